@@ -200,10 +200,12 @@ def _launch_value(values: list[float], observation: Observation) -> float | None
 def _summarise(values: list[float], rows: list[list[float]], ranks: list[int], observation: Observation) -> Summary:
     slowest: int | None = None
     share = 0.0
+    over_ranks: float | None = None
     if len(rows) > 1 and observation.reduce == "max":
         winners = Counter(ranks[max(range(len(rows)), key=column.__getitem__)] for column in zip(*rows, strict=True))
         slowest, times = winners.most_common(1)[0]
         share = times / len(values)
+        over_ranks = statistics.fmean(statistics.fmean(row) for row in rows)
     return Summary(
         n=len(values),
         minimum=min(values),
@@ -215,6 +217,7 @@ def _summarise(values: list[float], rows: list[list[float]], ranks: list[int], o
         stdev=statistics.stdev(values) if len(values) > 1 else 0.0,
         slowest_rank=slowest,
         slowest_share=share,
+        mean_over_ranks=over_ranks,
     )
 
 

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from pytest_distbench.run.settings import ConfirmSettings
 
 
+MOST_BEYOND_BUDGET_S = 120.0
+"""The most suspicious test of a run may take so long whatever the budget is: else a body of seconds never ran in turns.
+An elastic job, whose three sides run one after the other, takes minutes, and more budget."""
+
+
 @dataclass
 class _Held:
     """A test in doubt, and the reports that it ends with if nothing settles that."""
@@ -120,7 +125,8 @@ class ConfirmPlugin:
                 self._held.sort(key=lambda test: -test.suspicion)
                 test = self._held.pop(0)
                 left_s, why_not = until - time.monotonic(), ""
-                fits = test.takes_s <= left_s or (is_first and test.is_suspicious)
+                may_exceed = is_first and test.is_suspicious and test.takes_s <= MOST_BEYOND_BUDGET_S
+                fits = test.takes_s <= left_s or may_exceed
                 if not fits and not test.is_suspicious:
                     test.log(why="")
                     continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -170,9 +171,27 @@ class Distbench:
         ranks = given.ranks(wanted.world_size, self.world_size)
         return self.run_request(*self.ask.launch(given, found, wanted, world_size=ranks))
 
-    def run_request(self, launched: LaunchRequest, request: CaseRequest) -> Run:
-        """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
-        samples = self._samples(launched, request)
+    def run_in_turns(self, given: Arguments, wanted: Sequence[Wanted]) -> list[Run]:
+        """As :meth:`run_wanted` for several, whose launches are made in turns: one of each, then one of each again."""
+        asked = [self.ask.run(given, one) for one in wanted]
+        samples = [self._samples(launched, request) for launched, request in asked]
+        if self._again is None:
+            launches = self._first_launches(max(request.launches for _, request in asked), samples)
+            with contextlib.suppress(SampleFailed), self._lend_terminal():
+                self._session.measure(samples, launches, max(request.case.world_size for _, request in asked))
+        return [self.run_request(*one, known) for one, known in zip(asked, samples, strict=True)]
+
+    def _first_launches(self, launches: int, samples: Sequence[Samples]) -> int:
+        """How many are made before the first verdict: an update's are all made in turns."""
+        settings = self._session.settings
+        if not settings.update:
+            return launches if settings.judges else 1
+        update = settings.update_launches or settings.max_launches
+        return max(launches, int(min(update, *(known.most_stored for known in samples))))
+
+    def run_request(self, launched: LaunchRequest, request: CaseRequest, samples: Samples | None = None) -> Run:
+        """As :meth:`run`, for what :attr:`ask` has made of its arguments; launches that there are count."""
+        samples = self._samples(launched, request) if samples is None else samples
         result = self._with_control(launched, request, self._judge(request, samples, launched=launched))
         measured = {m.name for launch in result.launches for m in launch.measurements}
         for name, meant in request.terms.misspelt(measured | {v.name for v in result.verdicts}).items():

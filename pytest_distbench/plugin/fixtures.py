@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.elastic_job import Elastic
     from pytest_distbench.plugin.pool import ElasticPool
+    from pytest_distbench.plugin.scaling import Scaling
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
     from pytest_distbench.plugin.traffic import Communication
     from pytest_distbench.records.run import CaseResult
@@ -112,6 +113,14 @@ def time_to_accuracy(distbench: Distbench) -> TimeToAccuracy:
     from pytest_distbench.plugin.shapes import TimeToAccuracy
 
     return TimeToAccuracy(distbench)
+
+
+@pytest.fixture
+def scaling(distbench: Distbench) -> Scaling:
+    """Train on one worker, two, four, ...: ``scaling("train.py::train", mode="weak", params={"batch": 8})``."""
+    from pytest_distbench.plugin.scaling import Scaling
+
+    return Scaling(distbench)
 
 
 @pytest.fixture

@@ -93,6 +93,8 @@ class Summary(Record, frozen=True, kw_only=True):
     """The rank that was slowest most often; None where ranks were not compared."""
     slowest_share: float = 0.0
     """Share of the iterations in which that rank was the slowest, 0 to 1."""
+    mean_over_ranks: float | None = None
+    """Over iterations and ranks, so that the parts of an iteration add up to it; None where that is the mean."""
 
 
 class Measurement(_Recorded, frozen=True, kw_only=True):

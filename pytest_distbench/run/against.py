@@ -25,7 +25,7 @@ from pytest_distbench.records.work import Work
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.settings import AgainstSettings
 from pytest_distbench.run.untracked import find_links, hint, link
-from pytest_distbench.run.worktree import FOLDER, Revision, check_out, find_revision, folder_of
+from pytest_distbench.run.worktree import FOLDER, Revision, check_out, find_revision
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """This package: its code is the running one on both sides, also where the repository is its own."""
@@ -168,7 +168,7 @@ class ReferenceSide:
     @property
     def _name(self) -> str:
         """Of folders of its own in the run's directory."""
-        return FOLDER if self.variant.revision is None else folder_of(self.variant.revision)
+        return FOLDER if self._tree is None else self._tree.name
 
     def _there(self, path: str) -> str:
         revision = self.variant.revision

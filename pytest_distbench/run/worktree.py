@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -55,20 +56,21 @@ def find_revision(name: str, inside: Path, *, asked: str = "") -> Revision:
 def check_out(revision: Revision, run_directory: Path) -> Iterator[Path]:
     """Have a revision in a folder of the run directory; afterwards neither the folder nor git's note of it is left.
 
-    The working tree and its index are not touched, and no hook runs. What a run that was killed has left goes first.
+    The working tree and its index are not touched, and no hook runs. What a run that was killed has left goes first. A
+    revision that is there already, for another Python, has another folder.
     """
     remove_stale(revision.root)
-    tree = run_directory / folder_of(revision)
+    name = f"{FOLDER}-{revision.commit[:_SHORT]}"
+    tree = run_directory / name
+    for number in itertools.count(2):
+        if not tree.exists():
+            break
+        tree = run_directory / f"{name}-{number}"
     try:
         _add(revision.root, tree, revision)
         yield tree
     finally:
         _remove(revision.root, tree)
-
-
-def folder_of(revision: Revision) -> str:
-    """Name of the folder that a revision is checked out in."""
-    return f"{FOLDER}-{revision.commit[:_SHORT]}"
 
 
 def _add(root: Path, tree: Path, revision: Revision) -> None:

@@ -68,7 +68,8 @@ class Member:
         self.notebook = Notebook()
         self._waited_s = 0.0
         self.delay = Delay(plan.delay, self.own_clock)
-        self.phases = Phases(self.notebook, self.own_clock, self.synchronize, self.delay)
+        on_device = self.record_event if self.device.type == "cuda" else None
+        self.phases = Phases(self.notebook, self.own_clock, self.synchronize, self.delay, on_device)
         self._only = frozenset(plan.only)
         self._line = line
         self._common_at: dict[str, Scalar] = {}
@@ -215,8 +216,9 @@ class Member:
         Inside a ``timed`` or goal loop it becomes a series, one value per timed iteration: the sum where it is entered
         several times in one, 0 where it is not entered. The loop's metric is then part of the path:
         ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. Outside a
-        loop it is one number, and a name is used once. On CUDA the device is waited for at both ends, so that the host
-        no longer runs ahead of it; a loop with ``mode="graph"`` has no phases.
+        loop it is one number, and a name is used once. On CUDA a phase of a loop takes what the device takes, by events
+        that are read when it has come to them, and one outside a loop waits for the device at both ends; a loop with
+        ``mode="graph"`` has no phases.
 
         Args:
             name: of the part.
@@ -306,6 +308,12 @@ class Member:
         """Wait until the device has done what it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def record_event(self) -> torch.cuda.Event:
+        """Note on the device's current stream when it comes here."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     def check_complete(self) -> None:
         """Raise RecordingError if a ``timed`` loop was left early: its times would be missing silently."""

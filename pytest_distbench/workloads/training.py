@@ -103,20 +103,27 @@ def scaled_warmup(
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
-def accuracy_over_ranks(rank: RankContext, model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> float:
-    """Top-1 accuracy, 0 to 1: each rank evaluates its share of the samples. A collective call.
+def accuracy_over_ranks(
+    rank: RankContext, model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor, *, top: int = 1
+) -> float:
+    """Top-k accuracy, 0 to 1: each rank evaluates its share of the samples. A collective call.
+
+    Right answers are counted and the counts summed, so that ranks with unequal shares weigh what they hold.
 
     Args:
         rank: gives rank and world size.
         model: maps ``inputs`` (N, ...) to scores (N, classes), or to one logit (N,) for two classes.
         inputs: the whole set, equal on all ranks.
         labels: (N,), integers, or 0. and 1. for one logit.
+        top: a sample is right whose label is among so many of the highest scores.
 
     Raises:
-        RecordingError: an argument is of another type; inputs and labels are not equally many, or fewer than the ranks.
+        RecordingError: an argument is of another type; inputs and labels are not equally many, or fewer than the ranks;
+            there are not so many classes.
     """
     call = "accuracy_over_ranks(...)"
     _check_rank(call, rank)
+    top = check_whole(call, "top", top, least=1)
     if not isinstance(model, torch.nn.Module):
         refuse(call, "model to be a module of torch", model)
     for name, tensor in {"inputs": inputs, "labels": labels}.items():
@@ -133,8 +140,14 @@ def accuracy_over_ranks(rank: RankContext, model: torch.nn.Module, inputs: torch
     with torch.no_grad():
         scores = model(inputs[rank.rank :: rank.world_size])
     model.train(was_training)
-    predicted = scores.argmax(1) if scores.dim() > 1 else (scores > 0).to(labels.dtype)
-    right = (predicted == labels[rank.rank :: rank.world_size]).sum()
+    classes = scores.shape[1] if scores.dim() > 1 else 2
+    if top >= classes > 1 or top > classes:
+        raise RecordingError(f"{call}: top={top} of {classes} classes: every answer would be right")
+    own = labels[rank.rank :: rank.world_size]
+    if scores.dim() > 1:
+        right = (scores.topk(top, dim=1).indices == own.unsqueeze(1)).any(1).sum()
+    else:
+        right = ((scores > 0).to(labels.dtype) == own).sum()
     return rank.sum_over_ranks(float(right)) / len(labels)
 
 

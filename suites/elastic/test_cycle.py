@@ -51,3 +51,31 @@ def test_cycle(elastic, distbench, tolerance):
         better="info",
         at_most=0.05,
     )
+
+
+@pytest.mark.full
+@pytest.mark.distbench(takes="2 min")
+def test_setups(elastic, distbench, tolerance):
+    """Report 000's summary: two nodes, one node, and one beside another that comes and goes, in three periods."""
+    options = {"engine": "fast", "params": {"epochs": 24}, "tolerance": tolerance}
+    two = elastic(TRAIN, nodes=2, name="2-0", **options)
+    one = elastic(TRAIN, nodes=1, name="1-0", **options)
+    cycled = [
+        elastic(TRAIN, nodes=(1, 2), plan=cycle(period_s=period_s), name=f"1-1-{period_s}s", **options)
+        for period_s in (3, 5, 8)
+    ]
+    distbench.judge(
+        "speedup",
+        lambda more, fewer: more["samples_per_second[nodes=2]"] / fewer["samples_per_second[nodes=1]"],
+        of=[two, one],
+        better="higher",
+        tolerance=tolerance,
+    )
+    # Of the same epochs all learn as much, however often a node came and went.
+    distbench.judge(
+        "accuracy_lost",
+        lambda *runs: max(run["accuracy"] for run in runs) - min(run["accuracy"] for run in runs),
+        of=[two, one, *cycled],
+        better="info",
+        at_most=0.08,
+    )

@@ -1,9 +1,10 @@
 """A transformer in bfloat16 under DDP or FSDP2: tokens per second, MFU, and memory. Nothing is to be learnt.
 
-Model: that of ``suites/structure/transformer.py``; on GPUs 12 blocks of width 768 with 12 heads, sequences of 1024, a
-vocabulary of 16 384: 110 million parameters, as GPT-2's smallest; on CPUs its small one, 0.8 million. Recipe: AdamW,
-parameters in float32 and arithmetic in bfloat16, by autocast under DDP and by FSDP2's policy, which sums gradients in
-float32; 8 sequences of random tokens per GPU and step, always the same, so that nothing in a step waits for the host.
+Model: ``pytest_distbench/workloads/models/transformer.py``; on GPUs 12 blocks of width 768 with 12 heads, sequences of
+1024, a vocabulary of 16 384: 110 million parameters, as GPT-2's smallest; on CPUs its small one, 0.8 million. Recipe:
+AdamW, parameters in float32 and arithmetic in bfloat16, by autocast under DDP and by FSDP2's policy, which sums
+gradients in float32; 8 sequences of random tokens per GPU and step, always the same, so that nothing in a step waits
+for the host.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
-from transformer import SMALL, Size, Transformer, with_ddp
+from transformer import with_ddp
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.memory import record_peak_memory, reset_peak_memory
+from pytest_distbench.workloads.models.transformer import LARGE, SMALL, Transformer
 from pytest_distbench.workloads.throughput import peak_flops, record_throughput, transformer_flops_per_token
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext
 
-SIZES = {"cuda": Size(width=768, heads=12, blocks=12, tokens=16384, length=1024, batch=8), "cpu": SMALL}
+SIZES = {"cuda": LARGE, "cpu": SMALL}
 STEPS = 20
 
 

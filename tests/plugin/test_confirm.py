@@ -10,6 +10,8 @@ from support.launching import RunInside
 from support.processes import LIMIT_S
 from support.repositories import git
 
+from pytest_distbench.plugin import confirm
+
 pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
 
 SUITE = """
@@ -83,4 +85,24 @@ def test_where_another_plugin_runs_tests_again_it_does(doubtful: Path, run_insid
 
     result.stdout.fnmatch_lines(
         ["*? not decided in turns: test_step[[]ws2]: pytest-rerunfailures may run its test again*"]
+    )
+
+
+@pytest.mark.other_plugins
+def test_workers_of_pytest_xdist_settle_their_doubts(doubtful: Path, run_inside: RunInside) -> None:
+    result = run_inside("-n", "2", "--distbench-confirm-budget=1000", *SHORT)
+    result.assert_outcomes(passed=1)
+
+    result.stdout.fnmatch_lines(["*1 slower by a drifted machine, not by the code*"])
+
+
+def test_a_test_of_minutes_is_not_begun_beyond_the_budget(
+    doubtful: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirm, "MOST_BEYOND_BUDGET_S", 1.0)
+    result = run_inside("--distbench-confirm-budget=0.5", *SHORT)
+    result.assert_outcomes(passed=1)
+
+    result.stdout.fnmatch_lines(
+        ["*? test_step[[]ws2] step: not confirmed: it would take about * s, and the budget of*"]
     )

@@ -6,11 +6,12 @@ import contextlib
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from support.nvml import HOSTS, made_up
 from support.plans import BODY
+from support.pools import POOL
 from support.results import verdict
 from support.stores import CASE, entry, environment, result
 from support.timelines import JOB
@@ -21,18 +22,22 @@ from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
-from pytest_distbench.records.work import Job, Ranks, Work
+from pytest_distbench.records.work import Job, Pool, Ranks, Task, Work
 from pytest_distbench.run import loop
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.loop import Session
+from pytest_distbench.run.references import Stored
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples
+from pytest_distbench.store.recording import NotRecorded
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
 
 ELASTIC = Job(body=BODY, job=JOB)
+SHARED = Pool(sharing=POOL, tasks={job.name: Task(body=BODY) for job in POOL.jobs})
 
 
 class Counted(Samples):
@@ -189,3 +194,46 @@ def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_
     assert samples.may_grow
     samples.references = [LaunchRecord(index=0, outcome="passed", wall_s=2.0)]
     assert samples.may_grow is not limited
+
+
+@pytest.mark.parametrize(
+    ("work", "hosts", "holds_two", "why"),
+    [
+        (Ranks(body=BODY), "many", True, "its ranks are of several hosts"),
+        (Ranks(body=BODY), "one", False, "the mine launcher holds no two groups open at once"),
+        (SHARED, "one", True, "a pool of jobs takes the whole machine: it is not compared in turns"),
+        (ELASTIC, "one", True, ""),
+        (Ranks(body=BODY), "one", True, ""),
+    ],
+)
+def test_what_cannot_run_in_turns_keeps_the_stored_comparison_and_says_why(
+    session: Session, work: Work, hosts: Literal["one", "many"], holds_two: bool, why: str
+) -> None:
+    launching: Any = session.launching
+    launching.hosting = lambda work: Hosting(hosts=hosts)
+    launching.launcher_kind = SimpleNamespace(holds_two=holds_two)
+    launching.settings.launcher = "mine"
+    request = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)
+    samples = session.launches_of(request)
+
+    assert samples.why_never_beside == why
+
+
+class InDoubt(Stored):
+    """A stored comparison that leaves every case in doubt."""
+
+    def __init__(self) -> None:
+        """Nothing is looked up."""
+
+    def is_in_doubt(self, result: CaseResult) -> bool:
+        return True
+
+
+def test_a_reason_against_turns_is_told_instead_of_a_doubt(session: Session) -> None:
+    samples = Counted()
+    samples.why_never_beside = "its ranks are of several hosts"
+    recorders: Any = SimpleNamespace()
+    session.recorders = recorders
+
+    with pytest.raises(NotRecorded, match="its ranks are of several hosts"):
+        session.doubt(samples, InDoubt(), result(1.0), sources=())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support.repositories import git
 
@@ -47,6 +49,15 @@ def test_what_a_killed_run_left_is_removed_and_a_living_run_keeps_its_own(commit
     assert str(killed) not in left
     assert str(alive.path) in left
     assert str(mine) in left
+
+
+def test_a_revision_may_be_there_twice(committed: pytest.Pytester) -> None:
+    revision, folder = find_revision("HEAD", committed.path), committed.path / "tmp"
+    with check_out(revision, folder) as first, check_out(revision, folder) as second:
+        assert first != second
+        assert [*map(Path.is_dir, (first, second))] == [True, True]
+
+    assert git(committed.path, "worktree", "list").count("\n") == 1
 
 
 def test_no_hook_of_the_repository_runs(committed: pytest.Pytester) -> None:

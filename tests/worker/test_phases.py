@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 
@@ -190,3 +191,46 @@ def test_a_delay_makes_a_phase_and_its_loop_longer_by_the_same_share(monkeypatch
 
     assert found(rank)["phase/step/forward"].values == pytest.approx([1.5] * 3, abs=1e-4)
     assert found(rank)["step"].values == pytest.approx([4.5] * 3, abs=1e-4)
+
+
+def _step_on_device(device: VirtualCuda, *, has_phases: bool) -> RankContext:
+    """Kernels of 3 and 5 ms that the host enqueues at once, ten times after the warm-up."""
+    rank = make_rank(device="cuda")
+    parts = rank.phase if has_phases else lambda name: contextlib.nullcontext()
+    for _ in rank.timed("step", warmup=3, iterations=10):
+        with parts("forward"):
+            device.launch(3e-3)
+        with parts("backward"), parts("send"):
+            device.launch(5e-3)
+    return rank
+
+
+def test_on_a_device_a_phase_takes_what_the_device_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    series = found(_step_on_device(VirtualCuda(monkeypatch), has_phases=True))
+
+    assert series["phase/step/forward"].values == pytest.approx([3e-3] * 10, rel=1e-3)
+    assert series["phase/step/backward"].values == pytest.approx([5e-3] * 10, rel=1e-3)
+    assert series["phase/step/backward/send"].values == pytest.approx([5e-3] * 10, rel=1e-3)
+    assert series["step"].values == pytest.approx([8e-3] * 10, rel=1e-3)
+
+
+def test_on_a_device_phases_make_the_host_wait_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = []
+    for has_phases in (False, True):
+        with monkeypatch.context() as patch:
+            device = VirtualCuda(patch)
+            _step_on_device(device, has_phases=has_phases)
+            waits.append(device.counts().get("synchronize", 0))
+
+    assert waits[0] == waits[1]
+
+
+def test_on_a_device_a_phase_that_is_left_out_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, rank = VirtualCuda(monkeypatch), make_rank(device="cuda")
+    for i in rank.timed("step", warmup=3, iterations=4):
+        device.launch(1e-3)
+        if i % 2 == 0:
+            with rank.phase("evaluation"):
+                device.launch(2e-3)
+
+    assert found(rank)["phase/step/evaluation"].values == pytest.approx([2e-3, 0.0, 2e-3, 0.0], rel=1e-3)

@@ -75,6 +75,13 @@ def test_accuracy_is_the_share_of_right_answers() -> None:
     assert accuracy_over_ranks(make_rank(), torch.nn.Identity(), scores, torch.tensor([0, 1, 1, 1])) == 0.75
 
 
+@pytest.mark.parametrize(("top", "accuracy"), [(1, 0.25), (2, 0.5), (3, 0.75)])
+def test_a_label_among_the_highest_scores_is_right(top: int, accuracy: float) -> None:
+    scores = torch.tensor([[4.0, 3.0, 2.0, 1.0]] * 4)
+
+    assert accuracy_over_ranks(make_rank(), torch.nn.Identity(), scores, torch.arange(4), top=top) == accuracy
+
+
 @pytest.mark.parametrize(
     ("work", "message"),
     [
@@ -103,6 +110,10 @@ def test_accuracy_is_the_share_of_right_answers() -> None:
         (
             lambda: scaled_warmup(torch.optim.SGD([torch.zeros(1)]), world_size=True, warmup_steps=1),
             "world_size=True; wanted",
+        ),
+        (
+            lambda: accuracy_over_ranks(make_rank(), torch.nn.Identity(), torch.ones(3, 5), torch.ones(3), top=5),
+            "top=5 of 5 classes: every answer would be right",
         ),
         (
             lambda: accuracy_over_ranks(make_rank(), torch.nn.Identity(), torch.ones(3, 2), torch.ones(2)),

@@ -7,6 +7,7 @@ from typing import Any
 from pytest_distbench.errors import TableError, tell
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.tables.accuracy import ACCURACY
+from pytest_distbench.report.tables.backends import BACKENDS
 from pytest_distbench.report.tables.buckets import BUCKETS
 from pytest_distbench.report.tables.collectives import COLLECTIVES
 from pytest_distbench.report.tables.control import CONTROL
@@ -15,14 +16,19 @@ from pytest_distbench.report.tables.elastic import EPOCHS, EVENTS, JOBS, RATES, 
 from pytest_distbench.report.tables.growth import GROWTH
 from pytest_distbench.report.tables.launches import ENVIRONMENT, LAUNCHES
 from pytest_distbench.report.tables.links import LINK_MATRIX, LINKS
+from pytest_distbench.report.tables.phases import PHASES
 from pytest_distbench.report.tables.pool import POOLS, SERVINGS
+from pytest_distbench.report.tables.scaling import SCALING
 from pytest_distbench.report.tables.table import Section, TableKind
 from pytest_distbench.report.tables.verdicts import VERDICTS
 
 TABLES: dict[str, TableKind[Any]] = {
     "verdicts": VERDICTS,
     "collectives": COLLECTIVES,
+    "backends": BACKENDS,
     "control": CONTROL,
+    "scaling": SCALING,
+    "phases": PHASES,
     "growth": GROWTH,
     "buckets": BUCKETS,
     "links": LINKS,

@@ -39,6 +39,7 @@ class Kind:
     dtype: str
     redop: str
     root: str
+    device: str
 
     @property
     def program(self) -> tuple[str, str, int]:
@@ -129,6 +130,7 @@ def _kind(result: CaseResult, facts: dict[str, Scalar]) -> Kind:
         dtype=str(told.get("dtype", "?")),
         redop=str(told.get("redop", "none")),
         root=str(told.get("root", NO_ROOT)),
+        device=case.device,
     )
 
 

@@ -1,0 +1,124 @@
+"""The fixture ``scaling``: how well do n workers do beside one, and how much of a step waits for communication?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
+
+from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.distbench import Distbench
+from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
+from pytest_distbench.plugin.runs import Run
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.context import RankContext
+
+MODES = ("weak", "strong")
+_OWN = ("communication",)
+"""Parameters that the fixture sets."""
+
+
+class Scaling:
+    """The ``scaling`` fixture: one training on every number of workers, all in turns."""
+
+    def __init__(self, distbench: Distbench) -> None:
+        self._distbench = distbench
+
+    def __call__(
+        self,
+        train: Callable[[RankContext], object] | str,
+        *,
+        mode: str = "weak",
+        params: Mapping[str, Any],
+        of: str = "step",
+        **options: Unpack[ShapeKeywords],
+    ) -> list[Run]:
+        """Judge the step on one worker, two, four and so on, and what follows from them.
+
+        Every size from 1 up to the test's ranks, doubling, and the ranks themselves. Beside them run one worker without
+        communication, *1 (local)*, and each larger size without communication. Judged are every run, as
+        ``distbench.run`` does, and per size of more than one worker
+
+        - ``scaling_efficiency[workers=n]``: the time of a step on *1 (local)* over that on n workers; under ``strong``,
+          whose steps have an n-th of the samples, over n times that.
+        - ``computing_share[workers=n]``: the time of a step without communication over that with it. What is missing
+          from 1 is exposed communication: what computing does not hide.
+
+        Args:
+            train: body that times the loop ``of`` and uses :func:`~pytest_distbench.workloads.scaling.parallel`, which
+                reads ``rank.params["communication"]``.
+            mode: ``weak``: ``batch`` is a worker's; ``strong``: of all workers together.
+            params: handed to the body; with ``batch``, a whole number.
+            of: the loop whose time is compared.
+
+        Returns:
+            The runs with communication, one per size.
+
+        Raises:
+            Regression, BeyondBound, LaunchFailed, Misuse: as ``distbench.run``.
+        """
+        distbench = self._distbench
+        distbench.skip_without_clocks("scaling compares times")
+        given = distbench.arguments("scaling")
+        given.keywords(options, self.__call__, ShapeKeywords)
+        given.choice("mode", mode, MODES)
+        of = given.text("of", of)
+        most = given.ranks(options.get("world_size"), distbench.world_size)
+        name = given.text("name", options.get("name", ""), may_be_empty=True, without="@")
+        tolerance = options.get("tolerance")
+        sizes = _sizes(most)
+        asked = [(1, "off"), *((size, "on") for size in sizes), *((size, "off") for size in sizes if size > 1)]
+        batches = {size: _batch(given, params, size if mode == "strong" else 1) for size in sizes}
+        wanted = [
+            Wanted(
+                body=train,
+                argument="train",
+                params={**params, "batch": batches[size], "communication": how},
+                world_size=size,
+                name=f"{name} {_run_name(size, how)}".strip(),
+                launches=options.get("launches"),
+                timeout=options.get("timeout"),
+                tolerance=tolerance,
+            )
+            for size, how in asked
+        ]
+        runs = dict(zip(asked, distbench.run_in_turns(given, wanted), strict=True))
+        for size in sizes[1:]:
+            share = size if mode == "strong" else 1
+            # metric -> what a step is compared with, and the part of a step of it that is to be as long
+            derived = {"scaling_efficiency": (runs[1, "off"], 1 / share), "computing_share": (runs[size, "off"], 1.0)}
+            for metric, (beside, part) in derived.items():
+                distbench.judge(
+                    f"{name} {metric}".strip(),
+                    lambda less, more, part=part: part * less[of] / more[of],
+                    of=[beside, runs[size, "on"]],
+                    better="higher",
+                    at={"workers": size},
+                    tolerance=tolerance.get(metric) if isinstance(tolerance, Mapping) else tolerance,
+                )
+        return [runs[size, "on"] for size in sizes]
+
+
+def _sizes(most: int) -> list[int]:
+    """1, 2, 4 and so on up to the most, which is one of them."""
+    return sorted({most, *(2**power for power in range(most.bit_length()) if 2**power < most)})
+
+
+def _batch(given: Arguments, params: object, parts: int) -> int:
+    """What a worker trains on in a step, where the samples of all are cut into so many parts."""
+    found = given.mapping("params", params)
+    for own in _OWN:
+        if own in found:
+            given.refuse(f"params holds {own!r}, which scaling sets itself")
+    if "batch" not in found:
+        given.refuse("params has no 'batch': the samples of a step, of a worker (weak) or of all together (strong)")
+    batch = given.whole("params['batch']", found["batch"], least=1)
+    if batch % parts:
+        given.refuse(f"params['batch']={batch} cannot be shared evenly by {parts} workers; give a multiple of {parts}")
+    return batch // parts
+
+
+def _run_name(size: int, communication: str) -> str:
+    if communication == "on":
+        return "workers"
+    return "local" if size == 1 else "apart"

@@ -1,0 +1,187 @@
+"""The table of scaling tests: n workers beside one, as reports 001 and 003 print them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.rate import (
+    COMMUNICATION,
+    RATE,
+    RATE_COMMUNICATION,
+    RATE_JITTER,
+    RATE_OF,
+    RATE_SAMPLES,
+    RATE_UNCERTAINTY,
+)
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
+
+NEGATIVE = "negative scaling"
+"""More workers do less than fewer did."""
+
+_OF_THE_SIZE = ("batch", "communication")
+"""Parameters in which the runs of one scaling test differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sized:
+    """One training on so many workers: medians over its launches; times in seconds, rates per second."""
+
+    result: CaseResult
+    workers: int
+    communicates: bool
+    samples: int
+    step_s: float
+    rate: float
+    uncertainty: float | None
+    jitter: float | None
+
+    @property
+    def work_rate(self) -> float:
+        """Samples per second of all workers at the speed of the step that is judged."""
+        return self.workers * self.samples / self.step_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRow:
+    """A size beside one worker without communication, beside half as many workers, and beside itself without it."""
+
+    sized: _Sized
+    local: _Sized | None
+    half: _Sized | None
+    apart: _Sized | None
+    fewer: _Sized | None
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as much as one worker without communication."""
+        return None if self.local is None else self.sized.work_rate / self.local.work_rate
+
+    @property
+    def efficiency(self) -> float | None:
+        """Of what as many workers as fast as one would do, 0 to 1."""
+        return None if self.speedup is None else self.speedup / self.sized.workers
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as much as half as many workers."""
+        return None if self.half is None else self.sized.work_rate / self.half.work_rate
+
+    @property
+    def exposed(self) -> float | None:
+        """Share of the step that communication adds to the same step without it; noise may make it less than none."""
+        return None if self.apart is None else max(0.0, 1 - self.apart.step_s / self.sized.step_s)
+
+    @property
+    def ratio(self) -> str:
+        """Computation to communication, as report 003 has it: ``10 : 3``."""
+        if self.exposed is None or self.exposed >= 1:
+            return "-"
+        return f"10 : {10 * self.exposed / (1 - self.exposed):.1f}"
+
+    @property
+    def note(self) -> str:
+        """What is worth a word."""
+        fell = self.fewer is not None and self.sized.work_rate < self.fewer.work_rate
+        return NEGATIVE if fell else ""
+
+
+def scaling_rows(results: Sequence[CaseResult]) -> list[ScalingRow]:
+    """By test; its one worker without communication first, then the sizes ascending."""
+    tests: dict[tuple[str, ...], list[_Sized]] = {}
+    for result in results:
+        if (sized := _sized(result)) is not None:
+            tests.setdefault(_test_of(result), []).append(sized)
+    return [row for found in tests.values() for row in _rows_of(found)]
+
+
+def _rows_of(found: Sequence[_Sized]) -> Iterator[ScalingRow]:
+    on = {sized.workers: sized for sized in found if sized.communicates}
+    off = {sized.workers: sized for sized in found if not sized.communicates}
+    local = off.get(1)
+    if local is not None:
+        yield ScalingRow(sized=local, local=local, half=None, apart=None, fewer=None)
+    for workers, sized in sorted(on.items()):
+        yield ScalingRow(
+            sized=sized,
+            local=local,
+            half=on.get(workers // 2) if workers % 2 == 0 else None,
+            apart=off.get(workers),
+            fewer=max((s for w, s in on.items() if w < workers), key=lambda s: s.workers, default=None),
+        )
+
+
+def _sized(result: CaseResult) -> _Sized | None:
+    """What a training on some workers measured; None where it told of no rate and loop."""
+    launches = [{m.key: m for m in launch.measurements} for launch in result.launches if launch.outcome == "passed"]
+    rates = [launch[RATE] for launch in launches if RATE_OF in getattr(launch.get(RATE), "facts", {})]
+    if not rates:
+        return None
+    facts = rates[0].facts
+    step = _median(launches, str(facts[RATE_OF]))
+    rate = _median(launches, RATE)
+    if not step or rate is None:
+        return None
+    return _Sized(
+        result=result,
+        workers=result.case.world_size,
+        communicates=facts[RATE_COMMUNICATION] == COMMUNICATION[0],
+        samples=int(facts[RATE_SAMPLES]),
+        step_s=step,
+        rate=rate,
+        uncertainty=_median(launches, RATE_UNCERTAINTY),
+        jitter=_median(launches, RATE_JITTER),
+    )
+
+
+def _median(launches: Sequence[dict[str, Measurement]], key: str) -> float | None:
+    values = [m.value for launch in launches if (m := launch.get(key)) is not None and m.value is not None]
+    return median(values) if values else None
+
+
+def _test_of(result: CaseResult) -> tuple[str, ...]:
+    """What the sizes of one scaling test have in common."""
+    rest = {name: value for name, value in result.case.params.items() if name not in _OF_THE_SIZE}
+    return result.case.test, result.case.id, result.case.conditions.backend, json.dumps(rest, sort_keys=True)
+
+
+def _workers(row: ScalingRow) -> Cell:
+    return Cell(row.sized.workers, f"{row.sized.workers}{'' if row.sized.communicates else ' (local)'}")
+
+
+def _test(row: ScalingRow) -> Cell:
+    case = row.sized.result.case
+    return Cell(row.sized.result.nodeid, f"{case.function}[{case.id}]")
+
+
+SCALING: TableKind[ScalingRow] = TableKind(
+    summary=(
+        "Every scaling test: one worker without communication, and 1, 2, 4, ... workers beside it. Speedup and "
+        "efficiency are of the step that is judged, the speed is the mean's."
+    ),
+    rows=scaling_rows,
+    columns=[
+        Column("test", str, "Description", _test),
+        Column("workers", int, "Workers", _workers),
+        Column("communicates", bool, None, lambda row: row.sized.communicates),
+        Column("backend", str, "Network", lambda row: row.sized.result.case.conditions.backend),
+        Column(
+            "computation_to_communication", str, "computation/communication", lambda row: Cell(row.ratio, row.ratio)
+        ),
+        Column("communication", float, "communication", lambda row: number(row.exposed, ".1%")),
+        Column("samples_per_second", float, "Speed (samples/s)", lambda row: number(row.sized.rate, ".4g")),
+        Column("uncertainty", float, "+/-", lambda row: number(row.sized.uncertainty, ".2g")),
+        Column("jitter", float, "jitter", lambda row: number(row.sized.jitter, ".2g")),
+        Column("speedup", float, "Speedup Ratio", lambda row: number(row.speedup, ".2f")),
+        Column("scaling_efficiency", float, "Scaling efficiency", lambda row: number(row.efficiency, ".0%")),
+        Column("gain_per_doubling", float, "gain per doubling", lambda row: number(row.gain, ".2f")),
+        Column("samples", int, "samples a worker", lambda row: row.sized.samples),
+        Column("step_s", float, "step", lambda row: seconds(row.sized.step_s)),
+        Column("note", str, "note", lambda row: row.note),
+    ],
+    needs="a test that uses the fixture scaling",
+)

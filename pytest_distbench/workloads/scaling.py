@@ -1,0 +1,105 @@
+"""What trainings of a scaling test share: the model with or without communication, and the rate with its spread."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_distbench.errors import RecordingError, show
+from pytest_distbench.records.rate import (
+    COMMUNICATION,
+    RATE,
+    RATE_COMMUNICATION,
+    RATE_JITTER,
+    RATE_OF,
+    RATE_SAMPLES,
+    RATE_UNCERTAINTY,
+)
+from pytest_distbench.worker.arguments import check_metric, check_whole
+from pytest_distbench.workloads.compression import hook_named
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pytest_distbench.worker.context import RankContext
+
+MAD_TO_STDEV = 1.4826
+"""Times the median absolute deviation of a normal distribution gives its standard deviation."""
+
+
+def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
+    """The model under DistributedDataParallel, or as it is where the run is without communication.
+
+    Of ``rank.params``: *communication*, ``on`` (default) or ``off``; *compression*, a hook of
+    ``workloads/compression.py`` that sends gradients as ``fp16`` or ``bf16`` (default ``none``).
+
+    Args:
+        rank: gives parameters and device.
+        model: on the rank's device.
+
+    Raises:
+        RecordingError: a parameter is none of its values.
+        ConfigurationError: there is no such hook.
+    """
+    communication = rank.params.get("communication", "on")
+    if communication not in COMMUNICATION:
+        raise RecordingError(f"communication={show(communication)}; wanted one of {', '.join(COMMUNICATION)}")
+    hook = hook_named(rank.params.get("compression", "none"))
+    if communication == "off":
+        return model
+    from torch.nn.parallel import DistributedDataParallel
+
+    ddp = DistributedDataParallel(model, device_ids=[rank.device] if rank.device.type == "cuda" else None)
+    hook.register(ddp, 1)
+    return ddp
+
+
+class Rate(NamedTuple):
+    """Samples per second: mean, standard error of the mean, and jitter."""
+
+    mean: float
+    uncertainty: float
+    jitter: float
+
+
+def rate_of(samples: float, seconds: Sequence[float]) -> Rate:
+    """The rate of steps that took so long, each of so many samples.
+
+    The mean is ``samples / mean(t)``, the uncertainty ``std(samples / t) / sqrt(n)``, the jitter 1.4826 times the
+    median absolute deviation of ``samples / t``. Source: ``get_perf_timing`` in tf_cnn_benchmarks' benchmark_cnn.py.
+    """
+    speeds = [samples / t for t in seconds]
+    middle = statistics.median(speeds)
+    return Rate(
+        mean=samples / statistics.fmean(seconds),
+        uncertainty=statistics.pstdev(speeds) / math.sqrt(len(speeds)),
+        jitter=MAD_TO_STDEV * statistics.median(abs(speed - middle) for speed in speeds),
+    )
+
+
+def record_rate(rank: RankContext, *, samples: int, of: str = "step") -> None:
+    """Record ``samples_per_second`` of all ranks, with ``uncertainty`` and ``jitter``, from a loop's timed iterations.
+
+    They are shown; what is judged is the time of the loop. Of the ranks the slowest counts.
+
+    Args:
+        rank: that timed the loop.
+        samples: that one rank trains on in an iteration.
+        of: the loop.
+
+    Raises:
+        RecordingError: no loop of that name was timed here, or samples is no whole number of at least 1.
+    """
+    call = "record_rate(...)"
+    samples, of = check_whole(call, "samples", samples, least=1), check_metric(call, of)
+    series = next((o.values for o in rank.notebook.observations if o.name == of and o.is_series), None)
+    if series is None:
+        raise RecordingError(f"{call}: no loop {of!r} was timed before; wanted rank.timed({of!r}, ...)")
+    found = rate_of(samples * rank.world_size, series)
+    communication = rank.params.get("communication", COMMUNICATION[0])
+    facts = {RATE_OF: of, RATE_SAMPLES: samples, RATE_COMMUNICATION: communication}
+    rank.record(RATE, found.mean, unit="samples/s", better="info", reduce="min", facts=facts)
+    rank.record(RATE_UNCERTAINTY, found.uncertainty, unit="samples/s", better="info", reduce="max")
+    rank.record(RATE_JITTER, found.jitter, unit="samples/s", better="info", reduce="max")

@@ -1,0 +1,57 @@
+"""How well do n workers do beside one? The tables of reports 001 and 003.
+
+``pytest suites/scaling --world-size 2 --distbench-json run.json``, then ``distbench report run.json --table scaling``
+(workers, computation to communication, speed, speedup, efficiency) and ``--table phases`` (where a step goes). On CPUs
+images of 32 x 32 pixels and small batches; on GPUs what the reports had.
+"""
+
+import pytest
+
+LONG = pytest.mark.full
+TRAIN = "convolutional.py::train"
+ON_CPUS = {"edge": 32, "classes": 10, "iterations": 10, "warmup": 3}
+ON_GPUS = {"edge": 224, "classes": 1000, "iterations": 50, "warmup": 10}
+
+
+def sized(distbench, batch, on_gpus):
+    """Parameters for the device: so many samples a step and worker."""
+    return {"batch": on_gpus, **ON_GPUS} if distbench.device == "cuda" else {"batch": batch, **ON_CPUS}
+
+
+@pytest.mark.distbench(takes="20 s")
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [
+        pytest.param("mobilenet_v2", 16, id="mobilenet_v2"),
+        pytest.param("resnet50", 8, id="resnet50", marks=LONG),
+        pytest.param("autoencoder", 4, id="autoencoder", marks=LONG),
+        pytest.param("vgg16", 8, id="vgg16", marks=LONG),
+    ],
+)
+def test_weak(scaling, distbench, tolerance, model, batch):
+    """As many samples for each worker: 001's scaling efficiency, and 003's three models."""
+    scaling(TRAIN, mode="weak", params={"model": model, **sized(distbench, batch, 64)}, tolerance=tolerance)
+
+
+@LONG
+@pytest.mark.distbench(takes="20 s")
+def test_strong(scaling, distbench, tolerance):
+    """As many samples for all workers together: 001's final accuracies were trained so."""
+    params = {"model": "mobilenet_v2", **sized(distbench, 32, 256)}
+    scaling(TRAIN, mode="strong", params=params, tolerance=tolerance)
+
+
+@LONG
+@pytest.mark.distbench(takes="20 s")
+def test_packed(scaling, distbench, tolerance):
+    """Gradients are sent in half precision: 001's "pack"."""
+    params = {"model": "mobilenet_v2", "compression": "fp16", **sized(distbench, 16, 64)}
+    scaling(TRAIN, mode="weak", params=params, tolerance=tolerance)
+
+
+@LONG
+@pytest.mark.distbench(takes="20 s")
+def test_gpt(scaling, distbench, tolerance):
+    """Tokens instead of images: on GPUs GPT-2's smallest, on CPUs 0.8 million parameters."""
+    model = "gpt" if distbench.device == "cuda" else "gpt_small"
+    scaling(TRAIN, mode="weak", params={"model": model, **sized(distbench, 8, 8)}, tolerance=tolerance)

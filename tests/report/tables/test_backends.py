@@ -1,0 +1,56 @@
+"""Sweeps of several backends side by side."""
+
+from __future__ import annotations
+
+from support.results import point, result, verdict
+
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.tables.backends import BACKENDS
+
+FACTS = {"collective": "all_reduce", "dtype": "float32", "redop": "sum", "count": 16, "mode": "per-iteration"}
+
+
+def swept(backend: str, *verdicts: Verdict, world_size: int = 2) -> CaseResult:
+    made = result(*verdicts)
+    conditions = replace(made.case.conditions, backend=backend, world_size=world_size)
+    return replace(made, case=replace(made.case, id=f"ws{world_size}-{backend}", conditions=conditions))
+
+
+def told(size: int, seconds: float, *, in_place: bool = True) -> Verdict:
+    return replace(point(size, current=seconds), facts={**FACTS, "in_place": in_place})
+
+
+def refused(size: int) -> Verdict:
+    made = verdict("missing", metric="supported", better="exact", unit="", current=0.0, baseline=None)
+    return replace(made, facts={**FACTS, "reason": "Invalid scalar type", "message_bytes": size})
+
+
+def test_a_message_has_a_row_and_a_backend_a_column() -> None:
+    section = BACKENDS.section([swept("mpi", told(64, 3e-6), told(128, 4e-6)), swept("gloo", told(64, 1e-6))])
+
+    assert section.header[-2:] == ["gloo time(us)", "mpi time(us)"]
+    assert [row[4:6] + row[-2:] for row in section.texts] == [
+        ["64", "16", "1.00", "3.00"],
+        ["128", "16", "-", "4.00"],
+    ]
+    assert section.rows[0][-1].value == 3e-6
+
+
+def test_in_place_and_out_of_place_are_rows_of_their_own() -> None:
+    both = [told(64, 1e-6), told(64, 2e-6, in_place=False)]
+    section = BACKENDS.section([swept("gloo", *both[:1]), swept("gloo", *both[1:]), swept("mpi", told(64, 3e-6))])
+
+    assert [row[-2:] for row in section.texts] == [["1.00", "3.00"], ["2.00", "-"]]
+
+
+def test_what_a_backend_has_not_is_said_in_its_column() -> None:
+    section = BACKENDS.section([swept("gloo", told(64, 1e-6)), swept("mpi", refused(64))])
+
+    assert [row[-2:] for row in section.texts] == [["1.00", "unsupported"]]
+
+
+def test_one_backend_alone_and_other_world_sizes_are_not_beside_it() -> None:
+    assert not BACKENDS.section([swept("gloo", told(64, 1e-6))]).rows
+    assert not BACKENDS.section([swept("gloo", told(64, 1e-6)), swept("mpi", told(64, 1e-6), world_size=4)]).rows

@@ -1,0 +1,89 @@
+"""The table of scaling tests, from the numbers of report 003."""
+
+from __future__ import annotations
+
+import pytest
+from support.results import result
+
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.tables.scaling import NEGATIVE, SCALING, scaling_rows
+
+
+def sized(workers: int, *steps_s: float, communication: str = "on", batch: int = 64, **params: object) -> CaseResult:
+    def measured(step_s: float) -> list[Measurement]:
+        facts = {"loop": "step", "samples": batch, "communication": communication}
+        rate = workers * batch / step_s
+        return [
+            Measurement(name="step", unit="s", better="lower", value=step_s),
+            Measurement(name="samples_per_second", unit="samples/s", better="info", value=rate, facts=facts),
+            Measurement(name="samples_per_second_uncertainty", unit="samples/s", better="info", value=0.5),
+            Measurement(name="samples_per_second_jitter", unit="samples/s", better="info", value=1.5),
+        ]
+
+    launches = [
+        LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=measured(step_s))
+        for i, step_s in enumerate(steps_s)
+    ]
+    made = result(launches=launches)
+    conditions = replace(made.case.conditions, world_size=workers)
+    given = {"batch": batch, "communication": communication, **params}
+    return replace(made, case=replace(made.case, run=communication, conditions=conditions, params=given))
+
+
+MOBILENET = [
+    sized(1, 64 / 353.6, communication="off"),
+    sized(2, 128 / 503),
+    sized(4, 256 / 680),
+    sized(8, 512 / 648),
+    sized(8, (1 - 0.667) * 512 / 648, communication="off"),
+]
+"""Report 003, CPU cluster, MobileNetV2."""
+
+
+def test_report_003s_table_comes_of_its_numbers() -> None:
+    section = SCALING.section(MOBILENET)
+    columns = {heading: i for i, heading in enumerate(section.header)}
+    wanted = ["Workers", "communication", "Speed (samples/s)", "Speedup Ratio", "gain per doubling", "note"]
+
+    assert [[row[columns[name]] for name in wanted] for row in section.texts] == [
+        ["1 (local)", "-", "353.6", "1.00", "-", ""],
+        ["2", "-", "503", "1.42", "-", ""],
+        ["4", "-", "680", "1.92", "1.35", ""],
+        ["8", "66.7%", "648", "1.83", "0.95", NEGATIVE],
+    ]
+    assert section.texts[3][columns["computation/communication"]] == "10 : 20.0"
+    assert section.texts[3][columns["Scaling efficiency"]] == "23%"
+
+
+def test_a_step_of_fewer_samples_is_no_faster_worker() -> None:
+    """Strong scaling: half the samples in half the time is twice the rate of two workers, and no more."""
+    rows = scaling_rows([sized(1, 1.0, communication="off", batch=64), sized(2, 0.5, batch=32)])
+
+    assert (rows[1].speedup, rows[1].efficiency) == (pytest.approx(2.0), pytest.approx(1.0))
+
+
+def test_several_launches_are_their_median_and_failed_ones_do_not_count() -> None:
+    local, more = sized(1, 1.0, communication="off"), sized(2, 1.0, 3.0, 1.25)
+    more.launches.append(LaunchRecord(index=3, outcome="failed", wall_s=1.0))
+    rows = scaling_rows([local, more])
+
+    assert rows[1].speedup == pytest.approx(2 / 1.25)
+
+
+def test_noise_makes_no_communication_of_less_than_nothing() -> None:
+    rows = scaling_rows([sized(2, 1.0), sized(2, 1.1, communication="off")])
+
+    assert (rows[0].exposed, rows[0].ratio) == (0.0, "10 : 0.0")
+
+
+def test_tests_and_models_have_tables_of_their_own() -> None:
+    one, two = sized(1, 1.0, communication="off", model="a"), sized(2, 1.0, model="b")
+
+    assert [row.speedup for row in scaling_rows([one, two])] == [1.0, None]
+
+
+def test_what_told_of_no_loop_is_no_row() -> None:
+    assert scaling_rows([result()]) == []
