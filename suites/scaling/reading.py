@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
+from pytest_distbench.workloads.input_rate import record_input_rate
 from pytest_distbench.workloads.inputs import batches
-from pytest_distbench.workloads.rate import record_rate
+from pytest_distbench.workloads.scaling import parallel
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext
@@ -56,7 +56,7 @@ def train(rank: RankContext) -> None:
         storage=params.get("storage"),
     )
     net = network(128 if on_gpu else 16).to(rank.device)
-    model = DistributedDataParallel(net) if params.get("communication", "on") == "on" else net
+    model = parallel(rank, net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def step(part: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()) -> None:
@@ -77,4 +77,4 @@ def train(rank: RankContext) -> None:
 
     for _ in rank.timed("step", warmup=3, iterations=steps, identity=inputs.identity, facts=inputs.facts):
         step(rank.phase)
-    record_rate(rank, inputs, step, steps=steps, expected=params.get("expected"))
+    record_input_rate(rank, inputs, step, steps=steps, expected=params.get("expected"))

@@ -98,7 +98,9 @@ def test_real_data_of_an_object_store_falls_short_of_what_is_expected(
 
     result.assert_outcomes(failed=1)
     assert verdicts_of(project)["real"]["samples_per_second"] == "beyond"
-    told = "samples_per_second: *, bound: at least 1,000,000,000 samples/s (*): a rank waited for its input *% of the time"
+    told = (
+        "samples_per_second: *, bound: at least 1,000,000,000 samples/s (*): a rank waited for its input *% of the time"
+    )
     result.stdout.fnmatch_lines([f"{told}; the CPUs were *% busy"])
     [case] = json.loads((project.path / "run.json").read_text())["results"]
     measured = {m["name"]: m for m in case["launches"][0]["measurements"]}

@@ -11,9 +11,9 @@ from support.ranks import make_rank
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.metric import TOLD
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.workloads import rate
+from pytest_distbench.workloads import input_rate
+from pytest_distbench.workloads.input_rate import record_input_rate
 from pytest_distbench.workloads.inputs import Batches
-from pytest_distbench.workloads.rate import record_rate
 
 
 class Clock:
@@ -25,8 +25,8 @@ class Clock:
         batch = torch.zeros(8, 1), torch.zeros(8)
         self.inputs = Batches(itertools.repeat(batch), batch=8, identity={"data": "generated"}, facts={}, ahead=2)
         monkeypatch.setattr(rank, "own_clock", lambda: self.now)
-        monkeypatch.setattr(rate, "usable_cpus", lambda: frozenset(range(4)))
-        monkeypatch.setattr(rate, "busy_s", lambda cpus: (2 * self.now, 0.0))
+        monkeypatch.setattr(input_rate, "usable_cpus", lambda: frozenset(range(4)))
+        monkeypatch.setattr(input_rate, "busy_s", lambda cpus: (2 * self.now, 0.0))
 
     def step(self) -> None:
         self.steps += 1
@@ -37,7 +37,7 @@ class Clock:
 def test_the_rate_is_of_steps_in_one_breath_after_what_lay_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     rank = make_rank()
     clock = Clock(rank, monkeypatch)
-    record_rate(rank, clock.inputs, clock.step, steps=10)
+    record_input_rate(rank, clock.inputs, clock.step, steps=10)
     found = {o.name: o for o in rank.notebook.observations}
 
     assert clock.steps == 12
@@ -56,7 +56,7 @@ def test_the_rate_is_of_steps_in_one_breath_after_what_lay_ready(monkeypatch: py
 def test_what_is_expected_is_a_bound_that_is_told_with_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     rank = make_rank()
     clock = Clock(rank, monkeypatch)
-    record_rate(rank, clock.inputs, clock.step, steps=10, expected="220 samples/s")
+    record_input_rate(rank, clock.inputs, clock.step, steps=10, expected="220 samples/s")
     found = rank.notebook.observations[0]
 
     assert [(bound.side, bound.value) for bound in found.bounds] == [("least", 220)]
@@ -64,7 +64,8 @@ def test_what_is_expected_is_a_bound_that_is_told_with_the_wait(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("told", "recorded", "words"), [(83, [0.83], "CPUs were 50% busy, the GPU of rank 0 83%"), (None, [], "CPUs were 50% busy")]
+    ("told", "recorded", "words"),
+    [(83, [0.83], "CPUs were 50% busy, the GPU of rank 0 83%"), (None, [], "CPUs were 50% busy")],
 )
 def test_a_gpu_tells_how_busy_it_was_or_nothing(
     monkeypatch: pytest.MonkeyPatch, told: int | None, recorded: list[float], words: str
@@ -79,7 +80,7 @@ def test_a_gpu_tells_how_busy_it_was_or_nothing(
     rank.device = torch.device("cuda", 0)
     monkeypatch.setattr(rank, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "utilization", utilization)
-    record_rate(rank, clock.inputs, clock.step, steps=1)
+    record_input_rate(rank, clock.inputs, clock.step, steps=1)
 
     assert [v for o in rank.notebook.observations if o.name == "gpu_utilisation" for v in o.values] == recorded
     assert str(rank.notebook.observations[0].facts[TOLD]).endswith(words)
@@ -93,5 +94,5 @@ def test_what_is_no_input_or_no_step_is_refused(
 ) -> None:
     rank = make_rank()
     clock = Clock(rank, monkeypatch)
-    with pytest.raises(RecordingError, match=rf"record_rate.*{message}"):
-        record_rate(rank, **{"inputs": clock.inputs, "step": clock.step, "steps": 1, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(RecordingError, match=rf"record_input_rate.*{message}"):
+        record_input_rate(rank, **{"inputs": clock.inputs, "step": clock.step, "steps": 1, **wrong})  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import torch
 
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.metric import TOLD
+from pytest_distbench.records.rate import RATE
 from pytest_distbench.worker.arguments import check_whole, refuse
 from pytest_distbench.worker.load import busy_s, usable_cpus
 from pytest_distbench.workloads.inputs import Batches
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 
-def record_rate(
+def record_input_rate(
     rank: RankContext,
     inputs: Batches,
     step: Callable[[], object],
@@ -48,7 +49,7 @@ def record_rate(
     Raises:
         RecordingError: an argument is not what is wanted.
     """
-    call = "record_rate(...)"
+    call = "record_input_rate(...)"
     steps = check_whole(call, "steps", steps, least=1)
     if not isinstance(inputs, Batches):
         refuse(call, "inputs to be what batches(...) gives", inputs)
@@ -70,7 +71,7 @@ def record_rate(
     cpu = (busy_s(cpus)[0] - busy) / (seconds * num_cpus)
     longest, most = rank.max_over_ranks([seconds, share])
     rank.record(
-        "samples_per_second",
+        RATE,
         steps * inputs.batch * rank.world_size / longest,
         unit="samples/s",
         better="higher",
