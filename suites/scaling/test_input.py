@@ -5,6 +5,7 @@ import pytest
 ARCHIVE = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 
 
+@pytest.mark.full
 @pytest.mark.distbench(takes="2.5 s")
 @pytest.mark.parametrize("kind", ["synthetic", "generated", "real"])
 def test_input(distbench, tolerance, kind):
