@@ -125,6 +125,7 @@ def read_settings(config: pytest.Config) -> Settings:
         max_message_bytes=_size(config, "max_message"),
         preload=tuple(config.getini("distbench_preload")),
         full=_is_on(config, "full"),
+        data=_data(config),
         against=_against(config),
         confirm=_confirm(config),
         control=_control(config),
@@ -299,6 +300,18 @@ def _logs_folder(config: pytest.Config) -> Path | None:
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigurationError(f"{_spell('logs')}: the folder {path} is not writable")
     return path
+
+
+def _data(config: pytest.Config) -> str:
+    """A URL as it is, and a path as an absolute one: ranks need not run where pytest does."""
+    _refuse_empty(config, "data")
+    text = _text(config, "data")
+    if not text or "://" in text:
+        return text
+    path = Path(config.invocation_params.dir, text)
+    if not path.is_dir():
+        raise ConfigurationError(f"{_spell('data')}: there is no folder {path}; give one, or a URL such as s3://bucket")
+    return str(path)
 
 
 def _json_path(config: pytest.Config) -> Path | None:

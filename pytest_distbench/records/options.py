@@ -111,6 +111,11 @@ OPTIONS: dict[str, Option] = {
         summary="folder of stored baselines (default: baselines/ beside the ini file)",
         calibration="refused",
     ),
+    "data": Option(
+        metavar="DIR",
+        summary="where full-size data sets lie, for tests that train on real data: a folder on a disk or a mount, or "
+        "the URL of an object store, s3://bucket/prefix",
+    ),
     "platform": Option(metavar="NAME", summary="hardware class of this machine, in place of the one found"),
     "missing": Option(
         metavar="POLICY", summary="no baseline for a case: warn (default), fail or skip", calibration="refused"

@@ -76,6 +76,7 @@ class Settings:
         max_message_bytes: larger messages are not sent; None: no limit.
         preload: modules to import once for all ranks.
         full: tests with the marker ``full``, long forms, run too.
+        data: where full-size data sets lie, an absolute path or a URL; empty: nobody says.
     """
 
     world_sizes: tuple[int, ...]
@@ -105,6 +106,7 @@ class Settings:
     max_message_bytes: int | None
     preload: tuple[str, ...]
     full: bool = False
+    data: str = ""
     against: AgainstSettings | None = None
     confirm: ConfirmSettings = ConfirmSettings()
     control: ControlSettings | None = None

@@ -217,6 +217,18 @@ def test_the_shipped_scaling_tells_where_a_step_goes(on_cuda: Launch, world_size
     assert {m.name for m in record.measurements} >= {"samples_per_second", "parameters", "tensors"}
 
 
+@pytest.mark.parametrize("kind", ["synthetic", "generated"])
+def test_the_shipped_training_on_images_tells_its_rate_and_its_wait_for_the_loader(on_cuda: Launch, kind: str) -> None:
+    on_cuda.file = ROOT / "suites/scaling/reading.py"
+    record = on_cuda("train", params={"kind": kind, "steps": 2}, backend="nccl", timeout_s=300.0)
+
+    assert record.reason == ""
+    found = {m.key: m for m in record.measurements}
+    assert (found["samples_per_second"].value or 0) > 0
+    assert found["step"].identity["data"] == kind
+    assert {"load_share", "phase/step/load", "phase/step/copy"} <= found.keys()
+
+
 def test_ranks_wait_for_one_another_in_time_and_without_the_device(on_cuda: Launch) -> None:
     record = on_cuda("waits_for_the_others", backend="nccl", timeout_s=60.0)
 

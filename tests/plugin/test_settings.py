@@ -62,6 +62,8 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         (["--distbench-control", "--distbench-backend=fake"], "*needs clocks, and the backend fake has none*"),
         (["--distbench-platform", "../x"], "*'../x' is not a usable name*"),
         (["--distbench-max-message", "big"], "*--distbench-max-message*'big' is not a size*"),
+        (["--distbench-data", "nowhere"], "*--distbench-data*there is no folder */nowhere; give one, or a URL*"),
+        (["--distbench-data="], "*--distbench-data*is empty: is the variable it comes from set?*"),
         (["--distbench-json", "."], "*--distbench-json*is a folder*"),
         (["--distbench-baselines", "test_it.py"], "*test_it.py is not a folder*"),
     ],

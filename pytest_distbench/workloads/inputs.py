@@ -1,0 +1,200 @@
+"""The input of a training: batches that are there already, or that are read, decoded and augmented while it runs.
+
+tf_cnn_benchmarks trains on one random batch where it is given no folder of data, and so separates what a training can
+do from what its input lets it do. Here that is the kind ``synthetic``; ``generated`` and ``real`` go through files.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+import torch.nn.functional as F  # noqa: N812 the field's name for it
+from torch.utils.data import DataLoader, Dataset
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.metric import Scalar
+from pytest_distbench.worker.arguments import check_choice, check_whole, refuse
+from pytest_distbench.workloads import cifar10
+from pytest_distbench.workloads.storage import Storage, storage_at
+from pytest_distbench.workloads.training import sharded_batches
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.context import RankContext
+
+Kind = Literal["real", "generated", "synthetic"]
+
+_CALL = "batches(...)"
+
+
+class Images(Dataset[tuple[torch.Tensor, int]]):
+    """The images of a CIFAR-10 training set: each is read, decoded, augmented and resized when it is asked for.
+
+    Args:
+        storage: the folder of its files.
+        counts: records of each file, by name.
+        shape: of an image, (3, height, width).
+    """
+
+    def __init__(self, storage: Storage, counts: dict[str, int], shape: Sequence[int]) -> None:
+        self._storage = storage
+        self._names = list(counts)
+        self._ends = list(itertools.accumulate(counts.values()))
+        self._size = tuple(shape[1:])
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        file = bisect.bisect(self._ends, index)
+        record = index - (self._ends[file - 1] if file else 0)
+        name = self._names[file]
+        content = self._storage.read(name, record * cifar10.RECORD_BYTES, cifar10.RECORD_BYTES)
+        image, label = cifar10.decode(content, f"{self._storage.where}/{name}, record {record}")
+        found = cifar10.augment(image)
+        if self._size != cifar10.SHAPE[1:]:
+            [found] = F.interpolate(found[None], self._size, mode="bilinear", align_corners=False)
+        return found, label
+
+
+class Batches(Iterator[tuple[torch.Tensor, torch.Tensor]]):
+    """Batches for ever: images (batch, channels, height, width), float32, and labels (batch,), int64.
+
+    Synthetic ones are on the rank's device, others on the host.
+
+    Attributes:
+        batch: samples of one, per rank.
+        identity: what defines the input, for ``identity=`` of every number that depends on it.
+        facts: what describes it.
+        ahead: batches that may lie ready, made while nobody waited.
+        waited_s: seconds that whoever asked for batches has waited for them so far.
+    """
+
+    def __init__(
+        self,
+        source: Iterator[tuple[torch.Tensor, torch.Tensor]],
+        *,
+        batch: int,
+        identity: dict[str, Scalar],
+        facts: dict[str, Scalar],
+        ahead: int = 0,
+    ) -> None:
+        self._source = source
+        self.batch = batch
+        self.identity = identity
+        self.facts = facts
+        self.ahead = ahead
+        self.waited_s = 0.0
+
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+        start = time.perf_counter()
+        images, labels = next(self._source)
+        self.waited_s += time.perf_counter() - start
+        return images, labels
+
+
+def batches(
+    rank: RankContext,
+    kind: Kind,
+    *,
+    batch: int,
+    shape: Sequence[int] = cifar10.SHAPE,
+    workers: int = 0,
+    prefetch: int = 2,
+    pin: bool = True,
+    storage: str | os.PathLike[str] | None = None,
+    samples: int = 4096,
+) -> Batches:
+    """The input of a training. A collective call.
+
+    ``synthetic`` is one random batch, made once on the device. ``generated`` is a training set of random pixels in the
+    format of CIFAR-10, written once and then read as ``real`` is: by a ``DataLoader`` of torch, each rank its own
+    shard of every epoch (:func:`~pytest_distbench.workloads.training.sharded_batches`). ``real`` is the CIFAR-10 of
+    the user. Numbers of two kinds, or of two kinds of storage, are not compared: pass :attr:`Batches.identity`.
+
+    Args:
+        rank: gives seed, rank, world size, device and the folder for generated data.
+        kind: ``real``, ``generated`` or ``synthetic``, which takes nothing of what follows but batch and shape.
+        batch: samples per rank.
+        shape: of an image, (channels, height, width). Those of files have 3 channels, and are resized to it.
+        workers: processes of the loader; 0: the rank itself reads.
+        prefetch: batches that each of them makes ahead.
+        pin: lock the pages of batches, where the device is CUDA, so that they can be copied while it computes.
+        storage: a folder on a disk or a mount, or the URL of an object store, ``s3://bucket/prefix``: where real data
+            lies, as ``--distbench-data`` says it, or where generated data is written; None: in the run's own folder.
+        samples: that are generated, 1 to 50 000.
+
+    Raises:
+        RecordingError: an argument is not what is wanted, there is no such data, or a file of it is damaged; what is
+            wrong in a record is raised when it is read.
+    """
+    check_choice(_CALL, "kind", kind, get_args(Kind))
+    batch = check_whole(_CALL, "batch", batch, least=1)
+    workers = check_whole(_CALL, "workers", workers, least=0)
+    prefetch = check_whole(_CALL, "prefetch", prefetch, least=1)
+    samples = check_whole(_CALL, "samples", samples, least=1, most=len(cifar10.FILES) * cifar10.FILE_RECORDS)
+    if not isinstance(shape, Sequence) or len(shape) != 3:
+        refuse(_CALL, "shape to be (channels, height, width)", shape)
+    shape = [check_whole(_CALL, f"shape[{axis}]", size, least=1) for axis, size in enumerate(shape)]
+    identity: dict[str, Scalar] = {"data": kind, "batch": batch, "shape": "x".join(map(str, shape))}
+    if kind == "synthetic":
+        return Batches(_synthetic(rank, batch, shape), batch=batch, identity=identity, facts={})
+    if shape[0] != cifar10.SHAPE[0]:
+        refuse(_CALL, f"shape to have 3 channels, as the images of kind {kind!r} have", shape)
+    folder = _real(storage) if kind == "real" else _generated(rank, storage, samples)
+    images = Images(folder, cifar10.count_records(folder.sizes(), folder.where), shape)
+    pins = pin and rank.device.type == "cuda"
+    loader = DataLoader(
+        images,
+        batch_sampler=(
+            chosen.tolist() for chosen in sharded_batches(rank, samples=len(images), batch=batch, device="cpu")
+        ),
+        num_workers=workers,
+        prefetch_factor=prefetch if workers else None,
+        pin_memory=pins,
+        generator=torch.Generator().manual_seed(
+            rank.seed + rank.rank
+        ),  # of the workers' seeds: ranks augment otherwise
+    )
+    return Batches(
+        iter(loader),
+        batch=batch,
+        identity={**identity, "storage": folder.kind, "workers": workers, "prefetch": prefetch, "pin": pins},
+        facts={"file_system": folder.file_system, "samples": len(images)},
+        ahead=workers * prefetch,
+    )
+
+
+def _synthetic(rank: RankContext, batch: int, shape: Sequence[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    images = torch.randn(batch, *shape, device=rank.device)
+    labels = torch.randint(0, cifar10.CLASSES, (batch,), device=rank.device)
+    return itertools.repeat((images, labels))
+
+
+def _real(place: str | os.PathLike[str] | None) -> Storage:
+    """The folder of the user's files: the one that was given, or in it that which the archive unpacks to."""
+    if not place:
+        raise RecordingError(
+            f"{_CALL}: wanted storage=, where the files of kind 'real' lie, found none: give --distbench-data DIR, and "
+            'pass storage=rank.params["data"] with params={"data": distbench.data}'
+        )
+    given = storage_at(place)
+    inner = given.below(cifar10.FOLDER)
+    return inner if inner.sizes() else given
+
+
+def _generated(rank: RankContext, place: str | os.PathLike[str] | None, samples: int) -> Storage:
+    """The folder of the generated files, which one rank of each host writes where they are not there yet."""
+    folder = storage_at(place or rank.data_dir).below(f"{cifar10.FOLDER}-generated-{samples}-seed-{rank.seed}")
+    if rank.local_rank == 0:
+        there = folder.sizes()
+        for name, content in cifar10.generate(samples, rank.seed):
+            if there.get(name) != len(content):
+                folder.write(name, content)
+    rank.barrier()
+    return folder
