@@ -7,7 +7,7 @@ Statistical and hardware efficiency as Zhang and Ré (DimmWitted, PVLDB 7, 2014)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from statistics import median
 from typing import NamedTuple
@@ -107,7 +107,7 @@ class CostRow:
 def cost_rows(
     results: Sequence[CaseResult], prices: Prices | None = None, run: RunRecord | None = None
 ) -> list[CostRow]:
-    """Of every case that trained to a goal or recorded a rate: what was bought by a test together, ascending in ranks."""
+    """Of cases that trained to a goal or recorded a rate, test by test, ascending in ranks; not of elastic jobs."""
     found: dict[tuple[object, ...], list[CostRow]] = {}
     for result in results:
         for bought in _purchases(result):
@@ -115,9 +115,7 @@ def cost_rows(
             rows.append(CostRow(result=result, bought=bought, least=None, prices=prices, run=run))
     for rows in found.values():
         rows.sort(key=lambda row: row.ranks)
-        rows[1:] = [
-            CostRow(result=row.result, bought=row.bought, least=rows[0], prices=prices, run=run) for row in rows[1:]
-        ]
+        rows[1:] = [replace(row, least=rows[0]) for row in rows[1:]]
     return [row for rows in found.values() for row in rows]
 
 
@@ -133,7 +131,8 @@ def _group(result: CaseResult) -> tuple[object, ...]:
 
 
 def _purchases(result: CaseResult) -> Iterator[Purchase]:
-    launches = [launch for launch in result.launches if launch.outcome == "passed" and not launch.only]
+    passed = (launch for launch in result.launches if launch.outcome == "passed")
+    launches = [launch for launch in passed if not launch.only and not launch.has_jobs]
     found: dict[tuple[str, str], list[Measurement]] = {}
     for launch in launches:
         for measurement in launch.measurements:
