@@ -32,6 +32,7 @@ from pytest_distbench.units import parse_bytes
 if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.choices import Update
+    from pytest_distbench.records.experiment import Experiment
     from pytest_distbench.records.kinds import VerdictName
     from pytest_distbench.run.settings import AgainstSettings, ConfirmSettings, ControlSettings, Settings
 
@@ -122,6 +123,7 @@ def read_settings(config: pytest.Config) -> Settings:
         tolerance=_tolerance(config, "tolerance", DEFAULT_TOLERANCE),
         json=_json_path(config),
         logs=_logs_folder(config),
+        experiment=_experiment(config),
         max_message_bytes=_size(config, "max_message"),
         preload=tuple(config.getini("distbench_preload")),
         full=_is_on(config, "full"),
@@ -299,6 +301,17 @@ def _logs_folder(config: pytest.Config) -> Path | None:
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigurationError(f"{_spell('logs')}: the folder {path} is not writable")
     return path
+
+
+def _experiment(config: pytest.Config) -> Experiment:
+    """What was stated of the run; a path in the ini file is relative to it, one on the command line to where it is."""
+    from pytest_distbench.store.experiment import read_experiment
+
+    _refuse_empty(config, "experiment")
+    beside = config.inipath.parent if config.inipath else config.rootpath
+    folder = beside if _option(config, "experiment") is None else config.invocation_params.dir
+    text = _text(config, "experiment")
+    return read_experiment(Path(folder, text) if text else None, with_addresses=_is_on(config, "addresses"))
 
 
 def _json_path(config: pytest.Config) -> Path | None:

@@ -96,7 +96,7 @@ def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--table", "collectives"], "has no table 'collectives'; it has verdicts, environment, launches"),
+        (["--table", "collectives"], "has no table 'collectives'; it has verdicts, record, environment, launches"),
         (
             ["--table", "growth"],
             "no table 'growth', which needs tests that ran at several world sizes; it has verdicts",
@@ -129,9 +129,9 @@ def test_a_table_is_made_without_those_that_cannot_be(
     assert main(["report", run, "--table", "launches"]) == 2
     assert capsys.readouterr() == ("", f"distbench: {told}")
     assert main(["report", run, "--table", "links"]) == 2
-    assert capsys.readouterr().err.endswith(f"it has verdicts, environment; {told}")
+    assert capsys.readouterr().err.endswith(f"it has verdicts, record, environment; {told}")
     assert main(["report", run, "--format", "names", "-o", str(tmp_path / "names")]) == 2
-    assert (tmp_path / "names").read_text() == "verdictsenvironment"
+    assert (tmp_path / "names").read_text() == "verdictsrecordenvironment"
     assert capsys.readouterr().err == f"distbench: written without what cannot be made: {told}"
 
 

@@ -63,6 +63,8 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         (["--distbench-platform", "../x"], "*'../x' is not a usable name*"),
         (["--distbench-max-message", "big"], "*--distbench-max-message*'big' is not a size*"),
         (["--distbench-json", "."], "*--distbench-json*is a folder*"),
+        (["--distbench-experiment", "none.toml"], "*none.toml: cannot read: No such file*docs/experiment.md has an*"),
+        (["--distbench-experiment", ""], "*--distbench-experiment*is empty: is the variable it comes from set*"),
         (["--distbench-baselines", "test_it.py"], "*test_it.py is not a folder*"),
     ],
 )

@@ -19,6 +19,7 @@ from pytest_distbench.report.tables.growth import GROWTH
 from pytest_distbench.report.tables.launches import ENVIRONMENT, LAUNCHES
 from pytest_distbench.report.tables.links import LINK_MATRIX, LINKS
 from pytest_distbench.report.tables.pool import POOLS, SERVINGS
+from pytest_distbench.report.tables.record import RECORD
 from pytest_distbench.report.tables.table import Section, TableKind
 from pytest_distbench.report.tables.verdicts import VERDICTS
 
@@ -31,6 +32,7 @@ TABLES: dict[str, TableKind[Any]] = {
     "cost": COST,
     "links": LINKS,
     "link_matrix": LINK_MATRIX,
+    "record": RECORD,
     "environment": ENVIRONMENT,
     "launches": LAUNCHES,
     "elastic": JOBS,
