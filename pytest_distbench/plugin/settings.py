@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import pytest
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import ConfigurationError, StoredFileError
 from pytest_distbench.launch.starters.table import DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
 from pytest_distbench.records.choices import (
     ANY_PLATFORM,
@@ -311,7 +311,10 @@ def _experiment(config: pytest.Config) -> Experiment:
     beside = config.inipath.parent if config.inipath else config.rootpath
     folder = beside if _option(config, "experiment") is None else config.invocation_params.dir
     text = _text(config, "experiment")
-    return read_experiment(Path(folder, text) if text else None, with_addresses=_is_on(config, "addresses"))
+    try:
+        return read_experiment(Path(folder, text) if text else None, with_addresses=_is_on(config, "addresses"))
+    except StoredFileError as error:
+        raise ConfigurationError(f"{_spell('experiment')}: {error}") from None
 
 
 def _json_path(config: pytest.Config) -> Path | None:

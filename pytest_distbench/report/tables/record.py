@@ -52,7 +52,8 @@ def _rows(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[R
 def _description(row: RecordRow) -> str:
     under = row.result.case.conditions
     backend = f", {under.backend}" if under.backend else ""
-    return f"{row.result.case.title}: {under.world_size} ranks{backend}, {under.launcher}"
+    ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"
+    return f"{row.result.case.title}: {ranks}{backend}, {under.launcher}"
 
 
 def _workload(row: RecordRow) -> str:
@@ -79,6 +80,14 @@ def _results(row: RecordRow) -> str:
     return f"this run record{logs and f'; logs in {logs}'}"
 
 
+def _expected(row: RecordRow) -> str:
+    """What its launches were compared with, if there was anything; a path of this machine would tell whose it is."""
+    reference = row.result.reference
+    if reference.kind == "stored" and reference.software:
+        return f"baseline {row.result.environment.platform}/{row.result.case.folder}"
+    return reference.name
+
+
 def _summary(row: RecordRow) -> str:
     return row.result.headline or row.result.outcome
 
@@ -96,7 +105,7 @@ _KNOWN: Mapping[str, Callable[[RecordRow], str]] = {
     "servers": _servers,
     "cluster_info": _cluster_info,
     "results": _results,
-    "expected": lambda row: row.result.reference.path,
+    "expected": _expected,
     "data_set": lambda row: str(row.identity.get("data", "")),
     "summary": _summary,
     "instance": lambda row: row.result.environment.system.get("machine", ""),

@@ -87,6 +87,13 @@ def test_the_run_costs_from_its_start_to_its_end() -> None:
     assert (one["time_s"], four["speedup"], four["steps"], four["met"]) == (16.0, 2.0, None, None)
 
 
+def test_what_loaded_torch_for_all_launches_is_no_part_of_a_run() -> None:
+    launch = replace(ON_ONE.launches[0], phases={"launcher": 3.0, "body": 10.0})
+    [row] = rows_of(COST.section([replace(ON_ONE, launches=[launch])]), "run")
+
+    assert row["time_s"] == 13.0
+
+
 def test_statistical_and_hardware_efficiency_stand_apart_and_need_no_price() -> None:
     section = COST.section([ON_ONE, ON_FOUR])
     [_, four] = rows_of(section, "accuracy 0.97")

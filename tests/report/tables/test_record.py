@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.results import STORED, result, run, verdict
+from support.results import PAIRED, STORED, result, run, verdict
 from support.timelines import JOB, killed
 
 from pytest_distbench.jobs.measures.measure import measure
@@ -48,7 +48,7 @@ def test_a_run_fills_in_what_it_knows_of_report_001s_fields() -> None:
         "IPs/DNS": "-",
         "Pointer to cluster info": "X, 2 cores",
         "Pointer to results": "this run record",
-        "Expected results": STORED.path,
+        "Expected results": "baseline cpu-x/suites/test_a.py/test_a/ws2.gloo.warm",
         "s3fs config": "-",
         "input data set": "-",
         "Brief summary and next steps": "passed",
@@ -97,6 +97,13 @@ def test_the_kind_of_data_and_of_storage_is_part_of_what_defines_a_number() -> N
     row = row_of(of(replace(made, launches=[replace(made.launches[0], measurements=[rate])])))
 
     assert (row["input data set"], row["Storage options"]) == ("generated", "object")
+
+
+def test_what_ran_beside_is_expected_and_without_a_baseline_nothing_is() -> None:
+    new = replace(STORED, software={})
+
+    assert row_of(run(result(reference=PAIRED)))["Expected results"] == "main (123)"
+    assert row_of(run(result(reference=new)))["Expected results"] == "-"
 
 
 @pytest.mark.parametrize(
