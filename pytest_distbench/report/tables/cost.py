@@ -219,6 +219,8 @@ COST: TableKind[CostRow] = TableKind(
         Column("step_s", float, "time per step", lambda row: seconds(row.bought.step_s)),
         Column("hardware_efficiency", float, "hardware", lambda row: number(row.hardware, ".2f")),
         *map(_cost, TERMS),
+        Column("currency", str, None, lambda row: None if row.prices is None else row.prices.currency),
+        Column("machine", str, None, lambda row: None if row.machine is None else row.machine.name),
         Column(
             "price_index",
             float,

@@ -67,6 +67,7 @@ def test_a_goal_costs_nodes_times_hours_times_price_and_its_index_is_price_over_
     assert four["speedup"] == 2.5
     assert four["price_index"] == pytest.approx(1.6 / 2.5)
     assert one["price_index"] == 1.0
+    assert (one["currency"], one["machine"]) == ("USD", "n1-standard-4")
 
 
 def test_the_price_index_is_mlbenchs() -> None:
