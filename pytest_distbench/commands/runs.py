@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_distbench.commands.contract import Adder, NegativeError
@@ -22,6 +22,7 @@ from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.report.texts.terminal import summary_lines
 from pytest_distbench.report.texts.words import REFERENCE_WORDS, cells
 from pytest_distbench.store.files import replace_file
+from pytest_distbench.store.prices import read_prices
 from pytest_distbench.store.run_record import read_run_record
 
 
@@ -49,6 +50,12 @@ def add(add_parser: Adder) -> None:
     whole = ", ".join(name for name, row in FORMATS.items() if row.is_whole)
     report.add_argument(
         "--format", choices=[*FORMATS], default="text", help=f"of the table (default: text); of the whole run: {whole}"
+    )
+    report.add_argument(
+        "--prices",
+        metavar="FILE.toml",
+        type=Path,
+        help="what machines cost by the hour, for --table cost; docs/cost.md says what stands in it",
     )
     report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     report.set_defaults(command=_report)
@@ -101,10 +108,13 @@ def _read_possible(path: Path) -> RunRecord:
 
 def _report(options: argparse.Namespace) -> Iterator[str]:
     record = read_run_record(options.run)
-    if not options.table and options.format == "text" and options.output is None:
+    if not options.table and options.format == "text" and options.output is None and options.prices is None:
         yield from _tell(record)
         return
     chosen = FORMATS[options.format]
+    if options.prices is not None and (chosen.is_whole or "prices" not in _takes(options.table)):
+        takers = ", ".join(name for name, kind in TABLES.items() if "prices" in kind.takes)
+        raise ConfigurationError(f"report --prices is for --table {takers} alone, in a format of tables: leave it out")
     if chosen.is_whole and options.table:
         raise ConfigurationError(f"report --format {options.format} is of the whole run: leave out --table")
     sections, errors = sections_of(record) if chosen.is_whole else (_chosen(record, options), [])
@@ -125,13 +135,18 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
 def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, Section]:
     """The table that was asked for."""
     name = options.table or "verdicts"
-    if name in TABLES and (section := section_of(name, record)).rows:
+    given = {} if options.prices is None else {"prices": read_prices(options.prices)}
+    if name in TABLES and (section := section_of(name, record, given)).rows:
         return {name: section}
     sections, errors = sections_of(record)
     needs = TABLES[name].needs if name in TABLES else ""
     has = ", ".join(sections) or "none"
     told = f"{options.run} has no table {name!r}{needs and f', which needs {needs}'}; it has {has}"
     raise DistbenchError("; ".join([told, *map(str, errors)]))
+
+
+def _takes(table: str) -> Sequence[str]:
+    return TABLES[table].takes if table in TABLES else ()
 
 
 def _tell(record: RunRecord) -> Iterator[str]:

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.machine.addresses import mask_addresses
 from pytest_distbench.machine.gpus import Gpus, slug
 from pytest_distbench.machine.secrets import is_secret_name, mask_text
 from pytest_distbench.records.environment import Environment
@@ -51,6 +52,38 @@ def cpu_class() -> str:
     return f"cpu-{slug(cpu_name())}-{cores()}c"
 
 
+def system(root: Path = Path("/")) -> dict[str, str]:
+    """What software runs on, as far as it tells: OS, kernel, firmware and product name of the machine.
+
+    In a container the OS is the container's, and the rest the host's. Serial numbers are not read.
+    """
+    dmi = root / "sys/class/dmi/id"
+    found = {
+        "OS": _os_name(root / "etc/os-release"),
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "firmware": _words(dmi / "bios_vendor", dmi / "bios_version", dmi / "bios_date"),
+        "machine": _words(dmi / "sys_vendor", dmi / "product_name"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _os_name(path: Path) -> str:
+    """``PRETTY_NAME`` of os-release(5)."""
+    found = re.search(r"""^PRETTY_NAME=["']?([^"'\n]*)""", _content(path), re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def _words(*paths: Path) -> str:
+    return " ".join(filter(None, (" ".join(_content(path).split()) for path in paths)))
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def check_platform_name(name: str) -> str:
     """A platform name given by the user, checked: it becomes a folder."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
@@ -62,9 +95,9 @@ def check_platform_name(name: str) -> str:
 
 
 def variables_to_record(variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that may be stored: an allow-list, without anything named like a secret."""
+    """Environment variables that may be stored: an allow-list, without addresses and anything named like a secret."""
     return {
-        name: mask_text(value.encode(errors="backslashreplace").decode())
+        name: mask_addresses(mask_text(value.encode(errors="backslashreplace").decode()))
         for name, value in sorted(variables.items())
         if _ALLOWED.fullmatch(name) and not _SECRET.search(name) and not is_secret_name(name)
     }
@@ -104,6 +137,7 @@ def describe(
         device=", ".join(dict.fromkeys(gpu.name for gpu in visible)) or cpu_name(),
         cores=cores(),
         software=software,
+        system=system(),
         variables=variables_to_record({**variables, **gpus.variables}),
         gpu_host=host if visible else None,
     )

@@ -39,6 +39,9 @@ _HARMLESS = frozenset({
 _LONGEST_NAME = 200
 _PASSWORDS = re.compile(r".*(?:passw|pwd|pswd|passphrase|passcode)", re.IGNORECASE)
 """Of these digits are secrets too."""
+_OF_ACCOUNTS = re.compile(r"(?:.*user(?:name|id)?|login|account(?:name|id)?|accessid|clientid|principal)s?")
+"""Names, words run together, of what object stores take an access key id for, beside the secret that belongs to it."""
+_KEY_ID = re.compile(r"[A-Z0-9]{16,32}|[0-9a-f]{32}")
 _HINTS = frozenset({"session", "webhook", "license", "licence", "login", "client", "sas"})
 """Words that make a text of random letters and digits a secret."""
 
@@ -69,8 +72,9 @@ _KNOWN = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|$)"
     r"|https://hooks\.slack\.com/services/\S++|https://(?:\w{1,20}\.)?discord(?:app)?\.com/api/webhooks/\S++"
     r"|(?<![\w-])(?:"
-    r"(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b"  # Amazon
-    r"|AIza[\w-]{35}|ya29\.[\w-]{20,}+|GOCSPX-[\w-]{20,}+"  # Google
+    r"A(?:BIA|CCA|GPA|IDA|IPA|KIA|NPA|NVA|PKA|ROA|SCA|SIA)[A-Z0-9]{16}\b"  # Amazon
+    r"|AIza[\w-]{35}|ya29\.[\w-]{20,}+|GOCSPX-[\w-]{20,}+|GOOG(?:[A-Z0-9]{57}|[A-Z0-9]{20})\b"  # Google
+    r"|[A-Za-z0-9+/]{86}==|[\w~.-]{3}\dQ~[\w~.-]{31,34}"  # Azure: of a storage account, of an application
     r"|gh[pousr]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+"
     r"|gl(?:pat|ptt|dt|rt|cbt)-[\w-]{16,}+"  # GitLab
     r"|hf_[A-Za-z0-9]{20,}+|api_org_[A-Za-z0-9]{20,}+|r8_[A-Za-z0-9]{20,}+|rpa_[A-Z0-9]{20,}+|wandb_v1_\w{20,}+"
@@ -121,7 +125,7 @@ def _masked(value: Any, name: str, *, is_secret: bool) -> Any:
                 else _masked(inner, name, is_secret=is_secret or _asks_for_a_secret(before, inner))
                 for before, inner in zip(["", *value], value)  # noqa: B905 the last has none behind it
             ]
-        case str() if value and (is_secret or _is_random_where_hinted(name, value)):
+        case str() if value and (is_secret or _looks_secret(name, value)):
             return MASK
         case str():
             return mask_text(value)
@@ -157,7 +161,7 @@ def _of_option(option: str, value: str) -> str:
     user, colon, secret = value.partition(":")
     if option in _OF_USERS and secret and not _is_number(secret):
         return f"{user}{colon}{MASK}"
-    is_secret = option == "sshpass -p" or is_secret_name(option) or _is_random_where_hinted(option, value)
+    is_secret = option == "sshpass -p" or is_secret_name(option) or _looks_secret(option, value)
     return MASK if is_secret else mask_text(value)
 
 
@@ -222,7 +226,7 @@ def _mask_pairs(text: str) -> str:
     while name := _NAME.search(text, start):
         start = name.end()
         word = name[1].rpartition(".")[2]
-        if not (is_secret_name(word) or _hints_at_a_secret(word)):
+        if not (is_secret_name(word) or _hints_at_a_secret(word) or _is_of_an_account(word)):
             continue
         value = _VALUE.match(text, start)
         if value is None or not _is_secret_pair(word, value):
@@ -238,7 +242,7 @@ def _is_secret_pair(name: str, value: re.Match[str]) -> bool:
         return False
     if is_secret_name(name):
         return not _is_number(content) or (content.isdigit() and _PASSWORDS.match(name) is not None)
-    return _is_random_where_hinted(name, content)
+    return _looks_secret(name, content)
 
 
 def _is_number(text: str) -> bool:
@@ -247,6 +251,17 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return text.lower() in ("true", "false", "none", "null")
     return True
+
+
+def _looks_secret(name: str, value: str) -> bool:
+    """Whether a value under a harmless name is a secret by what both look like together."""
+    return _is_random_where_hinted(name, value) or (
+        _is_of_an_account(name) and _KEY_ID.fullmatch(value) is not None and not _is_number(value)
+    )
+
+
+def _is_of_an_account(name: str) -> bool:
+    return len(name) <= _LONGEST_NAME and _OF_ACCOUNTS.fullmatch("".join(_WORD.findall(name)).lower()) is not None
 
 
 def _hints_at_a_secret(name: str) -> bool:

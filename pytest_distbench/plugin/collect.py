@@ -268,20 +268,27 @@ class ResultsPlugin:
         from pytest_distbench import git
         from pytest_distbench.errors import StoredFileError
         from pytest_distbench.installation import __version__
-        from pytest_distbench.machine.secrets import mask_arguments
+        from pytest_distbench.machine.addresses import mask_addresses
+        from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
         from pytest_distbench.plugin.settings import given_options
         from pytest_distbench.records.run import RunRecord
         from pytest_distbench.store.run_record import SCHEMA, write_run_record
 
         assert settings.json is not None
+        given = mask_secrets(given_options(self._config))
+        command = shlex.join(["pytest", *mask_arguments([str(a) for a in self._config.invocation_params.args])])
+        if "addresses" not in given:
+            given = {name: mask_addresses(value) for name, value in given.items()}
+            command = mask_addresses(command)
         record = RunRecord(
             schema=SCHEMA,
             distbench=__version__,
             started=datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             duration_s=time.time() - self._started,
             commit=git.describe_commit(self._config.rootpath),
-            command=shlex.join(["pytest", *mask_arguments([str(a) for a in self._config.invocation_params.args])]),
-            settings=given_options(self._config),
+            command=command,
+            settings=given,
+            experiment=settings.experiment,
             world_sizes=list(settings.world_sizes),
             gpu=settings.gpu,
             results=self._results,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import pytest
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import ConfigurationError, StoredFileError
 from pytest_distbench.launch.starters.table import DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
 from pytest_distbench.records.choices import (
     ANY_PLATFORM,
@@ -32,6 +32,7 @@ from pytest_distbench.units import parse_bytes
 if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.choices import Update
+    from pytest_distbench.records.experiment import Experiment
     from pytest_distbench.records.kinds import VerdictName
     from pytest_distbench.run.settings import AgainstSettings, ConfirmSettings, ControlSettings, Settings
 
@@ -122,6 +123,7 @@ def read_settings(config: pytest.Config) -> Settings:
         tolerance=_tolerance(config, "tolerance", DEFAULT_TOLERANCE),
         json=_json_path(config),
         logs=_logs_folder(config),
+        experiment=_experiment(config),
         max_message_bytes=_size(config, "max_message"),
         preload=tuple(config.getini("distbench_preload")),
         full=_is_on(config, "full"),
@@ -312,6 +314,20 @@ def _data(config: pytest.Config) -> str:
     if not path.is_dir():
         raise ConfigurationError(f"{_spell('data')}: there is no folder {path}; give one, or a URL such as s3://bucket")
     return str(path)
+
+
+def _experiment(config: pytest.Config) -> Experiment:
+    """What was stated of the run; a path in the ini file is relative to it, one on the command line to where it is."""
+    from pytest_distbench.store.experiment import read_experiment
+
+    _refuse_empty(config, "experiment")
+    beside = config.inipath.parent if config.inipath else config.rootpath
+    folder = beside if _option(config, "experiment") is None else config.invocation_params.dir
+    text = _text(config, "experiment")
+    try:
+        return read_experiment(Path(folder, text) if text else None, with_addresses=_is_on(config, "addresses"))
+    except StoredFileError as error:
+        raise ConfigurationError(f"{_spell('experiment')}: {error}") from None
 
 
 def _json_path(config: pytest.Config) -> Path | None:

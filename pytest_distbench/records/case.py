@@ -84,6 +84,12 @@ class Case(Record, frozen=True, kw_only=True):
         return f"{self.function}[{self.name}]" if self.name else self.function
 
     @property
+    def series(self) -> str:
+        """What it shares with cases that differ in their world size alone: ``test_all_reduce[float32:warm]``."""
+        known = ":".join(filter(None, [self.family, self.run]))
+        return f"{self.function}[{known}]" if known else self.function
+
+    @property
     def folder(self) -> str:
         """Test and key as a path: ``suites/test_a.py/test_b/ws2.gloo.warm``."""
         return f"{self.test.replace('::', '/')}/{self.key}"

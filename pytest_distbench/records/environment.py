@@ -30,8 +30,10 @@ class Environment(Record, frozen=True, kw_only=True):
     cores: int
     """CPU cores this process may use."""
     software: dict[str, str]
-    """Versions that can change a result: python, torch, numpy, and for GPUs cuda, nccl, cudnn and the driver; and
-    :data:`SETTINGS`."""
+    """Versions that can change a result: python, torch, numpy; with the backend mpi its library; for GPUs cuda, nccl,
+    cudnn and the driver; and :data:`SETTINGS`."""
+    system: dict[str, str] = {}
+    """What it ran below: OS, kernel, firmware, and the machine's product name. Described, and compared with none."""
     variables: dict[str, str] = {}
     """Environment variables on the allow-list."""
     shares_gpu: bool = False

@@ -136,6 +136,15 @@ OPTIONS: dict[str, Option] = {
         is_repeated=False,
         calibration="refused",
     ),
+    "experiment": Option(
+        metavar="FILE",
+        summary="TOML file with what people write down of an experiment, for the run record and its table record",
+        is_repeated=False,
+    ),
+    "addresses": Option(
+        summary="keep IP addresses and host names in the run record; else what is stated of an experiment has none",
+        is_repeated=False,
+    ),
     "max-message": Option(metavar="SIZE", summary="no larger messages are sent: sweeps leave them out; 4MiB, say"),
     "against": Option(
         metavar="REF",

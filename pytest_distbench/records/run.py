@@ -9,6 +9,7 @@ import msgspec
 from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.control import Control
 from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.experiment import Experiment
 from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import Record
@@ -106,6 +107,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """The command line of pytest, secrets masked."""
     settings: dict[str, str] = {}
     """What the run was asked for, by option, where that is not the default."""
+    experiment: Experiment = Experiment()
+    """What was stated of it beside what it measured; secrets masked, and addresses unless they were asked for."""
     world_sizes: list[int]
     gpu: bool
     results: list[CaseResult]

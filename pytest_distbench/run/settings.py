@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_distbench.judging.policy import Strictness
+from pytest_distbench.records.experiment import Experiment
 
 if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
@@ -73,6 +74,7 @@ class Settings:
         update_launches: launches of each case in an update; None: as many as its noise needs.
         prune: delete the stored entries that a whole, green run did not use.
         policy: which verdicts fail a test, and what happens without a baseline.
+        experiment: what was stated of the run, for its record.
         max_message_bytes: larger messages are not sent; None: no limit.
         preload: modules to import once for all ranks.
         full: tests with the marker ``full``, long forms, run too.
@@ -103,6 +105,7 @@ class Settings:
     tolerance: float
     json: Path | None
     logs: Path | None
+    experiment: Experiment = field(default_factory=Experiment)
     max_message_bytes: int | None
     preload: tuple[str, ...]
     full: bool = False

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import platform
 import resource
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
@@ -75,6 +77,8 @@ def software(plan: LaunchPlan) -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         **arithmetic.settings(),
     }
+    if plan.backend == "mpi" and (mpi := mpi_version(ctypes.CDLL(None))):
+        found["mpi"] = mpi
     if plan.numa_binding:
         found["numa_binding"] = plan.numa_binding
     if torch.cuda.is_initialized():  # to ask whether it is available would load the driver
@@ -83,3 +87,17 @@ def software(plan: LaunchPlan) -> dict[str, str]:
         if (cudnn := torch.backends.cudnn.version()) is not None:
             found["cudnn"] = str(cudnn)
     return found
+
+
+def mpi_version(process: Any) -> str:
+    """Of the MPI library that torch has loaded into this process, its first words: ``Open MPI v5.0.6``; empty: none.
+
+    ``MPI_Get_library_version`` of the MPI standard, at most 8192 characters there, may be called at any time.
+    """
+    try:
+        ask = process.MPI_Get_library_version
+    except AttributeError:
+        return ""
+    told, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+    ask(told, ctypes.byref(length))
+    return told.value.decode(errors="replace").partition(",")[0].partition("\n")[0].strip()

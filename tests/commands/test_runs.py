@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from support.timelines import JOB, killed
 from pytest_distbench.commands.cli import main
 from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.formats import FORMATS, Format
@@ -94,7 +96,7 @@ def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--table", "collectives"], "has no table 'collectives'; it has verdicts, environment, launches"),
+        (["--table", "collectives"], "has no table 'collectives'; it has verdicts, record, environment, launches"),
         (
             ["--table", "growth"],
             "no table 'growth', which needs tests that ran at several world sizes; it has verdicts",
@@ -127,10 +129,54 @@ def test_a_table_is_made_without_those_that_cannot_be(
     assert main(["report", run, "--table", "launches"]) == 2
     assert capsys.readouterr() == ("", f"distbench: {told}")
     assert main(["report", run, "--table", "links"]) == 2
-    assert capsys.readouterr().err.endswith(f"it has verdicts, environment; {told}")
+    assert capsys.readouterr().err.endswith(f"it has verdicts, record, environment; {told}")
     assert main(["report", run, "--format", "names", "-o", str(tmp_path / "names")]) == 2
-    assert (tmp_path / "names").read_text() == "verdictsenvironment"
+    assert (tmp_path / "names").read_text() == "verdictsrecordenvironment"
     assert capsys.readouterr().err == f"distbench: written without what cannot be made: {told}"
+
+
+class TestPrices:
+    LIST = (
+        'currency = "USD"\nper = "hour"\ndate = 2020-10-05\nsource = "a page"\n[machine.small]\nregular = 3.6\n'
+        "ranks_per_node = 1\n"
+    )
+
+    @staticmethod
+    def throughput(tmp_path: Path) -> str:
+        rate = Measurement(name="samples_per_second", unit="samples/s", better="higher", value=1000.0)
+        made = result(1.0)
+        return record(tmp_path / "a.json", replace(made, launches=[replace(made.launches[0], measurements=[rate])]))
+
+    def test_the_table_of_costs_takes_a_price_list(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        run = self.throughput(tmp_path)
+        (tmp_path / "prices.toml").write_text(self.LIST)
+
+        assert main(["report", run, "--table", "cost", "--prices", str(tmp_path / "prices.toml")]) == 0
+        told = capsys.readouterr().out
+        assert "prices by the hour in USD, of 2020-10-05: a page" in told
+        assert re.search(r"million samples +2 +2 .* 2 +- +1\.00\n", told), told  # 2 nodes, 1000 s at 3.6 an hour each
+        assert "these prices are" in told
+
+    @pytest.mark.parametrize(
+        "arguments", [[], ["--table", "verdicts"], ["--format", "trace"], ["--table", "none"], ["-o", "a"]]
+    )
+    def test_no_other_table_takes_one(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    ) -> None:
+        (tmp_path / "prices.toml").write_text(self.LIST)
+
+        assert main(["report", self.throughput(tmp_path), "--prices", str(tmp_path / "prices.toml"), *arguments]) == 2
+        assert "report --prices is for --table cost alone" in capsys.readouterr().err
+
+    def test_a_list_that_is_none_is_an_error_with_its_key(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "prices.toml"
+        path.write_text(self.LIST.replace("3.6", "-1"))
+
+        assert main(["report", self.throughput(tmp_path), "--table", "cost", "--prices", str(path)]) == 2
+        told = f"{path}: machine.small.regular: wanted a finite number of at least 0; found -1"
+        assert told in capsys.readouterr().err
 
 
 class TestTrace:

@@ -30,7 +30,7 @@ def steps(page: Path) -> list[tuple[str, str]]:
     """The page's blocks: a file's name and text, or a command and the output it promises, in order."""
     found = []
     for language, text in re.findall(r"```(\w+)\n(.*?)```", page.read_text(), re.DOTALL):
-        if language == "python" and (file := re.match(r"# (\S+\.py)\n", text)):
+        if language in ("python", "toml") and (file := re.match(r"# (\S+\.(?:py|toml))\n", text)):
             found.append((file[1], text))
         elif language == "console":
             parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)[1:]
@@ -58,7 +58,7 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize("page", ["first-day.md", "input.md", "scripts.md", "tests.md"])
+@pytest.mark.parametrize("page", ["cost.md", "experiment.md", "first-day.md", "input.md", "scripts.md", "tests.md"])
 def test_a_page_does_what_it_says(
     page: str, pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:

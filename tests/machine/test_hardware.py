@@ -34,6 +34,7 @@ def test_only_allowed_variables_are_recorded_and_no_secret() -> None:
     recorded = hardware.variables_to_record(
         {
             "NCCL_DEBUG": "INFO",
+            "NCCL_COMM_ID": "10.1.2.3:29500",
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "0,1",
             "TORCH_AUTH_TOKEN": "s3cret",
@@ -56,6 +57,7 @@ def test_only_allowed_variables_are_recorded_and_no_secret() -> None:
         "CUDA_VISIBLE_DEVICES": "0,1",
         "CUDNN_LOGLEVEL_DBG": "0",
         "GLOO_PROXY": "http://host/",
+        "NCCL_COMM_ID": "***:29500",
         "NCCL_DEBUG": "INFO",
         "NVIDIA_TF32_OVERRIDE": "0",
         "OMP_NUM_THREADS": "1",
@@ -76,3 +78,26 @@ def test_recorded_variables_hold_no_secret(variables: dict[str, str]) -> None:
 
     assert set(found) <= {"NCCL_DEBUG", "TORCH_PROXY"}
     assert not any("me:pw" in value for value in found.values())
+
+
+def test_the_system_tells_its_os_its_firmware_and_its_machine(tmp_path: Path) -> None:
+    dmi = tmp_path / "sys" / "class" / "dmi" / "id"
+    dmi.mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "os-release").write_text('ID=ubuntu\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\nVERSION_ID="24.04"\n')
+    texts = {
+        "bios_vendor": "Amazon EC2\n",
+        "bios_version": "1.0\n",
+        "sys_vendor": "Amazon EC2\n",
+        "product_serial": "ec2-1\n",
+    }
+    for name, text in {**texts, "product_name": "p3.16xlarge\n"}.items():
+        (dmi / name).write_text(text)
+    found = hardware.system(tmp_path)
+
+    assert found.pop("kernel").startswith("Linux ")
+    assert found == {"OS": "Ubuntu 24.04.1 LTS", "firmware": "Amazon EC2 1.0", "machine": "Amazon EC2 p3.16xlarge"}
+
+
+def test_a_system_that_tells_nothing_has_its_kernel(tmp_path: Path) -> None:
+    assert list(hardware.system(tmp_path)) == ["kernel"]

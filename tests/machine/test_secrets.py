@@ -180,7 +180,12 @@ IN_TEXTS = [
 SHAPES = [  # put together here, so that no scanner of repositories takes them for real ones
     "AKIA" + "IOSFODNN7EXAMPLE",
     "ASIA" + "IOSFODNN7EXAMPLE",
+    "APKA" + "IOSFODNN7EXAMPLE",
     "AIza" + "Sy0123456789abcdefghijklmnopqrstuvwx",
+    "GOOG" + "1EA1B2C3D4E5F6G7H8I9",
+    "GOOG" + "1E" + "A1B2C" * 11,
+    "a1B2c3D4e5/" * 7 + "a1B2c3D4+" + "==",
+    "a1b8" + "Q~" + "a1B2c3D4" * 4,
     "ghp_" + "a1B2" * 9,
     "gho_" + "a1B2" * 9,
     "github" + "_pat_" + "11ABCDEFG0" * 4,
@@ -269,6 +274,39 @@ def test_a_password_behind_the_option_of_a_list_of_arguments_is_masked() -> None
 def test_random_letters_and_digits_are_masked_where_the_name_hints_at_a_secret() -> None:
     for name in ("session", "client_id", "webhook", "login", "license"):
         assert mask_secrets({name: RANDOM, "note": RANDOM}) == {name: MASK, "note": RANDOM}
+
+
+KEY_IDS = ["QX7" + "A1B2C3D4E5F6G7H8J", "Q" * 16, "0123456789abcdef" * 2]
+"""Access key ids of object stores without a maker's mark."""
+
+BLOCK = """\
+Object store: https://s3.example.net, bucket imagenet-tfrecord
+ user_name: {}
+ password: {}
+"""
+"""As one of the reports that this package is for ends."""
+
+
+@pytest.mark.parametrize(
+    "name", ["user", "user_name", "userName", "S3_USER", "user-id", "login", "account", "account_id"]
+)
+def test_the_id_of_an_access_key_is_masked_where_the_name_of_a_user_is_wanted(name: str) -> None:
+    for key_id in KEY_IDS:
+        assert mask_secrets({name: key_id, "note": key_id}) == {name: MASK, "note": key_id}
+        assert mask_text(f"a {name}: {key_id}, b") == f"a {name}: {MASK}, b"
+        assert mask_arguments([f"--{name}", key_id, f"--{name}={key_id}"]) == [f"--{name}", MASK, f"--{name}={MASK}"]
+
+
+@pytest.mark.parametrize(
+    "value", ["ada", "ADA", "ada.lovelace@example.org", "1000:1000", "SERVICE_ACCOUNT_OF_ADA", "1" * 20]
+)
+def test_the_name_of_a_user_stays_readable(value: str) -> None:
+    assert mask_secrets({"user_name": value}) == {"user_name": value}
+    assert mask_text(f"user_name: {value}") == f"user_name: {value}"
+
+
+def test_the_credentials_at_the_end_of_a_report_are_masked_and_its_text_stays() -> None:
+    assert mask_text(BLOCK.format(KEY_IDS[0], PLAIN)) == BLOCK.format(MASK, MASK)
 
 
 def test_what_is_harmless_stays_readable() -> None:

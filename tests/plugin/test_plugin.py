@@ -414,6 +414,49 @@ def test_a_test_that_runs_again_is_in_the_record_once(project: Project) -> None:
     assert len(record["results"]) == 1
 
 
+STATED = """
+cluster = "Cruiser10, behind 10.1.2.3"
+addresses = "node1.example.org"
+storage = "user_name: QX7A1B2C3D4E5F6G7H8J password: s3cr3tValue"
+"""
+
+
+def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses(project: Project) -> None:
+    made = project(TEST)
+    (made.path / "stated").mkdir()
+    (made.path / "stated" / "experiment.toml").write_text(STATED)
+    made.makeini("[pytest]\ndistbench_experiment = stated/experiment.toml\n")
+    run(made, "--distbench-json=run.json")
+    record = json.loads((made.path / "run.json").read_text())
+
+    assert record["experiment"]["statements"] == [
+        {"of": "", "fields": {"storage": "user_name: *** password: ***", "cluster": "Cruiser10, behind ***"}}
+    ]
+    assert "node1" not in json.dumps(record["experiment"])
+
+
+def test_it_keeps_addresses_where_they_are_asked_for(project: Project) -> None:
+    made = project(TEST)
+    (made.path / "experiment.toml").write_text(STATED)
+    run(made, "--distbench-json=run.json", "--distbench-experiment=experiment.toml", "--distbench-addresses")
+    record = json.loads((made.path / "run.json").read_text())
+    _, stated = record["experiment"]["statements"]
+
+    assert stated["fields"]["addresses"] == "node1.example.org"
+    assert stated["fields"]["cluster"] == "Cruiser10, behind 10.1.2.3"
+    assert "s3cr3t" not in json.dumps(record)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_addresses_in_the_command_are_kept_only_where_they_are_asked_for(project: Project, *, keeps: bool) -> None:
+    made = project(TEST)
+    run(made, "--distbench-json=run.json", "--distbench-logs=of 10.1.2.4", *["--distbench-addresses"][: int(keeps)])
+    record = json.loads((made.path / "run.json").read_text())
+
+    assert ("of 10.1.2.4" in record["settings"]["logs"]) is keeps
+    assert ("of 10.1.2.4" in record["command"]) is keeps
+
+
 def test_the_run_record_says_how_it_came_about(project: Project) -> None:
     made = project(TEST)
     for command in (

@@ -65,6 +65,8 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         (["--distbench-data", "nowhere"], "*--distbench-data*there is no folder */nowhere; give one, or a URL*"),
         (["--distbench-data="], "*--distbench-data*is empty: is the variable it comes from set?*"),
         (["--distbench-json", "."], "*--distbench-json*is a folder*"),
+        (["--distbench-experiment", "none.toml"], "*none.toml: cannot read: No such file*docs/experiment.md has an*"),
+        (["--distbench-experiment", ""], "*--distbench-experiment*is empty: is the variable it comes from set*"),
         (["--distbench-baselines", "test_it.py"], "*test_it.py is not a folder*"),
     ],
 )

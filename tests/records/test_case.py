@@ -60,3 +60,10 @@ def test_conditions_of_ranks_do_not_store_their_kind() -> None:
         "backend": "gloo",
         "launcher": "warm",
     }
+
+
+def test_cases_that_differ_in_their_world_size_alone_are_of_one_series() -> None:
+    made = Case(test="t.py::t", id="x-ws2", family="x", run="warm", conditions=ON_TWO, device="cpu")
+
+    assert made.series == replace(made, id="x-ws4", conditions=replace(ON_TWO, world_size=4)).series == "t[x:warm]"
+    assert replace(made, id="ws2", family="", run="").series == "t"

@@ -74,7 +74,13 @@ def result(*values: float | None, kind: VerdictName = "regressed", case: Case = 
 
 def record(path: Path, *results: CaseResult) -> str:
     run = RunRecord(
-        schema=SCHEMA, distbench="0", started="", duration_s=1.0, world_sizes=[2], gpu=False, results=list(results)
+        schema=SCHEMA,
+        distbench="0",
+        started="2026-01-02T03:04:05+00:00",
+        duration_s=1.0,
+        world_sizes=[2],
+        gpu=False,
+        results=list(results),
     )
     write_run_record(path, run)
     return str(path)

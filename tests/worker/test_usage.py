@@ -5,12 +5,13 @@ from __future__ import annotations
 import mmap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support.plans import make_plan
 
-from pytest_distbench.worker.usage import MemoryPeak, own_cpu_s, software
+from pytest_distbench.worker.usage import MemoryPeak, mpi_version, own_cpu_s, software
 
 
 def test_work_shows_in_the_processes_own_time() -> None:
@@ -75,3 +76,20 @@ def test_to_tell_versions_a_rank_of_the_cpu_does_not_load_the_driver(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("this loads the driver"))
 
     assert "cuda" not in software(make_plan(tmp_path))
+
+
+class Mpi:
+    """A process that has loaded an MPI library."""
+
+    @staticmethod
+    def MPI_Get_library_version(told: Any, length: Any) -> int:  # noqa: N802 its name in the standard
+        told.value = b"Open MPI v5.0.6, package: Open MPI a@b Distribution\n"
+        return 0
+
+
+def test_the_version_of_mpi_is_the_librarys_own_without_who_built_it() -> None:
+    assert mpi_version(Mpi()) == "Open MPI v5.0.6"
+
+
+def test_a_process_without_mpi_has_no_version_of_it() -> None:
+    assert mpi_version(object()) == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pytest_distbench.errors import TableError, tell
@@ -11,6 +13,7 @@ from pytest_distbench.report.tables.backends import BACKENDS
 from pytest_distbench.report.tables.buckets import BUCKETS
 from pytest_distbench.report.tables.collectives import COLLECTIVES
 from pytest_distbench.report.tables.control import CONTROL
+from pytest_distbench.report.tables.cost import COST
 from pytest_distbench.report.tables.cycle import CYCLE
 from pytest_distbench.report.tables.elastic import EPOCHS, EVENTS, JOBS, RATES, WORKERS
 from pytest_distbench.report.tables.growth import GROWTH
@@ -18,6 +21,7 @@ from pytest_distbench.report.tables.launches import ENVIRONMENT, LAUNCHES
 from pytest_distbench.report.tables.links import LINK_MATRIX, LINKS
 from pytest_distbench.report.tables.phases import PHASES
 from pytest_distbench.report.tables.pool import POOLS, SERVINGS
+from pytest_distbench.report.tables.record import RECORD
 from pytest_distbench.report.tables.scaling import SCALING
 from pytest_distbench.report.tables.table import Section, TableKind
 from pytest_distbench.report.tables.verdicts import VERDICTS
@@ -31,8 +35,10 @@ TABLES: dict[str, TableKind[Any]] = {
     "phases": PHASES,
     "growth": GROWTH,
     "buckets": BUCKETS,
+    "cost": COST,
     "links": LINKS,
     "link_matrix": LINK_MATRIX,
+    "record": RECORD,
     "environment": ENVIRONMENT,
     "launches": LAUNCHES,
     "elastic": JOBS,
@@ -48,14 +54,19 @@ TABLES: dict[str, TableKind[Any]] = {
 """By the name that ``--table`` takes."""
 
 
-def section_of(name: str, record: RunRecord) -> Section:
+def section_of(name: str, record: RunRecord, given: Mapping[str, object] = MappingProxyType({})) -> Section:
     """One table of a run; without rows: the run does not have it.
+
+    Args:
+        name: a row of :data:`TABLES`.
+        record: the run.
+        given: what the user gave beside it, by the names that tables take.
 
     Raises:
         TableError: it cannot be made.
     """
     try:
-        return TABLES[name].section(record.results)
+        return TABLES[name].section(record.results, {**given, "run": record})
     except Exception as error:
         told = str(error) if isinstance(error, TableError) else tell(error)
         raise TableError(f"the table {name!r} cannot be made: {told}") from error

@@ -28,7 +28,7 @@ def growth_rows(results: Sequence[CaseResult]) -> list[GrowthRow]:
         for launch in result.launches[:1]:
             for loop, fingerprint in launch.fingerprints.items():
                 if not fingerprint.missing:
-                    sizes = found.setdefault((_test_of(result), loop), [])
+                    sizes = found.setdefault((result.case.series, loop), [])
                     sizes.append((result.case.world_size, structure_of(fingerprint)))
     for sizes in found.values():
         sizes.sort(key=lambda size: size[0])
@@ -63,10 +63,3 @@ GROWTH: TableKind[GrowthRow] = TableKind(
     ],
     needs="tests that ran at several world sizes",
 )
-
-
-def _test_of(result: CaseResult) -> str:
-    """The test with its parameters and the name of its run, without its world size."""
-    case = result.case
-    known = ":".join(filter(None, [case.family, case.run]))
-    return f"{case.function}[{known}]" if known else case.function

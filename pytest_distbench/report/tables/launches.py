@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pytest_distbench.records.gpu import GpuHost
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.tables.table import (
     LAUNCH,
     TEST,
@@ -23,15 +23,18 @@ from pytest_distbench.units import format_bytes
 
 
 class Fact(NamedTuple):
-    """One thing that is so."""
+    """One thing that is so, and what is planned for it."""
 
     name: str
     value: str
+    planned: str
 
 
-def _facts(results: Sequence[CaseResult]) -> list[Fact]:
+def _facts(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[Fact]:
     """Each once, by their names in the order in which they are first told."""
-    found = dict.fromkeys(Fact(*fact) for result in results for fact in _facts_of(result).items())
+    planned = {} if run is None else run.experiment.planned
+    facts = (fact for result in results for fact in _facts_of(result).items())
+    found = dict.fromkeys(Fact(name, value, planned.get(name, "")) for name, value in facts)
     names = list(dict.fromkeys(fact.name for fact in found))
     return sorted(found, key=lambda fact: names.index(fact.name))
 
@@ -43,6 +46,7 @@ def _facts_of(result: CaseResult) -> dict[str, str]:
         "device": environment.device,
         "cores": str(environment.cores),
         **({"host": "shared with other runs"} if environment.shares_host else {}),
+        **environment.system,
         **environment.software,
         **environment.variables,
         **(_gpu_facts(environment.gpu_host) if environment.gpu_host is not None else {}),
@@ -66,12 +70,14 @@ def _gpu_facts(host: GpuHost) -> dict[str, str]:
 
 
 ENVIRONMENT: TableKind[Fact] = TableKind(
-    summary="What the cases ran on; more than one value where they differ.",
+    summary="What the cases ran on; more than one value where they differ. *Future*: what the experiment file plans.",
     rows=_facts,
     columns=[
-        Column("name", str, "name", lambda fact: fact.name),
-        Column("value", str, "value", lambda fact: fact.value),
+        Column("name", str, "Stack", lambda fact: fact.name),
+        Column("value", str, "current", lambda fact: fact.value),
+        Column("planned", str, lambda facts: "Future" if any(f.planned for f in facts) else None, lambda f: f.planned),
     ],
+    takes=["run"],
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pytest_distbench.errors import TableError, show, tell
@@ -101,23 +102,26 @@ class TableKind(Generic[Row]):
 
     Attributes:
         summary: what it shows.
-        rows: of the cases of a run, each as its columns take it.
+        rows: of the cases of a run, each as its columns take it; what it takes besides comes by name.
         columns: from left to right.
         further: columns that depend on the rows, to the right of these.
         footer: lines for people below the rows.
         needs: what it is made of, where its name does not say it.
+        takes: what its rows depend on beside the cases: ``run``, the whole record; ``prices``, the list of
+            ``report --prices``. Each has a default there.
     """
 
     summary: str
-    rows: Callable[[Sequence[CaseResult]], Sequence[Row]]
+    rows: Callable[..., Sequence[Row]]
     columns: list[Column[Row]]
     further: Callable[[Sequence[Row]], list[Column[Row]]] = lambda rows: []
     footer: Callable[[Sequence[Row]], Sequence[str]] = lambda rows: ()
     needs: str = ""
+    takes: Sequence[str] = ()
 
-    def section(self, results: Sequence[CaseResult]) -> Section:
-        """The table of these cases."""
-        rows = self.rows(results)
+    def section(self, results: Sequence[CaseResult], given: Mapping[str, object] = MappingProxyType({})) -> Section:
+        """The table of these cases, and of what it takes of that which is given."""
+        rows = self.rows(results, **{name: given[name] for name in self.takes if name in given})
         columns = [*self.columns, *self.further(rows)]
         return Section(
             columns={column.name: column.type for column in columns},

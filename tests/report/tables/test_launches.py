@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from support.results import result
+from support.results import result, run
 
+from pytest_distbench.records.experiment import Experiment
 from pytest_distbench.records.gpu import Gpu, GpuHost
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
@@ -30,6 +31,22 @@ def test_the_environment_of_a_run_on_gpus_has_each_of_them_and_what_joins_them()
     assert rows["GPU 2"] == "NVIDIA H200, 700 W, ECC on, GPU-2"
     assert rows["links of GPU 3"] == "GPU 2 nvlink4x18"
     assert (rows["host CPU"], rows["not used"]) == ("Xeon", "GPU 0: lost")
+
+
+def test_the_environment_has_the_system_first_and_what_is_planned_for_it() -> None:
+    made = result()
+    system = {"OS": "Ubuntu 24.04", "kernel": "Linux 6.8"}
+    there = replace(made, environment=replace(made.environment, system=system))
+    planned = run(there, experiment=Experiment(planned={"torch": "2.15", "OS": "26.04"}))
+    section = ENVIRONMENT.section([there], {"run": planned})
+
+    assert section.header == ["Stack", "current", "Future"]
+    assert section.texts[3:] == [
+        ["OS", "Ubuntu 24.04", "26.04"],
+        ["kernel", "Linux 6.8", ""],
+        ["torch", "2.14.0", "2.15"],
+    ]
+    assert ENVIRONMENT.section([there]).header == ["Stack", "current"]
 
 
 def test_a_launch_has_its_end_its_time_and_the_first_line_of_its_reason() -> None:
