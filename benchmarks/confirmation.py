@@ -35,10 +35,7 @@ import json
 import math
 import os
 import random
-import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -49,12 +46,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from busy_neighbours import beside, busy_loop, tell
+from repository import ROOT, Repository, end_by_sigterm_too
 
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.layout import layout
-from pytest_distbench.store.run_record import read_run_record
 
-ROOT = Path(__file__).resolve().parents[1]
 SLOWED = ROOT / "benchmarks" / "slowed"
 BUSY, QUIET = "work that comes and goes", "quiet"
 QUOTA, TAKEN = "CPU quota of 70 %", "one core taken"
@@ -67,7 +63,7 @@ PLANTED = {"suites": 1.0, "body": 0.84, "sweep": 0.77, "training": 0.81, "script
 """Of a slowdown so much is planted to make it: in *planted*, 20 % made 23.8, 26.1, 24.6 and 31.9 % with 1.0 here."""
 
 PATIENCE_S = 30.0
-"""That pytest is given to end after Ctrl-C."""
+"""That the last process of a control group is given to end."""
 
 
 class Cell(NamedTuple):
@@ -129,34 +125,29 @@ class Line:
 
 
 class Project:
-    """A git repository whose baselines are committed."""
+    """Suites, or what is slowed: with baselines that are committed, and a change that is not."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        self._folder = folder / kind
-        self.file = folder / "run.json"
         self._kind = kind
         self.recorded_loops = -1
         self.runs = 0
         if kind == "suites":
-            shutil.copytree(ROOT / "suites", self._folder / "suites", ignore=shutil.ignore_patterns("__pycache__"))
-            for name in ("pyproject.toml", "conftest.py"):
-                shutil.copy(ROOT / name, self._folder)
-            self._changing = self._folder / "suites" / "conftest.py"
+            self.repository = Repository(folder, [ROOT / n for n in ("suites", "pyproject.toml", "conftest.py")])
+            self._changing = folder / "suites" / "conftest.py"
         else:
-            shutil.copytree(SLOWED, self._folder, ignore=shutil.ignore_patterns("__pycache__"))
-            (self._folder / "pytest.ini").write_text("[pytest]\n")
-            self._changing = self._folder / "slower.py"
+            self.repository = Repository(folder, sorted(SLOWED.glob("*.py")))
+            (folder / "pytest.ini").write_text("[pytest]\n")
+            self._changing = folder / "slower.py"
         self._code = self._changing.read_text()
-        self._git("init", "-q")
-        self._commit("the code")
+        self.repository.commit("the code")
 
     def record(self, cases: Sequence[str], loops: int) -> None:
         """Record baselines beside so many busy loops, and commit them."""
         tell(f"recording the baselines of {', '.join(cases)} beside {loops} loops")
         self._changing.write_text(self._code)
         with beside(loops):
-            self._pytest(cases, "--distbench-update=all")
-        self._commit("baselines")
+            self.repository.pytest("--distbench-update=all", *self._tests(cases))
+        self.repository.commit("baselines")
         self.recorded_loops, self.runs = loops, 0
 
     def run(self, cell: Cell, prefix: Sequence[str] = (), *options: str) -> tuple[list[CaseResult], float]:
@@ -165,43 +156,11 @@ class Project:
         changed = self._code.replace("SHARE = 0.0", f"SHARE = {PLANTED[cell.case] * cell.slowdown}")
         self._changing.write_text(f"{changed}\n# run {self.runs}\n")
         start = time.monotonic()
-        results = self._pytest([cell.case], *options, prefix=prefix)
+        results: list[CaseResult] = self.repository.pytest(*options, *self._tests([cell.case]), prefix=prefix)
         return results, time.monotonic() - start
 
-    def _pytest(self, cases: Sequence[str], *options: str, prefix: Sequence[str] = ()) -> list[CaseResult]:
-        chosen = ["suites"] if self._kind == "suites" else [f"test_slowed.py::test_{case}" for case in cases]
-        command = [*prefix, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--world-size", "2"]
-        code, output = _call([*command, f"--distbench-json={self.file}", *options, *chosen], self._folder)
-        if code not in (0, 1):
-            raise SystemExit(f"pytest ended with {code}:\n{output}")
-        return read_run_record(self.file).results
-
-    def _commit(self, message: str) -> None:
-        self._git("add", "-A")
-        self._git("-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-q", "--allow-empty", "-m", message)
-
-    def _git(self, *arguments: str) -> None:
-        subprocess.run(["git", *arguments], cwd=self._folder, check=True)
-
-
-def _call(command: Sequence[str], folder: Path) -> tuple[int, str]:
-    """Run a command in a session of its own; whatever ends this program ends it too."""
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": ""}
-    process = subprocess.Popen(
-        command, cwd=folder, env=variables, start_new_session=True, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate()
-    except BaseException:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        raise
-    return process.returncode, output
+    def _tests(self, cases: Sequence[str]) -> list[str]:
+        return ["suites"] if self._kind == "suites" else [f"test_slowed.py::test_{case}" for case in cases]
 
 
 @contextmanager
@@ -269,9 +228,8 @@ def measure(
                 comes_and_goes = cell.beside == BUSY
                 project = projects.get((cell.project, comes_and_goes))
                 if project is None:
-                    folder = Path(name) / str(len(projects))
-                    folder.mkdir()
-                    project = projects[cell.project, comes_and_goes] = Project(folder, cell.project)
+                    project = Project(Path(name) / str(len(projects)), cell.project)
+                    projects[cell.project, comes_and_goes] = project
                 cells = [c for c in missing if (c.project, c.beside == BUSY) == (cell.project, comes_and_goes)]
                 if project.runs % (RUNS_PER_BASELINE[cell.project] * len(cells)) == 0:
                     drawn = dice.choice((0, loops, 2 * loops)) if comes_and_goes else 0
@@ -281,7 +239,8 @@ def measure(
                     results, seconds = project.run(cell, prefix, *OPTIONS.get(part, ()))
                 missing[cell] -= 1
                 if records is not None:
-                    shutil.copy(project.file, records / f"{part}-{time.time():.0f}-{cell.case}-{cell.slowdown}.json")
+                    kept = f"{part}-{time.time():.0f}-{cell.case}-{cell.slowdown}.json"
+                    project.repository.keep_record(records / kept)
                 yield line_of(part, cell, project.recorded_loops, now, results, seconds)
 
 
@@ -423,7 +382,7 @@ def main() -> int:
         for cell in PARTS[options.part]
         if (cases is None or cell.case in cases) and (shares is None or cell.slowdown in shares)
     ]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_by_sigterm_too()
     if not options.show:
         try:
             for line in measure(
