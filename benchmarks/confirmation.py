@@ -1,8 +1,8 @@
 """Is a slowdown red on a shared machine, and healthy code green? Stored baselines, screened and confirmed in turns.
 
-    python benchmarks/confirmation.py healthy|planted|slowed|machine|power [--runs N] [--out FILE] [--show]
+    python benchmarks/confirmation.py PART [--runs N] [--out FILE] [--show]
 
-Each command runs its cells in turns until every one has N runs, and prints a table of all that the file holds. A run is
+Each part runs its cells in turns until every one has N runs, and prints a table of all that the file holds. A run is
 one line of JSON in the file, so what was interrupted goes on where it was; ``--show`` only prints.
 
 - *healthy*: the default suites (``suites/``), unchanged;
@@ -11,6 +11,8 @@ one line of JSON in the file, so what was interrupted goes on where it was; ``--
 - *slowed*: a body, a sweep and a training (``slowed/``) whose code does 20 % and 10 % more work;
 - *machine*: the same, unchanged, on a machine that became slower as a whole: under a CPU quota of 70 %, and with one
   core taken by another process;
+- *scaling*: a training on one worker and on two, slowed by nothing up to 50 % on two alone: its efficiency falls;
+- *against*: the same under ``--distbench-against HEAD``;
 - *power*: a sweep, a training and a script of seconds, slowed by nothing up to 50 %, on the machine as it is and beside
   work that comes and goes. Hours.
 
@@ -59,7 +61,7 @@ PERIOD_US = 5_000
 """Short, so that the quota slows iterations and does not only pause between them."""
 
 RUNS_PER_BASELINE = {"suites": 10, "slowed": 5}
-PLANTED = {"suites": 1.0, "body": 0.84, "sweep": 0.77, "training": 0.81, "script": 0.63}
+PLANTED = {"suites": 1.0, "body": 0.84, "sweep": 0.77, "training": 0.81, "script": 0.63, "efficiency": 1.0}
 """Of a slowdown so much is planted to make it: in *planted*, 20 % made 23.8, 26.1, 24.6 and 31.9 % with 1.0 here."""
 
 PATIENCE_S = 30.0
@@ -80,9 +82,11 @@ class Cell(NamedTuple):
 
 PARTS: Mapping[str, Sequence[Cell]] = {
     "healthy": [Cell("suites", BUSY)],
-    "planted": [Cell(case, QUIET, 0.2) for case in ("body", "sweep", "training", "script")],
+    "planted": [Cell(case, QUIET, 0.2) for case in ("body", "sweep", "training", "script", "efficiency")],
     "slowed": [Cell(case, BUSY, share) for share in (0.2, 0.1) for case in ("body", "sweep", "training")],
     "machine": [Cell(case, how) for how in (QUOTA, TAKEN) for case in ("body", "sweep", "training")],
+    "scaling": [Cell("efficiency", BUSY, share) for share in (0.0, 0.1, 0.2, 0.5)],
+    "against": [Cell("efficiency", BUSY, share) for share in (0.0, 0.1)],
     "power": [
         Cell(case, how, share)
         for share in (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -92,7 +96,10 @@ PARTS: Mapping[str, Sequence[Cell]] = {
 }
 
 
-OPTIONS = {"planted": ["--distbench-confirm=always", "--distbench-confirm-budget=300"]}
+OPTIONS = {
+    "planted": ["--distbench-confirm=always", "--distbench-confirm-budget=300"],
+    "against": ["--distbench-against=HEAD"],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +246,7 @@ def measure(
                     results, seconds = project.run(cell, prefix, *OPTIONS.get(part, ()))
                 missing[cell] -= 1
                 if records is not None:
+                    records.mkdir(parents=True, exist_ok=True)
                     kept = f"{part}-{time.time():.0f}-{cell.case}-{cell.slowdown}.json"
                     project.repository.keep_record(records / kept)
                 yield line_of(part, cell, project.recorded_loops, now, results, seconds)

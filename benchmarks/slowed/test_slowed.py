@@ -1,4 +1,4 @@
-"""What ``confirmation.py`` slows: a body, a sweep, a training and a script."""
+"""What ``confirmation.py`` slows: a body, a sweep, a training, a script, and a training on more than one worker."""
 
 from __future__ import annotations
 
@@ -54,6 +54,32 @@ def train(rank):
 
 def test_training(distbench):
     distbench.run(train)
+
+
+def scaled(rank):
+    import torch
+    from torch import nn
+
+    from pytest_distbench.workloads.scaling import parallel, record_rate
+
+    torch.manual_seed(rank.seed)
+    layers = [layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.ReLU())]
+    model = parallel(rank, nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.randn(rank.params["batch"], 256)
+    for _ in rank.timed("step", warmup=5, iterations=100):
+        start = time.perf_counter()
+        loss = model(data).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if rank.world_size > 1 and rank.params["communication"] == "on":
+            work_more(start)
+    record_rate(rank, samples=rank.params["batch"])
+
+
+def test_efficiency(scaling):
+    scaling(scaled, mode="weak", params={"batch": 512})
 
 
 def test_script(distbench):
