@@ -61,18 +61,17 @@ class CpuController:
         period_us = max(PERIOD_US, math.ceil(LEAST_US / cpus))
         quota_us = round(cpus * period_us)
         if self.version == 1:
-            settings = {"cpu.cfs_period_us": str(period_us), "cpu.cfs_quota_us": str(quota_us)}
+            settings = {group / "cpu.cfs_period_us": str(period_us), group / "cpu.cfs_quota_us": str(quota_us)}
         else:
             settings = {
-                "cgroup.type": "threaded",
-                "../cgroup.subtree_control": "+cpu",
-                "cpu.max": f"{quota_us} {period_us}",
+                group / "cgroup.type": "threaded",
+                self.folder / "cgroup.subtree_control": "+cpu",
+                group / "cpu.max": f"{quota_us} {period_us}",
             }
         path = group
         try:
             group.mkdir(exist_ok=True)
-            for name, value in settings.items():
-                path = group / name
+            for path, value in settings.items():
                 path.write_text(value)
         except OSError as error:
             raise _unavailable(f"{path}: {error.strerror}") from error
