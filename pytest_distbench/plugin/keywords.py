@@ -64,7 +64,6 @@ class CheckKeywords(Given, Sized, Limited, total=False):
             clocks are shown, and not judged; the case says so in its name.
         cpus: CPU quota of each rank, in cores, at least 0.01: its process, and all that this starts, compute no more
             than that, as under docker's ``--cpus`` or a CPU limit of Kubernetes. Part of the case's name.
-            Default: none.
     """
 
     makes_group: bool
