@@ -68,6 +68,10 @@ class BackendUnavailable(DistbenchError):
         self.available = available
 
 
+class QuotaUnavailable(DistbenchError):
+    """No control group can be made here, which limits what a rank may compute."""
+
+
 class TableError(DistbenchError):
     """A table cannot be made of a run: what somebody's row of it does raises."""
 

@@ -10,7 +10,14 @@ from typing import Any, Literal, NoReturn, TypeVar, Unpack
 
 import pytest
 
-from pytest_distbench.errors import BackendUnavailable, DerivationError, DistbenchError, DistbenchWarning, show
+from pytest_distbench.errors import (
+    BackendUnavailable,
+    DerivationError,
+    DistbenchError,
+    DistbenchWarning,
+    QuotaUnavailable,
+    show,
+)
 from pytest_distbench.judging.bounds import check_measured
 from pytest_distbench.judging.doubts import why_doubtful
 from pytest_distbench.judging.policy import Conclusion, conclude
@@ -561,6 +568,8 @@ class Distbench:
             if set(self._session.settings.backends) & set(error.available):
                 pytest.skip(f"not available: {error}")
             pytest.exit(f"--distbench-backend: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+        except QuotaUnavailable as error:
+            pytest.skip(f"not run: {error}")
         except DistbenchError as error:
             raise Misuse(str(error)) from None
         return self._tell_failed(failed)

@@ -62,11 +62,14 @@ class CheckKeywords(Given, Sized, Limited, total=False):
         seeds: the body runs once for each, in the same group, with ``rank.seed`` set.
         oversubscribed: ``world_size`` may be more than the ranks of the run, on a CPU. Beyond the cores of this host
             clocks are shown, and not judged; the case says so in its name.
+        cpus: CPU quota of each rank, in cores, at least 0.01: its process, and all that this starts, compute no more
+            than that, as under docker's ``--cpus`` or a CPU limit of Kubernetes. Part of the case's name.
     """
 
     makes_group: bool
     seeds: Sequence[int]
     oversubscribed: bool
+    cpus: float | None
 
 
 class Repeated(Limited, total=False):
@@ -152,3 +155,4 @@ class Wanted:
     engine: str = DEFAULT_ENGINE
     timers: Mapping[str, float] | None = None
     oversubscribed: bool = False
+    cpus: float | None = None

@@ -18,7 +18,7 @@ from pytest_distbench.plugin.keywords import Wanted
 from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
-from pytest_distbench.plugin.room import check_room
+from pytest_distbench.plugin.room import check_room, find_quota
 from pytest_distbench.plugin.workload import Workload, make_workload
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, Conditions
@@ -72,17 +72,26 @@ class RequestMaker:
         found = self.workload(given, wanted)
         ranks = given.ranks(wanted.world_size, self._world_size)
         cores = check_room(given, self._settings, ranks, "ranks", oversubscribed=wanted.oversubscribed)
+        cpus = find_quota(given, self._settings, found.work, wanted.cpus)
         if isinstance(found.work, Ranks):
             work = replace(found.work, stands_for=self._stands_for(ranks), attached=self._settings.attach)
             found = dataclasses.replace(found, work=work)
-        return self.launch(given, found, wanted, world_size=ranks, cores=cores)
+        return self.launch(given, found, wanted, world_size=ranks, cores=cores, cpus=cpus)
 
     def launch(
-        self, given: Arguments, found: Workload, wanted: Wanted, *, world_size: int, cores: int | None = None
+        self,
+        given: Arguments,
+        found: Workload,
+        wanted: Wanted,
+        *,
+        world_size: int,
+        cores: int | None = None,
+        cpus: float | None = None,
     ) -> tuple[LaunchRequest, CaseRequest]:
         """As :meth:`run`, for what was found and checked already, of whatever kind; its ranks may be nodes or slots.
 
-        The cores of this host are given where there are too few for its ranks, see :class:`LaunchRequest`.
+        The cores of this host are given where there are too few for its ranks, and the CPU quota of each rank where it
+        has one, see :class:`LaunchRequest`.
         """
         work, kind = found.work, kind_of(found.work)
         self.check_kind(given, type(work))
@@ -103,6 +112,7 @@ class RequestMaker:
             device=self._device,
             timeout_s=seconds if self._settings.attach is None else ATTACHED_TIMEOUT_S,
             cores=cores,
+            cpus=cpus,
         )
         request = self.case(
             given,

@@ -1,12 +1,19 @@
-"""Whether a run has room for what a test wants: ranks, nodes or slots."""
+"""Whether a run has room for what a test wants: ranks, nodes or slots, and a CPU quota for each."""
 
 from __future__ import annotations
 
 import pytest
 
+from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.records.options import FAKE
+from pytest_distbench.records.work import Work
+from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.settings import Settings
+
+LEAST_CPUS = 0.01
+"""The least of docker's ``--cpus``."""
 
 
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
@@ -31,3 +38,22 @@ def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, 
         there_are = f"{settings.largest} given" if what == "ranks" else f"{settings.largest} ranks given"
         pytest.skip(f"not run: needs {wanted} {what}, {there_are}")
     return hardware.cores() if wanted > hardware.cores() else None
+
+
+def find_quota(given: Arguments, settings: Settings, work: Work, cpus: object) -> float | None:
+    """``cpus=`` of a call, the CPU quota of each rank; None: it has none.
+
+    Refused is what has no ranks of ours, and a test is skipped where they are out of reach.
+    """
+    if cpus is None:
+        return None
+    cores = hardware.cores()
+    found = given.number("cpus", cpus, least=LEAST_CPUS, most=cores)
+    kind = kind_of(work)
+    if kind.why_no_ranks:
+        given.refuse(f"cpus={found:g} needs ranks of ours, and {kind.why_no_ranks}")
+    if settings.fake_rank is not None:
+        pytest.skip(f"not run: a CPU quota changes clocks, and the {FAKE} backend has none")
+    if kind.hosted_by(LAUNCHERS[settings.launcher]).hosts == "many":
+        pytest.skip(f"not run: a CPU quota needs ranks on this host, and those of {settings.launcher} are on others")
+    return found

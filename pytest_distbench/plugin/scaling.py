@@ -33,6 +33,7 @@ class Scaling:
         params: Mapping[str, Any],
         of: str = "step",
         oversubscribed: bool = False,
+        cpus: float | None = None,
         **options: Unpack[ShapeKeywords],
     ) -> list[Run]:
         """Judge the step on one worker, two, four and so on, and what follows from them.
@@ -54,6 +55,7 @@ class Scaling:
             of: the loop whose time is compared.
             oversubscribed: as of ``distbench.run``: ``world_size`` may go beyond the ranks of the run. Clocks of sizes
                 beyond the cores of this host are shown, and not judged.
+            cpus: as of ``distbench.run``: the CPU quota of each worker.
 
         Returns:
             The runs with communication, one per size.
@@ -85,6 +87,7 @@ class Scaling:
                 timeout=options.get("timeout"),
                 tolerance=tolerance,
                 oversubscribed=oversubscribed,
+                cpus=cpus,
             )
             for size, how in asked
         ]

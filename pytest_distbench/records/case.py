@@ -17,6 +17,10 @@ OVERSUBSCRIBED = "oversubscribed"
 """What a case has around it whose ranks share cores, because its test asked for that: its clocks are only shown."""
 
 
+CPUS = "cpus"
+"""What a case has around it whose ranks have a CPU quota: the cores of each."""
+
+
 class Conditions(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What a case was measured under: numbers of cases that differ in it are never compared."""
 

@@ -43,7 +43,10 @@ PEAK_MEMORY = "peak_memory"
 No test asks for it. So it is nothing to judge alone, and where one side has none, nothing is said.
 """
 
-OWN_NAMES = (WALL_TIME, PEAK_MEMORY, "fingerprint")
+CPU_THROTTLED = "cpu_throttled"
+"""Under a CPU quota: the share of its periods in which that stopped a rank, of the rank that it stopped most seldom."""
+
+OWN_NAMES = (WALL_TIME, PEAK_MEMORY, CPU_THROTTLED, "fingerprint")
 """Of what the plugin itself records, besides phases."""
 
 LONGEST_TEXT = 100

@@ -52,6 +52,8 @@ class LaunchRequest(Record, frozen=True, kw_only=True):
     """What is timed takes longer by this share of itself: a slowdown that is planted."""
     cores: int | None = None
     """Of this host, where there are fewer of them than ranks, and the test has asked for it: it is oversubscribed."""
+    cpus: float | None = None
+    """CPU quota of each rank, in cores: of its process, and of all that this starts. None: it has none."""
 
 
 class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
@@ -83,6 +85,8 @@ class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
     reports_progress: bool = False
     preload: list[str] = []
     """Modules to import once for all processes, where what starts them can."""
+    cpu_groups: list[str] = []
+    """Folder of the control group of each rank, which is there while the launch runs; empty: no quota."""
     set_threads: int | None = None
     """Intra-op threads to set in a rank that did not import torch itself; None leaves them alone."""
     tree: str = ""

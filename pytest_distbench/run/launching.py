@@ -35,6 +35,7 @@ from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.gpus import devices
 from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.outputs import Outputs
+from pytest_distbench.run.quota import rank_groups
 from pytest_distbench.run.settings import Settings
 
 _DEVICE_CHECK = Path(__file__).parents[1] / "worker" / "device_check.py"
@@ -250,6 +251,7 @@ class Launching:
             reports_progress=self.reports_progress,
             tree=variables.get(TREE, ""),
             foreign_tree=variables.get(FOREIGN_TREE, ""),
+            cpu_groups=rank_groups(request, self.hosting(request.work)),
             set_threads=_threads(variables) if self.hosting(request.work).sets_threads else None,
         )
 

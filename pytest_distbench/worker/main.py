@@ -33,6 +33,7 @@ from pytest_distbench.worker.membership import join_group, keep_destroyed_groups
 from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import (
     bind_near_gpu,
+    enter_control_group,
     forbid_breakpoints,
     take_environment,
     take_output,
@@ -62,6 +63,8 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
     is_attached = rank == work.attached
     before = os.dup(2)
     take_output(plan.files.log(rank))  # first: whatever goes wrong is told there
+    if plan.cpu_groups:
+        enter_control_group(plan.cpu_groups[rank])
     take_environment(plan)
     if not work.is_program:
         take_program(work.body.file)

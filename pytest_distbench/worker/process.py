@@ -54,6 +54,11 @@ def tell_of_threads(tell: Callable[[str], None]) -> None:
     threading.excepthook = show_and_tell
 
 
+def enter_control_group(folder: str) -> None:
+    """Be limited by a control group from now on: all threads of this process, and whatever it starts."""
+    (Path(folder) / "cgroup.procs").write_text("0")  # this process, by whatever number it is known there
+
+
 def take_environment(plan: LaunchPlan) -> None:
     """Make the plan's variables, path, folder and sockets those of this process; the launcher's contract stays."""
     contract = {name: os.environ[name] for name in CONTRACT if name in os.environ}

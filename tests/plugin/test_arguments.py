@@ -111,7 +111,7 @@ SHARED = "params launches timeout tolerance name"
 CALLS: dict[str, tuple[Callable[..., object], str]] = {
     "distbench.run": (
         lambda d, **arguments: d.run(**{"body": body, **arguments}),
-        f"body module args cwd env read makes_group world_size seeds {SHARED}",
+        f"body module args cwd env read makes_group world_size seeds cpus {SHARED}",
     ),
     "distbench.measure": (
         lambda d, **arguments: d.measure(body, **arguments),

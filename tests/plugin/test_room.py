@@ -51,3 +51,52 @@ def test_a_word_in_place_of_yes_or_no_is_refused(project: Project) -> None:
     result = run(project(TEST.format(ranks=2, more=", oversubscribed='yes'")))
 
     result.stdout.fnmatch_lines(["*oversubscribed='yes'?*True or False*"])
+
+
+def test_a_quota_is_part_of_the_name(project: Project) -> None:
+    made = project(TEST.format(ranks=2, more=", cpus=0.3"))
+    run(made, "--distbench-update").assert_outcomes(passed=1)
+    [path] = stored(made)
+
+    assert path.name == "ws2%3A@ws2@cpus=0.3.gloo.stand-in.json"
+    assert json.loads(path.read_text())["entry"]["conditions"]["around"] == {"cpus": "0.3"}
+    result = run(project(TEST.format(ranks=2, more="")), "--distbench-confirm=never", "-v")
+    result.stdout.fnmatch_lines(["*no baseline for 1 of 1 case*"])
+
+
+@pytest.mark.parametrize("cpus", ["0", "-1", "'x'", "True", "float('nan')", "3"])
+def test_a_quota_that_no_rank_can_have_is_refused(project: Project, cpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_distbench.machine.hardware.cores", lambda: 2)
+    result = run(project(TEST.format(ranks=2, more=f", cpus={cpus}")))
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*distbench.run: cpus=*; wanted a finite number of at least 0.01, at most 2 (*"])
+
+
+def test_without_clocks_a_quota_is_no_use(project: Project) -> None:
+    result = run(project(TEST.format(ranks=2, more=", cpus=0.3")), "--distbench-backend", "fake", "-rs")
+
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*not run: a CPU quota changes clocks, and the fake backend has none*"])
+
+
+def test_ranks_of_other_hosts_have_no_quota(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project(TEST.format(ranks=2, more=", cpus=0.3"))
+    made.makeconftest(
+        """
+        from dataclasses import replace
+
+        from pytest_distbench.launch.starters.table import LAUNCHERS
+
+        pytest_plugins = ["pytest_distbench.testing"]
+
+        def pytest_collection_finish():
+            LAUNCHERS["stand-in"] = replace(LAUNCHERS["stand-in"], hosts="many")
+        """
+    )
+    result = run(made, "-rs")
+
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(
+        ["*not run: a CPU quota needs ranks on this host, and those of stand-in are on others*"]
+    )

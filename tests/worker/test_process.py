@@ -56,6 +56,12 @@ def test_a_machine_that_does_not_tell_where_a_gpu_sits_is_an_error_with_the_way_
         process.bind_near_gpu(3, "node")
 
 
+def test_a_control_group_is_entered_by_whatever_number_the_process_has_there(tmp_path: Path) -> None:
+    process.enter_control_group(str(tmp_path))
+
+    assert (tmp_path / "cgroup.procs").read_text() == "0"
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_what_a_thread_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pytest_distbench.records.case import OVERSUBSCRIBED, Case
+from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED, Case
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.rate import (
     COMMUNICATION,
@@ -101,6 +101,8 @@ class ScalingRow:
         notes = [NEGATIVE] if self.gain is not None and self.gain < 1 else []
         if cores := self.sized.result.case.conditions.around.get(OVERSUBSCRIBED):
             notes.append(f"{OVERSUBSCRIBED}: {cores.replace('-', ' ')}")
+        if cpus := _quota_of(self.sized.result.case):
+            notes.append(f"{CPUS}={cpus}")
         return "; ".join(notes)
 
 
@@ -114,12 +116,12 @@ def scaling_rows(results: Sequence[CaseResult]) -> list[ScalingRow]:
     return [row for found in tests.values() for row in _rows_of(found, verdicts)]
 
 
-_Place = tuple[str, str, str, str, Scalar]
+_Place = tuple[str, str, str, str, str, Scalar]
 
 
 def _place(case: Case, workers: Scalar) -> _Place:
-    """Where an efficiency belongs: to the call of that name of a test, and so many workers."""
-    return case.test, case.id, case.conditions.backend, _name_of(case), workers
+    """Where an efficiency belongs: to the call of that name and quota of a test, and so many workers."""
+    return case.test, case.id, case.conditions.backend, _name_of(case), _quota_of(case), workers
 
 
 def _efficiencies(results: Sequence[CaseResult]) -> Iterator[tuple[_Place, Verdict]]:
@@ -179,11 +181,17 @@ def _name_of(case: Case) -> str:
     return case.run.rpartition(" ")[0]
 
 
+def _quota_of(case: Case) -> str:
+    """The CPU quota of each worker; empty: none."""
+    return case.conditions.around.get(CPUS, "")
+
+
 def _test_of(result: CaseResult) -> tuple[str, ...]:
     """What the sizes of one scaling test have in common."""
     rest = {name: value for name, value in result.case.params.items() if name not in _OF_THE_SIZE}
     case = result.case
-    return case.test, case.id, case.conditions.backend, _name_of(case), json.dumps(rest, sort_keys=True)
+    parameters = json.dumps(rest, sort_keys=True)
+    return case.test, case.id, case.conditions.backend, _name_of(case), _quota_of(case), parameters
 
 
 def _workers(row: ScalingRow) -> Cell:

@@ -94,5 +94,21 @@ def test_two_calls_of_a_test_have_tables_of_their_own() -> None:
     assert [row.speedup for row in scaling_rows([one, two])] == [1.0, None]
 
 
+def test_with_a_quota_and_without_are_compared_each_by_itself() -> None:
+    def limited(given: CaseResult) -> CaseResult:
+        conditions = replace(given.case.conditions, around={"cpus": "0.3"})
+        return replace(given, case=replace(given.case, conditions=conditions))
+
+    free = [sized(1, 0.1, communication="off"), sized(2, 0.2)]
+    rows = scaling_rows([*free, limited(sized(1, 0.3, communication="off")), limited(sized(2, 0.4))])
+
+    assert [(row.efficiency, row.note) for row in rows] == [
+        (1.0, ""),
+        (pytest.approx(0.5), ""),
+        (1.0, "cpus=0.3"),
+        (pytest.approx(0.75), "cpus=0.3"),
+    ]
+
+
 def test_what_told_of_no_loop_is_no_row() -> None:
     assert scaling_rows([result()]) == []
