@@ -64,7 +64,7 @@ def _collectives(events: Sequence[Event], iterations: Sequence[Span]) -> dict[st
     for event in events:
         name = str(event["name"])
         if event.get("cat") == "kernel" and name.startswith(_NCCL):
-            at = launched.get(event["args"].get("correlation"), event["ts"])
+            at = launched.get(event["args"].get("correlation", 0), event["ts"])
             spans = [(event["ts"], event["ts"] + event["dur"])] * any(a <= at <= b for a, b in iterations)
             name = str(event["args"].get("Collective name") or name.partition("(")[0])
         elif name.startswith(_GLOO) and "dur" in event:

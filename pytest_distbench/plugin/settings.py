@@ -321,12 +321,15 @@ def _trace(config: pytest.Config) -> TraceSettings | None:
         return None
     if FAKE in _backends(config, gpu=False):
         raise ConfigurationError(f"{_spell('trace')}: the backend {FAKE} moves no data and has no clocks: leave it out")
-    folder = _logs_folder(config) or config.invocation_params.dir / ".distbench" / "traces"
+    logs = _logs_folder(config)
+    folder = logs or config.invocation_params.dir / ".distbench" / "traces"
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         why = "is not writable" if there.is_dir() else "is no folder"
-        raise ConfigurationError(f"{_spell('trace')}: its files go to {folder}, and {there} {why}: give --distbench-logs")
-    return TraceSettings(cases=cases, folder=folder)  # type: ignore[arg-type] # checked by _choice
+        raise ConfigurationError(
+            f"{_spell('trace')}: its files go to {folder}, and {there} {why}: give --distbench-logs"
+        )
+    return TraceSettings(cases=cases, folder=folder, is_ours=logs is None)  # type: ignore[arg-type] # checked by _choice
 
 
 def _data(config: pytest.Config) -> str:

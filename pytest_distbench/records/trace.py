@@ -6,6 +6,9 @@ from statistics import fmean
 
 from pytest_distbench.records.record import Record
 
+THIS_TREE = "this tree"
+"""The name of the side that is judged."""
+
 WHOLE = ""
 """Key of what is no loop: all of a body."""
 
@@ -41,7 +44,7 @@ class TracedSide(Record, frozen=True, kw_only=True):
     """The launch of one side."""
 
     name: str
-    """``this tree``, or what it was compared with."""
+    """:data:`THIS_TREE`, or what it was compared with."""
     busy: dict[str, BusyCommunication] = {}
     """By the key of a loop's metric; none where no collective was seen in it."""
 
@@ -55,3 +58,8 @@ class CaseTrace(Record, frozen=True, kw_only=True):
     """That it holds; this tree's is the last."""
     why_not: str = ""
     """Why there is none, or one side is missing; empty: it is whole."""
+
+    @property
+    def busy(self) -> dict[str, BusyCommunication]:
+        """Of this tree, by the key of a loop's metric."""
+        return next((side.busy for side in self.sides if side.name == THIS_TREE), {})

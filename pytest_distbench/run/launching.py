@@ -215,9 +215,7 @@ class Launching:
                 with self.surroundings.during(plan, self.hosting(plan.work)):
                     side = replaced(self._side(plan), on_output=None)
                     record = (
-                        run_launch(plan, side)
-                        if variant is None
-                        else self.reference(variant).launch_alone(side, plan)
+                        run_launch(plan, side) if variant is None else self.reference(variant).launch_alone(side, plan)
                     )
                 if record.outcome != "passed":
                     raise ReadingError(mask_record(record, _secrets(plan)).reason.splitlines()[0])

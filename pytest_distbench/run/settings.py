@@ -59,10 +59,11 @@ class ControlSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSettings:
-    """Which cases get a trace, and the folder that the files go to."""
+    """Which cases get a trace, and the folder that the files go to; git leaves out one that is ours."""
 
     cases: TracedCases
     folder: Path
+    is_ours: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.launch.communication import busy_communication
-from pytest_distbench.launch.trace import Side, write_file
+from pytest_distbench.launch.trace import LoopTrace, Side, write_file
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.trace import CaseTrace, TracedSide
+from pytest_distbench.records.trace import THIS_TREE, CaseTrace, TracedSide
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.outputs import place
 from pytest_distbench.run.samples import Samples
-from pytest_distbench.run.settings import Settings
+from pytest_distbench.run.settings import Settings, TraceSettings
+from pytest_distbench.store.files import replace_file
 
 SUFFIX = ".trace.json.gz"
-THIS_TREE = "this tree"
 
 
 def wants_trace(settings: Settings, result: CaseResult) -> bool:
-    """Whether a case that has its verdicts is to get a trace: one that failed to launch, or was to be slower, is not."""
+    """Whether a case that has its verdicts is to get a trace; one whose regression was expected is as it should be."""
     if settings.trace is None or not settings.judges or result.launches[-1].outcome != "passed":
         return False
     is_slower = not result.xfail_perf and any(map(_is_slower, result.verdicts))
@@ -51,23 +49,31 @@ def make_trace(session: Session, launched: LaunchRequest, samples: Samples, vari
     assert session.settings.trace is not None
     if why := _why_not(session, launched):
         return CaseTrace(why_not=why)
-    sides, troubles = [], []
+    traced: dict[str, Side] = {}
+    troubles = []
     with session.alone(launched.world_size, takes_host=samples.takes_host):
-        for side, note in [(variant, f"({variant})"), (None, "")] if variant is not None else [(None, "")]:
-            name = THIS_TREE if side is None else "base"
+        for side in (variant, None) if variant is not None else (None,):
+            name = str(side or THIS_TREE)
             try:
                 traces = session.launching.profile(launched, len(samples), side)
-                sides.append((Side(name=name, note=note, traces=traces), str(side or THIS_TREE)))
             except DistbenchError as error:
-                troubles.append(f"the launch of {side or THIS_TREE} with the profiler: {error}")
-    path = ""
-    if sides:
-        try:
-            path = _write(session.settings.trace.folder, launched.title, [side for side, _ in sides])
-        except OSError as error:
-            return CaseTrace(why_not=f"cannot write {error.filename or session.settings.trace.folder}: {error.strerror}")
-    told = [TracedSide(name=name, busy=busy_communication(side.traces)) for side, name in sides]
-    return CaseTrace(path=path, sides=told, why_not="; ".join(troubles))
+                troubles.append(f"the launch of {name} with the profiler: {error}")
+            else:
+                traced[name] = _side(side, traces)
+    if not traced:
+        return CaseTrace(why_not="; ".join(troubles))
+    try:
+        path = _write(session.settings.trace, launched.title, list(traced.values()))
+    except DistbenchError as error:
+        return CaseTrace(why_not=str(error))
+    sides = [TracedSide(name=name, busy=busy_communication(side.traces)) for name, side in traced.items()]
+    return CaseTrace(path=str(path), sides=sides, why_not="; ".join(troubles))
+
+
+def _side(variant: Variant | None, traces: Sequence[LoopTrace]) -> Side:
+    if variant is None:
+        return Side(name=THIS_TREE, traces=traces)
+    return Side(name="base", note=f"({variant.revision.commit[:10] if variant.revision else variant})", traces=traces)
 
 
 def _why_not(session: Session, launched: LaunchRequest) -> str:
@@ -77,18 +83,12 @@ def _why_not(session: Session, launched: LaunchRequest) -> str:
     return "" if session.launching.hosting(launched.work).hosts == "one" else "its ranks are of several hosts"
 
 
-def _write(folder: Path, title: str, sides: Sequence[Side]) -> str:
+def _write(settings: TraceSettings, title: str, sides: Sequence[Side]) -> Path:
     """Write the file, whole or not at all."""
-    known = place(folder, title)
+    known = place(settings.folder, title)
     path = known.with_name(known.name + SUFFIX)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=SUFFIX)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(write_file(sides))
-        os.chmod(draft, 0o644)
-        Path(draft).rename(path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
-    return str(path)
+    with replace_file(path, next_step="Give a writable folder: --distbench-logs DIR") as file:
+        file.write(write_file(sides))
+    if settings.is_ours:
+        (settings.folder / ".gitignore").write_text("*\n")
+    return path

@@ -91,7 +91,9 @@ class Member:
         self._unfinished: list[str] = []
 
     def _make_profiler(self, plan: LaunchPlan) -> Profiler:
-        from pytest_distbench.worker.profiler import Profiler  # late: torch's profiler is not imported in a judged launch
+        from pytest_distbench.worker.profiler import (
+            Profiler,
+        )  # late: torch's profiler is not imported in a judged launch
 
         return Profiler(
             plan.files,

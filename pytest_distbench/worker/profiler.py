@@ -203,10 +203,7 @@ class _ProfiledSteps:
         self._profiler = profiler
         self._loop = loop
         self._left_out = after
-
-    @property
-    def times(self) -> list[float]:
-        return self._steps.times
+        self.times = steps.times
 
     def begin(self) -> None:
         self._steps.begin()
