@@ -59,12 +59,14 @@ def union(spans: Iterator[Span]) -> float:
 
 def _collectives(events: Sequence[Event], iterations: Sequence[Span]) -> dict[str, list[Span]]:
     """When collectives were under way, by name: what the plugin itself sends lies between the iterations."""
-    launched = {e["args"]["correlation"]: e["ts"] for e in events if e.get("cat") in _LAUNCHES and _is_linked(e)}
+    launched: dict[int, float] = {
+        e["args"]["correlation"]: e["ts"] for e in events if e.get("cat") in _LAUNCHES and _is_linked(e)
+    }
     found: dict[str, list[Span]] = {}
     for event in events:
         name = str(event["name"])
         if event.get("cat") == "kernel" and name.startswith(_NCCL):
-            at = launched.get(event["args"].get("correlation", 0), event["ts"])
+            at = launched.get(event["args"]["correlation"], -1.0)
             spans = [(event["ts"], event["ts"] + event["dur"])] * any(a <= at <= b for a, b in iterations)
             name = str(event["args"].get("Collective name") or name.partition("(")[0])
         elif name.startswith(_GLOO) and "dur" in event:

@@ -201,14 +201,20 @@ class Launching:
             ]
 
     def profile(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[LoopTrace]:
-        """The traces of one launch more, of this tree or of a variant, with torch's profiler on; else nothing is left.
+        """The traces of one launch more, under torch's profiler, of this tree or of a variant. Nothing else is left.
+
+        Of a body in which there was no loop to look at another launch is made, for all of it.
 
         Raises:
             ReadingError: the launch did not pass, or its traces are not whole.
         """
         self.on_progress("trace")
+        loops = self._profile(replace(request, profiled="loops"), index, variant)
+        return loops or self._profile(replace(request, profiled="whole"), index, variant)
+
+    def _profile(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[LoopTrace]:
         with self._room():
-            plan = self._plan(replace(request, is_profiled=True), index, only=())
+            plan = self._plan(request, index, only=())
             if variant is not None:
                 plan = replace(plan, preload=list(outside(self.settings.preload, variant)))
             try:

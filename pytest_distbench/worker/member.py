@@ -86,7 +86,7 @@ class Member:
         self._side_group = SideGroup(
             plan.backend if work.is_given_a_group else "", self.world_size, plan.timeout_s, self.watch
         )
-        self.profiler = self._make_profiler(plan) if plan.is_profiled else None
+        self.profiler = self._make_profiler(plan) if plan.profiled else None
         self._takes_turns = isinstance(work, Ranks) and work.takes_turns
         self._unfinished: list[str] = []
 
@@ -98,6 +98,7 @@ class Member:
         return Profiler(
             plan.files,
             self.rank,
+            is_whole=plan.profiled == "whole",
             is_on_device=self.device.type == "cuda",
             synchronize=self.synchronize,
             barrier=self.barrier,

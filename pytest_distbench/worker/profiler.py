@@ -1,7 +1,8 @@
 """Profiler: torch's own, on in a rank of a launch that is made for a trace, and imported in no other.
 
-A few timed iterations of each loop are looked at. Of a body that has no such loop these are steps of its optimizer,
-from the third on; and of one that has neither all of it, for so long as :data:`WHOLE_CPU_S`.
+A few timed iterations of each loop are looked at; of a body that has no such loop, steps of its optimizer, from the
+third on. All of a body is looked at where it has neither, in a launch of its own, for so long as :data:`WHOLE_CPU_S`:
+what begins under one profiler must not end under the next, which has crashed torch 2.13.
 """
 
 from __future__ import annotations
@@ -24,11 +25,9 @@ from pytest_distbench.worker.clock.stopwatch import Stopwatch
 ITERATIONS = 10
 """Of a loop: some more than one, as no two are alike, and few enough for a file that a viewer opens at once."""
 
-WHOLE_CPU_S = 5.0
-"""CPU time that a body without loops is looked at: a million events, and a gigabyte of memory, at the very most."""
-
-_WITHOUT_LOOP = ([WHOLE], [TRAINING_STEP])
-"""What is looked at before there is a loop, or where there is none."""
+WHOLE_CPU_S = 0.2
+"""CPU time that all of a body is looked at: a loop of small operations gives almost a million events in a second of it,
+and a file of 2 MB a rank in this time."""
 
 _STEADY_STEP = 3
 """The first steps of an optimizer also build; from here on one is like the next."""
@@ -40,6 +39,7 @@ class Profiler:
     Args:
         files: of the launch, among which the traces go.
         rank: this process in the group.
+        is_whole: all of the body is looked at.
         is_on_device: the rank computes on CUDA.
         synchronize: waits for the device.
         barrier: waits for the other ranks.
@@ -51,6 +51,7 @@ class Profiler:
         files: LaunchFiles,
         rank: int,
         *,
+        is_whole: bool,
         is_on_device: bool,
         synchronize: Callable[[], None],
         barrier: Callable[[], None],
@@ -58,6 +59,7 @@ class Profiler:
     ) -> None:
         self._files = files
         self._rank = rank
+        self._is_whole = is_whole
         self._activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * is_on_device]
         self._synchronize = synchronize
         self._barrier = barrier
@@ -70,18 +72,18 @@ class Profiler:
 
     @contextlib.contextmanager
     def body(self) -> Iterator[None]:
-        """Look at what runs inside, as a whole until it comes to a loop; then what was seen is all written."""
-        self._start()
+        """Look at what runs inside: at its loops, or at all of it. At the end the traces are written."""
         hook = register_optimizer_step_pre_hook(self._step)
-        before = signal.signal(signal.SIGVTALRM, lambda *_: self._end_whole())
-        signal.setitimer(signal.ITIMER_VIRTUAL, WHOLE_CPU_S)
+        before = signal.signal(signal.SIGVTALRM, lambda *_: self.end_loop())
+        if self._is_whole:
+            self._begin_loop(WHOLE)
+            signal.setitimer(signal.ITIMER_VIRTUAL, WHOLE_CPU_S)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
             signal.signal(signal.SIGVTALRM, before)
             hook.remove()
-            self._end_whole()
             self.end_loop()
         self._files.loops(self._rank).write_bytes(msgspec.json.encode(self._loops))
 
@@ -101,10 +103,12 @@ class Profiler:
 
     def begin_iteration(self, loop: str) -> None:
         """An iteration of a loop with a clock begins. A collective call: all begin when all profilers have started."""
+        if self._is_whole:
+            return
         if self._loops[-1:] != [loop]:
-            if self._loops in ([], *_WITHOUT_LOOP):  # what was seen before the first loop is of no interest
-                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-                self._discard()
+            if self._loops == [TRAINING_STEP]:  # before the first loop, which was to come
+                self._stop()
+                self._loops.clear()
             self._begin_loop(loop)
             self._barrier()
         self._begin_iteration(loop)
@@ -128,35 +132,25 @@ class Profiler:
         self.end_loop()
         self._loops.append(loop)
         self._seen = 0
-        self._start()
+        self._synchronize()
+        self._running = profile(activities=self._activities)
+        self._running.start()
 
     def _begin_iteration(self, loop: str) -> None:
         if self._running is not None:
             self._iteration = record_function(iteration_name(loop, self._seen))
             self._iteration.__enter__()
 
-    def _end_whole(self) -> None:
-        """A body without loops is over, or was looked at long enough."""
-        if not self._loops:
-            self._loops.append(WHOLE)
-            self.end_loop()
-
     def _step(self, *_: object) -> None:
         """An optimizer is about to step: what lies between two of them is an iteration where there is no loop."""
-        if self._in_loop() or self._loops not in ([], *_WITHOUT_LOOP):
+        if self._is_whole or self._in_loop() or self._loops not in ([], [TRAINING_STEP]):
             return
         self._optimizer_steps += 1
         if self._optimizer_steps == _STEADY_STEP:
-            self._discard()
             self._begin_loop(TRAINING_STEP)
         if self._optimizer_steps >= _STEADY_STEP:
             self.end_iteration()
             self._begin_iteration(TRAINING_STEP)
-
-    def _start(self) -> None:
-        self._synchronize()
-        self._running = profile(activities=self._activities)
-        self._running.start()
 
     def _stop(self) -> profile | None:
         if self._iteration is not None:
@@ -168,10 +162,6 @@ class Profiler:
         running, self._running = self._running, None
         running.stop()
         return running
-
-    def _discard(self) -> None:
-        self._stop()
-        self._loops.clear()
 
 
 class _ProfiledWatch:
