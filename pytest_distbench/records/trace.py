@@ -13,9 +13,14 @@ WHOLE = ""
 """Key of what is no loop: all of a body."""
 
 
+def name_in_trace(name: str) -> str:
+    """What a part of a body is called in a trace: torch 2.13 writes names as they are, and quotes break its JSON."""
+    return name.replace('"', "'").replace("\\", "/")
+
+
 def iteration_name(loop: str, index: int) -> str:
     """What an iteration of a loop is called in a trace."""
-    return f"{loop} #{index}"
+    return name_in_trace(f"{loop} #{index}")
 
 
 class BusyCommunication(Record, frozen=True, kw_only=True):

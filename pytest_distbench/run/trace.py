@@ -80,7 +80,7 @@ def _why_not(session: Session, launched: LaunchRequest) -> str:
     """Why no profiler can look into launches of a case; empty: it can."""
     if why := kind_of(launched.work).why_no_trace:
         return why
-    return "" if session.launching.hosting(launched.work).hosts == "one" else "its ranks are of several hosts"
+    return "its ranks are of several hosts" if session.launching.hosting(launched.work).hosts == "many" else ""
 
 
 def _write(settings: TraceSettings, title: str, sides: Sequence[Side]) -> Path:

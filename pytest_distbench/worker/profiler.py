@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.trace import WHOLE, iteration_name
+from pytest_distbench.records.trace import WHOLE, iteration_name, name_in_trace
 from pytest_distbench.worker.clock.steps import Steps
 from pytest_distbench.worker.clock.stopwatch import Stopwatch
 
@@ -98,7 +98,7 @@ class Profiler:
     @contextlib.contextmanager
     def phase(self, name: str, inside: AbstractContextManager[None]) -> Iterator[None]:
         """A part of the body that has a name."""
-        with record_function(name), inside:
+        with record_function(name_in_trace(name)), inside:
             yield
 
     def begin_iteration(self, loop: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_distbench.records.trace import THIS_TREE, BusyCommunication, CaseTrace, TracedSide
+from pytest_distbench.records.trace import THIS_TREE, BusyCommunication, CaseTrace, TracedSide, iteration_name
 
 BUSY = BusyCommunication(ranks_s=[0.1, 0.3], totals_s={"all_reduce": 0.2}, iterations=10, iteration_s=0.4)
 
@@ -19,3 +19,7 @@ def test_of_a_trace_that_of_this_tree_counts() -> None:
 
     assert CaseTrace(sides=[base, TracedSide(name=THIS_TREE, busy={"step": BUSY})]).busy == {"step": BUSY}
     assert CaseTrace(sides=[base]).busy == {}
+
+
+def test_the_name_of_an_iteration_breaks_no_json() -> None:
+    assert iteration_name('step[kind="a\\b"]', 3) == "step[kind='a/b'] #3"

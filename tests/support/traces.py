@@ -12,8 +12,8 @@ def event(name: str, begin: float, end: float, *, cat: str = "user_annotation", 
     return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": 1, "ts": begin, "dur": end - begin, **more}
 
 
-def described(name: str, pid: int = 7, **args: object) -> Event:
-    return {"ph": "M", "name": name, "pid": pid, "tid": 0, "ts": 1.0, "args": args}
+def described(what: str, pid: int = 7, **args: object) -> Event:
+    return {"ph": "M", "name": what, "pid": pid, "tid": 0, "ts": 1.0, "args": args}
 
 
 def arrow(number: int, begin: float, end: float) -> list[Event]:
