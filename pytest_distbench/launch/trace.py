@@ -39,6 +39,11 @@ class LoopTrace:
     loop: str
     events: Sequence[Event]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of torch's ran."""
+        return not any(True for _ in _timed(self))
+
     def iterations(self) -> list[tuple[float, float]]:
         """Begin and end of each, by the host's clock."""
         first, found = iteration_name(self.loop, 0), []

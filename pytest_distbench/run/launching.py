@@ -206,11 +206,14 @@ class Launching:
         Of a body in which there was no loop to look at another launch is made, for all of it.
 
         Raises:
-            ReadingError: the launch did not pass, or its traces are not whole.
+            ReadingError: the launch did not pass, or its traces are not whole, or nothing is in them.
         """
         self.on_progress("trace")
-        loops = self._profile(replace(request, profiled="loops"), index, variant)
-        return loops or self._profile(replace(request, profiled="whole"), index, variant)
+        found = self._profile(replace(request, profiled="loops"), index, variant)
+        found = found or self._profile(replace(request, profiled="whole"), index, variant)
+        if all(trace.is_empty for trace in found):
+            raise ReadingError("it has seen nothing: the body runs nothing of torch's")
+        return found
 
     def _profile(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[LoopTrace]:
         with self._room():

@@ -37,6 +37,9 @@ SUITE = """
         rank.record("profiled", float(profiled))
 
     def plain(rank):
+        rank.record("count", float(torch.ones(2).sum()), better="exact")
+
+    def empty(rank):
         rank.record("count", 1, better="exact")
 
     def fails(rank):
@@ -48,6 +51,9 @@ SUITE = """
 
     def test_plain(distbench):
         distbench.run(plain)
+
+    def test_empty(distbench):
+        distbench.run(empty)
 
     def test_fails(distbench):
         distbench.run(fails)
@@ -123,9 +129,10 @@ def test_all_are_traced_as_far_as_they_can_be_and_nothing_else_is_left(
     folder = repository.path / "logs/test_it.py"
     [path] = folder.rglob("*.trace.json.gz")
 
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines([
         f"trace of test_plain?ws2?: {path}",
+        "? trace of test_empty?ws2?: none: the launch of this tree with the profiler: it has seen nothing: the body runs *",
         "? trace of test_fails?ws2?: none: the launch of this tree with the profiler: *AssertionError: it fails in a *",
         "? trace of test_command?ws2?: none: a command starts its processes itself",
     ])  # fmt: skip
