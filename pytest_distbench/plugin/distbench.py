@@ -50,6 +50,7 @@ from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.trace import CaseTrace
 from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.records.work import Work
 from pytest_distbench.report.texts.case_text import lost_text
@@ -64,6 +65,7 @@ from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import SampleFailed, Samples
+from pytest_distbench.run.trace import make_trace, wants_trace
 from pytest_distbench.store.recording import NotRecorded
 from pytest_distbench.units import why_impossible
 
@@ -131,6 +133,8 @@ class Distbench:
         self._told: Failure | None = None
         self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
         self._samples_of: dict[str, Samples] = {}
+        self._launched: dict[Samples, LaunchRequest] = {}
+        self._traces: dict[Samples, CaseTrace] = {}
         self._results: dict[str, CaseResult] = {}
         self.doubts: dict[str, Doubt] = {}
         self.failed_in_doubt = False
@@ -225,6 +229,7 @@ class Distbench:
         elif variant is not None:
             known = self._session.samples_beside(launched, variant, known)
         self._samples_of[key] = known
+        self._launched[known] = launched
         return known
 
     def _with_control(self, launched: LaunchRequest, request: CaseRequest, result: CaseResult) -> CaseResult:
@@ -248,12 +253,44 @@ class Distbench:
         if again is not None and (doubt := again.doubts.get(key)) is not None:
             with self._lend_terminal():
                 result = self._guard(lambda: self._session.confirm(request, samples, doubt, again, launched))
+            result = self._with_trace(result, samples, sources)
         elif again is not None and key in again.results:
             result = again.results[key]
         else:
             result = self._compared(request, samples, sources)
+            if key not in self.doubts or self._traces_all:
+                result = self._with_trace(result, samples, sources)
         self._results[key] = result
         return result
+
+    @property
+    def _traces_all(self) -> bool:
+        trace = self._session.settings.trace
+        return trace is not None and trace.cases == "all"
+
+    def _with_trace(self, result: CaseResult, samples: Samples, sources: Sequence[str] = ()) -> CaseResult:
+        """The case with its trace, where that is asked for; a number's that is made of several runs is of each of them.
+
+        What it tells of is final: a case whose doubts are still to be settled has none yet.
+        """
+        if wants_trace(self._session.settings, result):
+            for known in [samples, *(self._samples_of[key] for key in sources)]:
+                self._trace(known)
+        return replace(result, trace=self._traces.get(samples))
+
+    def _trace(self, samples: Samples) -> None:
+        launched = self._launched.get(samples)
+        if launched is None or samples in self._traces:
+            return
+        if not samples.references:
+            variant = None
+        elif self._again is not None:
+            key = next(key for key, known in self._samples_of.items() if known is samples)
+            variant = self._again.beside.get(key)
+        else:
+            variant = self._session.launching.compared_with
+        with self._lend_terminal():
+            self._traces[samples] = make_trace(self._session, launched, samples, variant)
 
     def _compared(self, request: CaseRequest, samples: Samples, sources: Sequence[str]) -> CaseResult:
         """The verdicts on a case by what it is compared with, and the doubt that they leave, if any."""
@@ -469,7 +506,8 @@ class Distbench:
         """Record what was measured so far, whatever becomes of the test."""
         for samples, (request, _) in self._measured.items():
             if samples.launches and not samples.failed:
-                self._record(self._session.result(request, samples, Nothing(request)))
+                result = self._session.result(request, samples, Nothing(request))
+                self._record(replace(result, trace=self._traces.get(samples)))
 
     def tell_caught(self) -> None:
         """Raise the failure that this test was told, and has caught; nothing where there was none."""
@@ -548,7 +586,7 @@ class Distbench:
                 for number in range(1, wanted[samples] + 1):
                     self._add_launches([s for s, launches in wanted.items() if launches >= number], number)
         request, _ = self._measured[samples]
-        return self._session.result(request, samples, Nothing(request))
+        return self._with_trace(self._session.result(request, samples, Nothing(request)), samples)
 
     def _add_launches(self, samples: Sequence[Samples], wanted: int) -> None:
         ranks = max(self._measured[measured][0].case.world_size for measured in samples)

@@ -22,6 +22,7 @@ from pytest_distbench.records.choices import (
     MOST_LAUNCHES,
     MOST_TOLERANCE,
     RUN_LAUNCHES,
+    TRACED_CASES,
     UPDATES,
 )
 from pytest_distbench.records.options import BACKENDS, BY_TOLERANCE, FAKE, NOTHING, NUMA_BINDINGS, OPTIONS
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pytest_distbench.records.choices import Update
     from pytest_distbench.records.experiment import Experiment
     from pytest_distbench.records.kinds import VerdictName
-    from pytest_distbench.run.settings import AgainstSettings, ConfirmSettings, ControlSettings, Settings
+    from pytest_distbench.run.settings import AgainstSettings, ConfirmSettings, ControlSettings, Settings, TraceSettings
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ MOST_RANKS_PER_CORE = 32
 
 _MOST_DIGITS = 9
 
-_CHOSEN = {"missing": "policy", "numa_binding": "mode"}
+_CHOSEN = {"missing": "policy", "numa_binding": "mode", "trace": "choice of cases"}
 """What an option chooses, where it is not called so."""
 
 _OTHER_DEVICES = {
@@ -131,6 +132,7 @@ def read_settings(config: pytest.Config) -> Settings:
         against=_against(config),
         confirm=_confirm(config),
         control=_control(config),
+        trace=_trace(config),
     )
 
 
@@ -302,6 +304,32 @@ def _logs_folder(config: pytest.Config) -> Path | None:
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigurationError(f"{_spell('logs')}: the folder {path} is not writable")
     return path
+
+
+def _trace(config: pytest.Config) -> TraceSettings | None:
+    """Which cases get a trace; says at once where none could be made or kept."""
+    from pytest_distbench.run.settings import TraceSettings
+
+    given = _option(config, "trace")
+    if given and given not in TRACED_CASES and Path(config.invocation_params.dir, given.partition("::")[0]).exists():
+        raise ConfigurationError(
+            f"--distbench-trace took {given!r} for the cases, one of {', '.join(TRACED_CASES)}: write the tests first, "
+            "or --distbench-trace=regressed"
+        )
+    cases = _choice(config, "trace", TRACED_CASES, "")
+    if not cases:
+        return None
+    if FAKE in _backends(config, gpu=False):
+        raise ConfigurationError(f"{_spell('trace')}: the backend {FAKE} moves no data and has no clocks: leave it out")
+    logs = _logs_folder(config)
+    folder = logs or config.invocation_params.dir / ".distbench" / "traces"
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "is not writable" if there.is_dir() else "is no folder"
+        raise ConfigurationError(
+            f"{_spell('trace')}: its files go to {folder}, and {there} {why}: give --distbench-logs"
+        )
+    return TraceSettings(cases=cases, folder=folder, is_ours=logs is None)  # type: ignore[arg-type] # checked by _choice
 
 
 def _data(config: pytest.Config) -> str:

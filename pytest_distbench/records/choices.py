@@ -17,6 +17,11 @@ CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
 CONFIRM_BUDGET_S = 60.0
 """Seconds of a run that go into that."""
 
+TracedCases = Literal["regressed", "all"]
+"""Which cases are launched once more under torch's profiler."""
+
+TRACED_CASES: tuple[TracedCases, ...] = get_args(TracedCases)
+
 Mode = Literal["per-iteration", "batch", "graph"]
 """How a clock stands around what is timed: each iteration, iterations in one breath, or replays of a CUDA graph."""
 

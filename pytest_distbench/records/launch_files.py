@@ -186,6 +186,14 @@ class LaunchFiles:
         """The ranks of every process group that a rank knows; written before its flight recorder."""
         return self.directory / f"groups{rank}.json"
 
+    def trace(self, rank: int, loop: int) -> Path:
+        """What torch's profiler saw of a rank in one of its loops, by number."""
+        return self.directory / f"trace{rank}-{loop}.json"
+
+    def loops(self, rank: int) -> Path:
+        """The keys of these loops; written when the rank has written all of its traces."""
+        return self.directory / f"loops{rank}.json"
+
     def joined(self) -> list[int]:
         """Sizes of the process groups that processes of a command joined; 0 among them: one could have joined."""
         return [int(size) for path in self.directory.glob("joined*") if (size := path.name[6:]).isdecimal()]

@@ -191,6 +191,15 @@ OPTIONS: dict[str, Option] = {
         is_repeated=False,
         calibration="refused",
     ),
+    "trace": Option(
+        metavar="CASES",
+        const="regressed",
+        summary="launch a case once more, with torch's profiler on, and keep a trace of all ranks, and of both sides "
+        "where there are two, in one file: regressed (default), by a clock or a rate; all; below --distbench-logs, "
+        "else in .distbench/traces",
+        is_repeated=False,
+        calibration="refused",
+    ),
     "attach": Option(
         metavar="RANK",
         summary="give this rank the terminal, for breakpoint(); time-outs are off and nothing is judged",

@@ -13,6 +13,7 @@ from pytest_distbench.records.experiment import Experiment
 from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import Record
+from pytest_distbench.records.trace import CaseTrace
 from pytest_distbench.records.verdict import Verdict
 
 CaseOutcome = Literal["passed", "failed", "skipped", "xfailed"]
@@ -75,6 +76,8 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """Why nothing did; empty: there was no doubt, or no wish."""
     control: Control | None = None
     """What was found of a slowdown that was planted; None: none was."""
+    trace: CaseTrace | None = None
+    """Of a launch more, under torch's profiler, which nothing else here is of; None: none was asked for."""
     xfail_perf: str = ""
     """Why a regression is expected: the marker's reason, or the baseline's; empty: it is not."""
     outcome: CaseOutcome = "passed"

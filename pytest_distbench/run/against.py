@@ -22,7 +22,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.work import Work
-from pytest_distbench.run.kinds import kind_of
+from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.settings import AgainstSettings
 from pytest_distbench.run.untracked import find_links, hint, link
 from pytest_distbench.run.worktree import FOLDER, Revision, check_out, find_revision
@@ -97,21 +97,28 @@ class ReferenceSide:
         """
         in_turns, interpreter = kind_of(ours.work).in_turns, self.variant.interpreter
         assert in_turns is not None
-        there = [
-            Side(
-                launcher=functools.partial(self._launcher, number),
-                python="" if interpreter is None else str(interpreter.executable),
-                on_progress=side.on_progress,
-            )
-            for number in range(len(theirs))
-        ]
-        sides = [side, *there]
+        sides = [side, *(self._beside(side, number) for number in range(len(theirs)))]
         if interpreter is None:
             dealt = random.sample(sides, len(sides))
             sides = [replaced(own, launcher=other.launcher) for own, other in zip(sides, dealt, strict=True)]
         plans = [ours, *(self._plan(plan, number) for number, plan in enumerate(theirs))]
         records = in_turns(list(zip(plans, sides, strict=True)))
         return [records[0], *map(self._explain, records[1:], plans[1:])]
+
+    def launch_alone(self, side: Side, plan: LaunchPlan) -> LaunchRecord:
+        """Run the reference with nothing beside it, by the plan of this tree."""
+        there = self._plan(plan, 0)
+        record = self._explain(run_launch(there, self._beside(side, 0)), there)
+        assert record is not None
+        return record
+
+    def _beside(self, side: Side, number: int) -> Side:
+        interpreter = self.variant.interpreter
+        return Side(
+            launcher=functools.partial(self._launcher, number),
+            python="" if interpreter is None else str(interpreter.executable),
+            on_progress=side.on_progress,
+        )
 
     def _explain(self, record: LaunchRecord | None, plan: LaunchPlan) -> LaunchRecord | None:
         """A launch of the reference that failed: on which side, and whether it lacked what git does not track."""

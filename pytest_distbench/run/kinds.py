@@ -54,6 +54,7 @@ class LaunchKind:
         hosting: what this host has to do with it; None: what the launcher says that starts its ranks.
         why_no_ranks: why it has no ranks of one group, of which one could be given the terminal, and for one of which a
             process could stand, in a clause; empty: it has.
+        why_no_trace: why torch's profiler cannot look into one, in a clause; empty: it can.
         why_no_delay: why no slowdown can be planted in one, in a clause; empty: it can.
         open_s: an answer that is open gets more launches only while those so far took less, if the user says nothing.
         most_open: the most launches that an open answer is worth, if the user says nothing.
@@ -66,6 +67,7 @@ class LaunchKind:
     why_alone: str = ""
     hosting: Hosting | None = HERE
     why_no_ranks: str = ""
+    why_no_trace: str = ""
     why_no_delay: str = ""
     open_s: float = math.inf
     most_open: float = math.inf
@@ -100,12 +102,14 @@ LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
     Command: LaunchKind(
         run=launch_command,
         why_no_ranks="a command starts its processes itself",
+        why_no_trace="a command starts its processes itself",
         launcher=lambda work, launcher: "command",
     ),
     Job: LaunchKind(
         run=launch_elastic,
         hosting=Hosting(sets_threads=True),
         why_no_ranks="the ranks of an elastic job come and go",
+        why_no_trace="the ranks of an elastic job come and go",
         why_no_delay=NOT_DELAYED,
         open_s=ELASTIC_OPEN_S,
         most_open=ELASTIC_RUN_LAUNCHES,
@@ -118,6 +122,7 @@ LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
         why_alone="a pool of jobs takes the whole machine: it is not compared in turns",
         hosting=Hosting(sets_threads=True),
         why_no_ranks="a pool has many jobs, whose ranks come and go",
+        why_no_trace="a pool has many jobs, whose ranks come and go",
         why_no_delay=NOT_DELAYED,
         open_s=ELASTIC_OPEN_S,
         most_open=ELASTIC_RUN_LAUNCHES,

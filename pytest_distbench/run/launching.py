@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from pathlib import Path
 
-from pytest_distbench.errors import ConfigurationError, ExtensionError, LauncherError, blame, line_of
+from pytest_distbench.errors import ConfigurationError, ExtensionError, LauncherError, ReadingError, blame, line_of
 from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.outcome import mask_record
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind, LauncherSetup
+from pytest_distbench.launch.trace import LoopTrace, read_traces
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
@@ -199,6 +200,38 @@ class Launching:
                 self._keep(here, ours),
                 *(self._keep(r, p, "reference") for r, p in zip(there, theirs, strict=True)),
             ]
+
+    def profile(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[LoopTrace]:
+        """The traces of one launch more, under torch's profiler, of this tree or of a variant. Nothing else is left.
+
+        Of a body in which there was no loop to look at another launch is made, for all of it.
+
+        Raises:
+            ReadingError: the launch did not pass, or its traces are not whole, or nothing is in them.
+        """
+        self.on_progress("trace")
+        found = self._profile(replace(request, profiled="loops"), index, variant)
+        found = found or self._profile(replace(request, profiled="whole"), index, variant)
+        if all(trace.is_empty for trace in found):
+            raise ReadingError("it has seen nothing: the body runs nothing of torch's")
+        return found
+
+    def _profile(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[LoopTrace]:
+        with self._room():
+            plan = self._plan(request, index, only=())
+            if variant is not None:
+                plan = replace(plan, preload=list(outside(self.settings.preload, variant)))
+            try:
+                with self.surroundings.during(plan, self.hosting(plan.work)):
+                    side = replaced(self._side(plan), on_output=None)
+                    record = (
+                        run_launch(plan, side) if variant is None else self.reference(variant).launch_alone(side, plan)
+                    )
+                if record.outcome != "passed":
+                    raise ReadingError(mask_record(record, _secrets(plan)).reason.splitlines()[0])
+                return read_traces(plan)
+            finally:
+                shutil.rmtree(plan.directory, ignore_errors=True)
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:

@@ -29,8 +29,7 @@ class Outputs:
         folder = Path(record.logs)
         logs = LaunchFiles(folder).logs()
         if self.kept_in is not None and logs:
-            parts = [_file_name(part) for part in title.split("/") if part]
-            target = self.kept_in.joinpath(*parts, f"launch{record.index + 1}{side and '-'}{side}")
+            target = place(self.kept_in, title) / f"launch{record.index + 1}{side and '-'}{side}"
             target.mkdir(parents=True, exist_ok=True)
             for log in logs:
                 shutil.copyfile(log, target / log.name)
@@ -50,6 +49,11 @@ class Outputs:
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
         self._folders.clear()
+
+
+def place(folder: Path, title: str) -> Path:
+    """Where below a folder that of a case is kept; slashes in its title separate folders."""
+    return folder.joinpath(*(_file_name(part) for part in title.split("/") if part))
 
 
 def _file_name(text: str) -> str:

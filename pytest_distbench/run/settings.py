@@ -11,7 +11,7 @@ from pytest_distbench.records.experiment import Experiment
 
 if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
-    from pytest_distbench.records.choices import Confirm, Update
+    from pytest_distbench.records.choices import Confirm, TracedCases, Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,15 @@ class ControlSettings:
     """
 
     share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSettings:
+    """Which cases get a trace, and the folder that the files go to; git leaves out one that is ours."""
+
+    cases: TracedCases
+    folder: Path
+    is_ours: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +122,7 @@ class Settings:
     against: AgainstSettings | None = None
     confirm: ConfirmSettings = ConfirmSettings()
     control: ControlSettings | None = None
+    trace: TraceSettings | None = None
 
     def on_cpu(self) -> Settings:
         """The same for a test that stays on the CPU: without GPUs, and stored under the class of the CPU."""

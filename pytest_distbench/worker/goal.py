@@ -146,6 +146,8 @@ class Goal:
         block = block_length(self.max_steps)
         entered: int | None = None
         course = watch.follow(rank.point_key("step_time"))
+        if rank.profiler is not None:
+            self._clock = rank.profiler.steps(self._clock, rank.point_key("step_time"), after=STEADY_STEP)
         with rank.loop("step_time") as loop:
             for step in range(1, self.max_steps + 1):
                 if step % block == 0:
@@ -174,6 +176,8 @@ class Goal:
                 if is_last:
                     break
             total_s = rank.own_clock() - self._start
+            if rank.profiler is not None:
+                rank.profiler.end_loop()
             if step > STEADY_STEP:
                 watch.compare(rank.point_key("step_time"), since=entered, iterations=step - STEADY_STEP, course=course)
             watch.mark()

@@ -10,6 +10,7 @@ import os
 import pdb
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from os import getpid  # bodies patch os
 from pathlib import Path
 from typing import NoReturn
@@ -159,7 +160,7 @@ class _Life:
             self.context.watch.look()
         if work.is_program:
             notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
-            with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window():
+            with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window(), self._profile():
                 self.memory.begin()
                 self.window.begin()
                 began_s = usage.own_cpu_s()
@@ -186,7 +187,7 @@ class _Life:
                     device=self.context.device,
                 )
                 self.context.watch.look()
-        with self._turn(), self.phase("body"), self._window():
+        with self._turn(), self.phase("body"), self._window(), self._profile():
             for seed in work.seeds:
                 self.context.seed = seed
                 self.context.watch.is_on &= seed == work.seeds[0]  # the others run the same code
@@ -205,6 +206,11 @@ class _Life:
         yield
         bodies.check_origin(self.plan)
         self.context.take_turn()
+
+    def _profile(self) -> AbstractContextManager[None]:
+        """Look at the body with torch's profiler where the launch is for a trace."""
+        profiler = self.context.profiler
+        return contextlib.nullcontext() if profiler is None else profiler.body()
 
     @contextlib.contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:

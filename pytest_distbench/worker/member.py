@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, SupportsFloat
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 
 import torch
 
@@ -38,6 +38,9 @@ from pytest_distbench.worker.line import Line
 from pytest_distbench.worker.notebook import Notebook
 from pytest_distbench.worker.phases import Loop, Phases
 from pytest_distbench.worker.side_group import SideGroup
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.profiler import Profiler
 
 
 class Member:
@@ -83,8 +86,24 @@ class Member:
         self._side_group = SideGroup(
             plan.backend if work.is_given_a_group else "", self.world_size, plan.timeout_s, self.watch
         )
+        self.profiler = self._make_profiler(plan) if plan.profiled else None
         self._takes_turns = isinstance(work, Ranks) and work.takes_turns
         self._unfinished: list[str] = []
+
+    def _make_profiler(self, plan: LaunchPlan) -> Profiler:
+        from pytest_distbench.worker.profiler import (
+            Profiler,
+        )  # late: torch's profiler is not imported in a judged launch
+
+        return Profiler(
+            plan.files,
+            self.rank,
+            is_whole=plan.profiled == "whole",
+            is_on_device=self.device.type == "cuda",
+            synchronize=self.synchronize,
+            barrier=self.barrier,
+            in_loop=lambda: self.phases.in_loop,
+        )
 
     def record(
         self,
@@ -236,7 +255,8 @@ class Member:
         """
         call = f"phase({show(name)})"
         check_choice(call, "better", better, ("info", "lower"))
-        return self.phases.phase(check_name(call, "name", name), better=better, at=self._common_at)
+        phase = self.phases.phase(check_name(call, "name", name), better=better, at=self._common_at)
+        return phase if self.profiler is None else self.profiler.phase(name, phase)
 
     def point(self, **at: Scalar) -> AbstractContextManager[None]:
         """Everything recorded inside belongs to this point, for example ``rank.point(seed=3)``."""

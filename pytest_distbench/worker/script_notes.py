@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from pytest_distbench.errors import RecordingError, show
@@ -70,13 +71,18 @@ class ScriptNotes:
             self._context.synchronize()
             mark = self._context.delay.mark()
             start = self._context.own_clock()
-            yield
+            with self._in_trace(name):
+                yield
         finally:
             self._open.remove(name)
         self._context.synchronize()
         self._context.delay.wait(mark)
         options = {"unit": "s", "better": better, "reduce": "max", "at": point, "bounds": ()}
         self._collect(metric_key(path, point), path, options, self._context.own_clock() - start)
+
+    def _in_trace(self, name: str) -> AbstractContextManager[None]:
+        profiler, inside = self._context.profiler, contextlib.nullcontext()
+        return inside if profiler is None else profiler.phase(name, inside)
 
     def finish(self) -> None:
         """Record what was collected; the script is over."""

@@ -60,6 +60,9 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         (["--distbench-control", "--distbench-attach=0"], "*leave out --distbench-attach*"),
         (["--distbench-control", "--distbench-prune"], "*leave out --distbench-prune*"),
         (["--distbench-control", "--distbench-backend=fake"], "*needs clocks, and the backend fake has none*"),
+        (["--distbench-trace=slow"], "*distbench-trace*unknown choice of cases 'slow'; known are regressed, all*"),
+        (["--distbench-trace", "test_it.py"], "*took 'test_it.py' for the cases, one of regressed, all: write the*"),
+        (["--distbench-trace", "--distbench-backend=fake"], "*backend fake moves no data and has no clocks: leave*"),
         (["--distbench-platform", "../x"], "*'../x' is not a usable name*"),
         (["--distbench-max-message", "big"], "*--distbench-max-message*'big' is not a size*"),
         (["--distbench-data", "nowhere"], "*--distbench-data*there is no folder */nowhere; give one, or a URL*"),
@@ -191,3 +194,12 @@ def test_a_rank_of_another_host_cannot_have_the_terminal(project: Project) -> No
 
     result.stderr.fnmatch_lines(["*distbench-attach*launcher far the ranks live on other hosts*launcher warm"])
     assert result.ret == EXIT_USAGE
+
+
+def test_a_folder_of_traces_that_cannot_be_made_is_a_usage_error(project: Project) -> None:
+    made = project(TEST)
+    (made.path / ".distbench").touch()
+    result = run(made, "--distbench-trace")
+
+    assert result.ret == EXIT_USAGE
+    result.stderr.fnmatch_lines(["*distbench-trace*its files go to */.distbench/traces, and *is no folder: give *"])

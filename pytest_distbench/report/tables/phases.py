@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from pytest_distbench.records.breakdown import Breakdown
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.trace import BusyCommunication
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, number, seconds
 from pytest_distbench.units import format_seconds
 
@@ -37,6 +38,7 @@ class PhaseRow(NamedTuple):
     late_s: Sequence[float] = ()
     hosts_s: Sequence[float] = ()
     communication_s: float | None = None
+    busy: BusyCommunication | None = None
 
     @property
     def time_s(self) -> float:
@@ -74,7 +76,8 @@ def _rows_of_loop(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> 
     step_s = fmean(times_s)
     tops = [row for path, row in parts.items() if len(path) == 1]
     waits_s = _sums([row.waits_s for row in tops if row.kind == "phase"])
-    yield PhaseRow(result, loop, "step", (), step_s, times_s, waits_s, communication_s=communication_s)
+    busy = result.trace.busy.get(loop) if result.trace is not None else None
+    yield PhaseRow(result, loop, "step", (), step_s, times_s, waits_s, communication_s=communication_s, busy=busy)
     for row in tops:
         if row.kind == "phase":
             yield from _with_its_parts(row, parts)
@@ -155,6 +158,13 @@ def _ratio(row: PhaseRow) -> Cell:
     return Cell(ratio, f"10 : {10 * ratio:.2g}")
 
 
+def _busy(row: PhaseRow) -> Cell:
+    """Of the step under the profiler, which is longer than the one that is judged."""
+    if row.busy is None:
+        return Cell(None, "")
+    return Cell(row.busy.time_s, f"{format_seconds(row.busy.time_s)} of {format_seconds(row.busy.iteration_s)}")
+
+
 def _mean_or_none(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
@@ -183,6 +193,13 @@ PHASES: TableKind[PhaseRow] = TableKind(
             lambda row: seconds(_mean_or_none(row.hosts_s)),
         ),
         Column("communication_per_compute", float, "compute : communication", _ratio),
+        Column(
+            "busy_communication_s",
+            float,
+            lambda rows: "busy communication" if any(row.busy for row in rows) else None,
+            _busy,
+        ),
+        Column("profiled_step_s", float, None, lambda row: row.busy and row.busy.iteration_s),
     ],
     needs="phases in a timed loop (rank.phase)",
 )

@@ -34,7 +34,10 @@ _OF_THE_SIZE = ("batch", "communication")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sized:
-    """One training on so many workers: medians over its launches; times in seconds, rates per second."""
+    """One training on so many workers: medians over its launches; times in seconds, rates per second.
+
+    Busy: the share of a step under the profiler in which collectives were under way, where there is a trace.
+    """
 
     result: CaseResult
     workers: int
@@ -45,6 +48,7 @@ class _Sized:
     rate: float
     uncertainty: float | None
     jitter: float | None
+    busy: float | None
 
     @property
     def work_rate(self) -> float:
@@ -154,7 +158,8 @@ def _sized(result: CaseResult) -> _Sized | None:
     if not rates:
         return None
     facts = rates[0].facts
-    step = _median(launches, str(facts[RATE_OF]))
+    loop = str(facts[RATE_OF])
+    step = _median(launches, loop)
     rate = _median(launches, RATE)
     if not step or rate is None:
         return None
@@ -168,6 +173,7 @@ def _sized(result: CaseResult) -> _Sized | None:
         rate=rate,
         uncertainty=_median(launches, RATE_UNCERTAINTY),
         jitter=_median(launches, RATE_JITTER),
+        busy=busy.share if result.trace is not None and (busy := result.trace.busy.get(loop)) is not None else None,
     )
 
 
@@ -228,6 +234,12 @@ SCALING: TableKind[ScalingRow] = TableKind(
             "computation_to_communication", str, "computation/communication", lambda row: Cell(row.ratio, row.ratio)
         ),
         Column("communication", float, "communication", lambda row: number(row.exposed, ".1%")),
+        Column(
+            "busy_communication",
+            float,
+            lambda rows: "busy communication" if any(row.sized.busy is not None for row in rows) else None,
+            lambda row: number(row.sized.busy, ".1%"),
+        ),
         Column("samples_per_second", float, "Speed (samples/s)", lambda row: number(row.sized.rate, ".4g")),
         Column("uncertainty", float, "+/-", lambda row: number(row.sized.uncertainty, ".2g")),
         Column("jitter", float, "jitter", lambda row: number(row.sized.jitter, ".2g")),

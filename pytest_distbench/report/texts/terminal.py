@@ -50,6 +50,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
     lines += _told(compared, {name for name, kind in VERDICT_KINDS.items() if kind.is_told})
     for texts in (_flaky(results), _needless(compared), _drift(results), _unrecorded(results), _unseen(results)):
         lines += map(Line, texts)
+    lines += [line for result in results for line in _trace(result)]
     if updated:
         lines += _updates(updated, folder)
         lines += _told(updated, {"unseeded"})
@@ -136,6 +137,16 @@ def _unseen(results: Sequence[CaseResult]) -> list[str]:
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     how = 'for step in rank.timed("step", iterations=N), or rank.goal'
     return [f"no fingerprint: {found[0]}{more}: what the body sends is not compared; wrap its loop: {how}"]
+
+
+def _trace(result: CaseResult) -> list[Line]:
+    """Where the trace of a case is, and why it is not whole."""
+    if (trace := result.trace) is None:
+        return []
+    name = result.case.title
+    lines = [Line(f"trace of {name}: {trace.path}")] if trace.path else []
+    missing = "not whole" if trace.path else "none"
+    return [*lines, Line(f"? trace of {name}: {missing}: {trace.why_not}", "doubt")] if trace.why_not else lines
 
 
 def _title(result: CaseResult) -> str:

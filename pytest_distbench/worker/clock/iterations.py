@@ -68,6 +68,8 @@ def time_iterations(
         iterations = min(iterations, MOST_OF_STRUCTURE)
     if mode != "graph":  # a replay takes the host another time than what is captured
         watch.settle(max(batches(iterations)) if mode == "batch" else 1)
+    if rank.profiler is not None:
+        watch = rank.profiler.watch(watch, label)
     entered = rank.watch.entered()
     course = rank.watch.follow(label) if mode == "per-iteration" else None  # a batch has one clock, not to be disturbed
     match mode:
@@ -80,6 +82,8 @@ def time_iterations(
             times = yield from _in_batches(rank, loop, watch, meter, iterations)
         case "graph":
             times = yield from _replayed(rank, watch, meter, iterations)
+    if rank.profiler is not None:
+        rank.profiler.end_loop()
     if mode != "graph":
         rank.watch.compare(label, since=entered, iterations=iterations, course=course)
     return times, meter

@@ -7,7 +7,9 @@ from support.results import result, verdict
 
 from pytest_distbench.records.breakdown import Breakdown, PartShare
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.trace import THIS_TREE, BusyCommunication, CaseTrace, TracedSide
 from pytest_distbench.report.tables.phases import PHASES
 
 MS = 1e-3
@@ -71,6 +73,8 @@ def test_machines_read_the_parent_and_base_units() -> None:
         "slowest_times_others": pytest.approx(1.5),
         "host_s": None,
         "communication_per_compute": None,
+        "busy_communication_s": None,
+        "profiled_step_s": None,
     }
 
 
@@ -109,3 +113,16 @@ def test_the_hosts_time_is_a_column_where_phases_are_the_devices() -> None:
 
 def test_a_run_without_phases_has_no_rows() -> None:
     assert PHASES.section([on(None)]).rows == []
+
+
+def test_busy_communication_stands_beside_a_step_of_which_there_is_a_trace() -> None:
+    busy = BusyCommunication(ranks_s=[6 * MS, 8 * MS], totals_s={}, iterations=10, iteration_s=28 * MS)
+    trace = CaseTrace(path="a.gz", sides=[TracedSide(name=THIS_TREE, busy={"step": busy})])
+    section = PHASES.section([replace(on(STEP), trace=trace)])
+    step = dict(zip(section.columns, section.table.rows[0], strict=True))
+
+    assert section.header[-1] == "busy communication"
+    assert [row[-1] for row in section.texts] == ["7 ms of 28 ms", "", "", "", "", ""]
+    assert step["busy_communication_s"] == pytest.approx(7 * MS)
+    assert step["profiled_step_s"] == pytest.approx(28 * MS)
+    assert "busy communication" not in PHASES.section([on(STEP)]).header

@@ -9,6 +9,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.trace import THIS_TREE, BusyCommunication, CaseTrace, TracedSide
 from pytest_distbench.report.tables.scaling import NEGATIVE, SCALING, scaling_rows
 
 
@@ -112,3 +113,14 @@ def test_with_a_quota_and_without_are_compared_each_by_itself() -> None:
 
 def test_what_told_of_no_loop_is_no_row() -> None:
     assert scaling_rows([result()]) == []
+
+
+def test_busy_communication_stands_beside_the_exposed_where_there_is_a_trace() -> None:
+    busy = BusyCommunication(ranks_s=[0.3, 0.5], totals_s={}, iterations=10, iteration_s=0.5)
+    trace = CaseTrace(path="a.gz", sides=[TracedSide(name=THIS_TREE, busy={"step": busy})])
+    section = SCALING.section([MOBILENET[0], replace(MOBILENET[1], trace=trace)])
+    place = section.header.index("busy communication")
+
+    assert [row[place] for row in section.texts] == ["-", "80.0%"]
+    assert section.header[place - 1] == "communication"
+    assert "busy communication" not in SCALING.section(MOBILENET).header

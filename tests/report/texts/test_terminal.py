@@ -10,6 +10,7 @@ from support.results import PAIRED, STORED, point, result, verdict
 from pytest_distbench.records.fingerprint import NOT_RECORDED, TRAINING_STEP, Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.records.trace import CaseTrace
 from pytest_distbench.report.texts.terminal import flaky_tests, interrupted_lines, summary_lines
 from pytest_distbench.report.texts.verdict_tables import FINDS, case_table, overview
 
@@ -177,3 +178,18 @@ def test_that_nothing_judges_the_learning_is_told_until_there_is_a_baseline(
     lines = summary_lines([replace(found, launches=launches)], verbosity=verbosity, record_command="", folder=Path("b"))
 
     assert any("nothing judges whether it learns" in line.text for line in lines) is is_told
+
+
+def test_a_trace_is_told_with_its_file_and_with_what_is_missing_of_it() -> None:
+    told = [
+        CaseTrace(path="a.gz"), CaseTrace(path="b.gz", why_not="HEAD: it failed"), CaseTrace(why_not="a pool"), None,
+    ]  # fmt: skip
+    cases = [replace(result(verdict()), trace=trace) for trace in told]
+    lines = summary_lines(cases, verbosity=0, record_command="", folder=Path("b"))
+
+    assert [line.text for line in lines if "trace" in line.text] == [
+        "trace of test_a[ws2]: a.gz",
+        "trace of test_a[ws2]: b.gz",
+        "? trace of test_a[ws2]: not whole: HEAD: it failed",
+        "? trace of test_a[ws2]: none: a pool",
+    ]

@@ -1,0 +1,153 @@
+"""The traces that torch's profiler has made of the ranks of a launch, and one file of them all.
+
+The file is in Chrome's trace event format, which Perfetto and chrome://tracing read: a list of events with a kind
+(``ph``), a process and a thread (``pid``, ``tid``), and a time in microseconds (``ts``). Each rank is a process of it,
+and so is each of its GPUs. Ranks of one host have one clock.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from pytest_distbench.errors import ReadingError
+from pytest_distbench.records.launch_files import open_left
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.trace import iteration_name
+
+Event = dict[str, Any]
+
+_NAMES = ("process_name", "process_sort_index")
+"""What a process is called, and where it stands: of that we have a word of our own."""
+_DESCRIPTION = "M"
+"""The kind of event that describes a process or a thread; its time means nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopTrace:
+    """What the profiler saw of a rank in one loop; times in microseconds of its host's clock, since some moment.
+
+    The loop is the key of its metric, :data:`~pytest_distbench.records.trace.WHOLE` where there was none.
+    """
+
+    rank: int
+    loop: str
+    events: Sequence[Event]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of torch's ran."""
+        return not any(True for _ in _timed(self))
+
+    def iterations(self) -> list[tuple[float, float]]:
+        """Begin and end of each, by the host's clock."""
+        first, found = iteration_name(self.loop, 0), []
+        stem = first.removesuffix("0")
+        for event in self.events:
+            name = str(event.get("name"))
+            is_one = name.startswith(stem) and name.removeprefix(stem).isdecimal()
+            if event.get("cat") == "user_annotation" and is_one:
+                found.append((event["ts"], event["ts"] + event["dur"]))
+        return sorted(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """The traces of one launch, and what stands behind ``rank 0`` and before it in the file."""
+
+    name: str
+    note: str = ""
+    traces: Sequence[LoopTrace]
+
+    @property
+    def origin(self) -> float:
+        """The moment at which it is laid beside other sides: its first iteration, else its first event."""
+        begins = [begin for trace in self.traces for begin, _ in trace.iterations()]
+        return min(begins or [event["ts"] for trace in self.traces for event in _timed(trace)], default=0.0)
+
+
+def read_traces(plan: LaunchPlan) -> list[LoopTrace]:
+    """The traces of a launch that has passed.
+
+    Raises:
+        ReadingError: those of a rank are not there, or not whole.
+    """
+    found = []
+    for rank in range(plan.processes):
+        try:
+            with open_left(plan.files.loops(rank)) as file:
+                loops = msgspec.json.decode(file.read(), type=list[str])
+            for number, loop in enumerate(loops):
+                with open_left(plan.files.trace(rank, number)) as file:
+                    document = msgspec.json.decode(file.read(), type=dict[str, Any])
+                found.append(LoopTrace(rank=rank, loop=loop, events=_events(document)))
+        except (OSError, msgspec.DecodeError, KeyError) as error:
+            raise ReadingError(f"the profiler's trace of rank {rank} is not whole: {error}") from None
+    return found
+
+
+def _events(document: Mapping[str, Any]) -> list[Event]:
+    """The events of processes and their threads; others tell of the profiler itself.
+
+    torch writes times since a moment that it names, the same for months.
+    """
+    return [event for event in document["traceEvents"] if isinstance(event.get("pid"), int)]
+
+
+def write_file(sides: Sequence[Side]) -> bytes:
+    """The traces of all sides in one file, gzipped. Each side begins where the others do."""
+    origins = {side.name: side.origin for side in sides}
+    first = min((e["ts"] - origins[side.name] for side in sides for t in side.traces for e in _timed(t)), default=0.0)
+    numbers, places = _Numbers(), itertools.count()
+    events = [
+        event
+        for side in sides
+        for rank in dict.fromkeys(trace.rank for trace in side.traces)
+        for event in _events_of_rank(side, rank, numbers, places, shift=-origins[side.name] - first)
+    ]
+    document = {"traceEvents": events, "displayTimeUnit": "ms"}
+    return gzip.compress(msgspec.json.encode(document), compresslevel=6, mtime=0)
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """Numbers that are used once in a file, whatever several ranks call by the same one."""
+
+    _known: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def of(self, *what: object) -> int:
+        return self._known.setdefault(what, len(self._known) + 1)
+
+
+def _events_of_rank(
+    side: Side, rank: int, numbers: _Numbers, places: Iterator[int], *, shift: float
+) -> Iterator[Event]:
+    """The events of all loops of a rank; its processes have numbers and names of their own."""
+    traces = [trace for trace in side.traces if trace.rank == rank]
+    labels = {e["pid"]: e["args"]["labels"] for t in traces for e in t.events if e["name"] == "process_labels"}
+    used = dict.fromkeys(event["pid"] for trace in traces for event in _timed(trace))
+    for pid in used:
+        label = str(labels.get(pid, ""))
+        name = " ".join(filter(None, [side.name, f"rank {rank}", label if label.startswith("GPU") else "", side.note]))
+        about = {"ph": _DESCRIPTION, "pid": numbers.of(side.name, rank, pid), "tid": 0}
+        yield {**about, "name": "process_name", "args": {"name": name}}
+        yield {**about, "name": "process_sort_index", "args": {"sort_index": next(places)}}
+    for loop, trace in enumerate(traces):
+        for event in trace.events:
+            if event["pid"] not in used or event["name"] in _NAMES:
+                continue
+            moved = {**event, "pid": numbers.of(side.name, rank, event["pid"])}
+            if event["ph"] != _DESCRIPTION:
+                moved["ts"] = round(event["ts"] + shift, 3)
+            if "id" in event:  # of an arrow, which has two ends
+                moved["id"] = numbers.of(side.name, rank, loop, event.get("cat"), event["id"])
+            yield moved
+
+
+def _timed(trace: LoopTrace) -> Iterator[Event]:
+    return (event for event in trace.events if event["ph"] != _DESCRIPTION)

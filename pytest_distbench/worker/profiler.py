@@ -1,0 +1,211 @@
+"""Profiler: torch's own, on in a rank of a launch that is made for a trace, and imported in no other.
+
+A few timed iterations of each loop are looked at; of a body that has no such loop, steps of its optimizer, from the
+third on. All of a body is looked at where it has neither, in a launch of its own, for so long as :data:`WHOLE_CPU_S`:
+what begins under one profiler must not end under the next, which has crashed torch 2.13.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import msgspec
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from pytest_distbench.records.fingerprint import TRAINING_STEP
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.trace import WHOLE, iteration_name, name_in_trace
+from pytest_distbench.worker.clock.steps import Steps
+from pytest_distbench.worker.clock.stopwatch import Stopwatch
+
+ITERATIONS = 10
+"""Of a loop: some more than one, as no two are alike, and few enough for a file that a viewer opens at once."""
+
+WHOLE_CPU_S = 0.2
+"""CPU time that all of a body is looked at: a loop of small operations gives almost a million events in a second of it,
+and a file of 2 MB a rank in this time."""
+
+_STEADY_STEP = 3
+"""The first steps of an optimizer also build; from here on one is like the next."""
+
+
+class Profiler:
+    """Profiles one rank, loop after loop.
+
+    Args:
+        files: of the launch, among which the traces go.
+        rank: this process in the group.
+        is_whole: all of the body is looked at.
+        is_on_device: the rank computes on CUDA.
+        synchronize: waits for the device.
+        barrier: waits for the other ranks.
+        in_loop: whether a loop with a clock is open.
+    """
+
+    def __init__(
+        self,
+        files: LaunchFiles,
+        rank: int,
+        *,
+        is_whole: bool,
+        is_on_device: bool,
+        synchronize: Callable[[], None],
+        barrier: Callable[[], None],
+        in_loop: Callable[[], bool],
+    ) -> None:
+        self._files = files
+        self._rank = rank
+        self._is_whole = is_whole
+        self._activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * is_on_device]
+        self._synchronize = synchronize
+        self._barrier = barrier
+        self._in_loop = in_loop
+        self._running: profile | None = None
+        self._iteration: record_function | None = None
+        self._seen = 0
+        self._optimizer_steps = 0
+        self._loops: list[str] = []
+
+    @contextlib.contextmanager
+    def body(self) -> Iterator[None]:
+        """Look at what runs inside: at its loops, or at all of it. At the end the traces are written."""
+        hook = register_optimizer_step_pre_hook(self._step)
+        before = signal.signal(signal.SIGVTALRM, lambda *_: self.end_loop())
+        if self._is_whole:
+            self._begin_loop(WHOLE)
+            signal.setitimer(signal.ITIMER_VIRTUAL, WHOLE_CPU_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+            signal.signal(signal.SIGVTALRM, before)
+            hook.remove()
+            self.end_loop()
+        self._files.loops(self._rank).write_bytes(msgspec.json.encode(self._loops))
+
+    def watch(self, watch: Stopwatch, loop: str) -> Stopwatch:
+        """A stopwatch whose iterations are looked at too."""
+        return _ProfiledWatch(watch, self, loop)
+
+    def steps(self, steps: Steps, loop: str, *, after: int) -> Steps:
+        """The clock of a training's steps, which are looked at too after so many."""
+        return _ProfiledSteps(steps, self, loop, after=after)
+
+    @contextlib.contextmanager
+    def phase(self, name: str, inside: AbstractContextManager[None]) -> Iterator[None]:
+        """A part of the body that has a name."""
+        with record_function(name_in_trace(name)), inside:
+            yield
+
+    def begin_iteration(self, loop: str) -> None:
+        """An iteration of a loop with a clock begins. A collective call: all begin when all profilers have started."""
+        if self._is_whole:
+            return
+        if self._loops[-1:] != [loop]:
+            if self._loops == [TRAINING_STEP]:  # before the first loop, which was to come
+                self._stop()
+                self._loops.clear()
+            self._begin_loop(loop)
+            self._barrier()
+        self._begin_iteration(loop)
+
+    def end_iteration(self) -> None:
+        """It is over, as far as it is measured; after :data:`ITERATIONS` the profiler stops."""
+        if self._iteration is None:
+            return
+        self._iteration.__exit__(None, None, None)
+        self._iteration = None
+        self._seen += 1
+        if self._seen == ITERATIONS:
+            self.end_loop()
+
+    def end_loop(self) -> None:
+        """The loop is over: write what was seen of it, unless that was done."""
+        if (stopped := self._stop()) is not None:
+            stopped.export_chrome_trace(str(self._files.trace(self._rank, len(self._loops) - 1)))
+
+    def _begin_loop(self, loop: str) -> None:
+        self.end_loop()
+        self._loops.append(loop)
+        self._seen = 0
+        self._synchronize()
+        self._running = profile(activities=self._activities)
+        self._running.start()
+
+    def _begin_iteration(self, loop: str) -> None:
+        if self._running is not None:
+            self._iteration = record_function(iteration_name(loop, self._seen))
+            self._iteration.__enter__()
+
+    def _step(self, *_: object) -> None:
+        """An optimizer is about to step: what lies between two of them is an iteration where there is no loop."""
+        if self._is_whole or self._in_loop() or self._loops not in ([], [TRAINING_STEP]):
+            return
+        self._optimizer_steps += 1
+        if self._optimizer_steps == _STEADY_STEP:
+            self._begin_loop(TRAINING_STEP)
+        if self._optimizer_steps >= _STEADY_STEP:
+            self.end_iteration()
+            self._begin_iteration(TRAINING_STEP)
+
+    def _stop(self) -> profile | None:
+        if self._iteration is not None:
+            self._iteration.__exit__(None, None, None)
+            self._iteration = None
+        if self._running is None:
+            return None
+        self._synchronize()
+        running, self._running = self._running, None
+        running.stop()
+        return running
+
+
+class _ProfiledWatch:
+    """A stopwatch whose iterations are looked at too."""
+
+    def __init__(self, watch: Stopwatch, profiler: Profiler, loop: str) -> None:
+        self._watch = watch
+        self._profiler = profiler
+        self._loop = loop
+
+    def start(self, iterations: int = 1) -> None:
+        """After the watch itself, which may wait for the other ranks."""
+        self._watch.start(iterations)
+        self._profiler.begin_iteration(self._loop)
+
+    def stop(self) -> float:
+        self._profiler.end_iteration()
+        return self._watch.stop()
+
+    def settle(self, iterations: int = 1) -> None:
+        self._watch.settle(iterations)
+
+
+class _ProfiledSteps:
+    """The clock of a training's steps, which are looked at too once they are steady."""
+
+    def __init__(self, steps: Steps, profiler: Profiler, loop: str, *, after: int) -> None:
+        self._steps = steps
+        self._profiler = profiler
+        self._loop = loop
+        self._left_out = after
+        self.times = steps.times
+
+    def begin(self) -> None:
+        self._steps.begin()
+        if self._left_out:
+            self._left_out -= 1
+        else:
+            self._profiler.begin_iteration(self._loop)
+
+    def pause(self) -> None:
+        self._profiler.end_iteration()
+        self._steps.pause()
+
+    def end(self, apart_s: float, *, ends_block: bool) -> None:
+        self._profiler.end_iteration()
+        self._steps.end(apart_s, ends_block=ends_block)

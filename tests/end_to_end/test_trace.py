@@ -1,0 +1,158 @@
+"""A regressed case has a trace of both sides and all ranks; the launches that are judged know nothing of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.launching import RunInside
+from support.repositories import git
+
+from pytest_distbench.store.run_record import read_run_record
+
+pytestmark = pytest.mark.spawn
+
+SUITE = """
+    import sys
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    SLEEP_S = 0.002
+
+    def step(rank):
+        profiled = torch.autograd._profiler_enabled() or "pytest_distbench.worker.profiler" in sys.modules
+        data = torch.ones(1000)
+        for _ in rank.timed("step", warmup=2, iterations=20):
+            with rank.phase("forward"):
+                time.sleep(SLEEP_S)
+            with rank.phase("communication"):
+                dist.all_reduce(data)
+        rank.record("profiled", float(profiled))
+
+    def plain(rank):
+        rank.record("count", float(torch.ones(2).sum()), better="exact")
+
+    def empty(rank):
+        rank.record("count", 1, better="exact")
+
+    def fails(rank):
+        assert not rank.launch, "it fails in a second launch"
+        rank.record("count", 1, better="exact")
+
+    def test_step(distbench):
+        distbench.run(step)
+
+    def test_plain(distbench):
+        distbench.run(plain)
+
+    def test_empty(distbench):
+        distbench.run(empty)
+
+    def test_fails(distbench):
+        distbench.run(fails)
+
+    def test_command(distbench):
+        distbench.run([sys.executable, "-c", "print(1)"], makes_group=False)
+"""
+
+
+@pytest.fixture
+def repository(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A step at one revision; in the working tree it takes fifteen times as long."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    pytester.makeini("[pytest]\n")
+    (pytester.path / ".gitignore").write_text("tmp/\n__pycache__/\n")
+    (pytester.path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(pytester.path / "tmp"))
+    pytester.makepyfile(test_it=SUITE)
+    git(pytester.path, "init", "-q")
+    git(pytester.path, "add", "-A")
+    git(pytester.path, "commit", "-q", "-m", "first")
+    pytester.makepyfile(test_it=SUITE.replace("0.002", "0.03"))
+    return pytester
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return found
+
+
+def test_a_regression_has_one_file_of_both_sides_and_all_ranks_with_their_phases(
+    repository: pytest.Pytester, run_inside: RunInside
+) -> None:
+    result = run_inside(
+        "test_it.py", "-k", "test_step or test_plain", "--world-size=2", "--distbench-against=HEAD",
+        "--distbench-trace", "--distbench-json=r.json",
+    )  # fmt: skip
+    cases = {case.case.function: case for case in read_run_record(repository.path / "r.json").results}
+    trace = cases["test_step"].trace
+    assert trace is not None
+    path = repository.path / ".distbench/traces/test_it.py/test_step/ws2.gloo.warm.trace.json.gz"
+    events = events_of(path)
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    seen = Counter((names[e["pid"]], e["name"]) for e in events if e.get("cat") == "user_annotation")
+    commit = git(repository.path, "rev-parse", "HEAD")[:10]
+
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"trace of test_step?ws2?: {path}"])
+    assert list(names.values()) == [
+        f"base rank 0 ({commit})", f"base rank 1 ({commit})", "this tree rank 0", "this tree rank 1",
+    ]  # fmt: skip
+    for rank in names.values():
+        assert [seen[rank, name] for name in ("forward", "communication", "step #0", "step #9")] == [10, 10, 1, 1]
+        assert seen[rank, "gloo:all_reduce"] >= 10
+    assert (trace.path, trace.why_not) == (str(path), "")
+    assert [side.name for side in trace.sides] == [f"HEAD ({commit})", "this tree"]
+    assert trace.busy["step"].iterations == 10
+    assert 0 < trace.busy["step"].time_s < trace.busy["step"].iteration_s
+    assert cases["test_plain"].trace is None
+    assert (repository.path / ".distbench/traces/.gitignore").read_text() == "*\n"
+
+    judged = [*cases["test_step"].launches, *cases["test_step"].reference.launches]
+    profiled = [m.value for launch in judged for m in launch.measurements if m.name == "profiled"]
+    assert profiled == [0.0] * len(judged)
+
+
+def test_all_are_traced_as_far_as_they_can_be_and_nothing_else_is_left(
+    repository: pytest.Pytester, run_inside: RunInside
+) -> None:
+    result = run_inside(
+        "test_it.py", "-k", "not test_step", "--world-size=2", "--distbench-trace=all", "--distbench-logs=logs",
+    )  # fmt: skip
+    folder = repository.path / "logs/test_it.py"
+    [path] = folder.rglob("*.trace.json.gz")
+
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines([
+        f"trace of test_plain?ws2?: {path}",
+        "? trace of test_empty?ws2?: none: the launch of this tree with the profiler: it has seen nothing: *",
+        "? trace of test_fails?ws2?: none: the launch of this tree with the profiler: *AssertionError: it fails in a *",
+        "? trace of test_command?ws2?: none: a command starts its processes itself",
+    ])  # fmt: skip
+    assert {e["args"]["name"] for e in events_of(path) if e["name"] == "process_name"} == {
+        "this tree rank 0", "this tree rank 1",
+    }  # fmt: skip
+    assert sorted(p.name for p in (folder / "test_fails/ws2.gloo.warm").iterdir()) == ["launch1"]
+    assert not [p for p in (repository.path / "tmp").glob("distbench-*") if p.is_dir()]
+
+
+def test_a_file_that_cannot_be_written_is_told_and_the_verdict_stands(
+    repository: pytest.Pytester, run_inside: RunInside
+) -> None:
+    place = repository.path / "logs/test_it.py/test_plain"
+    place.mkdir(parents=True)
+    (place / "ws2.gloo.warm.trace.json.gz").mkdir()
+    result = run_inside(
+        "test_it.py", "-k", "test_plain", "--world-size=2", "--distbench-trace=all", "--distbench-logs=logs",
+    )  # fmt: skip
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["? trace of test_plain?ws2?: none: *trace.json.gz: cannot write: *"])
+    assert sorted(p.name for p in place.iterdir()) == ["ws2.gloo.warm", "ws2.gloo.warm.trace.json.gz"]

@@ -1,0 +1,71 @@
+"""Which cases get a trace, and what is told of those that get none. The launches are real in tests/end_to_end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.projects import TEST, Project, run
+from support.results import result, verdict
+
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.run.settings import TraceSettings
+from pytest_distbench.run.trace import wants_trace
+from pytest_distbench.store.run_record import read_run_record
+
+FAILED = [LaunchRecord(index=0, outcome="failed", wall_s=1.0)]
+
+
+def wants(case: CaseResult, cases: Any = "regressed", *, judges: bool = True) -> bool:
+    settings: Any = SimpleNamespace(trace=TraceSettings(cases=cases, folder=Path()), judges=judges)
+    return wants_trace(settings, case)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (result(verdict("regressed")), True),
+        (result(verdict(), verdict("beyond")), True),
+        (result(verdict("regressed", better="higher", unit="samples/s")), True),
+        (result(verdict("beyond", better="info")), True),
+        (result(verdict("unchanged")), False),
+        (result(verdict("inconclusive")), False),
+        (result(verdict("regressed", better="memory", unit="B")), False),
+        (result(verdict("regressed", better="floor", unit="")), False),
+        (result(verdict("regressed"), xfail_perf="known"), False),
+        (result(verdict("regressed"), launches=FAILED), False),
+    ],
+)
+def test_a_regression_of_a_clock_or_a_rate_gets_one(case: CaseResult, expected: bool) -> None:
+    assert wants(case) is expected
+
+
+def test_all_are_all_that_passed_in_a_run_that_judges() -> None:
+    assert wants(result(verdict()), "all")
+    assert not wants(result(verdict(), launches=FAILED), "all")
+    assert not wants(result(verdict()), "all", judges=False)
+
+
+def test_a_launch_whose_ranks_leave_no_traces_is_told_and_the_verdict_stands(project: Project) -> None:
+    """These ranks are made up, and write none."""
+    made = project(TEST)
+    told = run(made, "--distbench-trace=all", "--distbench-json=r.json")
+    [case] = read_run_record(made.path / "r.json").results
+
+    told.assert_outcomes(passed=1)
+    told.stdout.fnmatch_lines(["? trace of test_step?ws2?: none: the launch of this tree with the profiler: *rank 0*"])
+    assert case.trace is not None
+    assert case.trace.path == ""
+    assert len(case.launches) == 1
+    assert not (made.path / ".distbench").exists()
+
+
+def test_without_the_option_nothing_is_told(project: Project) -> None:
+    made = project(TEST)
+    told = run(made, "--distbench-json=r.json")
+
+    told.stdout.no_fnmatch_line("*trace of*")
+    assert read_run_record(made.path / "r.json").results[0].trace is None
