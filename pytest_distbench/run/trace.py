@@ -87,8 +87,8 @@ def _write(settings: TraceSettings, title: str, sides: Sequence[Side]) -> Path:
     """Write the file, whole or not at all."""
     known = place(settings.folder, title)
     path = known.with_name(known.name + SUFFIX)
-    with replace_file(path, next_step="Give a writable folder: --distbench-logs DIR") as file:
-        file.write(write_file(sides))
-    if settings.is_ours:
-        (settings.folder / ".gitignore").write_text("*\n")
+    files = {path: write_file(sides)} | ({settings.folder / ".gitignore": b"*\n"} if settings.is_ours else {})
+    for target, content in files.items():
+        with replace_file(target, next_step="Give a writable folder: --distbench-logs DIR") as file:
+            file.write(content)
     return path

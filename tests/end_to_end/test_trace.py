@@ -55,6 +55,10 @@ SUITE = """
     def test_empty(distbench):
         distbench.run(empty)
 
+    def test_ratio(distbench):
+        runs = [distbench.measure(step, world_size=n, name=f"on{n}") for n in (1, 2)]
+        distbench.judge("ratio", lambda one, two: two["step"] / one["step"], of=runs, at_most=0.01)
+
     def test_fails(distbench):
         distbench.run(fails)
 
@@ -124,7 +128,8 @@ def test_all_are_traced_as_far_as_they_can_be_and_nothing_else_is_left(
     repository: pytest.Pytester, run_inside: RunInside
 ) -> None:
     result = run_inside(
-        "test_it.py", "-k", "not test_step", "--world-size=2", "--distbench-trace=all", "--distbench-logs=logs",
+        "test_it.py", "-k", "plain or empty or fails or command", "--world-size=2", "--distbench-trace=all",
+        "--distbench-logs=logs",
     )  # fmt: skip
     folder = repository.path / "logs/test_it.py"
     [path] = folder.rglob("*.trace.json.gz")
@@ -156,3 +161,16 @@ def test_a_file_that_cannot_be_written_is_told_and_the_verdict_stands(
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["? trace of test_plain?ws2?: none: *trace.json.gz: cannot write: *"])
     assert sorted(p.name for p in place.iterdir()) == ["ws2.gloo.warm", "ws2.gloo.warm.trace.json.gz"]
+
+
+def test_of_a_number_that_is_made_of_several_runs_each_of_them_is_traced(
+    repository: pytest.Pytester, run_inside: RunInside
+) -> None:
+    result = run_inside(
+        "test_it.py", "-k", "test_ratio", "--world-size=2", "--distbench-trace", "--distbench-json=r.json"
+    )
+    found = {case.case.run: case.trace for case in read_run_record(repository.path / "r.json").results}
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["trace of test_ratio?ws2:on1@ws1?: *", "trace of test_ratio?ws2:on2@ws2?: *"])
+    assert {run: trace is not None for run, trace in found.items()} == {"on1": True, "on2": True, "ratio": False}
