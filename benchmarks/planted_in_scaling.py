@@ -23,7 +23,7 @@ FAULT = ""
 
 LOST_S = 0.12
 """By a rank or an optimizer in each step, of about 0.2 s on two cores."""
-READING_S = 0.05
+READING_S = 0.01
 """By each image of a loader."""
 
 

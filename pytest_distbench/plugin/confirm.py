@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MOST_BEYOND_BUDGET_S = 120.0
 """The most suspicious test of a run may take so long whatever the budget is: else a body of seconds never ran in turns.
 An elastic job, whose three sides run one after the other, takes minutes, and more budget."""
+MOST_OF_A_REGRESSION_S = 600.0
+"""And so long, where the stored numbers alone would call it regressed. What became many times slower takes long in turns,
+and is not to pass for that."""
 
 
 @dataclass
@@ -44,6 +47,14 @@ class _Held:
     @property
     def is_suspicious(self) -> bool:
         return any(doubt.is_suspicious for doubt in self.doubts.values())
+
+    @property
+    def most_s(self) -> float:
+        """How long it may take in turns, if nothing of the budget is left."""
+        if not self.is_suspicious:
+            return 0.0
+        kinds = {verdict.kind for doubt in self.doubts.values() for verdict in doubt.result.verdicts}
+        return MOST_OF_A_REGRESSION_S if "regressed" in kinds else MOST_BEYOND_BUDGET_S
 
     @property
     def takes_s(self) -> float:
@@ -125,8 +136,7 @@ class ConfirmPlugin:
                 self._held.sort(key=lambda test: -test.suspicion)
                 test = self._held.pop(0)
                 left_s, why_not = until - time.monotonic(), ""
-                may_exceed = is_first and test.is_suspicious and test.takes_s <= MOST_BEYOND_BUDGET_S
-                fits = test.takes_s <= left_s or may_exceed
+                fits = test.takes_s <= max(left_s, test.most_s if is_first else 0.0)
                 if not fits and not test.is_suspicious:
                     test.log(why="")
                     continue

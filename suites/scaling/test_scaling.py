@@ -20,7 +20,7 @@ def batch_for(distbench, on_cpus, on_gpus):
 @pytest.mark.parametrize(
     ("model", "batch"),
     [
-        pytest.param("mobilenet_v2", 16, id="mobilenet_v2"),
+        pytest.param("mobilenet_v2", 8, id="mobilenet_v2"),
         pytest.param("resnet50", 8, id="resnet50", marks=LONG),
         pytest.param("autoencoder", 4, id="autoencoder", marks=LONG),
         pytest.param("vgg16", 8, id="vgg16", marks=LONG),

@@ -100,9 +100,20 @@ def test_a_test_of_minutes_is_not_begun_beyond_the_budget(
     doubtful: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(confirm, "MOST_BEYOND_BUDGET_S", 1.0)
+    monkeypatch.setattr(confirm, "MOST_OF_A_REGRESSION_S", 1.0)
     result = run_inside("--distbench-confirm-budget=0.5", *SHORT)
     result.assert_outcomes(passed=1)
 
     result.stdout.fnmatch_lines(
         ["*? test_step[[]ws2] step: not confirmed: it would take about * s, and the budget of*"]
     )
+
+
+def test_what_stored_numbers_call_regressed_is_begun_beyond_the_budget(
+    doubtful: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirm, "MOST_BEYOND_BUDGET_S", 1.0)
+    result = run_inside("--distbench-confirm-budget=0.5", *SHORT)
+    result.assert_outcomes(passed=1)
+
+    result.stdout.fnmatch_lines(["*1 slower by a drifted machine, not by the code*"])
