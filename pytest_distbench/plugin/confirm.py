@@ -27,8 +27,8 @@ MOST_BEYOND_BUDGET_S = 120.0
 """The most suspicious test of a run may take so long whatever the budget is: else a body of seconds never ran in turns.
 An elastic job, whose three sides run one after the other, takes minutes, and more budget."""
 MOST_OF_A_REGRESSION_S = 600.0
-"""And so long, where the stored numbers alone would call it regressed. What became many times slower takes long in turns,
-and is not to pass for that."""
+"""And so long, where the stored numbers alone would call it regressed: what became many times slower takes long in
+turns, and is not to pass for that."""
 
 
 @dataclass
