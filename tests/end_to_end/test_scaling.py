@@ -10,7 +10,6 @@ import pytest
 from support.launching import RunInside
 from support.processes import LIMIT_S
 
-from pytest_distbench.report.tables.phases import UNACCOUNTED, phase_rows
 from pytest_distbench.report.tables.scaling import scaling_rows
 from pytest_distbench.store.run_record import read_run_record
 
@@ -43,11 +42,10 @@ def test_the_page_runs_as_it_says(example: Path, run_inside: RunInside) -> None:
     assert [(row.sized.workers, row.sized.communicates) for row in rows] == [(1, False), (1, True), (2, True)]
     assert rows[0].efficiency == 1.0
     assert [row.exposed is None for row in rows] == [True, False, False]
-    phases = phase_rows(results)
-    [*_, whole] = (row for row in phases if not row.phase)
-    parts = [row for row in phases if row.result is whole.result and row.phase and not row.parent]
-    assert [part.phase for part in parts] == ["forward", "backward", UNACCOUNTED]
-    assert sum(part.mean_s for part in parts) == pytest.approx(whole.mean_s)
+    [launch, *_] = results[2].launches
+    step = launch.breakdowns["step"]
+    assert [part.path for part in step.parts] == [["forward"], ["backward"]]
+    assert all(0 < rest < whole for rest, whole in zip(step.unaccounted_s, step.times_s, strict=True))
 
 
 def test_a_collective_that_is_added_is_red_in_the_runs_that_have_it(example: Path, run_inside: RunInside) -> None:
