@@ -16,7 +16,7 @@ def batch_for(distbench, on_cpus, on_gpus):
     return on_gpus if distbench.device == "cuda" else on_cpus
 
 
-@pytest.mark.distbench(takes="20 s")
+@pytest.mark.distbench(takes="15 s")
 @pytest.mark.parametrize(
     ("model", "batch"),
     [
