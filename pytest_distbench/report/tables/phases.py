@@ -174,6 +174,7 @@ PHASES: TableKind[PhaseRow] = TableKind(
     rows=lambda results: list(_rows(results)),
     columns=[
         TEST,
+        Column("case", str, None, lambda row: row.result.case.label),
         Column("loop", str, "loop", lambda row: row.loop),
         Column("kind", str, None, lambda row: row.kind),
         Column("parent", str, None, lambda row: "/".join(row.path[:-1])),

@@ -59,6 +59,7 @@ def test_machines_read_the_parent_and_base_units() -> None:
 
     assert communication == {
         "test": "suites/test_a.py::test_a[ws2]",
+        "case": "",
         "loop": "step",
         "kind": "phase",
         "parent": "backward",
