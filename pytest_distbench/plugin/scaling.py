@@ -61,8 +61,8 @@ class Scaling:
             The runs with communication, one per size.
 
         Raises:
-            Regression, BeyondBound, LaunchFailed, Misuse: as ``distbench.run``; Misuse also where ranks of two runs had
-                different numbers of threads.
+            Regression, BeyondBound, LaunchFailed, Misuse: as ``distbench.run``; Misuse also where no such loop was
+                timed, ranks of two runs had different numbers of threads, or one communicates that should not.
         """
         distbench = self._distbench
         distbench.skip_without_clocks("scaling compares times")
@@ -92,7 +92,9 @@ class Scaling:
             for size, how in asked
         ]
         runs = dict(zip(asked, distbench.run_in_turns(given, wanted), strict=True))
+        _check_loop(given, list(runs.values()), of)
         _check_threads(given, list(runs.values()))
+        _check_silent(given, [run for (_, how), run in runs.items() if how == "off"], of)
         if most == 1:
             told = "no efficiency was judged: one worker has none beside it. Next: --world-size 2 or more"
             warnings.warn(DistbenchWarning(f"scaling: {told}"), stacklevel=2)
@@ -134,6 +136,30 @@ def _run_name(size: int, communication: str) -> str:
     if communication == "on":
         return "workers"
     return "local" if size == 1 else "apart"
+
+
+def _check_loop(given: Arguments, runs: Sequence[Run], of: str) -> None:
+    """Refuse what is to be compared, where a run has no such loop."""
+    for run in runs:
+        timed = [m.key for m in run.launches[0].measurements if m.unit == "s" and not m.is_phase]
+        if of not in timed:
+            label = run.result.case.label
+            given.refuse(
+                f"of={of!r}: {label} timed no such loop; wanted one of {', '.join(timed) or 'rank.timed(...)'}"
+            )
+
+
+def _check_silent(given: Arguments, runs: Sequence[Run], of: str) -> None:
+    """Refuse steps that communicate where they are to compute alone: what they are compared with would mean nothing."""
+    for run in runs:
+        seen = run.launches[0].fingerprints.get(of)
+        entered = dict.fromkeys(c.op for each in seen.collectives.values() for c in each) if seen is not None else {}
+        if entered:
+            given.refuse(
+                f"{run.result.case.label} is to be without communication, and its step enters {', '.join(entered)}. "
+                "Next: take the model from parallel(rank, model) of pytest_distbench.workloads.scaling, and send "
+                "nothing yourself where rank.params['communication'] is 'off'"
+            )
 
 
 def _check_threads(given: Arguments, runs: Sequence[Run]) -> None:

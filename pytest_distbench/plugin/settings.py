@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -182,13 +183,18 @@ def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...], default:
     return text
 
 
-def _update(config: pytest.Config) -> Update | None:
-    text = _text(config, "update")
-    if text and text not in UPDATES and Path(config.invocation_params.dir, text.partition("::")[0]).exists():
+def _refuse_tests(config: pytest.Config, name: str, choices: Sequence[str], *, usual: str) -> None:
+    """Say where an option without a value has taken the tests behind it for one."""
+    text = _text(config, name)
+    if text and text not in choices and Path(config.invocation_params.dir, text.partition("::")[0]).exists():
         raise ConfigurationError(
-            f"--distbench-update took {text!r} for its mode, one of {', '.join(UPDATES)}: "
-            "write the tests first, or --distbench-update=changed"
+            f"--distbench-{name} took {text!r} for its value, one of {', '.join(choices)}: "
+            f"write the tests first, or --distbench-{name}={usual}"
         )
+
+
+def _update(config: pytest.Config) -> Update | None:
+    _refuse_tests(config, "update", UPDATES, usual="changed")
     return _choice(config, "update", UPDATES, "") or None  # type: ignore[return-value] # checked by _choice
 
 
@@ -310,12 +316,7 @@ def _trace(config: pytest.Config) -> TraceSettings | None:
     """Which cases get a trace; says at once where none could be made or kept."""
     from pytest_distbench.run.settings import TraceSettings
 
-    given = _option(config, "trace")
-    if given and given not in TRACED_CASES and Path(config.invocation_params.dir, given.partition("::")[0]).exists():
-        raise ConfigurationError(
-            f"--distbench-trace took {given!r} for the cases, one of {', '.join(TRACED_CASES)}: write the tests first, "
-            "or --distbench-trace=regressed"
-        )
+    _refuse_tests(config, "trace", TRACED_CASES, usual="regressed")
     cases = _choice(config, "trace", TRACED_CASES, "")
     if not cases:
         return None

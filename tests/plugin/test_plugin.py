@@ -506,7 +506,7 @@ def test_what_a_fixture_measures_in_its_teardown_is_told_and_stored_too(project:
 def test_a_file_taken_for_the_mode_of_an_update_is_told(project: Project) -> None:
     result = run(project(TEST), "--distbench-update", "test_it.py")
 
-    result.stderr.fnmatch_lines(["*--distbench-update took 'test_it.py' for its mode*write the tests first*"])
+    result.stderr.fnmatch_lines(["*--distbench-update took 'test_it.py' for its value*write the tests first*"])
     assert result.ret == EXIT_USAGE
 
 

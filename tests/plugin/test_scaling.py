@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pytest_distbench.errors import DistbenchWarning
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.scaling import Scaling
+from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.plan import LaunchPlan
@@ -32,6 +33,7 @@ class Timed(fixtures.MadeUp):
 
     order: list[tuple[int, str]] = []
     threads: Mapping[int, int] = {}
+    sends: Sequence[str] = ["on"]
 
     def add(self, *, only: object = ()) -> None:
         params: Any = self.request.work.params  # type: ignore[union-attr]
@@ -41,8 +43,16 @@ class Timed(fixtures.MadeUp):
             name="step", unit="s", better="lower", value=0.01 * params["batch"] + waits * COMMUNICATION_S
         )
         software = {"threads": str(self.threads.get(self.request.world_size, 1))}
+        sent = [Collective("all_reduce", "float32", 4, "default", 1)] if params["communication"] in self.sends else []
         self.launches.append(
-            LaunchRecord(index=len(self), outcome="passed", wall_s=1.0, measurements=[step], software=software)
+            LaunchRecord(
+                index=len(self),
+                outcome="passed",
+                wall_s=1.0,
+                measurements=[step],
+                software=software,
+                fingerprints={"step": Fingerprint(collectives={"all": sent})},
+            )
         )
 
 
@@ -154,6 +164,25 @@ def test_ranks_with_other_threads_are_compared_with_nobody(
     with pytest.raises(Misuse, match=told):
         Scaling(made_up[0])(body, params={"batch": 50})
     assert values(made_up[1]) == {}
+
+
+def test_a_run_without_communication_that_communicates_is_refused(
+    made_up: tuple[Distbench, list[CaseResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a body makes its DDP itself: the one worker would wait for its own gradients."""
+    monkeypatch.setattr(Timed, "sends", ["on", "off"])
+    with pytest.raises(
+        Misuse, match=r"local@ws1 is to be without communication, and its step enters all_reduce. Next:"
+    ):
+        Scaling(made_up[0])(body, params={"batch": 50})
+    assert values(made_up[1]) == {}
+
+
+def test_a_loop_that_was_not_timed_is_named_with_those_that_were(
+    made_up: tuple[Distbench, list[CaseResult]],
+) -> None:
+    with pytest.raises(Misuse, match=r"of='train': local@ws1 timed no such loop; wanted one of step"):
+        Scaling(made_up[0])(body, params={"batch": 50}, of="train")
 
 
 def described(plan: LaunchPlan) -> Mapping[str, Any]:

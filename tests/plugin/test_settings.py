@@ -61,7 +61,7 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         (["--distbench-control", "--distbench-prune"], "*leave out --distbench-prune*"),
         (["--distbench-control", "--distbench-backend=fake"], "*needs clocks, and the backend fake has none*"),
         (["--distbench-trace=slow"], "*distbench-trace*unknown choice of cases 'slow'; known are regressed, all*"),
-        (["--distbench-trace", "test_it.py"], "*took 'test_it.py' for the cases, one of regressed, all: write the*"),
+        (["--distbench-trace", "test_it.py"], "*took 'test_it.py' for its value, one of regressed, all: write the*"),
         (["--distbench-trace", "--distbench-backend=fake"], "*backend fake moves no data and has no clocks: leave*"),
         (["--distbench-platform", "../x"], "*'../x' is not a usable name*"),
         (["--distbench-max-message", "big"], "*--distbench-max-message*'big' is not a size*"),
