@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pytest_distbench.records.record import Record
+
+UNACCOUNTED: Final = "unaccounted"
+"""What a table calls the time of a loop that no phase has, beside the names of its phases."""
 
 
 class PhasePlace(Record, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ import torch
 
 from pytest_distbench.errors import ConfigurationError, RecordingError, line_outside, show
 from pytest_distbench.records.bound import Bound, bounds_between
+from pytest_distbench.records.breakdown import UNACCOUNTED
 from pytest_distbench.records.choices import LARGEST_WHOLE
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
@@ -29,6 +30,8 @@ from pytest_distbench.records.wanted import Wanted, number, one_of, text, whole
 T = TypeVar("T")
 
 _AXIS = text(without="[]=,")
+_PHASE = text(without="[]/")
+_PHASE_KIND = one_of(("info", "lower"))
 _SCALAR: Wanted[Scalar] = Wanted(
     f"True, False, printable text, or a number: finite, up to {LARGEST_NUMBER:g}, a whole one up to {LARGEST_WHOLE}",
     as_scalar,
@@ -57,6 +60,17 @@ def _check(call: str, wanted: Wanted[T], argument: str, value: object) -> T:
 def check_name(call: str, argument: str, value: object) -> str:
     """Text that can stand before a point in a key: ``latency`` in ``latency[message_bytes=4]``."""
     return _check(call, text(without="[]"), argument, value)
+
+
+def check_phase(name: object, better: object) -> str:
+    """The name of a phase, and how it is judged. A short step has many: where both are right it costs little."""
+    found = _PHASE.take(name)
+    if found is None or found == UNACCOUNTED or _PHASE_KIND.take(better) is None:
+        call = f"phase({show(name)})"
+        _check(call, _PHASE, "name", name)
+        _check(call, _PHASE_KIND, "better", better)
+        raise RecordingError(f"{call}: the table of phases has a row of that name; give it another one")
+    return found
 
 
 def check_metric(call: str, value: object) -> str:

@@ -22,9 +22,9 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.work import Ranks
 from pytest_distbench.worker.arguments import (
     check_bounds,
-    check_choice,
     check_metric,
     check_name,
+    check_phase,
     check_point,
     check_several,
     real,
@@ -253,9 +253,7 @@ class Member:
         Raises:
             RecordingError: an argument is not what is wanted, or the phase was recorded before.
         """
-        call = f"phase({show(name)})"
-        check_choice(call, "better", better, ("info", "lower"))
-        phase = self.phases.phase(check_name(call, "name", name), better=better, at=self._common_at)
+        phase = self.phases.phase(check_phase(name, better), better=better, at=self._common_at)
         return phase if self.profiler is None else self.profiler.phase(name, phase)
 
     def point(self, **at: Scalar) -> AbstractContextManager[None]:

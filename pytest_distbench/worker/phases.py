@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import NamedTuple
 
 from pytest_distbench.errors import RecordingError
@@ -65,6 +67,7 @@ class Loop:
 
     name: str
     at: dict[str, Scalar]
+    path: str
     parts: Parts
     is_captured: bool = False
     num_timed: int = 0
@@ -73,8 +76,19 @@ class Loop:
     _ended: list[_Ended] = field(default_factory=list)
 
     def begin_iteration(self) -> None:
-        """A timed iteration begins."""
+        """A timed iteration begins.
+
+        Raises:
+            RecordingError: the body is still in a phase of the one before.
+        """
+        self.expect_left()
         self.num_timed += 1
+
+    def expect_left(self) -> None:
+        """Refuse a phase that is not left in the iteration in which it was entered."""
+        if self.entered:
+            name = self.entered[-1].names[-1]
+            raise RecordingError(f"phase({name!r}) of the loop {self.name!r} was not left in its own iteration")
 
     def end(self, phase: LoopPhase, part: Part) -> None:
         """A phase is over for the host."""
@@ -92,6 +106,29 @@ class Loop:
                 phase.add(iteration, span)
         self._ended.clear()
         self.parts.set_clock()
+
+
+class Phase:
+    """A part of the body, for ``with``. A class and no generator: a short step has many, and each costs time of it."""
+
+    __slots__ = ("_phases", "ascribed", "at", "better", "name", "part", "path", "place", "sent")
+    part: Part
+    sent: int
+    ascribed: int
+
+    def __init__(self, phases: Phases, name: str, better: Better, at: Mapping[str, Scalar]) -> None:
+        self._phases = phases
+        self.name = name
+        self.better = better
+        self.at = at
+        self.path = ""
+        self.place: tuple[Loop, LoopPhase] | None = None
+
+    def __enter__(self) -> None:
+        self._phases.enter(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
+        self._phases.leave(self, is_cut=kind is not None)
 
 
 class Phases:
@@ -122,24 +159,35 @@ class Phases:
         self._synchronize = synchronize
         self._make_parts = make_parts
         self._sent = sent
-        self._open: list[Loop | str] = []
+        self._open: list[Loop | Phase] = []
+        self._thread = threading.get_ident()
         self._is_apart = False
         self._ascribed = 0
 
     @property
     def in_loop(self) -> bool:
         """Whether a loop with a clock is open."""
-        return any(isinstance(o, Loop) for o in self._open)
+        return self._loop is not None
+
+    @property
+    def _loop(self) -> Loop | None:
+        """The innermost."""
+        return next((o for o in reversed(self._open) if isinstance(o, Loop)), None)
+
+    def _path(self, name: str) -> str:
+        return f"{self._open[-1].path}/{name}" if self._open else PHASE + name
 
     @contextlib.contextmanager
     def loop(self, name: str, at: Mapping[str, Scalar], *, is_captured: bool = False) -> Iterator[Loop]:
         """Collect the phases of a loop. They are recorded at its end; of one that is left early, not."""
-        loop = Loop(name=name, at=dict(at), parts=self._make_parts(), is_captured=is_captured)
+        loop = Loop(name=name, at=dict(at), path=self._path(name), parts=self._make_parts(), is_captured=is_captured)
         self._open.append(loop)
         try:
             yield loop
         finally:
-            self._open.remove(loop)
+            if loop in self._open:  # else a phase around it was left before, which told so
+                self._close(loop)
+        loop.expect_left()
         loop.collect()
         for path, phase in loop.phases.items():
             if phase.seconds:
@@ -156,65 +204,100 @@ class Phases:
         finally:
             self._is_apart = False
 
-    @contextlib.contextmanager
-    def phase(self, name: str, *, better: Better, at: Mapping[str, Scalar]) -> Iterator[None]:
-        """Time a part of the body; one that raises is not recorded.
+    def phase(self, name: str, *, better: Better, at: Mapping[str, Scalar]) -> Phase:
+        """Time a part of the body, where it is entered.
 
-        Outside a loop a name is used once. In one, the phase is always judged in the same way and ends in its
-        iteration; a captured loop has none.
+        Outside a loop a name is used once, and a phase that raises is not recorded. In a loop the phase is always
+        judged in the same way and ends in its iteration; a captured loop has none.
         """
-        loop = next((o for o in reversed(self._open) if isinstance(o, Loop)), None)
-        path = PHASE + "/".join([*(o.name if isinstance(o, Loop) else o for o in self._open), name])
+        return Phase(self, name, better, at)
+
+    def enter(self, phase: Phase) -> None:
+        """The body comes to a phase.
+
+        Raises:
+            RecordingError: it is in another thread, or what :meth:`phase` excludes.
+        """
+        if threading.get_ident() != self._thread:
+            raise RecordingError(
+                f"phase({phase.name!r}) was entered in the thread {threading.current_thread().name!r}; wanted the one "
+                "that runs the body: what another does meanwhile is no part of a step"
+            )
+        phase.path, loop = self._path(phase.name), self._loop
         if loop is None:
-            self._notebook.expect_new(path, at)
-            with self._inside(name):
-                self._synchronize()
-                part = self._outside.begin()
-                yield
+            self._notebook.expect_new(phase.path, phase.at)
+            self._open.append(phase)
             self._synchronize()
-            part.end(0.0)
-            self._notebook.note(path, part.read().seconds, unit="s", better=better, reduce="max", at=at)
+            phase.part = self._outside.begin()
             return
-        phase = self._enter(loop, path, name, better)
-        sent, ascribed = self._sent(), self._ascribed
-        try:
-            with self._inside(name):
-                part = loop.parts.begin()
-                yield
-        finally:
-            loop.entered.remove(phase)
-        if loop not in self._open:
-            raise RecordingError(f"phase({name!r}) was left after the loop {loop.name!r} in which it was entered")
-        loop.end(phase, part)
-        if (own := self._sent() - sent - (self._ascribed - ascribed)) > 0:  # the rest is that of phases inside
-            phase.sends = True
+        of_loop = self._phase_of(loop, phase)
+        phase.place = loop, of_loop
+        loop.entered.append(of_loop)
+        self._open.append(phase)
+        phase.sent, phase.ascribed = self._sent(), self._ascribed
+        phase.part = loop.parts.begin()
+
+    def leave(self, phase: Phase, *, is_cut: bool) -> None:
+        """The body leaves a phase; ``is_cut``: by an exception.
+
+        Raises:
+            RecordingError: it is not the one that was entered last.
+        """
+        if phase not in self._open:
+            if is_cut:
+                return
+            raise RecordingError(f"phase({phase.name!r}) was left after what it was entered in: {phase.path}")
+        inner = self._close(phase)
+        if inner is not None:
+            if is_cut:
+                return
+            kind = "loop" if isinstance(inner, Loop) else "phase"
+            raise RecordingError(
+                f"phase({phase.name!r}) was left before the {kind} {inner.name!r} that was entered in it: their times "
+                "would add up to more than there is"
+            )
+        if phase.place is None:
+            if not is_cut:  # who waits for the device then may hang, and nobody hears of the error
+                self._synchronize()
+                phase.part.end(0.0)
+                seconds = phase.part.read().seconds
+                self._notebook.note(phase.path, seconds, unit="s", better=phase.better, reduce="max", at=phase.at)
+            return
+        loop, of_loop = phase.place
+        # a loop goes on where the body catches what it raised: when a loader is empty, for example
+        with contextlib.suppress(RuntimeError) if is_cut else contextlib.nullcontext():  # of a device that has failed
+            loop.end(of_loop, phase.part)
+        if (own := self._sent() - phase.sent - (self._ascribed - phase.ascribed)) > 0:  # the rest: of phases inside
+            of_loop.sends = True
             self._ascribed += own
 
-    def _enter(self, loop: Loop, path: str, name: str, better: Better) -> LoopPhase:
+    def _close(self, one: Loop | Phase) -> Loop | Phase | None:
+        """It is left, and with it all that is in it; that is returned, the outermost of it."""
+        at = self._open.index(one)
+        inner = next(iter(self._open[at + 1 :]), None)
+        del self._open[at:]
+        if isinstance(one, Phase) and one.place is not None:
+            loop, of_loop = one.place
+            del loop.entered[loop.entered.index(of_loop) :]
+        return inner
+
+    def _phase_of(self, loop: Loop, phase: Phase) -> LoopPhase:
         """A phase of a loop, its own from the first time that it is entered."""
         if loop.is_captured:
             raise RecordingError(
-                f"phase({name!r}): an iteration of the loop {loop.name!r} is captured and replayed in one, and has no "
-                "parts; use mode='per-iteration' for its phases"
+                f"phase({phase.name!r}): an iteration of the loop {loop.name!r} is captured and replayed in one, and "
+                "has no parts; use mode='per-iteration' for its phases"
             )
-        if (phase := loop.phases.get(path)) is None:
+        if (found := loop.phases.get(phase.path)) is None:
             around = loop.entered[-1].names if loop.entered else ()
-            phase = loop.phases[path] = LoopPhase(names=(*around, name), better=better)
-        if phase.better != better:
+            found = loop.phases[phase.path] = LoopPhase(names=(*around, phase.name), better=phase.better)
+        if found.better != phase.better:
             raise RecordingError(
-                f"phase({name!r}): better={better!r}, and {phase.better!r} before in the same loop; give one"
+                f"phase({phase.name!r}): better={phase.better!r}, and {found.better!r} before in the same loop; give "
+                "one"
             )
-        phase.is_apart |= self._is_apart
-        loop.entered.append(phase)
-        return phase
-
-    @contextlib.contextmanager
-    def _inside(self, name: str) -> Iterator[None]:
-        self._open.append(name)
-        try:
-            yield
-        finally:
-            del self._open[len(self._open) - 1 - self._open[::-1].index(name)]
+        found.is_apart |= self._is_apart
+        return found
 
     def _note(self, loop: Loop, path: str, phase: LoopPhase) -> None:
         phase.fill(loop.num_timed)

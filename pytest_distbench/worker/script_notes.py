@@ -17,7 +17,7 @@ from pytest_distbench.worker.arguments import (
     check_bounds,
     check_choice,
     check_metric,
-    check_name,
+    check_phase,
     check_point,
     check_values,
 )
@@ -62,10 +62,8 @@ class ScriptNotes:
             with self._context.phase(name, better=better):
                 yield
             return
-        call = f"phase({show(name)})"
-        check_choice(call, "better", better, ("info", "lower"))
-        path = PHASE + "/".join([*self._open, check_name(call, "name", name)])
-        point = check_point(call, at)
+        path = PHASE + "/".join([*self._open, check_phase(name, better)])
+        point = check_point(f"phase({name!r})", at)
         self._open.append(name)
         try:
             self._context.synchronize()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 import time
 
 import pytest
@@ -149,13 +151,87 @@ def test_an_exception_inside_is_itself_and_leaves_no_phase_open(rank: RankContex
     assert sorted(found(rank)) == ["phase/after"]
 
 
-def test_a_phase_that_outlives_its_loop_is_an_error(rank: RankContext) -> None:
-    phase = rank.phase("send")
-    for _ in rank.timed("step", warmup=0, iterations=1):
-        phase.__enter__()
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_a_phase_that_outlives_its_iteration_is_an_error(rank: RankContext, iterations: int) -> None:
+    def body() -> None:
+        for _ in rank.timed("step", warmup=0, iterations=iterations):
+            rank.phase("send").__enter__()
 
-    with pytest.raises(RecordingError, match=r"phase\('send'\) was left after the loop 'step'"):
+    with pytest.raises(RecordingError, match=r"phase\('send'\) of the loop 'step' was not left in its own iteration"):
+        body()
+
+
+def test_phases_that_cross_are_an_error_and_leave_none_open(rank: RankContext) -> None:
+    def body() -> None:
+        for _ in rank.timed("step", warmup=0, iterations=2):
+            with contextlib.ExitStack() as outer, contextlib.ExitStack() as inner:
+                outer.enter_context(rank.phase("forward"))
+                inner.enter_context(rank.phase("loss"))
+                outer.close()
+
+    with pytest.raises(RecordingError, match=r"phase\('forward'\) was left before the phase 'loss'"):
+        body()
+    with rank.phase("after"):
+        pass
+    assert sorted(found(rank)) == ["phase/after"]
+
+
+def test_a_phase_around_a_loop_that_ends_inside_of_it_is_an_error(rank: RankContext) -> None:
+    def body() -> None:
+        train = rank.phase("train")
+        train.__enter__()
+        for _ in rank.timed("step", warmup=0, iterations=2):
+            train.__exit__(None, None, None)
+
+    with pytest.raises(RecordingError, match=r"phase\('train'\) was left before the loop 'step'"):
+        body()
+
+
+def test_a_phase_left_again_is_an_error(rank: RankContext) -> None:
+    phase = rank.phase("send")
+    with phase:
+        pass
+
+    with pytest.raises(RecordingError, match=r"phase\('send'\) was left after what it was entered in"):
         phase.__exit__(None, None, None)
+
+
+def test_a_phase_in_another_thread_is_an_error(rank: RankContext) -> None:
+    told: list[BaseException] = []
+
+    def load() -> None:
+        try:
+            with rank.phase("load"):
+                pass
+        except RecordingError as error:
+            told.append(error)
+
+    for _ in rank.timed("step", warmup=0, iterations=1):
+        loader = threading.Thread(target=load, name="loader")
+        loader.start()
+        loader.join()
+
+    [error] = told
+    assert str(error).startswith("phase('load') was entered in the thread 'loader'; wanted the one that runs the body")
+
+
+def test_what_an_exception_took_counts_where_the_loop_goes_on(rank: RankContext) -> None:
+    """A loader that is empty raises StopIteration, and is begun anew."""
+    batches = iter([1])
+    for _ in rank.timed("step", warmup=0, iterations=2):
+        with contextlib.suppress(StopIteration), rank.phase("load"):
+            next(batches)
+
+    assert found(rank)["phase/step/load"].values == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("a/b", r"wanted printable text without \[ \] /"), ("unaccounted", "the table of phases has a row of that name")],
+)
+def test_a_name_that_reads_as_something_else_is_refused(rank: RankContext, name: str, told: str) -> None:
+    with pytest.raises(RecordingError, match=rf"phase\('{name}'\): .*{told}"):
+        rank.phase(name)
 
 
 def test_a_launchs_value_is_the_fast_side_of_the_iterations_that_entered_it() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from pytest_distbench.records.breakdown import Breakdown
+from pytest_distbench.records.breakdown import UNACCOUNTED, Breakdown
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.trace import BusyCommunication
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, number, seconds
@@ -82,7 +82,7 @@ def _rows_of_loop(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> 
         if row.kind == "phase":
             yield from _with_its_parts(row, parts)
     unaccounted_s = _mean([breakdown.unaccounted_s for breakdown in found], len(found))
-    yield PhaseRow(result, loop, "unaccounted", (), step_s, unaccounted_s)
+    yield PhaseRow(result, loop, UNACCOUNTED, (), step_s, unaccounted_s)
     for row in tops:
         if row.kind == "apart":
             yield from _with_its_parts(row, parts)
