@@ -11,12 +11,17 @@ from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.records.rate import EFFICIENCY
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.rate import EFFICIENCY, SAMPLES
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 MODES = ("weak", "strong")
+
+COMPUTING_SHARE = "computing_share"
+DERIVED = (EFFICIENCY, COMPUTING_SHARE)
+"""What is judged of the runs together, at each number of workers above one."""
 
 
 class Scaling:
@@ -73,6 +78,7 @@ class Scaling:
         most = given.ranks(options.get("world_size"), distbench.world_size)
         name = given.text("name", options.get("name", ""), may_be_empty=True, without="@")
         tolerance = options.get("tolerance")
+        of_runs, own = _shared(tolerance)
         sizes = _sizes(most)
         asked = [(1, "off"), *((size, "on") for size in sizes), *((size, "off") for size in sizes if size > 1)]
         batches = {size: _batch(given, params, size if mode == "strong" else 1) for size in sizes}
@@ -85,7 +91,7 @@ class Scaling:
                 name=f"{name} {_run_name(size, how)}".strip(),
                 launches=options.get("launches"),
                 timeout=options.get("timeout"),
-                tolerance=tolerance,
+                tolerance=of_runs,
                 oversubscribed=oversubscribed,
                 cpus=cpus,
             )
@@ -95,13 +101,15 @@ class Scaling:
         _check_loop(given, list(runs.values()), of)
         _check_threads(given, list(runs.values()))
         _check_silent(given, [run for (_, how), run in runs.items() if how == "off"], of)
+        _check_samples(given, list(runs.values()))
+        _check_tolerance(given, list(runs.values()), of_runs)
         if most == 1:
             told = "no efficiency was judged: one worker has none beside it. Next: --world-size 2 or more"
             warnings.warn(DistbenchWarning(f"scaling: {told}"), stacklevel=2)
         for size in sizes[1:]:
             share = size if mode == "strong" else 1
             # metric -> what a step is compared with, and the part of a step of it that is to be as long
-            derived = {EFFICIENCY: (runs[1, "off"], 1 / share), "computing_share": (runs[size, "off"], 1.0)}
+            derived = {EFFICIENCY: (runs[1, "off"], 1 / share), COMPUTING_SHARE: (runs[size, "off"], 1.0)}
             for metric, (beside, part) in derived.items():
                 distbench.judge(
                     f"{name} {metric}".strip(),
@@ -109,7 +117,7 @@ class Scaling:
                     of=[beside, runs[size, "on"]],
                     better="higher",
                     at={"workers": size},
-                    tolerance=tolerance.get(metric) if isinstance(tolerance, Mapping) else tolerance,
+                    tolerance=own.get(metric),
                 )
         return [runs[size, "on"] for size in sizes]
 
@@ -132,6 +140,26 @@ def _batch(given: Arguments, params: object, parts: int) -> int:
     return batch // parts
 
 
+def _shared(
+    tolerance: float | Mapping[str, float] | None,
+) -> tuple[float | Mapping[str, float] | None, Mapping[str, float]]:
+    """What of the tolerances is the runs', and what is theirs that are derived of them."""
+    if not isinstance(tolerance, Mapping):
+        return tolerance, {} if tolerance is None else dict.fromkeys(DERIVED, tolerance)
+    own = {name: tolerance[name] for name in DERIVED if name in tolerance}
+    return {name: fraction for name, fraction in tolerance.items() if name not in own} or None, own
+
+
+def _check_tolerance(given: Arguments, runs: Sequence[Run], tolerance: float | Mapping[str, float] | None) -> None:
+    """Refuse a tolerance for what is not there: it would have no effect, and nobody would know."""
+    judged = [verdict for run in runs for verdict in run.verdicts.values()]
+    known = {verdict.name for verdict in judged if METRIC_KINDS[verdict.better].rule != "exact"}
+    unknown = [name for name in (tolerance if isinstance(tolerance, Mapping) else ()) if name not in known]
+    if unknown:
+        there = ", ".join(sorted({*known, *DERIVED}))
+        given.refuse(f"tolerance[{unknown[0]!r}]: nothing of that name has one; wanted one of {there}")
+
+
 def _run_name(size: int, communication: str) -> str:
     if communication == "on":
         return "workers"
@@ -147,6 +175,23 @@ def _check_loop(given: Arguments, runs: Sequence[Run], of: str) -> None:
             given.refuse(
                 f"of={of!r}: {label} timed no such loop; wanted one of {', '.join(timed) or 'rank.timed(...)'}"
             )
+
+
+def _check_samples(given: Arguments, runs: Sequence[Run]) -> None:
+    """Refuse trainings whose samples do not follow the batch that they are given: their steps are of other work."""
+    found: dict[float, list[str]] = {}
+    for run in runs:
+        measured = {m.name: m.value for m in run.launches[0].measurements if m.value is not None}
+        if SAMPLES in measured:
+            batches = run.result.case.world_size * run.result.case.params["batch"]
+            found.setdefault(measured[SAMPLES] / batches, []).append(run.result.case.label)
+    if len(found) > 1:
+        told = "; ".join(f"{samples:g} in {', '.join(labels)}" for samples, labels in found.items())
+        given.refuse(
+            f"the samples of a step that record_rate was told do not follow params['batch']: a sample of it is {told}. "
+            "Next: take the batch of a worker from rank.params['batch'], which is smaller on more workers in "
+            "mode='strong'"
+        )
 
 
 def _check_silent(given: Arguments, runs: Sequence[Run], of: str) -> None:

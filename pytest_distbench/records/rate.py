@@ -9,10 +9,11 @@ RATE = "samples_per_second"
 RATE_UNCERTAINTY = f"{RATE}_uncertainty"
 RATE_JITTER = f"{RATE}_jitter"
 
+SAMPLES = "samples_per_step"
+"""Of all ranks in an iteration of the loop."""
+
 RATE_OF = "loop"
 """Fact of the rate: the loop that was timed."""
-RATE_SAMPLES = "samples"
-"""Fact: of one rank in an iteration."""
 RATE_COMMUNICATION = "communication"
 """Fact: one of :data:`COMMUNICATION`."""
 RATE_RANKS_PER_NODE = "ranks_per_node"

@@ -17,11 +17,11 @@ from pytest_distbench.records.rate import (
     RATE_JITTER,
     RATE_OF,
     RATE_RANKS_PER_NODE,
-    RATE_SAMPLES,
     RATE_UNCERTAINTY,
+    SAMPLES,
 )
 from pytest_distbench.worker.arguments import check_metric, check_whole
-from pytest_distbench.workloads.compression import expect_support, hook_named
+from pytest_distbench.workloads.compression import HOOKS, expect_support
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,16 +44,15 @@ def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
 
     Raises:
         RecordingError: a parameter is none of its values.
-        ConfigurationError: there is no such hook.
         SkipTest: torch or the backend does not support the hook here.
     """
     communication = rank.params.get("communication", "on")
     if communication not in COMMUNICATION:
         raise RecordingError(f"communication={show(communication)}; wanted one of {', '.join(COMMUNICATION)}")
     compression = rank.params.get("compression", "none")
-    hook = hook_named(compression)
-    if hook.takes_rank:
-        raise RecordingError(f"compression={show(compression)}; wanted a hook without settings: none, fp16, bf16")
+    hooks = {name: hook for name, hook in HOOKS.items() if not hook.takes_rank}
+    if compression not in hooks:
+        raise RecordingError(f"compression={show(compression)}; wanted one of {', '.join(hooks)}")
     if communication == "off":
         return model
     expect_support(rank, compression)
@@ -61,18 +60,18 @@ def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
 
     ddp = DistributedDataParallel(model, device_ids=[rank.device] if rank.device.type == "cuda" else None)
     try:
-        hook.register(ddp, 1)
+        hooks[compression].register(ddp, 1)
     except TypeError as error:  # what DDP refuses a hook with
         raise unittest.SkipTest(f"{compression}: {error}") from None
     return ddp
 
 
 class Rate(NamedTuple):
-    """Samples per second: mean, standard error of the mean, and jitter."""
+    """Samples per second: mean, standard error of the mean, and jitter; of one step there is only the mean."""
 
     mean: float
-    uncertainty: float
-    jitter: float
+    uncertainty: float | None
+    jitter: float | None
 
 
 def rate_of(samples: float, seconds: Sequence[float]) -> Rate:
@@ -83,6 +82,8 @@ def rate_of(samples: float, seconds: Sequence[float]) -> Rate:
     """
     speeds = [samples / t for t in seconds]
     middle = statistics.median(speeds)
+    if len(speeds) == 1:
+        return Rate(middle, None, None)
     return Rate(
         mean=samples / statistics.fmean(seconds),
         uncertainty=statistics.pstdev(speeds) / math.sqrt(len(speeds)),
@@ -93,11 +94,12 @@ def rate_of(samples: float, seconds: Sequence[float]) -> Rate:
 def record_rate(rank: RankContext, *, samples: int, of: str = "step") -> None:
     """Record ``samples_per_second`` of all ranks, with ``uncertainty`` and ``jitter``, from a loop's timed iterations.
 
-    They are shown; what is judged is the time of the loop. Of the ranks the slowest counts.
+    They are the sums of the ranks' own, and shown; what is judged is the time of the loop. ``samples_per_step``, of all
+    ranks too, has to stay what it is.
 
     Args:
         rank: that timed the loop.
-        samples: that one rank trains on in an iteration.
+        samples: that this rank trains on in an iteration; other ranks may have more or fewer.
         of: the loop.
 
     Raises:
@@ -108,14 +110,15 @@ def record_rate(rank: RankContext, *, samples: int, of: str = "step") -> None:
     series = next((o.values for o in rank.notebook.observations if o.name == of and o.is_series), None)
     if series is None:
         raise RecordingError(f"{call}: no loop {of!r} was timed before; wanted rank.timed({of!r}, ...)")
-    found = rate_of(samples * rank.world_size, series)
+    found = rate_of(samples, series)
     communication = rank.params.get("communication", COMMUNICATION[0])
     facts = {
         RATE_OF: of,
-        RATE_SAMPLES: samples,
         RATE_COMMUNICATION: communication,
         RATE_RANKS_PER_NODE: int(os.environ.get("LOCAL_WORLD_SIZE", rank.world_size)),
     }
-    rank.record(RATE, found.mean, unit="samples/s", better="info", reduce="min", facts=facts)
-    rank.record(RATE_UNCERTAINTY, found.uncertainty, unit="samples/s", better="info", reduce="max")
-    rank.record(RATE_JITTER, found.jitter, unit="samples/s", better="info", reduce="max")
+    rank.record(SAMPLES, samples, better="exact", reduce="sum")
+    rank.record(RATE, found.mean, unit="samples/s", better="info", reduce="sum", facts=facts)
+    for name, spread in {RATE_UNCERTAINTY: found.uncertainty, RATE_JITTER: found.jitter}.items():
+        if spread is not None:
+            rank.record(name, spread, unit="samples/s", better="info", reduce="sum")

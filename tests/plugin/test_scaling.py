@@ -34,6 +34,8 @@ class Timed(fixtures.MadeUp):
     order: list[tuple[int, str]] = []
     threads: Mapping[int, int] = {}
     sends: Sequence[str] = ["on"]
+    samples: Mapping[int, int] = {}
+    """Of a worker, where they are not the batch."""
 
     def add(self, *, only: object = ()) -> None:
         params: Any = self.request.work.params  # type: ignore[union-attr]
@@ -42,6 +44,8 @@ class Timed(fixtures.MadeUp):
         step = Measurement(
             name="step", unit="s", better="lower", value=0.01 * params["batch"] + waits * COMMUNICATION_S
         )
+        samples = self.samples.get(self.request.world_size, params["batch"]) * self.request.world_size
+        told = Measurement(name="samples_per_step", unit="", better="exact", value=samples)
         software = {"threads": str(self.threads.get(self.request.world_size, 1))}
         sent = [Collective("all_reduce", "float32", 4, "default", 1)] if params["communication"] in self.sends else []
         self.launches.append(
@@ -49,7 +53,7 @@ class Timed(fixtures.MadeUp):
                 index=len(self),
                 outcome="passed",
                 wall_s=1.0,
-                measurements=[step],
+                measurements=[step, told],
                 software=software,
                 fingerprints={"step": Fingerprint(collectives={"all": sent})},
             )
@@ -183,6 +187,48 @@ def test_a_loop_that_was_not_timed_is_named_with_those_that_were(
 ) -> None:
     with pytest.raises(Misuse, match=r"of='train': local@ws1 timed no such loop; wanted one of step"):
         Scaling(made_up[0])(body, params={"batch": 50}, of="train")
+
+
+def test_samples_that_do_not_follow_the_batch_are_refused(
+    made_up: tuple[Distbench, list[CaseResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a body takes a batch of its own: under strong scaling each worker does the work of all."""
+    monkeypatch.setattr(Timed, "samples", {2: 100, 4: 100})
+    told = (
+        r"do not follow params\['batch'\]: a sample of it is 1 in local@ws1, workers@ws1; 2 in workers@ws2, apart@ws2; "
+        r"4 in workers@ws4, apart@ws4\. Next: take the batch of a worker from rank.params"
+    )
+    with pytest.raises(Misuse, match=told):
+        Scaling(made_up[0])(body, mode="strong", params={"batch": 100})
+    assert values(made_up[1]) == {}
+
+
+def test_a_tolerance_of_nothing_is_refused_with_what_there_is(made_up: tuple[Distbench, list[CaseResult]]) -> None:
+    message = (
+        r"tolerance\['scaling_eficiency'\]: nothing of that name has one; wanted one of computing_share, "
+        "scaling_efficiency, step"
+    )
+    with pytest.raises(Misuse, match=message):
+        Scaling(made_up[0])(body, params={"batch": 50}, tolerance={"scaling_eficiency": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("given", "efficiency", "share"),
+    [({"step": 0.4, "scaling_efficiency": 0.2}, 0.2, None), (0.3, 0.3, 0.3), (None, None, None)],
+)
+def test_a_tolerance_is_of_what_it_names_or_of_all(
+    made_up: tuple[Distbench, list[CaseResult]],
+    monkeypatch: pytest.MonkeyPatch,
+    given: Any,
+    efficiency: float | None,
+    share: float | None,
+) -> None:
+    distbench, _ = made_up
+    taken: dict[str, object] = {}
+    monkeypatch.setattr(distbench, "judge", lambda name, *_, tolerance, **__: taken.update({name: tolerance}))
+    Scaling(distbench)(body, params={"batch": 50}, world_size=2, tolerance=given)
+
+    assert taken == {"scaling_efficiency": efficiency, "computing_share": share}
 
 
 def described(plan: LaunchPlan) -> Mapping[str, Any]:

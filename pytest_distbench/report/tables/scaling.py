@@ -18,8 +18,8 @@ from pytest_distbench.records.rate import (
     RATE_JITTER,
     RATE_OF,
     RATE_RANKS_PER_NODE,
-    RATE_SAMPLES,
     RATE_UNCERTAINTY,
+    SAMPLES,
 )
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -36,13 +36,14 @@ _OF_THE_SIZE = ("batch", "communication")
 class _Sized:
     """One training on so many workers: medians over its launches; times in seconds, rates per second.
 
-    Busy: the share of a step under the profiler in which collectives were under way, where there is a trace.
+    Samples are of all workers in a step. Busy: the share of a step under the profiler in which collectives were under
+    way, where there is a trace.
     """
 
     result: CaseResult
     workers: int
     communicates: bool
-    samples: int
+    samples: float
     ranks_per_node: int | None
     step_s: float
     rate: float
@@ -53,7 +54,7 @@ class _Sized:
     @property
     def work_rate(self) -> float:
         """Samples per second of all workers at the speed of the step that is judged."""
-        return self.workers * self.samples / self.step_s
+        return self.samples / self.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +161,14 @@ def _sized(result: CaseResult) -> _Sized | None:
     facts = rates[0].facts
     loop = str(facts[RATE_OF])
     step = _median(launches, loop)
-    rate = _median(launches, RATE)
-    if not step or rate is None:
+    rate, samples = _median(launches, RATE), _median(launches, SAMPLES)
+    if not step or not samples or rate is None:
         return None
     return _Sized(
         result=result,
         workers=result.case.world_size,
         communicates=facts[RATE_COMMUNICATION] == COMMUNICATION[0],
-        samples=int(facts[RATE_SAMPLES]),
+        samples=samples,
         ranks_per_node=int(facts[RATE_RANKS_PER_NODE]) if RATE_RANKS_PER_NODE in facts else None,
         step_s=step,
         rate=rate,
@@ -246,11 +247,11 @@ SCALING: TableKind[ScalingRow] = TableKind(
         Column("speedup", float, "Speedup Ratio", lambda row: number(row.speedup, ".2f")),
         Column("scaling_efficiency", float, "Scaling efficiency", lambda row: number(row.efficiency, ".0%")),
         Column("gain_per_doubling", float, "gain per doubling", lambda row: number(row.gain, ".2f")),
-        Column("samples", int, "samples a worker", lambda row: row.sized.samples),
+        Column("samples_per_step", int, "samples a step", lambda row: round(row.sized.samples)),
         Column("step_s", float, "step", lambda row: seconds(row.sized.step_s)),
         Column("note", str, "note", lambda row: row.note),
         Column("baseline", float, "baseline", lambda row: number(_baseline(row), ".0%")),
         Column("verdict", str, "verdict", lambda row: row.verdict.kind if row.verdict is not None else ""),
     ],
-    needs="a test that uses the fixture scaling",
+    needs="a test that uses the fixture scaling, and whose body calls record_rate(rank, samples=...)",
 )

@@ -17,9 +17,10 @@ def sized(
     workers: int, *steps_s: float, communication: str = "on", batch: int = 64, call: str = "", **params: object
 ) -> CaseResult:
     def measured(step_s: float) -> list[Measurement]:
-        facts = {"loop": "step", "samples": batch, "communication": communication}
+        facts = {"loop": "step", "communication": communication}
         rate = workers * batch / step_s
         return [
+            Measurement(name="samples_per_step", unit="", better="exact", value=workers * batch),
             Measurement(name="step", unit="s", better="lower", value=step_s),
             Measurement(name="samples_per_second", unit="samples/s", better="info", value=rate, facts=facts),
             Measurement(name="samples_per_second_uncertainty", unit="samples/s", better="info", value=0.5),
