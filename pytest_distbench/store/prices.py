@@ -17,12 +17,20 @@ _CURRENCY = Wanted(
     lambda value: value if isinstance(value, str) and re.fullmatch(r"[A-Z]{3}", value) else None,
 )
 _DATE = Wanted(
-    "the day on which the prices were read, such as 2020-10-05, without quotes",
-    lambda value: value if type(value) is datetime.date else None,  # a time of day is a date, too, to isinstance
+    "the day on which the prices were read, such as 2020-10-05, without quotes, and no later one than today",
+    lambda value: value if type(value) is datetime.date and value <= _tomorrow() else None,  # no datetime, which is one
 )
+
+
+def _tomorrow() -> datetime.date:
+    """It is today already where the day begins earlier than here."""
+    return datetime.datetime.now(tz=datetime.UTC).date() + datetime.timedelta(days=1)
+
+
 _UNIT = one_of(["hour"])
 _PRICE = number(least=0)
 _RANKS = whole(1)
+_NO_ACCELERATOR: Wanted[str] = Wanted("nothing, as there is no table [accelerator.NAME]", lambda _: None)
 
 
 def _platforms(value: object) -> list[str] | None:
@@ -63,7 +71,7 @@ def _machine(name: str, table: TomlTable, accelerators: dict[str, dict[Term, flo
     per_hour = _prices(table, ends=False)
     ranks = table.take("ranks_per_node", _RANKS)
     platforms = table.take_if("platforms", _PLATFORMS) or ["*"]
-    accelerator = table.take_if("accelerator", one_of(accelerators))
+    accelerator = table.take_if("accelerator", one_of(accelerators) if accelerators else _NO_ACCELERATOR)
     each = table.take_if("accelerators_per_node", _RANKS)
     table.end()
     if (accelerator is None) != (each is None):

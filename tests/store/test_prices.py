@@ -71,8 +71,9 @@ def test_a_list_has_its_day_and_a_node_costs_what_it_holds(tmp_path: Path) -> No
         ('currency = "USD"\n', "", "currency: wanted a currency in three capital letters, such as USD; found nothing"),
         ('"USD"', '"dollars"', "currency: wanted a currency in three capital letters, such as USD; found 'dollars'"),
         ("date = 2020-10-05\n", "", "date: wanted the day on which the prices were read"),
-        ("2020-10-05", '"2020-10-05"', "such as 2020-10-05, without quotes; found '2020-10-05'"),
-        ("2020-10-05", "2020-10-05T10:00:00", "without quotes; found datetime.datetime(2020"),
+        ("2020-10-05", '"2020-10-05"', "no later one than today; found '2020-10-05'"),
+        ("2020-10-05", "2020-10-05T10:00:00", "no later one than today; found datetime.datetime(2020"),
+        ("2020-10-05", "2999-01-01", "no later one than today; found datetime.date(2999"),
         ('per = "hour"', 'per = "month"', "per: wanted one of hour; found 'month'"),
         ('per = "hour"\n', "", "per: wanted one of hour; found nothing"),
         ('source = "cloud.google.com/compute/all-pricing, Iowa"\n', "", "source: wanted printable text, not empty"),
@@ -107,3 +108,10 @@ def test_a_list_without_machines_prices_nothing(tmp_path: Path) -> None:
         StoredFileError, match=re.escape("machine: wanted at least one table [machine.NAME]; found none")
     ):
         read_prices(written(tmp_path, LIST.partition("[machine")[0]))
+
+
+def test_an_accelerator_without_a_table_of_any_is_told_so(tmp_path: Path) -> None:
+    told = "accelerator: wanted nothing, as there is no table [accelerator.NAME]; found 'T4'"
+    bare = re.sub(r"\[accelerator.T4\].*?\[machine", "[machine", LIST, flags=re.DOTALL)
+    with pytest.raises(StoredFileError, match=re.escape(told)):
+        read_prices(written(tmp_path, bare))

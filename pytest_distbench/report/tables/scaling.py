@@ -94,10 +94,10 @@ class ScalingRow:
         return None if self.apart is None else max(0.0, 1 - self.apart.step_s / self.sized.step_s)
 
     @property
-    def ratio(self) -> str:
+    def ratio(self) -> str | None:
         """Computation to communication, as report 003 has it: ``10 : 3``."""
         if self.exposed is None or self.exposed >= 1:
-            return "-"
+            return None
         return f"10 : {10 * self.exposed / (1 - self.exposed):.1f}"
 
     @property
@@ -232,7 +232,10 @@ SCALING: TableKind[ScalingRow] = TableKind(
         Column("layout", str, "nodes x ranks", _layout),
         Column("backend", str, "Network", lambda row: row.sized.result.case.conditions.backend),
         Column(
-            "computation_to_communication", str, "computation/communication", lambda row: Cell(row.ratio, row.ratio)
+            "computation_to_communication",
+            str,
+            "computation/communication",
+            lambda row: Cell(row.ratio, row.ratio or "-"),
         ),
         Column("communication", float, "communication", lambda row: number(row.exposed, ".1%")),
         Column(
