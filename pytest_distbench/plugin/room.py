@@ -12,8 +12,19 @@ from pytest_distbench.records.work import Work
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.settings import Settings
 
+MOST_RANKS_PER_CORE = 32
+
 LEAST_CPUS = 0.01
 """The least of docker's ``--cpus``."""
+
+
+def most_ranks(launcher: str) -> tuple[int, str]:
+    """How many ranks a launch on this host may have, and why no more."""
+    cores, starts = hardware.cores(), LAUNCHERS[launcher].most_ranks
+    most = MOST_RANKS_PER_CORE * cores
+    if starts is not None and starts < most:
+        return starts, f"the launcher {launcher} starts no more"
+    return most, f"{MOST_RANKS_PER_CORE} a core, of {cores}"
 
 
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
@@ -37,6 +48,9 @@ def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, 
     if not oversubscribed or settings.gpu:
         there_are = f"{settings.largest} given" if what == "ranks" else f"{settings.largest} ranks given"
         pytest.skip(f"not run: needs {wanted} {what}, {there_are}")
+    most, why = most_ranks(settings.launcher)
+    if wanted > most:
+        given.refuse(f"{wanted} {what}; at most {most} can run here ({why})")
     return hardware.cores() if wanted > hardware.cores() else None
 
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_RANKS_PER_CORE = 32
 """More ranks than this on one CPU core is a typing error, not a test."""
 
 _MOST_DIGITS = 9
@@ -62,7 +61,8 @@ def read_settings(config: pytest.Config) -> Settings:
     from pytest_distbench.run.settings import Settings
 
     gpu = bool(_option(config, "gpu") or _option(config, "short_gpu") or config.getini("distbench_gpu"))
-    hosts = LAUNCHERS[_launcher(config)].hosts
+    launcher = _launcher(config)
+    hosts = LAUNCHERS[launcher].hosts
     found = gpus.read_gpus(os.environ) if gpu and hosts != "many" else gpus.Gpus()
     shares_gpu = bool(_option(config, "share_gpu"))
     if shares_gpu and not gpu:
@@ -81,7 +81,10 @@ def read_settings(config: pytest.Config) -> Settings:
     backends = _backends(config, gpu=gpu)
     fake_rank = _fake_rank(config, backends, gpu=gpu)
     is_here = hosts == "one" and fake_rank is None
-    sizes = _world_sizes(sizes_text, gpu=gpu and hosts != "many", gpus=found, shares_gpu=shares_gpu, is_here=is_here)
+    has_gpus_here = gpu and hosts != "many"
+    sizes = _world_sizes(
+        sizes_text, launcher=launcher, gpu=has_gpus_here, gpus=found, shares_gpu=shares_gpu, is_here=is_here
+    )
     _check_text(config.rootpath)
     launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
     given_launches, given_most = bool(_text(config, "launches")), bool(_text(config, "max_launches"))
@@ -497,8 +500,10 @@ def parse_world_sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _world_sizes(text: str, *, gpu: bool, gpus: Gpus, shares_gpu: bool, is_here: bool) -> tuple[int, ...]:
-    from pytest_distbench.machine import hardware
+def _world_sizes(
+    text: str, *, launcher: str, gpu: bool, gpus: Gpus, shares_gpu: bool, is_here: bool
+) -> tuple[int, ...]:
+    from pytest_distbench.plugin.room import most_ranks  # late: a plain pytest run must not pay for it
 
     visible, found = len(gpus.visible), _what_was_found(gpus)
     if gpu and not visible:
@@ -509,12 +514,9 @@ def _world_sizes(text: str, *, gpu: bool, gpus: Gpus, shares_gpu: bool, is_here:
             f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {found}. "
             f"Ask for at most {visible}, or add --distbench-share-gpu to test without measuring"
         )
-    most = MOST_RANKS_PER_CORE * hardware.cores()
+    most, why = most_ranks(launcher)
     if is_here and not gpu and sizes[-1] > most:
-        raise ConfigurationError(
-            f"--world-size {text}: {sizes[-1]} ranks on {hardware.cores()} CPU cores; at most {most} "
-            f"({MOST_RANKS_PER_CORE} a core) can run here"
-        )
+        raise ConfigurationError(f"--world-size {text}: at most {most} ranks can run here ({why})")
     return sizes
 
 

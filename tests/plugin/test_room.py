@@ -19,6 +19,21 @@ TEST = """
             body, world_size={ranks}, params={{"stand_in": {{"step": [0.02, 0.0201], "count!exact": 7}}}}{more}
         )
 """
+OTHER_LAUNCHER = """
+    from dataclasses import replace
+
+    import pytest
+
+    from pytest_distbench.launch.starters.table import LAUNCHERS
+
+    pytest_plugins = ["pytest_distbench.testing"]
+
+    def pytest_collection_finish(session):
+        patch = pytest.MonkeyPatch()
+        session.config.add_cleanup(patch.undo)
+        patch.setitem(LAUNCHERS, "stand-in", replace(LAUNCHERS["stand-in"], {change}))
+"""
+"""The made-up launcher with something else in its row."""
 
 
 def test_more_ranks_than_given_are_not_run(project: Project) -> None:
@@ -38,6 +53,29 @@ def test_where_the_test_asks_for_it_they_are_run_and_no_clock_becomes_a_baseline
 
     assert list(entry["metrics"]) == ["count"]
     assert entry["conditions"]["around"] == {"oversubscribed": "2-cores"}
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "told"),
+    [
+        (2, 65, "65 ranks; at most 64 can run here (32 a core, of 2)"),
+        (
+            8,
+            126,
+            "126 ranks; at most 125 can run here (the launcher stand-in starts no more)",
+        ),
+    ],
+)
+def test_there_is_an_end_to_oversubscription(
+    project: Project, monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, told: str
+) -> None:
+    made = project(TEST.format(ranks=ranks, more=", oversubscribed=True"))
+    made.makeconftest(OTHER_LAUNCHER.format(change="most_ranks=125"))
+    monkeypatch.setattr("pytest_distbench.machine.hardware.cores", lambda: cores)
+    result = run(made)
+    result.assert_outcomes(failed=1)
+
+    assert told in result.stdout.str()
 
 
 def test_with_gpus_each_rank_has_its_own_whatever_the_test_says(project: Project, gpus: Callable[[int], None]) -> None:
@@ -82,18 +120,7 @@ def test_without_clocks_a_quota_is_no_use(project: Project) -> None:
 
 def test_ranks_of_other_hosts_have_no_quota(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     made = project(TEST.format(ranks=2, more=", cpus=0.3"))
-    made.makeconftest(
-        """
-        from dataclasses import replace
-
-        from pytest_distbench.launch.starters.table import LAUNCHERS
-
-        pytest_plugins = ["pytest_distbench.testing"]
-
-        def pytest_collection_finish():
-            LAUNCHERS["stand-in"] = replace(LAUNCHERS["stand-in"], hosts="many")
-        """
-    )
+    made.makeconftest(OTHER_LAUNCHER.format(change='hosts="many"'))
     result = run(made, "-rs")
 
     result.assert_outcomes(skipped=1)

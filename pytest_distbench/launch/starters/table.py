@@ -65,12 +65,14 @@ class LauncherKind(Hosting):
     Attributes:
         help: a few words for the option's help.
         make: makes it; imports what it needs.
+        most_ranks: that it starts in one launch; None: as many as the machine bears.
         holds_two: two groups may be open at once, which a comparison in turns needs, under another Python too.
         variables: set in the environment of all launches of the run unless the user has.
     """
 
     help: str
     make: Callable[[LauncherSetup], Launcher]
+    most_ranks: int | None = None
     holds_two: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -97,6 +99,7 @@ LAUNCHERS: dict[str, LauncherKind] = {
     "warm": LauncherKind(
         help="start ranks from a process that has torch loaded",
         make=_make_warm,
+        most_ranks=125,  # torch hands each rank two descriptors of every other, of which multiprocessing passes on 251
         holds_two=True,
         sets_threads=True,
         variables=LOOPBACK,
