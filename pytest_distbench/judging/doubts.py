@@ -12,7 +12,7 @@ from pytest_distbench.judging.comparable import version_changes
 from pytest_distbench.judging.stats import BLIND_LIMIT
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.verdict import TAIL, Verdict
 from pytest_distbench.units import format_change, is_duration, is_rate, is_size
 
 _LOWER = frozenset({"time", "latency", "duration", "delay", "stall", "loss", "error", "perplexity", "memory"})
@@ -76,6 +76,25 @@ def _why(verdict: Verdict, *, other_software: str) -> str:
     if kind.rule in ("steps", "floor", "same") and "seeds" not in verdict.facts:
         return f"one seed tells nothing under other software ({other_software})"
     return ""
+
+
+LONG_TAIL = 2.0
+"""So many times the launch's value, and the tail of the baseline."""
+
+CROWDED = 1.25
+"""Where other processes made a launch take so many times as long, its slow iterations are theirs."""
+
+
+def long_tails(result: CaseResult) -> list[tuple[Verdict, float, float]]:
+    """The clocks that passed, with slow iterations that the baseline has not: the fast side, which is judged, has none.
+
+    With each its tail, now and before, see :data:`~pytest_distbench.records.verdict.TAIL`.
+    """
+    if any((launch.crowding or 1.0) > CROWDED for launch in result.launches):
+        return []
+    passed = [v for v in result.verdicts if TAIL in v.companions and v.is_judged and not v.is_failure]
+    tails = [(verdict, *verdict.companions[TAIL]) for verdict in passed]
+    return [(verdict, now, then) for verdict, then, now in tails if now >= LONG_TAIL * max(1.0, then)]
 
 
 FEWEST_CASES = 4

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from support.results import PAIRED, result, verdict
 
-from pytest_distbench.judging.doubts import common_movement, out_of_reach, why_doubtful
+from pytest_distbench.judging.doubts import common_movement, long_tails, out_of_reach, why_doubtful
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
 
 
@@ -67,6 +68,26 @@ def test_a_rule_that_could_not_have_failed_is_found(
     found = out_of_reach(result(verdict("unchanged", **changes), environment=environment))
 
     assert [text for _, text in found] == ([why] if why else [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "tail", "crowding", "is_told"),
+    [
+        ("unchanged", (1.1, 2.3), None, True),
+        ("unseen", (1.1, 2.3), 1.0, True),
+        ("unchanged", (1.1, 1.9), None, False),  # a little longer
+        ("unchanged", (2.0, 3.9), None, False),  # as it was
+        ("unchanged", (1.1, 2.3), 1.5, False),  # others were there
+        ("regressed", (1.1, 2.3), None, False),  # told already
+    ],
+)
+def test_slow_iterations_that_the_fast_side_does_not_have_are_found(
+    kind: str, tail: tuple[float, float], crowding: float | None, *, is_told: bool
+) -> None:
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, crowding=crowding)
+    found = long_tails(result(verdict(kind, companions={"tail": tail}), launches=[launch]))
+
+    assert [(now, then) for _, now, then in found] == ([tail[::-1]] if is_told else [])
 
 
 def test_what_is_red_was_not_out_of_reach() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pytest_distbench.judging.doubts import common_movement, out_of_reach
+from pytest_distbench.judging.doubts import common_movement, long_tails, out_of_reach
 from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.layout import Line
@@ -23,6 +23,7 @@ def doubt_lines(results: Sequence[CaseResult]) -> list[Line]:
     return [
         *_movement(results),
         *_too_good(results),
+        *_long_tails(results),
         *_out_of_reach(results),
         *_tolerances_out_of_sight(results),
         *_unconfirmed(results),
@@ -99,6 +100,20 @@ def _movement(results: Sequence[CaseResult]) -> list[Line]:
         "REF compares on the spot"
     )
     return [Line(line)]
+
+
+def _long_tails(results: Sequence[CaseResult]) -> list[Line]:
+    """Iterations that became slow, and that no verdict contains; one line, of the longest."""
+    found = [(now, then, f"{r.case.title} {metric_text(v)}") for r in results for v, now, then in long_tails(r)]
+    if not found:
+        return []
+    now, then, metric = max(found)
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    line = (
+        f"? {metric}{more}: some iterations take {now:.1f} times as long as what is judged, the fast side ({then:.1f} "
+        'times in the baseline); mode="batch" of rank.timed judges the mean of twenty'
+    )
+    return [Line(line, "doubt")]
 
 
 def _out_of_reach(results: Sequence[CaseResult]) -> list[Line]:

@@ -30,6 +30,18 @@ def test_metrics_that_could_not_have_failed_are_one_line_for_each_reason() -> No
     assert why == "no slowdown below +210.0 % would have been red"
 
 
+def test_slow_iterations_among_fast_ones_are_one_line_with_the_longest() -> None:
+    long, longer = (result(verdict("unchanged", companions={"tail": (1.1, now)})) for now in (2.5, 4.25))
+
+    [line] = doubt_lines([long, longer])
+
+    assert line.severity == "doubt"
+    assert line.text.startswith(
+        "? test_a[ws2] step and 1 more: some iterations take 4.2 times as long as what is judged, the fast side (1.1 "
+        "times in the baseline); "
+    )
+
+
 def test_an_improvement_that_is_too_good_is_asked_about() -> None:
     [line] = doubt_lines([result(verdict("improved", ratio=0.001)), result(verdict("improved", ratio=0.5))])
 
