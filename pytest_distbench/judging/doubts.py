@@ -79,10 +79,7 @@ def _why(verdict: Verdict, *, other_software: str) -> str:
 
 
 LONG_TAIL = 2.0
-"""So many times the launch's value, and the tail of the baseline."""
-
-CROWDED = 1.25
-"""Where other processes made a launch take so many times as long, its slow iterations are theirs."""
+"""So many times the launch's value, and the tail of the baseline, and what other processes made of it."""
 
 
 def long_tails(result: CaseResult) -> list[tuple[Verdict, float, float]]:
@@ -90,11 +87,10 @@ def long_tails(result: CaseResult) -> list[tuple[Verdict, float, float]]:
 
     With each its tail, now and before, see :data:`~pytest_distbench.records.verdict.TAIL`.
     """
-    if any((launch.crowding or 1.0) > CROWDED for launch in result.launches):
-        return []
+    crowding = max(launch.crowding or 1.0 for launch in result.launches)
     passed = [v for v in result.verdicts if TAIL in v.companions and v.is_judged and not v.is_failure]
     tails = [(verdict, *verdict.companions[TAIL]) for verdict in passed]
-    return [(verdict, now, then) for verdict, then, now in tails if now >= LONG_TAIL * max(1.0, then)]
+    return [(verdict, now, then) for verdict, then, now in tails if now >= LONG_TAIL * max(1.0, then) * crowding]
 
 
 FEWEST_CASES = 4

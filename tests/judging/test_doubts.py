@@ -77,7 +77,8 @@ def test_a_rule_that_could_not_have_failed_is_found(
         ("unseen", (1.1, 2.3), 1.0, True),
         ("unchanged", (1.1, 1.9), None, False),  # a little longer
         ("unchanged", (2.0, 3.9), None, False),  # as it was
-        ("unchanged", (1.1, 2.3), 1.5, False),  # others were there
+        ("unchanged", (1.1, 2.3), 1.5, False),  # others made it so long
+        ("unchanged", (1.1, 3.4), 1.5, True),  # not all of it
         ("regressed", (1.1, 2.3), None, False),  # told already
     ],
 )
