@@ -66,11 +66,13 @@ def is_clean(project: Path) -> bool:
     return git(project, "worktree", "list").count("\n") == 1 and not git(project, "status", "--porcelain", "baselines")
 
 
-def test_slower_code_is_red_with_the_paired_figure_and_both_commits(project: Path, run_inside: RunInside) -> None:
+def test_slower_code_is_red_with_the_paired_figure_both_commits_and_a_trace_of_both(
+    project: Path, run_inside: RunInside
+) -> None:
     recorded = git(project, "rev-parse", "--short=10", "HEAD").strip()
     write(project, 0.04)
     here = commit(project, "slower")
-    result = run_inside("--distbench-json=run.json")
+    result = run_inside("--distbench-json=run.json", "--distbench-trace")
     result.assert_outcomes(failed=1)
 
     result.stdout.fnmatch_lines([
@@ -81,6 +83,8 @@ def test_slower_code_is_red_with_the_paired_figure_and_both_commits(project: Pat
     ])  # fmt: skip
     [found] = json.loads((project / "run.json").read_text())["results"]
     assert (found["outcome"], len(found["confirmation"]["controls"])) == ("failed", 3)
+    assert len(found["trace"]["sides"]) == 2
+    assert Path(found["trace"]["path"]).stat().st_size > 0
     assert is_clean(project)
 
 
