@@ -10,13 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_distbench.commands import bisect, calibrate, entries, fitness, review, runs, transfer
+from pytest_distbench.commands import bisect, calibrate, entries, fitness, history, review, runs, transfer
 from pytest_distbench.commands.contract import NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.installation import __version__
 from pytest_distbench.report.texts.escape import escape
 
-_COMMANDS = frozenset({"doctor", "calibrate", "bisect", "baseline", "compare", "report"})
+_COMMANDS = frozenset({"doctor", "calibrate", "bisect", "baseline", "compare", "report", "history"})
 EXIT_NEGATIVE = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -96,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     review.add(commands.add_parser)
     transfer.add(commands.add_parser)
     runs.add(groups.add_parser)
+    history.add(groups.add_parser)
     return parser
 
 

@@ -39,8 +39,37 @@ class FolderVersion:
         return BASELINE_FILES.read_bytes(self._folder / path)
 
 
+class GitObjects:
+    """The contents of a repository, by their names in git. One ``git cat-file`` serves all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def read(self, name: str, path: str) -> bytes:
+        """The content; the path is for the error."""
+        if self._process is None:
+            command = git.command(self._folder, "cat-file", "--batch")
+            self._process = subprocess.Popen(
+                command, env=git.variables(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{name}\n".encode())
+        self._process.stdin.flush()
+        facts = self._process.stdout.readline().split()
+        if len(facts) != 3:  # a partial clone that cannot fetch it
+            raise DistbenchError(f"git has no content for {path} ({facts!r}): fetch the revision whole")
+        return self._process.stdout.read(int(facts[2]) + 1)[:-1]
+
+    def close(self) -> None:
+        """End git."""
+        if self._process is not None:
+            self._process.communicate()
+
+
 class RevisionVersion:
-    """The store as it was at a git revision. One ``git cat-file`` serves all files."""
+    """The store as it was at a git revision."""
 
     def __init__(self, folder: Path, revision: str) -> None:
         self._folder = folder
@@ -55,30 +84,17 @@ class RevisionVersion:
         listing = self._git("ls-tree", "-r", "-z", "--full-tree", tree) if tree else ""
         rows = [row.partition("\t") for row in (listing or "").split("\0") if row]
         self._objects = {path: facts.split()[2] for facts, _, path in rows if path.endswith(".json")}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._contents = GitObjects(folder)
 
     def paths(self) -> set[str]:
         return set(self._objects)
 
     def read(self, path: str) -> bytes:
-        if self._process is None:
-            command = git.command(self._folder, "cat-file", "--batch")
-            self._process = subprocess.Popen(
-                command, env=git.variables(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{self._objects[path]}\n".encode())
-        self._process.stdin.flush()
-        facts = self._process.stdout.readline().split()
-        if len(facts) != 3:  # a partial clone that cannot fetch it
-            raise DistbenchError(f"git has no content for {path} ({facts!r}): fetch the revision whole")
-        return self._process.stdout.read(int(facts[2]) + 1)[:-1]
+        return self._contents.read(self._objects[path], path)
 
     def close(self) -> None:
         """End git."""
-        if self._process is not None:
-            self._process.communicate()
+        self._contents.close()
 
     def _git(self, *arguments: str) -> str | None:
         """Its output; None where git says no."""

@@ -55,11 +55,19 @@ def _write_markdown(section: Section, out: BinaryIO) -> None:
             text.writelines(["\n", *(f"{escape_markdown(line)}<br>\n" for line in section.footer)])
 
 
+TABLE_FORMATS: dict[str, Callable[[Section, BinaryIO], None]] = {
+    "text": _write_text,
+    "markdown": _write_markdown,
+    "csv": lambda section, out: write_csv(section.table, out, show=escape_cell),
+    "parquet": lambda section, out: write_parquet(section.table, out),
+}
+"""Those of a table, whether it is of a run or of many."""
+
+BINARY = ("parquet",)
+"""Those of them that are no text."""
+
 FORMATS: dict[str, Format] = {
-    "text": Format(write=_of_table(_write_text)),
-    "markdown": Format(write=_of_table(_write_markdown)),
-    "csv": Format(write=_of_table(lambda section, out: write_csv(section.table, out, show=escape_cell))),
-    "parquet": Format(write=_of_table(lambda section, out: write_parquet(section.table, out)), is_text=False),
+    **{name: Format(write=_of_table(write), is_text=name not in BINARY) for name, write in TABLE_FORMATS.items()},
     "nccl-tests-json": Format(write=lambda record, _sections, out: write_nccl_json(record, out), is_whole=True),
     "trace": Format(
         write=lambda record, _sections, out: write_trace(record, out),

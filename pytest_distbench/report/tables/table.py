@@ -122,13 +122,17 @@ class TableKind(Generic[Row]):
     def section(self, results: Sequence[CaseResult], given: Mapping[str, object] = MappingProxyType({})) -> Section:
         """The table of these cases, and of what it takes of that which is given."""
         rows = self.rows(results, **{name: given[name] for name in self.takes if name in given})
-        columns = [*self.columns, *self.further(rows)]
-        return Section(
-            columns={column.name: column.type for column in columns},
-            headings=[column.heading(rows) if callable(column.heading) else column.heading for column in columns],
-            rows=[[column.make_cell(row) for column in columns] for row in rows],
-            footer=self.footer(rows),
-        )
+        return section_of_rows(rows, [*self.columns, *self.further(rows)], footer=self.footer(rows))
+
+
+def section_of_rows(rows: Sequence[Row], columns: Sequence[Column[Row]], *, footer: Sequence[str] = ()) -> Section:
+    """The table that these rows make."""
+    return Section(
+        columns={column.name: column.type for column in columns},
+        headings=[column.heading(rows) if callable(column.heading) else column.heading for column in columns],
+        rows=[[column.make_cell(row) for column in columns] for row in rows],
+        footer=footer,
+    )
 
 
 def number(value: float | None, spec: str, *, unit: str = "", nothing: str = "-") -> Cell:

@@ -1,0 +1,130 @@
+"""``distbench history``: how metrics went over many runs, and where their levels changed. It never fails a build."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_distbench.commands.contract import Adder
+from pytest_distbench.errors import ConfigurationError, DistbenchError
+from pytest_distbench.judging.change_points import LEAST_RUNS, change_points
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.trend import History, Trend
+from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
+from pytest_distbench.report.tables.trends import TrendRow, points_section, trends_section
+from pytest_distbench.report.texts.layout import layout
+from pytest_distbench.store.baseline_log import baseline_history
+from pytest_distbench.store.files import replace_file
+from pytest_distbench.store.run_index import read_history
+
+USUAL_LAST = 500
+MOST_LAST = 10_000
+MOST_COMMANDS = 5
+"""That find the commits: the largest changes for the worse come first."""
+
+
+def add(add_parser: Adder) -> None:
+    """Add the command."""
+    parser = add_parser("history", help="how metrics went over many runs, and where their levels changed")
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        type=Path,
+        help="holds run records, written by pytest --distbench-json; with --baselines a store in a git repository",
+    )
+    parser.add_argument(
+        "--baselines", action="store_true", help="take the recordings in the log of git, a point for each commit"
+    )
+    parser.add_argument(
+        "-k",
+        dest="parts",
+        metavar="PART",
+        action="append",
+        default=[],
+        help="only tests and metrics with this in their name; several choose what any of them names",
+    )
+    parser.add_argument(
+        "--last",
+        metavar="N",
+        type=_number,
+        default=USUAL_LAST,
+        help=f"the last runs, or commits (default: {USUAL_LAST}, at most {MOST_LAST})",
+    )
+    parser.add_argument("--all", action="store_true", help="what did not change, and what is not judged, too")
+    parser.add_argument("--points", action="store_true", help="the value of each metric in each run, a row for each")
+    parser.add_argument("--format", choices=[*TABLE_FORMATS], default="text", help="of the table (default: text)")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    parser.set_defaults(command=_history)
+
+
+def _history(options: argparse.Namespace) -> Iterator[str]:
+    read = baseline_history if options.baselines else read_history
+    history = read(options.folder, last=options.last)
+    if not history.records:
+        raise DistbenchError("; ".join([f"{options.folder} holds no run record", *history.problems[:1]]))
+    chosen = [trend for trend in history.trends if _is_chosen(trend, options)]
+    if options.output is None and options.format in BINARY:
+        raise ConfigurationError(f"history --format {options.format} is no text: give -o FILE")
+    rows = [] if options.points else [row for trend in chosen for row in _rows(trend, options)]
+    section = points_section(chosen) if options.points else trends_section(rows)
+    write = TABLE_FORMATS[options.format]
+    if options.output is not None:
+        with replace_file(options.output, next_step="Give -o a writable place") as out:
+            write(section, out)
+        yield f"{len(section.rows)} row{'s' * (len(section.rows) != 1)} written to {options.output}"
+    elif options.points or options.format != "text":
+        write(section, sys.stdout.buffer)
+    else:
+        yield from _told(history, chosen, rows, options)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_LAST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MOST_LAST}")
+    return int(text)
+
+
+def _moved(row: TrendRow) -> float:
+    """By how much, whatever the direction."""
+    return abs(math.log(row.ratio)) if row.ratio is not None and row.ratio > 0 else 0.0
+
+
+def _is_chosen(trend: Trend, options: argparse.Namespace) -> bool:
+    names = (trend.nodeid, trend.test, trend.case, trend.title, trend.metric)
+    is_named = not options.parts or any(part in name for part in options.parts for name in names)
+    return is_named and (options.all or METRIC_KINDS[trend.better].is_judged)
+
+
+def _rows(trend: Trend, options: argparse.Namespace) -> list[TrendRow]:
+    """One for each change; the recordings of a baseline are changes themselves, and one row."""
+    if options.baselines:
+        return [TrendRow(trend=trend, change=None)] if options.all or len(trend.points) > 1 else []
+    changes = change_points([point.value for point in trend.points])
+    if not changes and options.all:
+        return [TrendRow(trend=trend, change=None)]
+    return [TrendRow(trend=trend, change=change) for change in changes]
+
+
+def _told(history: History, chosen: list[Trend], rows: list[TrendRow], options: argparse.Namespace) -> Iterator[str]:
+    what = "commit" if options.baselines else "run"
+    span = f"{history.first[:10]} to {history.last[:10]}"
+    changed = len({id(row.trend) for row in rows if options.baselines or row.change is not None})
+    counted = f"{len(chosen)} metric{'s' * (len(chosen) != 1)}, {changed} changed"
+    yield f"{history.records} {what}{'s' * (history.records != 1)}, {span}: {counted}"
+    if history.problems:
+        more = f" and {len(history.problems) - 1} more" if len(history.problems) > 1 else ""
+        yield f"not read{more}: {history.problems[0]}"
+    if rows:
+        section = trends_section(rows)
+        yield ""
+        yield from layout(section.header, section.texts, left=2)
+    worst = sorted((row for row in rows if row.bisect), key=lambda row: (not row.is_worse, -_moved(row)))
+    if worst:
+        yield ""
+        yield "find the commit:"
+        yield from (f"  {row.bisect}" for row in worst[:MOST_COMMANDS])
+    if not options.baselines and history.records < 2 * LEAST_RUNS:
+        yield f"a change needs {LEAST_RUNS} runs before it and {LEAST_RUNS} after it"

@@ -1,0 +1,128 @@
+"""The table of a history: each metric's way over many runs, and where its level changed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.judging.change_points import LEAST_RUNS, ChangePoint
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.trend import Point, Trend
+from pytest_distbench.report.tables.table import Cell, Column, Section, section_of_rows
+from pytest_distbench.units import format_change, format_quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrendRow:
+    """A metric, and a change of its level; None: it has none."""
+
+    trend: Trend
+    change: ChangePoint | None
+
+    @property
+    def first(self) -> float:
+        """The level before the change; without one the median of the first runs."""
+        if self.change is not None:
+            return self.change.before
+        return statistics.median(point.value for point in self.trend.points[: self._few])
+
+    @property
+    def last(self) -> float:
+        """The level after the change; without one the median of the last runs."""
+        if self.change is not None:
+            return self.change.after
+        return statistics.median(point.value for point in self.trend.points[-self._few :])
+
+    @property
+    def _few(self) -> int:
+        return max(1, min(LEAST_RUNS, len(self.trend.points) // 2))
+
+    @property
+    def ratio(self) -> float | None:
+        """Last over first; None where the first is 0."""
+        return self.last / self.first if self.first else None
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the change is one towards worse."""
+        sign = METRIC_KINDS[self.trend.better].sign
+        return self.change is not None and sign * (self.change.after - self.change.before) > 0
+
+    @property
+    def commits(self) -> tuple[str, str]:
+        """The last commit on the old level, and the first on the new one; empty: unknown, or there is no change."""
+        if self.change is None:
+            return "", ""
+        points = self.trend.points
+        return points[self.change.index - 1].commit, points[self.change.index].commit
+
+    @property
+    def bisect(self) -> str:
+        """The command that finds the commit; empty where no commits are known, or there is none between them."""
+        good, bad = (commit.removesuffix("-dirty") for commit in self.commits)
+        if not good or not bad or good == bad:
+            return ""
+        return f"distbench bisect {good[:10]} {bad[:10]} --metric '{self.trend.metric}' -- '{self.trend.nodeid}'"
+
+
+def trends_section(rows: Sequence[TrendRow]) -> Section:
+    """The table of these rows."""
+    return section_of_rows(rows, _COLUMNS)
+
+
+def points_section(trends: Sequence[Trend]) -> Section:
+    """The table of all points of these trends: a row for each metric of each run."""
+    return section_of_rows([(trend, point) for trend in trends for point in trend.points], _POINT_COLUMNS)
+
+
+def _value(row: TrendRow, value: float) -> Cell:
+    return Cell(value, format_quantity(value, row.trend.unit))
+
+
+def _change(row: TrendRow) -> Cell:
+    return Cell(None if row.ratio is None else row.ratio - 1, "-" if row.ratio is None else format_change(row.ratio))
+
+
+def _kind(row: TrendRow) -> str:
+    if row.change is None:
+        return ""
+    return "worse" if row.is_worse else "better" if METRIC_KINDS[row.trend.better].sign else "changed"
+
+
+def _since(row: TrendRow) -> Cell:
+    at = "" if row.change is None else row.trend.points[row.change.index].at
+    return Cell(at or None, at[:10])
+
+
+def _commit(commit: str) -> Cell:
+    shown = commit.removesuffix("-dirty")[:10]
+    return Cell(commit or None, f"{shown}-dirty" if commit.endswith("-dirty") else shown)
+
+
+_COLUMNS: list[Column[TrendRow]] = [
+    Column("platform", str, None, lambda row: row.trend.platform),
+    Column("test", str, "test", lambda row: Cell(row.trend.nodeid, row.trend.title)),
+    Column("metric", str, "metric", lambda row: row.trend.metric),
+    Column("unit", str, None, lambda row: row.trend.unit),
+    Column("runs", int, "runs", lambda row: len(row.trend.points)),
+    Column("before", float, "before", lambda row: _value(row, row.first)),
+    Column("after", float, "after", lambda row: _value(row, row.last)),
+    Column("change", float, "change", _change),
+    Column("kind", str, "", _kind),
+    Column("since", str, "since", _since),
+    Column("last_before", str, "last before", lambda row: _commit(row.commits[0])),
+    Column("first_after", str, "first after", lambda row: _commit(row.commits[1])),
+]
+
+_OfTrend = tuple[Trend, Point]
+
+_POINT_COLUMNS: list[Column[_OfTrend]] = [
+    Column("platform", str, None, lambda row: row[0].platform),
+    Column("test", str, "test", lambda row: Cell(row[0].nodeid, row[0].title)),
+    Column("metric", str, "metric", lambda row: row[0].metric),
+    Column("unit", str, None, lambda row: row[0].unit),
+    Column("at", str, "at", lambda row: row[1].at),
+    Column("commit", str, "commit", lambda row: _commit(row[1].commit)),
+    Column("value", float, "value", lambda row: Cell(row[1].value, format_quantity(row[1].value, row[0].unit))),
+]

@@ -1,0 +1,106 @@
+"""distbench history: what many runs say together."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.repositories import git
+from support.results import result, run
+from support.stores import KEY, PLATFORM, TEST, entry
+
+from pytest_distbench.commands.cli import main
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.run_record import write_run_record
+
+AT = 25
+"""The first run after the change."""
+
+
+def write(folder: Path, runs: int, change: float = 1.0) -> None:
+    """Records of runs a day apart, each of a step of 20 ms, which changes at run 25, and of a rate that is shown."""
+    dice = random.Random(7)
+    for i in range(runs):
+        step = 0.02 * math.exp(0.02 * dice.gauss(0, 1)) * (change if i >= AT else 1)
+        measured = [
+            Measurement(name="step", unit="s", better="lower", value=step),
+            Measurement(name="rate", unit="1/s", better="info", value=1 / step),
+        ]
+        launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)
+        started = f"2026-{1 + i // 28:02}-{1 + i % 28:02}T00:00:00+00:00"
+        write_run_record(folder / f"{i}.json", run(result(launches=[launch]), started=started, commit=f"{i:02}" * 20))
+
+
+def history(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> Sequence[str]:
+    """What it prints; of an error that."""
+    assert main(["history", *map(str, arguments)]) == code
+    told = capsys.readouterr()
+    return (told.err if code else told.out).splitlines()
+
+
+def test_a_change_is_a_row_and_a_command_that_finds_its_commit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, 50, change=1.2)
+    head, _, header, row, *rest = history(capsys, tmp_path)
+
+    assert head == "50 runs, 2026-01-01 to 2026-02-22: 1 metric, 1 changed"
+    assert header.split()[:3] == ["test", "metric", "runs"]
+    assert row.split()[:3] == ["test_a[ws2]", "step", "50"]
+    assert row.split()[-4:] == ["worse", "2026-01-26", "2424242424", "2525252525"]
+    assert rest == [
+        "",
+        "find the commit:",
+        "  distbench bisect 2424242424 2525252525 --metric 'step' -- 'suites/test_a.py::test_a[ws2]'",
+    ]
+
+
+def test_runs_that_did_not_change_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, 50)
+
+    assert history(capsys, tmp_path) == ["50 runs, 2026-01-01 to 2026-02-22: 1 metric, 0 changed"]
+
+
+def test_all_shows_what_did_not_change_and_what_is_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, 6)
+    lines = history(capsys, tmp_path, "--all")
+
+    assert lines[0].endswith("2 metrics, 0 changed")
+    assert [line.split()[1] for line in lines[3:5]] == ["rate", "step"]
+    assert lines[-1] == "a change needs 5 runs before it and 5 after it"
+    assert len(history(capsys, tmp_path, "--all", "-k", "rat")) == len(lines) - 1
+
+
+def test_points_and_changes_are_tables_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, 50, change=1.2)
+    out = tmp_path / "out.parquet"
+    [told] = history(capsys, tmp_path, "--points", "--format", "parquet", "-o", out)
+    points = pd.read_parquet(out)
+    header, line = history(capsys, tmp_path, "--format", "csv")
+
+    assert told == f"50 rows written to {out}"
+    assert list(points["commit"])[:2] == ["00" * 20, "01" * 20]
+    assert points["value"].between(0.018, 0.028).all()
+    assert header.startswith("platform,test,metric,unit,runs,before,after,change,kind,since,last_before,first_after")
+    assert line.startswith("cpu-x,suites/test_a.py::test_a[ws2],step,s,50,0.02")
+
+
+def test_recordings_of_a_store_are_a_history_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    git(tmp_path, "init", "-q")
+    store = BaselineStore(tmp_path / "baselines", PLATFORM)
+    for value in (1.0, 2.0):
+        store.write(TEST, KEY, entry(value))
+        git(tmp_path, "add", "--all")
+        git(tmp_path, "commit", "-q", "-m", "more")
+    head, *_, row = history(capsys, store.folder, "--baselines")
+
+    assert head.startswith("2 commits, ")
+    assert row.split()[3:] == ["1", "s", "2", "s", "+100.0", "%"]

@@ -1,0 +1,75 @@
+"""Change points: what moved for good, and nothing else."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+
+import pytest
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.judging.change_points import LEAST_RUNS, change_points
+
+RUNS = 200
+
+
+def noise(seed: int, runs: int = RUNS, spread: float = 0.03) -> list[float]:
+    dice = random.Random(seed)
+    return [0.02 * math.exp(spread * dice.gauss(0, 1)) for _ in range(runs)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pure_noise_has_none(seed: int) -> None:
+    assert change_points(noise(seed)) == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("factor", [1.1, 0.9])
+def test_a_planted_change_is_found_within_two_runs(seed: int, factor: float) -> None:
+    at = 20 + 16 * seed
+    values = [value * factor if i >= at else value for i, value in enumerate(noise(seed))]
+    [found] = change_points(values)
+
+    assert abs(found.index - at) <= 2
+    assert found.ratio == pytest.approx(factor, abs=0.03)
+
+
+def test_every_level_has_its_own_change() -> None:
+    values = [value * (1.2 if 60 <= i < 120 else 1.0) for i, value in enumerate(noise(1))]
+
+    assert [change.index for change in change_points(values)] == pytest.approx([60, 120], abs=2)
+
+
+def test_runs_that_stand_out_alone_are_noise() -> None:
+    values = noise(2)
+    for i in (30, 90, 91, 150):
+        values[i] *= 5
+
+    assert change_points(values) == []
+
+
+def test_numbers_without_noise_change_where_they_change() -> None:
+    [found] = change_points([7.0] * 30 + [8.0] * LEAST_RUNS)
+
+    assert (found.index, found.before, found.after) == (30, 7.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [1.0] * (LEAST_RUNS - 1) + [2.0] * LEAST_RUNS,  # too few
+        [1.0] * 30 + [1.001] * 30,  # too small
+        [0.0] * 30 + [1.0] * 30,  # no logarithm
+        [3.0] * 60,
+    ],
+)
+def test_of_anything_else_nothing_is_said(values: list[float]) -> None:
+    assert change_points(values) == []
+
+
+def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'pytest-distbench\[history\]'"):
+        change_points(noise(1))
