@@ -10,13 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_distbench.commands import bisect, calibrate, entries, fitness, history, review, runs, transfer
+from pytest_distbench.commands import begin, bisect, calibrate, entries, fitness, history, review, runs, transfer
 from pytest_distbench.commands.contract import NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.installation import __version__
 from pytest_distbench.report.texts.escape import escape
 
-_COMMANDS = frozenset({"doctor", "calibrate", "bisect", "baseline", "compare", "report", "history"})
+_COMMANDS = frozenset({"doctor", "calibrate", "bisect", "baseline", "compare", "report", "history", "init"})
 EXIT_NEGATIVE = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -87,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         help="import a module first, found from this folder: one that adds kinds of metrics or verdicts, or formats",
     )
     groups = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    begin.add(groups.add_parser)
     fitness.add(groups.add_parser)
     calibrate.add(groups.add_parser)
     bisect.add(groups.add_parser)

@@ -1,0 +1,167 @@
+"""``distbench init``: a suite, a workflow and a store for a repository that has none. It overwrites nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from pytest_distbench import git
+from pytest_distbench.commands.contract import Adder
+from pytest_distbench.errors import DistbenchError
+from pytest_distbench.installation import __version__
+from pytest_distbench.machine import gpus, hardware
+
+_TEMPLATE = Path(__file__).with_name("template")
+_PACKAGE = "pytest-distbench"
+_USUAL_RANKS = 2
+_USUAL_BRANCH = "main"
+_USUAL_TORCH = "2.13.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """What there is to find out about a repository, and the machine it lies on.
+
+    Attributes:
+        branch: that pull requests go to.
+        gpus: that ranks may use here.
+        install: what pip takes, as the shell reads it: this package, and the repository's own.
+        is_committed_to: there is a git repository.
+        is_told_where_from: others can install this package from there, too.
+    """
+
+    branch: str
+    gpus: int
+    install: str
+    is_committed_to: bool
+    is_told_where_from: bool
+
+    @property
+    def ranks(self) -> int:
+        """As many as there are GPUs; without one two."""
+        return self.gpus or _USUAL_RANKS
+
+    @property
+    def run(self) -> str:
+        """The command that runs its tests."""
+        return f"pytest suites/ --world-size {self.ranks}{' --gpu' * bool(self.gpus)}"
+
+    def fill(self, name: str) -> str:
+        """A template with what was found in its place."""
+        text = (_TEMPLATE / f"{name}.txt").read_text()
+        torch = hardware.installed_version("torch").partition("+")[0]
+        for place, value in {
+            "WORLD_SIZE": str(self.ranks),
+            "BRANCH": self.branch,
+            "PYTHON": f"{sys.version_info.major}.{sys.version_info.minor}",
+            "TORCH": torch if torch[0].isdigit() else _USUAL_TORCH,
+            "INSTALL": self.install,
+        }.items():
+            text = text.replace(place, value)
+        return text
+
+
+def add(add_parser: Adder) -> None:
+    """Add the command."""
+    parser = add_parser("init", help="put a first suite, a workflow and a store into a repository; overwrites nothing")
+    parser.add_argument(
+        "folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="top of the repository (default: here)"
+    )
+    parser.set_defaults(command=_init)
+
+
+def _init(options: argparse.Namespace) -> Iterator[str]:
+    folder: Path = options.folder
+    found = find_out(folder)
+    files = {
+        "suites/test_step.py": "test_step.py",
+        "conftest.py": "conftest.py",
+        "baselines/README.md": "baselines.md",
+        ".github/workflows/distbench.yml": "gpu.yml" if found.gpus else "hosted.yml",
+    }
+    longest = max(map(len, files))
+    for path, name in files.items():
+        is_new = _write_new(folder / path, found.fill(name))
+        yield f"wrote  {path}" if is_new else f"kept   {path:{longest}}  it was there"
+    if not found.is_told_where_from:
+        yield ""
+        yield f"this {_PACKAGE} was not installed from an index: give the workflow a place that its runners reach"
+    enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
+    begin = [] if found.is_committed_to else ["git init"]
+    yield ""
+    yield "next:"
+    yield f"  {' && '.join([*enter, *begin, f'{found.run} --distbench-update=new'])}"
+    tops = " ".join(dict.fromkeys(path.split("/")[0] for path in files))
+    yield f"  git add {tops} && git commit -m 'Tests of performance'"
+    yield f"  {found.run}"
+    yield "The first records baselines of this machine, the last compares with them: slow the step down, and it is red."
+
+
+def find_out(folder: Path) -> Repository:
+    """What a first suite depends on.
+
+    Raises:
+        DistbenchError: it is no folder, or one inside of a repository.
+    """
+    if not folder.is_dir():
+        raise DistbenchError(f"{folder} is not a folder: give the top of your repository")
+    top = _ask_git(folder, "rev-parse", "--show-toplevel")
+    if top and Path(top) != folder.resolve():
+        raise DistbenchError(f"{folder} is inside of the repository {top}: its workflows lie at the top; give {top}")
+    remote = _ask_git(folder, "symbolic-ref", "--short", "refs/remotes/origin/HEAD").partition("/")[2]
+    own = [name for name in ("pyproject.toml", "setup.py") if (folder / name).exists()]
+    wanted, is_told = _requirement()
+    install = [shlex.quote(wanted)]
+    if (folder / "requirements.txt").exists():
+        install.append("-r requirements.txt")
+    if own:
+        install.append("-e .")
+    return Repository(
+        branch=remote or _ask_git(folder, "branch", "--show-current") or _USUAL_BRANCH,
+        gpus=len(gpus.read_gpus(os.environ).visible),
+        install=" ".join(install),
+        is_committed_to=bool(top),
+        is_told_where_from=is_told,
+    )
+
+
+def _requirement() -> tuple[str, bool]:
+    """How pip gets this package, and whether it does so elsewhere: not where it was installed from a folder."""
+    try:
+        text = metadata.distribution(_PACKAGE).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return f"{_PACKAGE}=={__version__}", False
+    origin = json.loads(text) if text else {}
+    if "vcs_info" in origin:
+        vcs = origin["vcs_info"]
+        return f"{_PACKAGE} @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", True
+    return f"{_PACKAGE}=={__version__}", not origin
+
+
+def _ask_git(folder: Path, *arguments: str) -> str:
+    """Its answer; empty where it has none, or is not there."""
+    try:
+        done = git.run(folder, *arguments)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _write_new(path: Path, text: str) -> bool:
+    """Write a file unless something is there already; says whether it was written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise DistbenchError(f"cannot write {path}: {error.strerror or error}; make its folder writable") from error
+    return True

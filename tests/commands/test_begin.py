@@ -1,0 +1,182 @@
+"""distbench init: what it puts into a repository, and what it leaves as it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.launching import RunInside
+from support.processes import LIMIT_S
+from support.repositories import git
+
+from pytest_distbench.commands import begin
+from pytest_distbench.commands.cli import main
+from pytest_distbench.machine.gpus import Gpus
+
+BIN = Path(sys.executable).parent
+FILES = ["suites/test_step.py", "conftest.py", "baselines/README.md", ".github/workflows/distbench.yml"]
+
+
+def init(capsys: pytest.CaptureFixture[str], folder: Path, code: int = 0) -> list[str]:
+    """What it prints; of an error that."""
+    assert main(["init", str(folder)]) == code
+    told = capsys.readouterr()
+    return (told.err if code else told.out).splitlines()
+
+
+def give_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    visible = [None] * number
+    monkeypatch.setattr(begin.gpus, "read_gpus", lambda _: Gpus(visible=visible))  # type: ignore[arg-type]
+
+
+def install_from(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
+    """Pretend that this package came from there; None: from an index."""
+
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            return None if origin is None else json.dumps(origin)
+
+    stand_in = SimpleNamespace(distribution=lambda _: Installed(), PackageNotFoundError=metadata.PackageNotFoundError)
+    monkeypatch.setattr(begin, "metadata", stand_in)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    git(tmp_path, "init", "-q", "-b", "trunk")
+    give_gpus(monkeypatch, 0)
+    install_from(monkeypatch, None)
+    return tmp_path
+
+
+def test_it_writes_a_suite_a_workflow_and_a_store_and_says_what_comes_next(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = init(capsys, repository)
+
+    assert [line.split() for line in lines[:4]] == [["wrote", path] for path in FILES]
+    assert all((repository / path).is_file() for path in FILES)
+    assert lines[4:9] == [
+        "",
+        "next:",
+        f"  cd {repository} && pytest suites/ --world-size 2 --distbench-update=new",
+        "  git add suites conftest.py baselines .github && git commit -m 'Tests of performance'",
+        "  pytest suites/ --world-size 2",
+    ]
+    workflow = (repository / FILES[3]).read_text()
+    assert "branches: [trunk]" in workflow
+    assert "pytest-distbench==0.1.0\n" in workflow
+
+
+def test_what_is_there_stays_as_it_is(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "conftest.py").write_text("mine\n")
+    (repository / "baselines").mkdir()
+    first, second = init(capsys, repository), init(capsys, repository)
+
+    assert [line.split()[0] for line in first[:4]] == ["wrote", "kept", "wrote", "wrote"]
+    assert [line.split()[0] for line in second[:4]] == ["kept"] * 4
+    assert (repository / "conftest.py").read_text() == "mine\n"
+
+
+def test_with_gpus_it_is_for_runners_with_gpus(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_gpus(monkeypatch, 8)
+    lines = init(capsys, repository)
+
+    assert lines[-2] == "  pytest suites/ --world-size 8 --gpu"
+    assert "runs-on: [self-hosted, linux, gpu]" in (repository / FILES[3]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("files", "install"),
+    [
+        ([], "pytest-distbench==0.1.0"),
+        (["pyproject.toml"], "pytest-distbench==0.1.0 -e ."),
+        (["requirements.txt", "setup.py"], "pytest-distbench==0.1.0 -r requirements.txt -e ."),
+    ],
+)
+def test_what_the_repository_needs_is_installed_too(repository: Path, files: Sequence[str], install: str) -> None:
+    for name in files:
+        (repository / name).touch()
+
+    assert begin.find_out(repository).install == install
+
+
+def test_the_branch_is_that_of_pull_requests(repository: Path) -> None:
+    git(repository, "commit", "-q", "--allow-empty", "-m", "first")
+    git(repository, "update-ref", "refs/remotes/origin/develop", "HEAD")
+    git(repository, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/develop")
+
+    assert begin.find_out(repository).branch == "develop"
+
+
+def test_where_this_package_came_from_is_where_runners_get_it(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_from(monkeypatch, {"url": "https://git.example/d", "vcs_info": {"vcs": "git", "commit_id": "abc"}})
+    assert begin.find_out(repository).install == "'pytest-distbench @ git+https://git.example/d@abc'"
+    install_from(monkeypatch, {"url": "file:///home/me/distbench", "dir_info": {"editable": True}})
+    told = "this pytest-distbench was not installed from an index: give the workflow a place that its runners reach"
+
+    assert told in init(capsys, repository)
+
+
+def test_without_a_repository_one_comes_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_gpus(monkeypatch, 0)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    lines = init(capsys, tmp_path)
+
+    assert f"  cd {tmp_path} && git init && pytest suites/ --world-size 2 --distbench-update=new" in lines
+
+
+def test_a_place_where_it_cannot_begin_is_an_error(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "below").mkdir()
+    (repository / "file").touch()
+
+    assert "is not a folder: give the top of your repository" in init(capsys, repository / "file", code=2)[0]
+    assert f"is inside of the repository {repository}" in init(capsys, repository / "below", code=2)[0]
+    (repository / "suites").touch()
+    assert "cannot write" in init(capsys, repository, code=2)[0]
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_a_workflow_that_it_writes_has_no_fault(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    give_gpus(monkeypatch, number)
+    init(capsys, repository)
+    for command in (
+        ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", FILES[3]],
+        ["zizmor", "--offline", "--no-progress", "--persona=auditor", ".github/workflows"],
+    ):
+        done = subprocess.run(
+            [BIN / command[0], *command[1:]], cwd=repository, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.spawn
+@pytest.mark.timeout(LIMIT_S)
+def test_what_it_writes_is_green_at_once_and_red_when_its_step_does_more(
+    pytester: pytest.Pytester,
+    run_inside: RunInside,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    give_gpus(monkeypatch, 0)
+    init(capsys, pytester.path)
+    few = ("--world-size", "2", "--distbench-confirm=never", "--distbench-launches=2")
+    run_inside("suites", *few, "--distbench-update=new").assert_outcomes(passed=2)
+    suite = pytester.path / "suites" / "test_step.py"
+    run_inside("suites", *few).assert_outcomes(passed=2)
+    suite.write_text(suite.read_text().replace("range(4) for layer", "range(5) for layer"))
+
+    run_inside("suites", *few).assert_outcomes(passed=1, failed=1)
