@@ -156,12 +156,12 @@ def _ask_git(folder: Path, *arguments: str) -> str:
 
 def _write_new(path: Path, text: str) -> bool:
     """Write a file unless something is there already; says whether it was written."""
+    if os.path.lexists(path):
+        return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x") as file:
             file.write(text)
-    except FileExistsError:
-        return False
     except OSError as error:
         raise DistbenchError(f"cannot write {path}: {error.strerror or error}; make its folder writable") from error
     return True
