@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from pytest_distbench.records.run import RunRecord
+from pytest_distbench.report.formats.dashboards import (
+    write_bencher,
+    write_github_action_benchmark,
+    write_open_metrics,
+    write_pytorch_benchmark,
+)
 from pytest_distbench.report.formats.nccl_json import write_nccl_json
 from pytest_distbench.report.formats.trace import write_trace
 from pytest_distbench.report.tables.table import Section
@@ -42,6 +48,10 @@ def _of_table(
     return write_tables
 
 
+def _of_run(write: Callable[[RunRecord, BinaryIO], None]) -> Format:
+    return Format(write=lambda record, _sections, out: write(record, out), is_whole=True)
+
+
 def _write_text(section: Section, out: BinaryIO) -> None:
     with as_text(out) as text:
         text.writelines(f"{escape(line)}\n" for line in layout(section.header, section.texts, left=3))
@@ -68,7 +78,12 @@ BINARY = ("parquet",)
 
 FORMATS: dict[str, Format] = {
     **{name: Format(write=_of_table(write), is_text=name not in BINARY) for name, write in TABLE_FORMATS.items()},
-    "nccl-tests-json": Format(write=lambda record, _sections, out: write_nccl_json(record, out), is_whole=True),
+    "nccl-tests-json": _of_run(write_nccl_json),
+    "github-action-benchmark-smaller": _of_run(write_github_action_benchmark("smaller")),
+    "github-action-benchmark-bigger": _of_run(write_github_action_benchmark("bigger")),
+    "bencher": _of_run(write_bencher),
+    "pytorch-benchmark": _of_run(write_pytorch_benchmark),
+    "openmetrics": _of_run(write_open_metrics),
     "trace": Format(
         write=lambda record, _sections, out: write_trace(record, out),
         is_whole=True,
