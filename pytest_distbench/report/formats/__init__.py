@@ -13,6 +13,7 @@ from pytest_distbench.report.formats.dashboards import (
     write_open_metrics,
     write_pytorch_benchmark,
 )
+from pytest_distbench.report.formats.github import write_comment
 from pytest_distbench.report.formats.nccl_json import write_nccl_json
 from pytest_distbench.report.formats.trace import write_trace
 from pytest_distbench.report.tables.table import Section
@@ -84,6 +85,7 @@ FORMATS: dict[str, Format] = {
     "bencher": _of_run(write_bencher),
     "pytorch-benchmark": _of_run(write_pytorch_benchmark),
     "openmetrics": _of_run(write_open_metrics),
+    "github-comment": _of_run(write_comment),
     "trace": Format(
         write=lambda record, _sections, out: write_trace(record, out),
         is_whole=True,

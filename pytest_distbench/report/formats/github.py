@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from pytest_distbench.records.kinds import VERDICT_KINDS
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.tables.verdicts import VERDICTS
 from pytest_distbench.report.texts.escape import escape_lines
 from pytest_distbench.report.texts.layout import escape_markdown, row_line, table_head
@@ -19,6 +20,12 @@ MAX_SUMMARY_BYTES = 900 * 1024
 
 MAX_ANNOTATIONS = 9
 """GitHub shows ten of a kind per step; the tenth says how many more there are."""
+
+MAX_COMMENT_BYTES = 60 * 1024
+"""GitHub refuses a comment above 64 KiB."""
+
+COMMENT_MARK = "<!-- distbench -->"
+"""The first line of a comment: by it the next run finds the one that it has to replace."""
 
 _NO_BASELINE = frozenset({"missing", "within", "beyond"})
 
@@ -64,6 +71,11 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
             break
         lines.append(line)
     return "\n".join(lines) + "\n\n"
+
+
+def write_comment(record: RunRecord, out: BinaryIO) -> None:
+    """The summary as a comment on a pull request."""
+    out.write(f"{COMMENT_MARK}\n{summary(record.results, max_bytes=MAX_COMMENT_BYTES)}".encode())
 
 
 def _list(texts: Sequence[str]) -> list[str]:
