@@ -7,7 +7,7 @@ the moment that raised the doubt, and with fixtures of their own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,13 +32,13 @@ turns, and is not to pass for that."""
 
 
 @dataclass
-class _Held:
+class Held:
     """A test in doubt, and the reports that it ends with if nothing settles that."""
 
     item: pytest.Item
     reports: Sequence[pytest.TestReport]
     doubts: dict[str, Doubt]
-    again: Callable[[float, int, str], Again]
+    again: Callable[[float, int, Collection[str], str], Again]
 
     @property
     def suspicion(self) -> float:
@@ -58,7 +58,23 @@ class _Held:
 
     @property
     def takes_s(self) -> float:
-        return sum(doubt.takes_s for doubt in self.doubts.values())
+        return self.seconds(self.doubts)
+
+    def seconds(self, keys: Collection[str]) -> float:
+        """About how long it takes to settle these."""
+        return sum(self.doubts[key].takes_s for key in keys)
+
+    def that_fit(self, most_s: float) -> Collection[str]:
+        """The doubts that can be settled in so many seconds: all, those that look slower, or the loudest of them."""
+        suspicious = {key: doubt for key, doubt in self.doubts.items() if doubt.is_suspicious}
+        choices: list[Collection[str]] = [self.doubts, suspicious, self._loudest]
+        return next((keys for keys in choices if keys and self.seconds(keys) <= most_s), ())
+
+    @property
+    def _loudest(self) -> Collection[str]:
+        """The most suspicious case, and those in doubt that its number is made of."""
+        key = max(self.doubts, key=lambda key: self.doubts[key].result.suspicion)
+        return [key, *(source for source in self.doubts[key].sources if source in self.doubts)]
 
     def log(self, *, why: str) -> None:
         """Report it as it is."""
@@ -79,7 +95,7 @@ class ConfirmPlugin:
     def __init__(self, config: pytest.Config, settings: ConfirmSettings) -> None:
         self._config = config
         self._settings = settings
-        self._held: list[_Held] = []
+        self._held: list[Held] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -104,14 +120,14 @@ class ConfirmPlugin:
         """Whether pytest-rerunfailures may run a test again: it is left to it."""
         return bool(self._config.getoption("reruns", None)) or item.get_closest_marker("flaky") is not None
 
-    def _doubted(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> _Held | None:
+    def _doubted(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> Held | None:
         """A test that ran to its end, or to a regression that only the clock tells of, with doubts."""
         made = item.stash.get(MADE, None)
         if made is None or [r.when for r in reports] != ["setup", "call", "teardown"] or not reports[2].passed:
             return None
         if not made.doubts or not (reports[1].passed or made.failed_in_doubt):
             return None
-        return _Held(item, reports[1:], dict(made.doubts), made.again)
+        return Held(item, reports[1:], dict(made.doubts), made.again)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -135,17 +151,16 @@ class ConfirmPlugin:
             while self._held:
                 self._held.sort(key=lambda test: -test.suspicion)
                 test = self._held.pop(0)
-                left_s, why_not = until - time.monotonic(), ""
-                fits = test.takes_s <= max(left_s, test.most_s if is_first else 0.0)
-                if not fits and not test.is_suspicious:
+                left_s = until - time.monotonic()
+                settled = test.that_fit(max(left_s, test.most_s if is_first else 0.0))
+                if not settled and not test.is_suspicious:
                     test.log(why="")
                     continue
-                if not fits:
-                    left = f"the budget of {budget_s:g} s has {max(0.0, left_s):.0f} s left"
-                    why_not = f"it would take about {test.takes_s:.0f} s, and {left}: --distbench-confirm-budget"
+                left = f"the budget of {budget_s:g} s has {max(0.0, left_s):.0f} s left"
+                why_not = f"it would take about {test.takes_s:.0f} s, and {left}: --distbench-confirm-budget"
                 is_first = False
                 cases = sum(len(other.doubts) for other in [test, *self._held])
-                test.item.stash[AGAIN] = test.again(until, cases, why_not)
+                test.item.stash[AGAIN] = test.again(until, cases, settled, why_not)
                 self._config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
         finally:
             self._log_all("the run was stopped")
@@ -156,7 +171,7 @@ class ConfirmPlugin:
         given = getattr(self._config, "workerinput", {})
         return int(given.get("workercount", 1))
 
-    def _announce(self, held: Sequence[_Held]) -> None:
+    def _announce(self, held: Sequence[Held]) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if not held or reporter is None or hasattr(self._config, "workerinput"):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NoReturn, TypeVar, Unpack
 
@@ -306,26 +306,29 @@ class Distbench:
             return replace(result, unconfirmed=str(error))
         return result
 
-    def again(self, until: float, cases: int, why_not: str) -> Again:
+    def again(self, until: float, cases: int, settled: Collection[str], why_not: str) -> Again:
         """How this test is run again to settle its doubts.
 
         Args:
             until: the moment (monotonic) from which on no open answer is worth a further launch.
             cases: in doubt, in this run of pytest.
-            why_not: why nothing is to be launched, so that the doubts stay; empty: it is.
+            settled: keys of the cases that are run in turns. Of the others those that look slower stay in doubt, and
+                those that are too noisy to tell stay what they are.
+            why_not: why the others are not.
         """
         beside: dict[str, Variant] = {}
-        for key, doubt in self.doubts.items():
-            if not why_not and not doubt.variant.is_itself:
+        doubts = {key: doubt for key, doubt in self.doubts.items() if key in settled or doubt.is_suspicious}
+        for key, doubt in doubts.items():
+            if key in settled and not doubt.variant.is_itself:
                 beside |= dict.fromkeys([key, *doubt.sources], doubt.variant)
         return Again(
             samples=self._samples_of,
             results=self._results,
-            doubts=self.doubts,
+            doubts=doubts,
             beside=beside,
             cases=cases,
             until=until,
-            why_not=why_not,
+            left={key: why_not for key in doubts if key not in settled},
         )
 
     def _ask_about_directions(self, run: Run) -> None:

@@ -158,7 +158,7 @@ class Again:
         beside: what the launches of a case run in turns with, by the same keys; those of sources too.
         cases: that this run of pytest confirms.
         until: the moment (monotonic) from which on no open answer is worth a further launch.
-        why_not: why nothing is launched in turns, so that the doubts stay; empty: it is.
+        left: why a doubt stays and nothing of its case is launched in turns, by the same keys.
     """
 
     samples: Mapping[str, Samples]
@@ -167,7 +167,7 @@ class Again:
     beside: Mapping[str, Variant]
     cases: int
     until: float
-    why_not: str = ""
+    left: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Confirmed:
@@ -182,6 +182,11 @@ class Confirmed:
         self._again = again
         self._here = here
         self._began_at = time.monotonic()
+
+    @property
+    def _why_not(self) -> str:
+        """Why the doubt stays; empty: it is settled."""
+        return self._again.left.get(self._request.case.key, "")
 
     def looks(self) -> Iterator[int]:
         """Numbers of samples after which is judged; the first is made in any case, the others while there is time."""
@@ -230,7 +235,7 @@ class Confirmed:
     def conclude(self, samples: Samples, verdicts: Sequence[Verdict]) -> CaseResult:
         """The record of the case: that of the stored comparison, with what was made of it."""
         result = replace(self._doubt.result, verdicts=list(verdicts))
-        if self._again.why_not:
+        if self._why_not:
             return result
         return replace(
             result,
@@ -246,8 +251,8 @@ class Confirmed:
 
     def grow(self, samples: Samples) -> list[Verdict]:
         """Add samples until every answer is clear, or no more are worth it."""
-        if self._doubt.variant.is_itself or self._again.why_not:
-            return self.without_turns(self._again.why_not)
+        if self._doubt.variant.is_itself or self._why_not:
+            return self.without_turns(self._why_not)
         verdicts: list[Verdict] = []
         open_metrics: list[str] = []
         for look in self.looks():

@@ -299,7 +299,7 @@ class Session:
         """
         assert self.recorders is not None
         old = self.recorders.of_its_time(doubt.variant)
-        may_launch = launched is not None and not again.why_not
+        may_launch = launched is not None and request.case.key not in again.left
         of_its_time = self.samples_beside(launched, old, doubt.samples) if old and may_launch and launched else None
         confirmed = Confirmed(request, doubt, again, self.recorders.here, of_its_time=of_its_time)
         with self.alone(request.case.world_size, takes_host=samples.takes_host):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from support.fixtures import made_up_distbench
 from support.launching import RunInside
 from support.processes import LIMIT_S
 from support.repositories import git
@@ -94,6 +97,44 @@ def test_workers_of_pytest_xdist_settle_their_doubts(doubtful: Path, run_inside:
     result.assert_outcomes(passed=1)
 
     result.stdout.fnmatch_lines(["*1 slower by a drifted machine, not by the code*"])
+
+
+def doubt(takes_s: float, suspicion: float, *sources: str) -> Any:
+    result = SimpleNamespace(suspicion=suspicion, verdicts=[])
+    return SimpleNamespace(takes_s=takes_s, is_suspicious=suspicion >= 1, sources=sources, result=result)
+
+
+@pytest.mark.parametrize(
+    ("most_s", "settled"),
+    [
+        (100, ["quiet", "slow", "slower", "ratio"]),
+        (60, ["slow", "slower", "ratio"]),  # what is too noisy to tell waits
+        (35, ["ratio", "slower"]),  # the loudest, with what it is made of
+        (10, []),
+    ],
+)
+def test_what_does_not_fit_leaves_the_loudest(most_s: float, settled: list[str]) -> None:
+    doubts = {
+        "quiet": doubt(40, 0.2), "slow": doubt(20, 2.0), "slower": doubt(30, 4.0),
+        "ratio": doubt(0, 5.0, "slower", "beyond doubt"),
+    }  # fmt: skip
+    held = confirm.Held(item=None, reports=[], doubts=doubts, again=None)  # type: ignore[arg-type]
+
+    assert list(held.that_fit(most_s)) == settled
+
+
+def test_of_what_is_not_settled_the_suspicious_stay_in_doubt_and_the_noisy_what_they_are(tmp_path: Path) -> None:
+    distbench = made_up_distbench(Path(__file__), tmp_path)
+    variant = SimpleNamespace(is_itself=False)
+    made = {"quiet": doubt(40, 0.2), "slow": doubt(20, 2.0), "ratio": doubt(0, 5.0, "made of")}
+    for each in made.values():
+        each.variant = variant
+    distbench.doubts.update(made)
+    again = distbench.again(7.0, 3, ["ratio"], "no time")
+
+    assert list(again.doubts) == ["slow", "ratio"]
+    assert dict(again.left) == {"slow": "no time"}
+    assert dict(again.beside) == {"ratio": variant, "made of": variant}
 
 
 def test_a_test_of_minutes_is_not_begun_beyond_the_budget(

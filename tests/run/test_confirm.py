@@ -75,7 +75,8 @@ def doubt(*, is_itself: bool = False) -> Doubt:
 
 def again(raised: Doubt, *, until: float | None = None, why_not: str = "") -> Again:
     ends_at = time.monotonic() + 60 if until is None else until
-    return Again(samples={}, results={}, doubts={KEY: raised}, beside={}, cases=1, until=ends_at, why_not=why_not)
+    left = {KEY: why_not} if why_not else {}
+    return Again(samples={}, results={}, doubts={KEY: raised}, beside={}, cases=1, until=ends_at, left=left)
 
 
 def settle(samples: Samples, raised: Doubt, how: Again, of_its_time: Samples | None = None) -> tuple[str, str, int]:
