@@ -1,9 +1,9 @@
-# `make suites` measures and takes about two minutes, `make suites-full` with all long forms, `make structure` judges what needs no clock, `make test` tests the plugin, `make thorough` with more of the same, `make gpu` on GPUs. Torch is installed once.
+# `make suites` measures and takes about two minutes, `make suites-full` with all long forms, `make structure` judges what needs no clock, `make test` tests the plugin, `make thorough` with more of the same, `make gpu` on GPUs, `make docs` builds the site. Torch is installed once.
 PYTHON ?= python3
 TOX = .venv/bin/tox
 UV = .venv/bin/uv
 
-.PHONY: suites suites-full structure test thorough gpu
+.PHONY: suites suites-full structure test thorough gpu docs
 
 suites: $(TOX)
 	$(TOX) run -q -e py -- suites --world-size 2
@@ -37,6 +37,9 @@ test: $(TOX)
 # No line of the plugin that `make test` does not run: every fault under torchrun too, every type on four ranks.
 thorough: $(TOX)
 	$(TOX) run -q -e py -- tests -m thorough -n 4 --dist=loadgroup --no-loadscope-reorder
+
+docs: $(TOX)
+	$(TOX) run -q -e docs
 
 $(TOX):
 	$(PYTHON) -m venv .venv
