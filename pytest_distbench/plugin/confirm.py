@@ -64,11 +64,18 @@ class Held:
         """About how long it takes to settle these."""
         return sum(self.doubts[key].takes_s for key in keys)
 
-    def that_fit(self, most_s: float) -> Collection[str]:
-        """The doubts that can be settled in so many seconds: all, those that look slower, or the loudest of them."""
+    def that_fit(self, left_s: float, most_s: float) -> Collection[str]:
+        """The doubts that can be settled: all, those that look slower, or the loudest of them.
+
+        Args:
+            left_s: of the budget. What is too noisy to tell takes nothing beyond it.
+            most_s: that what looks slower may take.
+        """
         suspicious = {key: doubt for key, doubt in self.doubts.items() if doubt.is_suspicious}
-        choices: list[Collection[str]] = [self.doubts, suspicious, self._loudest]
-        return next((keys for keys in choices if keys and self.seconds(keys) <= most_s), ())
+        choices: list[tuple[Collection[str], float]] = [
+            (self.doubts, left_s), (suspicious, most_s), (self._loudest, most_s)
+        ]  # fmt: skip
+        return next((keys for keys, limit_s in choices if keys and self.seconds(keys) <= limit_s), ())
 
     @property
     def _loudest(self) -> Collection[str]:
@@ -152,7 +159,8 @@ class ConfirmPlugin:
                 self._held.sort(key=lambda test: -test.suspicion)
                 test = self._held.pop(0)
                 left_s = until - time.monotonic()
-                settled = test.that_fit(max(left_s, test.most_s if is_first else 0.0))
+                most_s = max(left_s, test.most_s if is_first else 0.0)
+                settled = test.that_fit(left_s, most_s)
                 if not settled and not test.is_suspicious:
                     test.log(why="")
                     continue
@@ -160,7 +168,7 @@ class ConfirmPlugin:
                 why_not = f"it would take about {test.takes_s:.0f} s, and {left}: --distbench-confirm-budget"
                 is_first = False
                 cases = sum(len(other.doubts) for other in [test, *self._held])
-                test.item.stash[AGAIN] = test.again(until, cases, settled, why_not)
+                test.item.stash[AGAIN] = test.again(time.monotonic() + most_s, cases, settled, why_not)
                 self._config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
         finally:
             self._log_all("the run was stopped")

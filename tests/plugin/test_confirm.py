@@ -105,22 +105,22 @@ def doubt(takes_s: float, suspicion: float, *sources: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("most_s", "settled"),
+    ("left_s", "most_s", "settled"),
     [
-        (100, ["quiet", "slow", "slower", "ratio"]),
-        (60, ["slow", "slower", "ratio"]),  # what is too noisy to tell waits
-        (35, ["ratio", "slower"]),  # the loudest, with what it is made of
-        (10, []),
+        (100, 100, ["quiet", "slow", "slower", "ratio"]),
+        (60, 100, ["slow", "slower", "ratio"]),  # what is too noisy to tell takes nothing beyond the budget
+        (0, 35, ["ratio", "slower"]),  # the loudest, with what it is made of
+        (10, 10, []),
     ],
 )
-def test_what_does_not_fit_leaves_the_loudest(most_s: float, settled: list[str]) -> None:
+def test_what_does_not_fit_leaves_the_loudest(left_s: float, most_s: float, settled: list[str]) -> None:
     doubts = {
         "quiet": doubt(40, 0.2), "slow": doubt(20, 2.0), "slower": doubt(30, 4.0),
         "ratio": doubt(0, 5.0, "slower", "beyond doubt"),
     }  # fmt: skip
     held = confirm.Held(item=None, reports=[], doubts=doubts, again=None)  # type: ignore[arg-type]
 
-    assert list(held.that_fit(most_s)) == settled
+    assert list(held.that_fit(left_s, most_s)) == settled
 
 
 def test_of_what_is_not_settled_the_suspicious_stay_in_doubt_and_the_noisy_what_they_are(tmp_path: Path) -> None:
