@@ -16,6 +16,7 @@ from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, 
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS
+from pytest_distbench.report.page.document import write_page
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts.layout import layout
@@ -58,6 +59,10 @@ def add(add_parser: Adder) -> None:
         help="what machines cost by the hour, for --table cost; docs/cost.md says what stands in it",
     )
     report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    report.add_argument("--html", metavar="FILE", type=Path, help="write the page of the run, as --format html -o FILE")
+    report.add_argument(
+        "--against", metavar="RUN2.json", type=Path, help="with --html: another run, shown beside this one"
+    )
     report.set_defaults(command=_report)
 
 
@@ -108,6 +113,9 @@ def _read_possible(path: Path) -> RunRecord:
 
 def _report(options: argparse.Namespace) -> Iterator[str]:
     record = read_run_record(options.run)
+    if options.html is not None or options.against is not None:
+        yield from _write_page(record, options)
+        return
     if not options.table and options.format == "text" and options.output is None and options.prices is None:
         yield from _tell(record)
         return
@@ -128,6 +136,22 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         chosen.write(record, sections, sys.stdout.buffer)
     else:
         raise ConfigurationError(f"report --format {options.format} is no text: give -o FILE")
+    if errors:
+        raise DistbenchError(f"written without what cannot be made: {'; '.join(map(str, errors))}")
+
+
+def _write_page(record: RunRecord, options: argparse.Namespace) -> Iterator[str]:
+    others = (options.table, options.prices, options.output, options.format != "text")
+    if options.html is None or any(others):
+        raise ConfigurationError(
+            "report --html FILE writes the page of the whole run, with --against beside another one: leave out "
+            "--table, --format, --prices and --output"
+        )
+    against = None if options.against is None else read_run_record(options.against)
+    sections, errors = sections_of(record)
+    with replace_file(options.html, next_step="Give --html a writable place") as out:
+        write_page(record, sections, out, against=against)
+    yield f"page written to {options.html}: open it in a browser"
     if errors:
         raise DistbenchError(f"written without what cannot be made: {'; '.join(map(str, errors))}")
 

@@ -21,6 +21,9 @@ once in fifty runs for nothing is not believed the next time."""
 BLIND_LIMIT = 1.0
 """Noise that allows more than +100 % is no judgement: it hides a doubling."""
 
+MEDIAN_CONFIDENCE = 0.9
+"""Of the interval that is shown beside a median."""
+
 LARGEST_EXPONENT = 700.0
 """``exp`` of more is no float any more."""
 
@@ -140,3 +143,18 @@ def detectable_slowdown(
         limit = noise
         scatter += noise**2 / (2 * (stored + new - 2))
     return math.expm1(min(limit + normal_quantile(power) * math.sqrt(scatter), LARGEST_EXPONENT))
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Between which two of them the true median lies, in at least nine of ten samples; None: they are too few.
+
+    By signs: nothing is assumed about how they scatter, but that they are independent.
+    """
+    ordered, outside, inner = sorted(values), 0.5 ** len(values), 0
+    if 2 * outside > 1 - MEDIAN_CONFIDENCE:
+        return None
+    while True:
+        outside += math.comb(len(ordered), inner + 1) * 0.5 ** len(ordered)
+        if 2 * outside > 1 - MEDIAN_CONFIDENCE:
+            return ordered[inner], ordered[-1 - inner]
+        inner += 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.progress import Countdown
     from pytest_distbench.records.case import EntryName
     from pytest_distbench.records.kinds import Severity
-    from pytest_distbench.records.run import CaseResult
+    from pytest_distbench.records.run import CaseResult, RunRecord
     from pytest_distbench.report.texts.layout import Line
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.settings import Settings
@@ -146,8 +146,8 @@ class ResultsPlugin:
 
             self._lost = write_history(self._config, settings, self._attempts.passed())
         self._find_unused(settings, session)
-        if settings.json is not None:
-            self._write_record(settings, session)
+        if settings.json is not None or settings.report is not None:
+            self._write_files(settings, session)
         if "GITHUB_STEP_SUMMARY" in os.environ and self._results:
             self._append_summary()
         if self._interrupted_by is not None:
@@ -196,6 +196,8 @@ class ResultsPlugin:
             yield Line(f"nothing was pruned: {self._why_not_pruned}", "doubt")
         if settings.json is not None and not self._trouble:
             yield Line(f"run record: {_shorten(settings.json, config)}")
+        if settings.report is not None and not self._trouble:
+            yield Line(f"report: {_shorten(settings.report, config)}")
         if settings.attach is not None:
             yield Line(f"rank {settings.attach} had the terminal: nothing was judged or stored")
         if self.session is not None and (variant := self.session.launching.compared_with) and variant.is_itself:
@@ -262,25 +264,49 @@ class ResultsPlugin:
             self._trouble.append(str(error))
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _write_record(self, settings: Settings, session: pytest.Session) -> None:
+    def _write_files(self, settings: Settings, session: pytest.Session) -> None:
+        """Write the run record and its page, as far as they are wanted."""
+        from pytest_distbench.errors import StoredFileError
+        from pytest_distbench.store.run_record import write_run_record
+
+        record = self._record(settings)
+        try:
+            if settings.json is not None:
+                write_run_record(settings.json, record)
+            if settings.report is not None:
+                self._write_page(settings.report, record)
+        except StoredFileError as error:
+            self._trouble.append(str(error))
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _write_page(self, path: Path, record: RunRecord) -> None:
+        from pytest_distbench.report.page.document import write_page
+        from pytest_distbench.report.tables import sections_of
+        from pytest_distbench.store.files import replace_file
+
+        sections, errors = sections_of(record)
+        self._trouble += map(str, errors)
+        with replace_file(path, next_step="Give --distbench-report a writable place") as out:
+            write_page(record, sections, out)
+
+    def _record(self, settings: Settings) -> RunRecord:
         from datetime import UTC, datetime
 
         from pytest_distbench import git
-        from pytest_distbench.errors import StoredFileError
         from pytest_distbench.installation import __version__
         from pytest_distbench.machine.addresses import mask_addresses
         from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
         from pytest_distbench.plugin.settings import given_options
         from pytest_distbench.records.run import RunRecord
-        from pytest_distbench.store.run_record import SCHEMA, write_run_record
+        from pytest_distbench.store.run_record import SCHEMA
 
-        assert settings.json is not None
         given = mask_secrets(given_options(self._config))
         command = shlex.join(["pytest", *mask_arguments([str(a) for a in self._config.invocation_params.args])])
         if "addresses" not in given:
             given = {name: mask_addresses(value) for name, value in given.items()}
             command = mask_addresses(command)
-        record = RunRecord(
+        return RunRecord(
             schema=SCHEMA,
             distbench=__version__,
             started=datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
@@ -294,12 +320,6 @@ class ResultsPlugin:
             results=self._results,
             unused=self._unused,
         )
-        try:
-            write_run_record(settings.json, record)
-        except StoredFileError as error:
-            self._trouble.append(str(error))
-            if session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _append_summary(self) -> None:
         from pytest_distbench.errors import TableError

@@ -126,7 +126,8 @@ def read_settings(config: pytest.Config) -> Settings:
             missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
         ),
         tolerance=_tolerance(config, "tolerance", DEFAULT_TOLERANCE),
-        json=_json_path(config),
+        json=_file(config, "json"),
+        report=_file(config, "report"),
         logs=_logs_folder(config),
         experiment=_experiment(config),
         max_message_bytes=_size(config, "max_message"),
@@ -362,11 +363,12 @@ def _experiment(config: pytest.Config) -> Experiment:
         raise ConfigurationError(f"{_spell('experiment')}: {error}") from None
 
 
-def _json_path(config: pytest.Config) -> Path | None:
-    text = _text(config, "json")
+def _file(config: pytest.Config, name: str) -> Path | None:
+    """What is to be written at the end of the run."""
+    text = _text(config, name)
     path = Path(config.invocation_params.dir, text)
     if text and path.is_dir():
-        raise ConfigurationError(f"{_spell('json')}: {path} is a folder; give a file")
+        raise ConfigurationError(f"{_spell(name)}: {path} is a folder; give a file")
     return path if text else None
 
 

@@ -257,6 +257,21 @@ class WorkerResult(Record, frozen=True, kw_only=True):
     steps: int
     """That it took."""
 
+    @property
+    def spans(self) -> list[tuple[str, float, float]]:
+        """What it did, each with its begin and end, as far as seen."""
+        if self.loaded_s is None:  # of a script, or it did not come so far
+            start = [("to the first step", self.joined_s, self.first_step_s)]
+        else:
+            start = [("build and load", self.joined_s, self.loaded_s), ("first step", self.loaded_s, self.first_step_s)]
+        spans = [
+            ("import", self.process_s, self.imported_s),
+            ("group init", self.imported_s, self.joined_s),
+            *start,
+            (f"train on {self.world_size}", self.first_step_s, self.last_step_s),
+        ]
+        return [(what, begin, max(begin, end)) for what, begin, end in spans if begin is not None and end is not None]
+
 
 class ElasticResult(Record, frozen=True, kw_only=True):
     """What one launch of an elastic job showed beside its metrics."""

@@ -136,6 +136,12 @@ OPTIONS: dict[str, Option] = {
         is_repeated=False,
         calibration="refused",
     ),
+    "report": Option(
+        metavar="FILE.html",
+        summary="write the page of the run: one file for a browser, with verdicts, launches, charts and tables",
+        is_repeated=False,
+        calibration="refused",
+    ),
     "experiment": Option(
         metavar="FILE",
         summary="TOML file with what people write down of an experiment, for the run record and its table record",

@@ -113,6 +113,7 @@ class Settings:
     policy: Strictness
     tolerance: float
     json: Path | None
+    report: Path | None = None
     logs: Path | None
     experiment: Experiment = field(default_factory=Experiment)
     max_message_bytes: int | None

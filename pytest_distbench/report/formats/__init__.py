@@ -16,6 +16,7 @@ from pytest_distbench.report.formats.dashboards import (
 from pytest_distbench.report.formats.github import write_comment
 from pytest_distbench.report.formats.nccl_json import write_nccl_json
 from pytest_distbench.report.formats.trace import write_trace
+from pytest_distbench.report.page.document import write_page
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts.escape import escape, escape_cell
 from pytest_distbench.report.texts.layout import escape_markdown, layout, row_line, table_head
@@ -91,5 +92,6 @@ FORMATS: dict[str, Format] = {
         is_whole=True,
         opens_in="chrome://tracing or ui.perfetto.dev",
     ),
+    "html": Format(write=write_page, is_whole=True, opens_in="a browser"),
 }
 """By the name that ``--format`` takes."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.records.elastic import ElasticResult, WorkerResult
+from pytest_distbench.records.elastic import ElasticResult
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import RunRecord
 
@@ -44,11 +44,10 @@ def _events_of(launch: LaunchRecord) -> Iterator[dict[str, Any]]:
 def _events(job: ElasticResult, *, since_s: float, name: str = "") -> Iterator[dict[str, Any]]:
     """The events of a job whose first step came so many seconds after the trace began."""
     for worker in job.workers:
-        for part, begin, end in _spans(worker):
-            if begin is not None and end is not None:
-                arguments = {"generation": worker.generation, "rank": worker.rank, "resumed_at": worker.resumed_at}
-                span = {"ts": (begin + since_s) * 1e6, "dur": max(0.0, end - begin) * 1e6}
-                yield {"ph": "X", "name": f"{name}{part}", "tid": worker.slot, **span, "args": arguments}
+        for part, begin, end in worker.spans:
+            arguments = {"generation": worker.generation, "rank": worker.rank, "resumed_at": worker.resumed_at}
+            span = {"ts": (begin + since_s) * 1e6, "dur": (end - begin) * 1e6}
+            yield {"ph": "X", "name": f"{name}{part}", "tid": worker.slot, **span, "args": arguments}
     for change in job.changes:
         for slot in change.slots:
             yield {
@@ -58,14 +57,3 @@ def _events(job: ElasticResult, *, since_s: float, name: str = "") -> Iterator[d
                 "ts": (change.at_s + since_s) * 1e6,
                 "s": "p",
             }
-
-
-def _spans(worker: WorkerResult) -> Iterator[tuple[str, float | None, float | None]]:
-    yield "import", worker.process_s, worker.imported_s
-    yield "group init", worker.imported_s, worker.joined_s
-    if worker.loaded_s is None:  # of a script, or it did not come so far
-        yield "to the first step", worker.joined_s, worker.first_step_s
-    else:
-        yield "build and load", worker.joined_s, worker.loaded_s
-        yield "first step", worker.loaded_s, worker.first_step_s
-    yield f"train on {worker.world_size}", worker.first_step_s, worker.last_step_s

@@ -1,0 +1,1 @@
+"""The report page: one HTML file of a run that opens offline."""

@@ -1,0 +1,92 @@
+"""What a chart shows: a few generic kinds, which ``page.js`` draws, each with its values as a table.
+
+Values are in base units (seconds, bytes); the page scales them where it prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pytest_distbench.records.record import Record
+
+Point = tuple[float, float]
+
+
+class Axis(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One axis; ``log2`` has its ticks at powers of two. The unit ``%`` is of shares: 0.5 is 50 %."""
+
+    name: str
+    unit: str = ""
+    scale: Literal["linear", "log", "log2"] = "linear"
+
+
+class Series(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Points of one line."""
+
+    name: str
+    points: list[Point]
+    look: Literal["", "thin", "reference", "dots", "steps"] = ""
+    """Empty: a thick line with a dot for each point, of few of them. Thin: one launch of several. Reference: dotted,
+    what was before. Dots: no line. Steps: the value holds until the next point."""
+    labels: list[str] = []
+    """Written beside the points; empty: nothing is."""
+
+
+class Lines(Record, frozen=True, kw_only=True, omit_defaults=True, tag="lines"):
+    """Numbers against numbers."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: list[Series]
+    allowed: list[tuple[float, float, float]] = []
+    """A band around the series: x, least and most."""
+    target: float | None = None
+    """On the y axis."""
+
+
+class Bars(Record, frozen=True, kw_only=True, omit_defaults=True, tag="bars"):
+    """Stacked bars: a row for each name, a part for each of ``parts``."""
+
+    title: str
+    unit: str
+    parts: list[str]
+    rows: list[tuple[str, list[float]]]
+
+
+class Spans(Record, frozen=True, kw_only=True, omit_defaults=True, tag="spans"):
+    """What went on in each row, and when: seconds."""
+
+    title: str
+    rows: list[str]
+    spans: list[tuple[int, float, float, str]]
+    """Row, begin, end, and what it was: equal ones have one colour."""
+    marks: list[tuple[float, str]] = []
+    """Moments, for all rows."""
+
+
+class Heat(Record, frozen=True, kw_only=True, omit_defaults=True, tag="heat"):
+    """A matrix whose cells are shaded by their value."""
+
+    title: str
+    unit: str
+    down: str
+    """What the rows are."""
+    across: str
+    labels: list[str]
+    """Of the rows, and of the columns."""
+    cells: list[list[float | None]]
+
+
+Chart = Lines | Bars | Spans | Heat
+
+
+def short(value: float) -> float:
+    """A value with four significant digits: more are not seen."""
+    return float(f"{value:.4g}")
+
+
+def points(pairs: Iterable[tuple[float, float | None]]) -> list[Point]:
+    """The points that have a value."""
+    return [(short(x), short(y)) for x, y in pairs if y is not None]

@@ -1,0 +1,81 @@
+"""Charts of elastic jobs and pools: who trained where and when, and what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from pytest_distbench.records.elastic import ElasticResult
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.pool import PoolResult
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.page.chart import Axis, Chart, Lines, Series, Spans, points, short
+
+MOST_LAUNCHES = 3
+"""That are drawn of a case: the table below has them all."""
+
+
+def elastic(result: CaseResult) -> Iterator[Chart]:
+    """The slots of an elastic job over time: what each worker did, the stalls, changes and ends of epochs."""
+    for launch in result.launches[:MOST_LAUNCHES]:
+        if launch.elastic is not None:
+            yield _timeline(launch.elastic, f"Nodes over time{_of_launch(result, launch)}")
+
+
+def _timeline(job: ElasticResult, title: str) -> Spans:
+    slots = sorted({worker.slot for worker in job.workers})
+    rows = [*(f"slot {slot}" for slot in slots), "stalls", "epochs"]
+    spans = [
+        (slots.index(worker.slot), short(begin), short(end), what)
+        for worker in job.workers
+        for what, begin, end in worker.spans
+    ]
+    stalls = [
+        (len(slots), short(change.at_s), short(change.at_s + change.stall_s), "stall")
+        for change in job.changes
+        if change.stall_s is not None
+    ]
+    ends = list(accumulate((epoch.seconds for epoch in job.epochs), initial=0.0))
+    spells = [
+        (len(slots) + 1, short(begin), short(end), f"epoch {epoch.epoch}")
+        for epoch, begin, end in zip(job.epochs, ends, ends[1:], strict=False)
+    ]
+    marks = [(short(change.at_s), f"{change.kind} of slot {', '.join(map(str, change.slots))}") for change in job.changes]
+    return Spans(title=title, rows=rows, spans=[*spans, *stalls, *spells], marks=marks)
+
+
+def pool(result: CaseResult) -> Iterator[Chart]:
+    """Who had which slot of a pool."""
+    for launch, found in _pools(result):
+        spans = [(hold.slot, short(hold.begin_s), short(hold.end_s), hold.owner) for hold in found.holds]
+        rows = [f"slot {slot}" for slot in range(found.pool.slots)]
+        marks = [(short(job.submitted_s), f"{job.name} asks for slots") for job in found.jobs]
+        yield Spans(title=f"Slots over time{_of_launch(result, launch)}", rows=rows, spans=spans, marks=marks)
+
+
+def serving(result: CaseResult) -> Iterator[Chart]:
+    """How long requests took, 95th percentile, and how many were asked for."""
+    for launch, found in _pools(result):
+        if not found.stretches:
+            continue
+        whose = _of_launch(result, launch)
+        time = Axis(name="time", unit="s")
+        p95 = points((stretch.begin_s, stretch.p95_s) for stretch in found.stretches)
+        asked = points((stretch.begin_s, stretch.per_s) for stretch in found.stretches)
+        latency = Series(name="95th percentile", points=p95, look="steps")
+        yield Lines(
+            title=f"Latency of requests{whose}", x=time, y=Axis(name="latency", unit="s"), series=[latency]
+        )
+        demand = Series(name="asked for", points=asked, look="steps")
+        yield Lines(title=f"Requests{whose}", x=time, y=Axis(name="requests", unit="1/s"), series=[demand])
+
+
+def _pools(result: CaseResult) -> Iterator[tuple[LaunchRecord, PoolResult]]:
+    for launch in result.launches[:MOST_LAUNCHES]:
+        if launch.pool is not None:
+            yield launch, launch.pool
+
+
+def _of_launch(result: CaseResult, launch: LaunchRecord) -> str:
+    """Which launch it is, where there are several."""
+    return f", launch {launch.index + 1}" if len(result.launches) > 1 else ""

@@ -1,0 +1,333 @@
+"""What the page of a run holds: its cases with every launch, what is to be drawn, and its tables."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+from pytest_distbench.judging.policy import Strictness, conclude
+from pytest_distbench.judging.stats import median_interval
+from pytest_distbench.machine.secrets import mask_text
+from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.options import OPTIONS
+from pytest_distbench.records.record import Record
+from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.page.chart import Chart, short
+from pytest_distbench.report.page.charts import charts_above, charts_of
+from pytest_distbench.report.tables import TABLES
+from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.texts.case_text import comparison_lines
+from pytest_distbench.report.texts.causes import cause_lines
+from pytest_distbench.report.texts.explain import explanation
+from pytest_distbench.report.texts.layout import Line
+from pytest_distbench.report.texts.terminal import summary_lines
+from pytest_distbench.report.texts.verdict_tables import note_on_change, refusal_lines
+from pytest_distbench.report.texts.words import REFERENCE_WORDS, change, current, limit, metric_text, point_text, quantity
+
+MEASURED = "measured"
+"""State of a case with no verdict, and of its numbers."""
+BROKEN = "launch failed"
+"""State of a case whose ranks did not come to their end."""
+
+_AS_CASES = "verdicts"
+"""The table whose rows are those of the cases."""
+
+
+class Row(Record, frozen=True, kw_only=True, array_like=True):
+    """One metric of a case: a verdict as tables show it, and what it was made of."""
+
+    kind: str
+    metric: str
+    text: str
+    unit: str
+    is_told: bool
+    """Without being asked for."""
+    current: str
+    reference: str
+    change: str
+    limit: str
+    interval: str
+    """Of the median of the launches, in nine of ten runs; empty: there are too few."""
+    noise: str
+    """Standard deviation of the launches, as a share of their mean."""
+    finds: str
+    """The smallest change that would have been seen."""
+    launches: int
+    reason: str
+    values: list[float]
+    """Of every launch."""
+    others: dict[str, list[float]]
+    """Of the launches that ran beside them, by whose they are."""
+    base: float | None
+    """The number that it was compared with."""
+    allowed: float | None
+    """The largest change that is accepted, as a fraction."""
+
+
+class PageCase(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One case."""
+
+    key: str
+    """What is the same in another run of it."""
+    title: str
+    nodeid: str
+    state: str
+    """Its gravest verdict, :data:`BROKEN` or :data:`MEASURED`."""
+    outcome: str
+    headline: str = ""
+    how: str
+    """On how many ranks it ran, and how."""
+    story: list[str] = []
+    """Why it failed: causes in words, and what was compared with what; of a failed launch what became of the ranks."""
+    notes: list[str] = []
+    command: str = ""
+    """That runs it again; empty: nothing is to be looked into."""
+    reference: str
+    """What the other side of its table is called."""
+    rows: list[Row]
+    charts: list[Chart] = []
+
+
+class PageTable(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One table of the run, with the charts above it."""
+
+    name: str
+    summary: str
+    head: list[str]
+    right: list[bool]
+    """Which columns are of numbers."""
+    rows: list[list[str]]
+    foot: list[str] = []
+    charts: list[Chart] = []
+
+
+class Other(Record, frozen=True, kw_only=True):
+    """Another run, to be shown beside this one: case -> metric -> values of its launches."""
+
+    name: str
+    cases: dict[str, dict[str, list[float]]]
+
+
+class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The page of a run."""
+
+    schema: int
+    """Of run records, such as may be dropped onto it."""
+    name: str
+    facts: list[tuple[str, str]]
+    kinds: dict[str, tuple[str, str]]
+    """States -> mark and severity, the gravest first."""
+    counts: dict[str, int]
+    """Cases by their state."""
+    notes: list[Line] = []
+    """What the run says at its end."""
+    cases: list[PageCase]
+    """Those that failed first."""
+    tables: list[PageTable] = []
+    other: Other | None = None
+
+
+def page_of(record: RunRecord, sections: Mapping[str, Section], *, other: Other | None = None) -> Page:
+    """The page of a run with these tables.
+
+    Args:
+        record: the run.
+        sections: its tables by name.
+        other: what is shown beside it.
+    """
+    kinds = {
+        BROKEN: ("!", "failure"),
+        **{name: (kind.mark, kind.severity) for name, kind in VERDICT_KINDS.items()},
+        MEASURED: (" ", "plain"),
+    }
+    order = list(kinds)
+    cases = sorted((_case(result, record) for result in record.results), key=lambda case: order.index(case.state))
+    cases.sort(key=lambda case: case.outcome != "failed")
+    found = Counter(case.state for case in cases)
+    return Page(
+        schema=record.schema,
+        name=name_of(record),
+        facts=list(_facts(record)),
+        kinds=kinds,
+        counts={state: found[state] for state in kinds if found[state]},
+        notes=summary_lines(
+            record.results, verbosity=-1, record_command="pytest --distbench-update=new", folder=Path("baselines")
+        ),
+        cases=cases,
+        tables=[_table(name, section, record) for name, section in sections.items() if name != _AS_CASES],
+        other=other,
+    )
+
+
+def name_of(record: RunRecord) -> str:
+    """What a run is called beside another one: when it began, and on which commit."""
+    return " ".join(filter(None, [record.started[:16].replace("T", " "), record.commit[:10]]))
+
+
+def other_of(record: RunRecord) -> Other:
+    """A run, to be shown beside another one."""
+    return Other(name=name_of(record), cases={_key(result): _values(result.launches) for result in record.results})
+
+
+def _key(result: CaseResult) -> str:
+    """As ``page.js`` makes it of a run record that is dropped onto the page."""
+    under = result.case.conditions
+    around = (word for pair in sorted(under.around.items()) for word in pair)
+    words = [result.nodeid, result.case.run, str(under.world_size), under.backend, under.launcher, *around]
+    return "|".join(words)
+
+
+def _case(result: CaseResult, record: RunRecord) -> PageCase:
+    under, number = result.case.conditions, len(result.launches)
+    failed = result.outcome in ("failed", "xfailed")
+    command = _again(result, record)
+    ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"
+    how = [ranks, under.backend, under.launcher, f"{number} launch{'es' * (number != 1)}"]
+    return PageCase(
+        key=_key(result),
+        title=result.case.title,
+        nodeid=result.nodeid,
+        state=_state(result),
+        outcome=result.outcome,
+        headline=mask_text(result.headline),
+        how=", ".join(filter(None, how)),
+        story=_story(result, command) if failed else [],
+        notes=[line.text for line in [*note_on_change(result.verdicts), *refusal_lines(result)]],
+        command=command,
+        reference=REFERENCE_WORDS[result.reference.kind].name,
+        rows=list(_rows(result)),
+        charts=charts_of(result),
+    )
+
+
+def _state(result: CaseResult) -> str:
+    if result.launches[-1].outcome == "failed":
+        return BROKEN
+    order = list(VERDICT_KINDS)
+    return min((v.kind for v in result.verdicts if v.is_judged), key=order.index, default=MEASURED)
+
+
+def _story(result: CaseResult, command: str) -> list[str]:
+    if _state(result) == BROKEN:
+        text = explanation(result, conclude(result, Strictness()), command=command, platforms=[])
+        return mask_text(text).split("\n")
+    return mask_text("\n".join([*cause_lines(result), *comparison_lines(result)])).split("\n")
+
+
+def _again(result: CaseResult, record: RunRecord) -> str:
+    """The command, to be typed in the root of the repository, with those of our options that decide how it runs."""
+    options = [
+        f"--distbench-{name}" + (f"={value}" if OPTIONS[name].metavar else "")
+        for name, value in record.settings.items()
+        if name in OPTIONS and OPTIONS[name].is_repeated
+    ]
+    return shlex.join(["pytest", result.nodeid, *options])
+
+
+def _rows(result: CaseResult) -> Iterator[Row]:
+    """The judged ones first, the gravest before the others."""
+    values = _values(result.launches)
+    others = {name: _values(launches) for name, launches in _beside(result).items()}
+    order = list(VERDICT_KINDS)
+    for verdict in sorted(result.verdicts, key=lambda v: (not v.is_judged, order.index(v.kind))):
+        beside = {name: found[verdict.metric] for name, found in others.items() if verdict.metric in found}
+        yield _row(verdict, values.get(verdict.metric, []), beside)
+    if not result.verdicts:
+        yield from _measured(result.launches, values)
+
+
+def _row(verdict: Verdict, values: list[float], others: dict[str, list[float]]) -> Row:
+    seen = verdict.detectable
+    return Row(
+        kind=verdict.kind if verdict.is_judged else MEASURED,
+        metric=verdict.metric,
+        text=metric_text(verdict),
+        unit=verdict.unit,
+        is_told=verdict.is_judged,
+        current=current(verdict),
+        reference=quantity(verdict.baseline, verdict.unit) if verdict.baseline is not None else "",
+        change=change(verdict),
+        limit=limit(verdict),
+        **_spread(values, verdict.unit, scatters=verdict.is_noisy),
+        finds="" if seen is None else f"{seen:.1%}" if seen <= 1 else "> 100%",
+        launches=verdict.launches or len(values),
+        reason=verdict.reason,
+        values=values,
+        others=others,
+        base=None if verdict.baseline is None else short(verdict.baseline),
+        allowed=verdict.limit if verdict.is_judged else None,
+    )
+
+
+def _measured(launches: Sequence[LaunchRecord], values: Mapping[str, list[float]]) -> Iterator[Row]:
+    """What was not judged at all."""
+    known = {m.key: m for launch in launches for m in launch.measurements if m.value is not None}
+    for key, measured in known.items():
+        yield Row(
+            kind=MEASURED, metric=key, text=point_text(measured.name, measured.at), unit=measured.unit, is_told=True,
+            current=quantity(median(values[key]), measured.unit), reference="", change="", limit="",
+            **_spread(values[key], measured.unit, scatters=measured.is_noisy), finds="", launches=len(values[key]),
+            reason="", values=values[key], others={}, base=None, allowed=None,
+        )  # fmt: skip
+
+
+def _spread(values: Sequence[float], unit: str, *, scatters: bool) -> dict[str, str]:
+    """How the launches scatter, where they may."""
+    interval = median_interval(values) if scatters else None
+    mean = fmean(values) if len(values) > 1 and scatters else 0.0
+    return {
+        "interval": "" if interval is None else " to ".join(quantity(end, unit) for end in interval),
+        "noise": f"{stdev(values) / abs(mean):.1%}" if mean else "",
+    }
+
+
+def _values(launches: Sequence[LaunchRecord]) -> dict[str, list[float]]:
+    """Values of the launches by metric; of a training by the metric over its seeds, too."""
+    found: dict[str, list[float]] = {}
+    for launch in launches:
+        for measured in launch.measurements:
+            if measured.value is not None:
+                for key in {measured.key, measured.key_over_seeds}:
+                    found.setdefault(key, []).append(short(measured.value))
+    return found
+
+
+def _beside(result: CaseResult) -> dict[str, list[LaunchRecord]]:
+    """Launches that ran beside those of the case, by whose they are."""
+    beside = {REFERENCE_WORDS["paired"].name: result.reference.launches}
+    if (turns := result.confirmation) is not None:
+        beside |= {"in turns, this tree": turns.launches, "in turns, that of the baseline": turns.references}
+    return {name: launches for name, launches in beside.items() if launches}
+
+
+def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
+    platforms = dict.fromkeys(result.environment.platform for result in record.results)
+    devices = dict.fromkeys(result.environment.device for result in record.results)
+    launches = sum(len(result.launches) for result in record.results)
+    yield "started", f"{record.started.replace('T', ' ').removesuffix('+00:00')} UTC"
+    yield "took", f"{record.duration_s:.0f} s, {launches} launches of {len(record.results)} cases"
+    yield "on", ", ".join([*platforms, *devices])
+    yield "ranks", ", ".join(map(str, record.world_sizes))
+    if record.commit:
+        yield "commit", record.commit
+    if record.command:
+        yield "command", mask_text(record.command)
+    yield "pytest-distbench", record.distbench
+
+
+def _table(name: str, section: Section, record: RunRecord) -> PageTable:
+    types = zip(section.columns.values(), section.headings, strict=True)
+    return PageTable(
+        name=name.replace("_", " "),
+        summary=TABLES[name].summary if name in TABLES else "",
+        head=section.header,
+        right=[kind in (int, float) for kind, heading in types if heading is not None],
+        rows=section.texts,
+        foot=list(section.footer),
+        charts=charts_above(name, record.results),
+    )
