@@ -87,12 +87,13 @@
   };
 
   // Axes.
-  const nice = (lo, hi, most) => {
-    const step = [1, 2, 2.5, 5, 10].map((s) => s * 10 ** Math.floor(Math.log10((hi - lo) / most))).find((s) => (hi - lo) / s <= most);
+  const nice = (lo, hi, most, isWhole = false) => {
+    const steps = [1, 2, isWhole ? 5 : 2.5, 5, 10].map((s) => s * 10 ** Math.floor(Math.log10((hi - lo) / most)));
+    const step = Math.max(steps.find((s) => (hi - lo) / s <= most), isWhole ? 1 : 0);
     const first = Math.ceil(lo / step - 1e-9);
     return Array.from({ length: Math.floor(hi / step + 1e-9) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
   };
-  const ticks = (axis, lo, hi, most) => {
+  const ticks = (axis, lo, hi, most, isWhole = false) => {
     if (axis.scale === "log2" || axis.scale === "log") {
       const base = axis.scale === "log2" ? 2 : 10;
       const power = (value) => Math.log(value) / Math.log(base);
@@ -107,7 +108,7 @@
       }
       if (found.length > 1) return found;
     }
-    return nice(lo, hi, most);
+    return nice(lo, hi, most, isWhole);
   };
   const scaleOf = (axis, lo, hi, from, to) => {
     const at = axis.scale ? Math.log : (value) => value;
@@ -128,7 +129,7 @@
   const figure = (title, legend, draw, values, isWide) => {
     const readout = el("output", { class: "readout", "aria-live": "polite" });
     const place = el("div");
-    const node = el("figure", { class: isWide ? "wide" : "" }, el("figcaption", {}, title), legend, place, readout);
+    const node = el("figure", { class: isWide ? "wide" : "" }, el("figcaption", {}, title, readout), legend, place);
     let width = 0;
     const redraw = () => {
       const now = Math.floor(place.clientWidth);
@@ -226,8 +227,9 @@
       const left = Math.max(30, 10 + Math.max(...yTicks.map((tick) => wide(format(tick, chart.y.unit)))));
       const box = { left, right: width - 16, top: 22, bottom: HEIGHT - 42 };
       const x = scaleOf(chart.x, xLo, xHi, box.left + 6, box.right - 6), y = scaleOf(chart.y, yLo, yHi, box.bottom, box.top);
-      const usual = Math.max(...ticks(chart.x, xLo, xHi, 8).map((tick) => wide(format(tick, chart.x.unit))));
-      const xTicks = ticks(chart.x, xLo, xHi, Math.max(2, Math.floor((box.right - box.left) / (usual + 14))));
+      const isWhole = !chart.x.unit && points.every(([px]) => Number.isInteger(px));
+      const usual = Math.max(...ticks(chart.x, xLo, xHi, 8, isWhole).map((tick) => wide(format(tick, chart.x.unit))));
+      const xTicks = ticks(chart.x, xLo, xHi, Math.max(2, Math.floor((box.right - box.left) / (usual + 14))), isWhole);
       if (band.length) {
         const upper = band.map(([at, , hi]) => `${x(at)} ${y(hi)}`), lower = band.map(([at, lo]) => `${x(at)} ${y(lo)}`).reverse();
         svg.append(shape("polygon", { class: "band", points: [...upper, ...lower].join(" ") }));
@@ -296,6 +298,7 @@
   };
   const spans = (chart) => {
     const kinds = [...new Set(chart.spans.map(([, , , what]) => (what.startsWith("epoch ") ? "epoch" : what)))];
+    kinds.sort((a, b) => b.startsWith("train on") - a.startsWith("train on")); // what matters has the first colours
     const colour = (what) => (what.startsWith("epoch ") ? "c7" : what === "stall" ? "failure" : `c${kinds.indexOf(what) % 7}`);
     const legend = kinds.map((what) => [what, sample(colour(what === "epoch" ? "epoch " : what), shape("rect", { class: "box", width: 22, height: 10 })), true]);
     const draw = (svg, width, marks) => {
@@ -404,7 +407,10 @@
   };
 
   // The page.
+  const MOST_NOTES = 8;
+  const MOST_ROWS = 16;
   const FIELDS = ["kind", "metric", "text", "unit", "isTold", "current", "reference", "change", "limit", "interval", "noise", "finds", "launches", "reason", "values", "others", "base", "allowed"];
+  const METRIC = FIELDS.indexOf("metric"), VALUES = FIELDS.indexOf("values");
   const start = (page) => {
     for (const one of page.cases) {
       one.rows = one.rows.map((row) => Object.fromEntries(row.map((value, i) => [FIELDS[i], value])));
@@ -436,20 +442,31 @@
         columns.push(["against", "r", (row) => (theirs(row) && row.values.length ? percent(median(row.values) / theirs(row)) : ""), "this run against it"]);
       }
       const body = el("tbody");
-      const line = (row) => {
-        const parts = [el("tr", { class: severity(row.kind) }, columns.map(([, side, text]) => el("td", { class: side }, text(row))))];
-        if (row.reason) parts.push(el("tr", {}, el("td", { class: "why", colspan: columns.length }, row.reason)));
-        return parts;
-      };
+      const line = (row) => el("tr", { class: severity(row.kind) }, columns.map(([, side, text]) => el("td", { class: side }, text(row))));
       const told = one.rows.filter((row) => row.isTold), rest = one.rows.filter((row) => !row.isTold);
-      body.append(...told.flatMap(line));
+      const extra = (rows, what) => {
+        if (!rows.length) return "";
+        const more = el("button", { type: "button", click: () => { body.append(...rows.map(line)); more.remove(); } }, `${rows.length} more ${what}`);
+        return more;
+      };
+      body.append(...told.slice(0, MOST_ROWS).map(line));
       const head = el("tr", {}, columns.map(([name, side, , called]) => el("th", { scope: "col", class: side }, called ?? name)));
-      const found = [el("div", { class: "scroll", tabindex: "0" }, el("table", {}, el("thead", {}, head), body))];
-      if (rest.length) {
-        const more = el("button", { type: "button", click: () => { body.append(...rest.flatMap(line)); more.remove(); } }, `${rest.length} more numbers that are only shown`);
-        found.push(more);
+      return one.rows.length
+        ? [
+            el("div", { class: "scroll", tabindex: "0" }, el("table", {}, el("thead", {}, head), body)),
+            el("div", { class: "bar" }, extra(told.slice(MOST_ROWS), "verdicts"), extra(rest, "numbers that are only shown")),
+            ...reasons(told),
+          ]
+        : [];
+    };
+    const reasons = (rows) => {
+      const groups = new Map();
+      for (const row of rows.filter((row) => row.reason)) {
+        const same = `${row.kind}: ${row.reason.replace(/[+-]?[\d.,]+(e[+-]?\d+)?/g, "")}`;
+        groups.set(same, [...(groups.get(same) ?? []), row]);
       }
-      return one.rows.length ? found : [];
+      return [...groups.values()].slice(0, MOST_NOTES).map(([first, ...more]) =>
+        el("p", { class: "soft" }, `${first.text}${more.length ? ` and ${more.length} more` : ""}: ${first.reason}`));
     };
     const again = (command) => {
       const copy = el("button", { type: "button", click: async () => {
@@ -556,9 +573,10 @@
     });
 
     const heading = main.querySelector("h1").textContent;
-    const notes = page.notes ?? [];
-    const noted = el("ul", { class: "notes" });
-    inPieces(noted, notes.filter(([text]) => text.trim()), ([text, severity]) => el("li", { class: severity }, text), 12);
+    const notes = (page.notes ?? []).filter(([text]) => text.trim());
+    const noted = notes.length ? el("div", { class: "notes" }, notes.slice(0, MOST_NOTES).map(([text, severity]) => el("p", { class: severity }, text))) : "";
+    const more = notes.slice(MOST_NOTES).map(([text]) => text);
+    if (more.length) noted.append(el("details", {}, el("summary", {}, `${more.length} more lines`), el("pre", {}, more.join("\n"))));
     const facts = el("dl", { class: "facts" }, page.facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
     const tables = (page.tables ?? []).map((one) => folded(
       { class: "card" },
@@ -592,7 +610,7 @@
     if (content?.schema !== schema) throw new Error(`it is of schema ${JSON.stringify(content?.schema)}, this page reads ${schema}: distbench report RUN.json --html FILE makes a page of it`);
     const cases = {};
     if (Array.isArray(content.cases)) {
-      for (const one of content.cases) cases[one.key] = Object.fromEntries(one.rows.map((row) => [row[1], row[14]]));
+      for (const one of content.cases) cases[one.key] = Object.fromEntries(one.rows.map((row) => [row[METRIC], row[VALUES]]));
       return { name: content.name, cases };
     }
     if (!Array.isArray(content.results)) throw new Error("it is no run record: it has no results");

@@ -24,24 +24,25 @@ def elastic(result: CaseResult) -> Iterator[Chart]:
 
 def _timeline(job: ElasticResult, title: str) -> Spans:
     slots = sorted({worker.slot for worker in job.workers})
-    rows = [*(f"slot {slot}" for slot in slots), "stalls", "epochs"]
     spans = [
         (slots.index(worker.slot), short(begin), short(end), what)
         for worker in job.workers
         for what, begin, end in worker.spans
     ]
+    rows = [f"slot {slot}" for slot in slots]
     stalls = [
-        (len(slots), short(change.at_s), short(change.at_s + change.stall_s), "stall")
+        (len(rows), short(change.at_s), short(change.at_s + change.stall_s), "stall")
         for change in job.changes
         if change.stall_s is not None
     ]
+    rows += ["stalls"] if stalls else []
     ends = list(accumulate((epoch.seconds for epoch in job.epochs), initial=0.0))
     spells = [
-        (len(slots) + 1, short(begin), short(end), f"epoch {epoch.epoch}")
+        (len(rows), short(begin), short(end), f"epoch {epoch.epoch}")
         for epoch, begin, end in zip(job.epochs, ends, ends[1:], strict=False)
     ]
     marks = [(short(change.at_s), f"{change.kind} of slot {', '.join(map(str, change.slots))}") for change in job.changes]
-    return Spans(title=title, rows=rows, spans=[*spans, *stalls, *spells], marks=marks)
+    return Spans(title=title, rows=[*rows, "epochs"], spans=[*spans, *stalls, *spells], marks=marks)
 
 
 def pool(result: CaseResult) -> Iterator[Chart]:
