@@ -317,7 +317,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield "commit", record.commit
     if record.command:
         yield "command", mask_text(record.command)
-    yield "pytest-distbench", record.distbench
+    yield "version", f"pytest-distbench {record.distbench}"
 
 
 def _table(name: str, section: Section, record: RunRecord) -> PageTable:

@@ -371,7 +371,8 @@
       const at = rowsAt(strips.map((row) => row.text), width);
       const shares = strips.flatMap((row) => [...row.values, ...Object.values(row.beside).flat()].map((value) => value / row.base));
       const limits = strips.flatMap((row) => (row.allowed && row.allowed < 1 ? [1 + row.allowed, 1 / (1 + row.allowed)] : []));
-      const [lo, hi] = [Math.max(-1, Math.min(0.98, ...shares, ...limits)), Math.min(6, Math.max(1.02, ...shares, ...limits))];
+      const most = [...shares].sort((a, b) => a - b)[Math.floor((shares.length - 1) * 0.95)]; // few outliers do not hide the others
+      const [lo, hi] = [Math.max(-1, Math.min(0.98, ...shares, ...limits)), Math.min(6, Math.max(1.02, most, ...limits))];
       const room = (hi - lo) * 0.03, right = width - 16, each = 26 + at.above, bottom = 6 + strips.length * each;
       const inside = (share) => Math.max(lo, Math.min(hi, share));
       const x = scaleOf({}, lo - room, hi + room, at.left + 6, right);
@@ -386,7 +387,11 @@
         const dots = (values, colour, look, whose) => values.forEach((value, j) => {
           const share = value / row.base;
           const shift = look === "hollow" ? 5 : values.length > 1 && groups.length ? -5 : 0;
-          svg.append(shape("g", { class: colour }, shape("circle", { class: `dot ${look}`, cx: x(inside(share)), cy: y + shift, r: 4 })));
+          const cx = x(inside(share)), cy = y + shift;
+          const drawn = share > hi
+            ? shape("path", { class: `dot ${look}`, d: `M${cx + 9} ${cy}l-8 -5v10z` })
+            : shape("circle", { class: `dot ${look}`, cx, cy, r: 4 });
+          svg.append(shape("g", { class: colour }, drawn));
           marks.push({ x: x(inside(share)), y: y + shift, text: `${row.text}, ${whose} ${j + 1}: ${format(value, row.unit)}, ${percent(share)} from ${row.isOwn ? "the median" : "what it was compared with"}` });
         });
         groups.forEach((name, g) => dots(row.beside[name] ?? [], `c${g + 1}`, "hollow", name));
@@ -397,6 +402,7 @@
       svg.append(shape("line", { class: "axis", x1: x(1), x2: x(1), y1: 4, y2: bottom }));
       const change = { unit: "%", name: `change from ${strips.every((row) => row.isOwn) ? "the median of the launches" : "the number it was compared with"}` };
       axisBelow(svg, change, (tick) => x(tick + 1), lo - 1 - room, hi - 1 + room, at.left, right, bottom);
+      if (shares.some((share) => share > hi)) svg.append(shape("text", { x: 0, y: bottom + 33 }, "▸ beyond the axis"));
       return bottom + 40;
     };
     const values = () => [
@@ -446,8 +452,8 @@
       const told = one.rows.filter((row) => row.isTold), rest = one.rows.filter((row) => !row.isTold);
       const extra = (rows, what) => {
         if (!rows.length) return "";
-        const more = el("button", { type: "button", click: () => { body.append(...rows.map(line)); more.remove(); } }, `${rows.length} more ${what}`);
-        return more;
+        const button = el("button", { type: "button", click: () => { body.append(...rows.map(line)); button.remove(); } }, `${rows.length} more ${what}`);
+        return button;
       };
       body.append(...told.slice(0, MOST_ROWS).map(line));
       const head = el("tr", {}, columns.map(([name, side, , called]) => el("th", { scope: "col", class: side }, called ?? name)));
