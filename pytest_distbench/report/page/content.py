@@ -11,7 +11,7 @@ from statistics import fmean, median, stdev
 from pytest_distbench.judging.policy import Strictness, conclude
 from pytest_distbench.judging.stats import median_interval
 from pytest_distbench.machine.secrets import mask_text
-from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.kinds import VERDICT_KINDS, Severity
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.record import Record
@@ -27,7 +27,15 @@ from pytest_distbench.report.texts.explain import explanation
 from pytest_distbench.report.texts.layout import Line
 from pytest_distbench.report.texts.terminal import summary_lines
 from pytest_distbench.report.texts.verdict_tables import note_on_change, refusal_lines
-from pytest_distbench.report.texts.words import REFERENCE_WORDS, change, current, limit, metric_text, point_text, quantity
+from pytest_distbench.report.texts.words import (
+    REFERENCE_WORDS,
+    change,
+    current,
+    limit,
+    metric_text,
+    point_text,
+    quantity,
+)
 
 MEASURED = "measured"
 """State of a case with no verdict, and of its numbers."""
@@ -120,7 +128,7 @@ class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Of run records, such as may be dropped onto it."""
     name: str
     facts: list[tuple[str, str]]
-    kinds: dict[str, tuple[str, str]]
+    kinds: dict[str, tuple[str, Severity]]
     """States -> mark and severity, the gravest first."""
     counts: dict[str, int]
     """Cases by their state."""
@@ -140,7 +148,7 @@ def page_of(record: RunRecord, sections: Mapping[str, Section], *, other: Other 
         sections: its tables by name.
         other: what is shown beside it.
     """
-    kinds = {
+    kinds: dict[str, tuple[str, Severity]] = {
         BROKEN: ("!", "failure"),
         **{name: (kind.mark, kind.severity) for name, kind in VERDICT_KINDS.items()},
         MEASURED: (" ", "plain"),

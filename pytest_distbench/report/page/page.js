@@ -17,7 +17,7 @@
   const digits = (value, most = 4) => {
     const size = Math.abs(value);
     if (Number.isInteger(value) && size < 1e15) return value.toLocaleString("en-US");
-    return size >= 1e-4 && size < 1e15 ? String(Number(value.toPrecision(most))) : value.toPrecision(most);
+    return String(Number(value.toPrecision(most)));
   };
   const TIMES = [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]];
   const SIZES = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]];
@@ -82,7 +82,7 @@
     const top = el("thead", {}, el("tr", {}, head.map((text, i) => el("th", { scope: "col", ...side(i) }, text))));
     return [
       el("div", { class: "scroll", tabindex: "0" }, el("table", {}, top, body)),
-      foot.length ? el("pre", {}, foot.join("\n")) : "",
+      foot.length ? el("pre", { class: "foot" }, foot.join("\n")) : "",
     ];
   };
 
@@ -221,7 +221,9 @@
       const points = series.flatMap((one) => one.points);
       const band = chart.allowed ?? [];
       const [xLo, xHi] = extent(points.map((point) => point[0]), chart.x);
-      const ys = [...points.map((point) => point[1]), ...band.flatMap(([, lo, hi]) => [lo, hi]), ...(chart.target === undefined ? [] : [chart.target])];
+      const own = points.map((point) => point[1]), most = 1.5 * Math.max(...own);
+      const inside = (value) => Math.min(value, most); // a wide band does not flatten the line
+      const ys = [...own, ...band.flatMap(([, lo, hi]) => [inside(lo), inside(hi)]), ...(chart.target === undefined ? [] : [chart.target])];
       const [yLo, yHi] = extent(ys, chart.y);
       const yTicks = ticks(chart.y, yLo, yHi, 6);
       const left = Math.max(30, 10 + Math.max(...yTicks.map((tick) => wide(format(tick, chart.y.unit)))));
@@ -231,7 +233,7 @@
       const usual = Math.max(...ticks(chart.x, xLo, xHi, 8, isWhole).map((tick) => wide(format(tick, chart.x.unit))));
       const xTicks = ticks(chart.x, xLo, xHi, Math.max(2, Math.floor((box.right - box.left) / (usual + 14))), isWhole);
       if (band.length) {
-        const upper = band.map(([at, , hi]) => `${x(at)} ${y(hi)}`), lower = band.map(([at, lo]) => `${x(at)} ${y(lo)}`).reverse();
+        const upper = band.map(([at, , hi]) => `${x(at)} ${y(inside(hi))}`), lower = band.map(([at, lo]) => `${x(at)} ${y(inside(lo))}`).reverse();
         svg.append(shape("polygon", { class: "band", points: [...upper, ...lower].join(" ") }));
       }
       axes(svg, chart, box, x, y, xTicks, yTicks);
@@ -371,7 +373,8 @@
       const at = rowsAt(strips.map((row) => row.text), width);
       const shares = strips.flatMap((row) => [...row.values, ...Object.values(row.beside).flat()].map((value) => value / row.base));
       const limits = strips.flatMap((row) => (row.allowed && row.allowed < 1 ? [1 + row.allowed, 1 / (1 + row.allowed)] : []));
-      const most = [...shares].sort((a, b) => a - b)[Math.floor((shares.length - 1) * 0.95)]; // few outliers do not hide the others
+      const high = [...shares].sort((a, b) => a - b)[Math.floor((shares.length - 1) * 0.95)];
+      const most = Math.min(Math.max(...shares), 1 + 2 * Math.abs(high - 1)); // a few outliers do not hide the others
       const [lo, hi] = [Math.max(-1, Math.min(0.98, ...shares, ...limits)), Math.min(6, Math.max(1.02, most, ...limits))];
       const room = (hi - lo) * 0.03, right = width - 16, each = 26 + at.above, bottom = 6 + strips.length * each;
       const inside = (share) => Math.max(lo, Math.min(hi, share));

@@ -82,7 +82,9 @@ def test_a_failed_launch_tells_what_became_of_the_ranks() -> None:
 
 
 def test_secrets_in_what_ranks_printed_are_masked() -> None:
-    case = only_case(result(launches=[replace(HUNG, reason="Authorization: Bearer abcdef0123456789")], outcome="failed"))
+    case = only_case(
+        result(launches=[replace(HUNG, reason="Authorization: Bearer abcdef0123456789")], outcome="failed")
+    )
 
     assert "abcdef0123456789" not in "".join(case.story)
 

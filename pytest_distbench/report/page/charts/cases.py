@@ -52,7 +52,8 @@ def _rates(found: Sequence[SweepPoint], rates: Sequence[float | None]) -> list[P
 def change_by_size(result: CaseResult) -> Iterator[Chart]:
     """The time of each message size as a share of the baseline's: a loss that no axis of decades shows."""
     sweeps = _sweeps(result)
-    series, allowed = [], []
+    series: list[Series] = []
+    allowed: list[tuple[float, float, float]] = []
     for name, found in sweeps.items():
         judged = [(p.message_bytes, p.time.ratio, p.time.limit) for p in found if p.time.ratio is not None]
         if len(judged) > 1:
@@ -132,7 +133,10 @@ def _thick(curves: Sequence[tuple[str, list[Point]]], whose: str) -> list[Series
         return [Series(name=f"{whose}median", points=middle, look="reference")]
     if len(curves) == 1:
         return [Series(name=curves[0][0], points=middle)]
-    return [*(Series(name=name, points=drawn, look="thin") for name, drawn in curves), Series(name="median", points=middle)]
+    return [
+        *(Series(name=name, points=drawn, look="thin") for name, drawn in curves),
+        Series(name="median", points=middle),
+    ]
 
 
 def _target(result: CaseResult, name: str) -> float | None:

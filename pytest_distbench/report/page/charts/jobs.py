@@ -41,7 +41,9 @@ def _timeline(job: ElasticResult, title: str) -> Spans:
         (len(rows), short(begin), short(end), f"epoch {epoch.epoch}")
         for epoch, begin, end in zip(job.epochs, ends, ends[1:], strict=False)
     ]
-    marks = [(short(change.at_s), f"{change.kind} of slot {', '.join(map(str, change.slots))}") for change in job.changes]
+    marks = [
+        (short(change.at_s), f"{change.kind} of slot {', '.join(map(str, change.slots))}") for change in job.changes
+    ]
     return Spans(title=title, rows=[*rows, "epochs"], spans=[*spans, *stalls, *spells], marks=marks)
 
 
@@ -64,9 +66,7 @@ def serving(result: CaseResult) -> Iterator[Chart]:
         p95 = points((stretch.begin_s, stretch.p95_s) for stretch in found.stretches)
         asked = points((stretch.begin_s, stretch.per_s) for stretch in found.stretches)
         latency = Series(name="95th percentile", points=p95, look="steps")
-        yield Lines(
-            title=f"Latency of requests{whose}", x=time, y=Axis(name="latency", unit="s"), series=[latency]
-        )
+        yield Lines(title=f"Latency of requests{whose}", x=time, y=Axis(name="latency", unit="s"), series=[latency])
         demand = Series(name="asked for", points=asked, look="steps")
         yield Lines(title=f"Requests{whose}", x=time, y=Axis(name="requests", unit="1/s"), series=[demand])
 

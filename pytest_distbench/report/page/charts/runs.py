@@ -25,7 +25,8 @@ def scaling(results: Sequence[CaseResult]) -> Iterator[Chart]:
     if not found:
         return
     speedups = [
-        Series(name=name, points=points((row.sized.workers, row.speedup) for row in rows)) for name, rows in found.items()
+        Series(name=name, points=points((row.sized.workers, row.speedup) for row in rows))
+        for name, rows in found.items()
     ]
     sizes = sorted({row.sized.workers for rows in found.values() for row in rows})
     ideal = Series(name="ideal", points=points((size, size) for size in sizes), look="reference")

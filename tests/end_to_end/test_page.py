@@ -1,0 +1,227 @@
+"""The page in a real browser: it opens without a request, can be searched, unfolded, dressed and compared."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.browser import NAMES, Tab, browser, find_browser
+from support.cases import ON_TWO
+from support.results import point, result, run, verdict
+
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.report.page.document import write_page
+from pytest_distbench.report.tables import sections_of
+from pytest_distbench.store.run_record import write_run_record
+
+HOSTILE = "</script><img src=x onerror=document.hacked=1>"
+
+pytestmark = pytest.mark.skipif(
+    find_browser() is None,
+    reason=f"no browser: none of {', '.join(NAMES)} is installed (apt-get install chromium-headless-shell)",
+)
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    with browser(find_browser() or "") as opened:
+        yield opened
+
+
+def case(name: str, *values: float, kind: str = "unchanged", outcome: str = "passed") -> CaseResult:
+    measured = [
+        LaunchRecord(
+            index=i,
+            outcome="passed",
+            wall_s=1.0,
+            measurements=[Measurement(name="step", unit="s", better="lower", value=value)],
+        )
+        for i, value in enumerate(values)
+    ]
+    made = Case(test="suites/test_a.py::test_a", id=name, conditions=ON_TWO, device="cpu")
+    return result(
+        verdict(kind), launches=measured, outcome=outcome, nodeid=f"suites/test_a.py::test_a[{name}]", case=made
+    )
+
+
+RED = case("red", 0.03, 0.031, 0.029, kind="regressed", outcome="failed")
+GREEN = case("green", 0.02, 0.021, 0.019)
+SWEEP = replace(result(*[point(2**k) for k in range(3, 12)]), nodeid="suites/test_a.py::test_sweep[ws2]")
+
+
+def page(folder: Path, *results: CaseResult, against: RunRecord | None = None, name: str = "page") -> Path:
+    record = run(*results)
+    path = folder / f"{name}.html"
+    with path.open("wb") as out:
+        write_page(record, sections_of(record)[0], out, against=against)
+    return path
+
+
+def search(tab: Tab, text: str) -> None:
+    tab.run(
+        f"(s => {{ s.value = {json.dumps(text)}; s.dispatchEvent(new Event('input')) }})"
+        "(document.querySelector('input[type=search]'))"
+    )
+
+
+def titles(tab: Tab) -> list[str]:
+    return list(tab.run("[...document.querySelectorAll('section details.card > summary > b')].map(b => b.textContent)"))
+
+
+def test_it_opens_quietly_with_failures_unfolded_and_the_rest_folded(tab: Tab, tmp_path: Path) -> None:
+    path = page(tmp_path, GREEN, RED, SWEEP)
+    tab.requests.clear()
+    tab.open(path)
+
+    assert titles(tab) == ["test_a[red]", "test_a[green]", "test_a[ws2]"]
+    tab.wait("document.querySelector('details.card.bad svg .dot')")
+    assert tab.run("[...document.querySelectorAll('section details.card')].map(d => d.open)") == [True, False, False]
+    assert tab.requests == [path.as_uri()]
+    assert tab.complaints == []
+
+
+def test_a_search_finds_tests_metrics_and_verdicts(tab: Tab, tmp_path: Path) -> None:
+    tab.open(page(tmp_path, GREEN, RED, SWEEP))
+
+    search(tab, "64 B")
+    assert titles(tab) == ["test_a[ws2]"]
+    search(tab, "REGRESSED step")
+    assert titles(tab) == ["test_a[red]"]
+    search(tab, "")
+    tab.run("document.querySelector('.chip[data-state=unchanged]').click()")
+    assert titles(tab) == ["test_a[green]", "test_a[ws2]"]
+
+
+def test_slash_goes_to_the_search(tab: Tab, tmp_path: Path) -> None:
+    tab.open(page(tmp_path, GREEN))
+    tab.press("/")
+
+    assert tab.run("document.activeElement.type") == "search"
+
+
+def test_a_case_is_drawn_when_it_is_unfolded_and_its_charts_are_read_by_keys(tab: Tab, tmp_path: Path) -> None:
+    tab.open(page(tmp_path, SWEEP))
+    assert not tab.run("document.querySelectorAll('svg[tabindex]').length")
+
+    tab.run("document.querySelector('details.card > summary').click()")
+    tab.wait("document.querySelectorAll('figure svg[tabindex]').length === 2")
+    tab.run("document.querySelector('figure svg[tabindex]').focus()")
+    tab.press("ArrowRight")
+    tab.press("ArrowRight")
+    assert tab.run("document.querySelector('figure output').textContent") == "this run, message size 16 B: 8e-7 GB/s"
+    tab.run("document.querySelector('figure details summary').click()")
+    tab.wait("document.querySelectorAll('figure details tbody tr').length === 18")
+    assert tab.complaints == []
+
+
+def test_themes_are_switched(tab: Tab, tmp_path: Path) -> None:
+    tab.resize(1000, 800, dark=False)
+    tab.open(page(tmp_path, GREEN))
+    colours = []
+    for _ in range(3):
+        colours.append(tab.run("getComputedStyle(document.documentElement).backgroundColor"))
+        tab.run("document.querySelector('.theme').click()")
+
+    assert colours[0] == colours[1] != colours[2]
+    tab.resize(1000, 800, dark=True)
+    assert tab.run("getComputedStyle(document.documentElement).backgroundColor") == colours[2]
+
+
+def test_on_a_phone_nothing_but_tables_is_wider_than_the_screen(tab: Tab, tmp_path: Path) -> None:
+    tab.resize(390, 800)
+    tab.open(page(tmp_path, GREEN, RED, SWEEP))
+    tab.run("document.querySelectorAll('details.card').forEach(d => { d.open = true })")
+    tab.wait("[...document.querySelectorAll('details.card .body')].every(body => body.childNodes.length)")
+    tab.run("dispatchEvent(new Event('beforeprint'))")  # draws what is unfolded, on the screen or not
+
+    assert tab.run("document.querySelectorAll('figure svg[tabindex]').length") == 4
+    assert tab.run("document.documentElement.scrollWidth") == 390
+    tab.resize(1000, 800)
+
+
+@pytest.mark.parametrize("form", ["page", "record"])
+def test_a_page_or_a_record_is_shown_beside_it(tab: Tab, tmp_path: Path, form: str) -> None:
+    earlier = case("red", 0.015, 0.015, 0.015)
+    if form == "page":
+        other = page(tmp_path, earlier, name="earlier")
+    else:
+        other = tmp_path / "earlier.json"
+        write_run_record(other, run(earlier))
+    tab.open(page(tmp_path, GREEN, RED))
+    tab.give("input[type=file]", other)
+    tab.wait("document.body.textContent.includes('Beside 2026')")
+
+    assert "1 of 2 cases are in both" in tab.run("document.body.textContent")
+    assert "+100.0 %" in tab.run("document.querySelector('main section table').textContent")
+    tab.wait("document.querySelector('details.card.bad svg .dot.hollow')")
+    assert tab.complaints == []
+
+
+def test_one_that_was_given_when_it_was_made_is_shown_beside_it(tab: Tab, tmp_path: Path) -> None:
+    tab.open(page(tmp_path, RED, against=run(case("red", 0.015))))
+
+    assert "1 of 1 cases are in both" in tab.run("document.body.textContent")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b'{"schema": 3, "results": [', "neither a report page nor a whole run record"),
+        (b'{"schema": 1, "results": []}', "it is of schema 1, this page reads 3"),
+        (b'{"schema": 3}', "it has no results"),
+        (b"null", "it is of schema undefined"),
+        (b"\xff\xfe<html>", "neither a report page nor a whole run record"),
+        (b'<script id="data" type="application/octet-stream">AAAA</script>', "cannot be compared"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(tab: Tab, tmp_path: Path, content: bytes, told: str) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_bytes(content)
+    tab.open(page(tmp_path, GREEN))
+    tab.give("input[type=file]", bad)
+
+    tab.wait(f"document.body.textContent.includes({json.dumps(told)})")
+    assert titles(tab) == ["test_a[green]"]
+
+
+def test_a_file_of_half_a_gigabyte_is_refused_unread(tab: Tab, tmp_path: Path) -> None:
+    huge = tmp_path / "huge.json"
+    with huge.open("wb") as file:
+        file.truncate(500 * 2**20)
+    tab.open(page(tmp_path, GREEN))
+    tab.give("input[type=file]", huge)
+
+    tab.wait("document.body.textContent.includes('too large for a browser')")
+
+
+def test_names_of_tests_are_text(tab: Tab, tmp_path: Path) -> None:
+    hostile = case(HOSTILE, 0.02, kind="regressed", outcome="failed")
+    tab.open(page(tmp_path, replace(hostile, headline=HOSTILE)))
+    tab.wait("document.querySelector('details.card.bad svg .dot')")
+
+    assert titles(tab) == [f"test_a[{HOSTILE}]"]
+    assert tab.run("document.querySelectorAll('img').length") == 0
+    assert tab.run("document.hacked") is None
+    assert tab.complaints == []
+
+
+def test_a_page_of_five_thousand_cases_opens_in_two_seconds_and_is_searched_at_once(tab: Tab, tmp_path: Path) -> None:
+    cases = [case(f"case{i}", *(0.02 + (i * 7 + j * 3) % 50 * 1e-5 for j in range(5))) for i in range(5000)]
+    path = page(tmp_path, *cases, RED)
+    opened_s = tab.open(path)
+    begin = time.monotonic()
+    search(tab, "case4999")
+    found = titles(tab)
+    searched_s = time.monotonic() - begin
+
+    assert found == ["test_a[case4999]"]
+    assert path.stat().st_size < 3 * 2**20
+    assert opened_s < 10  # an idle machine needs a tenth of it
+    assert searched_s < 3

@@ -1,0 +1,129 @@
+"""Charts of one case."""
+
+from __future__ import annotations
+
+import pytest
+from support.results import PAIRED, point, result
+
+from pytest_distbench.records.breakdown import Breakdown, PartShare
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, metric_key
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.report.page.chart import Bars, Heat, Lines
+from pytest_distbench.report.page.charts.cases import (
+    MOST_POINTS,
+    bandwidth,
+    change_by_size,
+    curves,
+    epochs,
+    links,
+    phases,
+)
+
+
+def launch(*measured: Measurement, **changes: object) -> LaunchRecord:
+    made = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=list(measured))
+    return replace(made, **changes)
+
+
+def curve(name: str, *values: float, seed: int = 0, better: str = "info") -> Measurement:
+    return Measurement(name=name, unit="", better=better, value=values[-1], series=list(values), at={"seed": seed})
+
+
+def test_bandwidth_stands_beside_that_of_the_baseline() -> None:
+    [chart] = bandwidth(result(point(1024), point(4096)))
+
+    assert isinstance(chart, Lines)
+    assert (chart.x.scale, chart.y.unit) == ("log2", "B/s")
+    here, before = chart.series
+    assert here.points == [(1024, pytest.approx(1024 / 0.03 * 1.5)), (4096, pytest.approx(4096 / 0.03 * 1.5, rel=1e-3))]
+    assert (before.name, before.look) == ("baseline", "reference")
+    assert before.points[0][1] == pytest.approx(1024 / 0.02 * 1.5)
+
+
+def test_one_size_is_no_sweep() -> None:
+    assert not list(bandwidth(result(point(1024))))
+    assert not list(change_by_size(result(point(1024))))
+
+
+def test_a_change_that_decades_hide_has_a_chart_with_its_band() -> None:
+    [chart] = change_by_size(result(point(1024), point(4096)))
+
+    assert isinstance(chart, Lines)
+    assert chart.series[0].points == [(1024, 1.5), (4096, 1.5)]
+    assert chart.allowed == [(1024, 0.9091, 1.1), (4096, 0.9091, 1.1)]
+
+
+def test_curves_of_seeds_are_thin_and_their_median_is_thick() -> None:
+    measured = [curve("loss", 3.0, 1.0, seed=0), curve("loss", 2.0, 1.0, seed=1), curve("loss", 4.0, 2.0, seed=2)]
+    [chart] = curves(result(launches=[launch(*measured)]))
+
+    assert isinstance(chart, Lines)
+    assert [(s.name, s.look) for s in chart.series] == [
+        ("seed 0", "thin"),
+        ("seed 1", "thin"),
+        ("seed 2", "thin"),
+        ("median", ""),
+    ]
+    assert chart.series[-1].points == [(1, 3.0), (2, 1.0)]
+
+
+def test_a_curve_has_its_target_its_time_and_the_reference_dotted() -> None:
+    step = Measurement(name="step_time", unit="s", better="lower", value=0.5)
+    goal = Measurement(name="steps_to_loss", unit="", better="steps", value=2, identity={"target": 1.5})
+    reference = replace(PAIRED, launches=[launch(curve("loss", 5.0, 4.0))])
+    by_step, by_time = curves(
+        result(launches=[launch(curve("loss", 2.0, 1.0), step, goal)], reference=reference)
+    )
+
+    assert isinstance(by_step, Lines)
+    assert isinstance(by_time, Lines)
+    assert [s.look for s in by_step.series] == ["", "reference"]
+    assert by_step.target == by_time.target == 1.5
+    assert by_time.series[0].points == [(0.5, 2.0), (1.0, 1.0)]
+    assert by_time.x.unit == "s"
+
+
+def test_a_long_curve_is_thinned_out() -> None:
+    [chart] = curves(result(launches=[launch(curve("loss", *map(float, range(100_000))))]))
+
+    assert isinstance(chart, Lines)
+    assert len(chart.series[0].points) <= MOST_POINTS
+
+
+def test_the_first_losses_have_no_chart_where_all_have() -> None:
+    measured = [curve("loss", 3.0, 2.0, 1.0), curve("loss_curve", 3.0, 2.0, better="curve")]
+
+    assert [chart.title for chart in curves(result(launches=[launch(*measured)]))] == ["loss by step"]
+
+
+def test_what_was_recorded_at_each_epoch_is_a_curve() -> None:
+    measured = [
+        Measurement(name="bleu", unit="", better="info", value=value, at={"epoch": epoch})
+        for epoch, value in ((1, 20.0), (0, 10.0))
+    ]
+    [chart] = epochs(result(launches=[launch(*measured)]))
+
+    assert isinstance(chart, Lines)
+    assert chart.series[0].points == [(0, 10.0), (1, 20.0)]
+
+
+def test_the_phases_of_a_step_add_up_rank_by_rank() -> None:
+    parts = [PartShare(path=["forward"], times_s=[1.0, 2.0]), PartShare(path=["forward", "norm"], times_s=[0.5, 0.5])]
+    broken_down = launch(breakdowns={"step": Breakdown(times_s=[3.0, 3.0], parts=parts)})
+    [chart] = phases(result(launches=[broken_down]))
+
+    assert isinstance(chart, Bars)
+    assert chart.parts == ["forward", "unaccounted"]
+    assert chart.rows == [("rank 0", [1.0, 2.0]), ("rank 1", [2.0, 1.0])]
+
+
+def test_links_are_a_matrix_with_holes_where_none_was_measured() -> None:
+    at = {"from": 0, "to": 1}
+    link = Verdict(metric=metric_key("latency", at), kind="unchanged", unit="s", better="lower", current=1e-4, at=at)
+    [chart] = links(result(link))
+
+    assert isinstance(chart, Heat)
+    assert chart.cells == [[None, 1e-4], [None, None]]
+    assert not list(links(result()))
