@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from support.calibrations import SEED
 
 from pytest_distbench.judging.stats import (
+    MEDIAN_CONFIDENCE,
     chi_square_quantile,
     detectable_slowdown,
+    median_interval,
     noise_limit,
     normal_quantile,
     pooled_stdev,
@@ -106,3 +108,26 @@ def test_a_slowdown_of_that_size_is_found_nine_times_in_ten() -> None:
         found += t > student_t_quantile(1 - alpha, stored + new - 2)
 
     assert found / tries == pytest.approx(0.9, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("values", "interval"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], None),
+        ([5.0, 1.0, 4.0, 2.0, 3.0], (1.0, 5.0)),
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], (2.0, 7.0)),
+    ],
+)
+def test_the_interval_of_a_median_is_between_two_of_the_values(
+    values: list[float], interval: tuple[float, float] | None
+) -> None:
+    assert median_interval(values) == interval
+
+
+@pytest.mark.parametrize("number", [5, 6, 10, 25, 100])
+def test_the_interval_of_a_median_holds_it_nine_times_in_ten(number: int) -> None:
+    interval = median_interval(list(map(float, range(number))))
+    assert interval is not None
+    inside = 1 - 2 * scipy.stats.binom.cdf(interval[0], number, 0.5)
+
+    assert MEDIAN_CONFIDENCE <= inside < 0.98

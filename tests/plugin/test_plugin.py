@@ -361,6 +361,22 @@ def test_an_unwritable_run_record_is_an_error(project: Project) -> None:
     assert result.ret == 1
 
 
+def test_the_page_of_a_run_is_written_where_its_record_is(recorded: pytest.Pytester) -> None:
+    result = run(recorded, "--distbench-report=out/page.html")
+
+    result.stdout.fnmatch_lines(["report: out/page.html"])
+    assert "<h1>distbench: none of 1 case failed</h1>" in (recorded.path / "out" / "page.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_is_an_error(project: Project) -> None:
+    made = project(TEST)
+    (made.path / "out").write_text("a file, not a folder")
+    result = run(made, "--distbench-report=out/page.html")
+
+    result.stdout.fnmatch_lines(["distbench: *page.html: cannot write*--distbench-report*"])
+    assert result.ret == 1
+
+
 @pytest.mark.other_plugins
 def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester) -> None:
     for arguments in (["-p", "no:terminalprogress"], ["-s"], ["--force-sugar"]):

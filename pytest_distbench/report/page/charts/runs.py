@@ -55,7 +55,7 @@ def phases(results: Sequence[CaseResult]) -> Iterator[Chart]:
             names = list(dict.fromkeys(name for parts in sizes.values() for name in parts))
             names.append(names.pop(names.index(UNACCOUNTED)))
             rows = [
-                (f"{size} ranks", [short(max(0.0, parts.get(name, 0.0))) for name in names])
+                (_ranks(size), [short(max(0.0, parts.get(name, 0.0))) for name in names])
                 for size, parts in sorted(sizes.items())
             ]
             yield Bars(title=f"Where an iteration of {loop} goes: {test}", unit="s", parts=names, rows=rows)
@@ -68,9 +68,13 @@ def cost(results: Sequence[CaseResult]) -> Iterator[Chart]:
         found = [row for row in rows if row.speedup is not None and row.bought.time_s]
         if len(found) > 1:
             pairs = points((row.ranks * (row.bought.time_s or 0.0), row.speedup) for row in found)
-            labels = [f"{row.ranks} ranks" for row in found]
+            labels = [_ranks(row.ranks) for row in found]
             series.append(Series(name=f"{test}: {what}", points=pairs, labels=labels))
     if series:
         x = Axis(name="cost: ranks x time", unit="s", scale="log")
         y = Axis(name="speed-up", scale="log2")
         yield Lines(title="Speed-up and its cost", x=x, y=y, series=series)
+
+
+def _ranks(number: int) -> str:
+    return f"{number} rank{'s' * (number != 1)}"

@@ -73,9 +73,7 @@ def test_a_curve_has_its_target_its_time_and_the_reference_dotted() -> None:
     step = Measurement(name="step_time", unit="s", better="lower", value=0.5)
     goal = Measurement(name="steps_to_loss", unit="", better="steps", value=2, identity={"target": 1.5})
     reference = replace(PAIRED, launches=[launch(curve("loss", 5.0, 4.0))])
-    by_step, by_time = curves(
-        result(launches=[launch(curve("loss", 2.0, 1.0), step, goal)], reference=reference)
-    )
+    by_step, by_time = curves(result(launches=[launch(curve("loss", 2.0, 1.0), step, goal)], reference=reference))
 
     assert isinstance(by_step, Lines)
     assert isinstance(by_time, Lines)
