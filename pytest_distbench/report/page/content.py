@@ -194,6 +194,7 @@ def _case(result: CaseResult, record: RunRecord) -> PageCase:
     under, number = result.case.conditions, len(result.launches)
     failed = result.outcome in ("failed", "xfailed")
     command = _again(result, record)
+    charts, problems = charts_of(result)
     ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"
     how = [ranks, under.backend, under.launcher, f"{number} launch{'es' * (number != 1)}"]
     return PageCase(
@@ -205,11 +206,11 @@ def _case(result: CaseResult, record: RunRecord) -> PageCase:
         headline=mask_text(result.headline),
         how=", ".join(filter(None, how)),
         story=_story(result, command) if failed else [],
-        notes=[line.text for line in [*note_on_change(result.verdicts), *refusal_lines(result)]],
+        notes=[*(line.text for line in [*note_on_change(result.verdicts), *refusal_lines(result)]), *problems],
         command=command,
         reference=REFERENCE_WORDS[result.reference.kind].name,
         rows=list(_rows(result)),
-        charts=charts_of(result),
+        charts=charts,
     )
 
 
@@ -329,6 +330,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _table(name: str, section: Section, record: RunRecord) -> PageTable:
+    charts, problems = charts_above(name, record.results)
     types = zip(section.columns.values(), section.headings, strict=True)
     return PageTable(
         name=name.replace("_", " "),
@@ -336,6 +338,6 @@ def _table(name: str, section: Section, record: RunRecord) -> PageTable:
         head=section.header,
         right=[kind in (int, float) for kind, heading in types if heading is not None],
         rows=section.texts,
-        foot=list(section.footer),
-        charts=charts_above(name, record.results),
+        foot=[*section.footer, *problems],
+        charts=charts,
     )

@@ -435,7 +435,7 @@
       const columns = [
         ["", "", (row) => page.kinds[row.kind]?.[0] ?? ""],
         ["metric", "", (row) => row.text],
-        ["verdict", "", (row) => row.kind],
+        ["verdict", "verdict", (row) => row.kind],
         ["this run", "r", (row) => row.current],
         ["reference", "r", (row) => row.reference, one.reference],
         ["change", "r", (row) => row.change],
@@ -489,7 +489,7 @@
       ...verdicts(one),
       ...(one.notes ?? []).map((note) => el("p", { class: "soft" }, note)),
       one.story?.length ? el("pre", {}, one.story.join("\n")) : "",
-      again(one.command),
+      one.story?.some((line) => line.includes(one.command)) ? "" : again(one.command),
       launches(one.rows.filter((row) => row.isTold), other?.cases[one.key]),
       charts(one.charts),
     ];

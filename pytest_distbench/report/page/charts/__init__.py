@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
+from pytest_distbench.errors import tell
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Chart
 from pytest_distbench.report.page.charts import cases, jobs, runs
@@ -29,11 +31,25 @@ OF_RUN: dict[str, Callable[[Sequence[CaseResult]], Iterable[Chart]]] = {
 """By the name of the table that they stand above."""
 
 
-def charts_of(result: CaseResult) -> list[Chart]:
-    """All charts of a case."""
-    return [chart for make in OF_CASE.values() for chart in make(result)]
+_Given = TypeVar("_Given")
 
 
-def charts_above(table: str, results: Sequence[CaseResult]) -> list[Chart]:
-    """The charts that stand above a table of the run."""
-    return list(OF_RUN[table](results)) if table in OF_RUN else []
+def charts_of(result: CaseResult) -> tuple[list[Chart], list[str]]:
+    """The charts of a case; and what is wrong with those that cannot be made."""
+    return _charts(OF_CASE, result)
+
+
+def charts_above(table: str, results: Sequence[CaseResult]) -> tuple[list[Chart], list[str]]:
+    """The same of those that stand above a table of the run."""
+    return _charts({name: make for name, make in OF_RUN.items() if name == table}, results)
+
+
+def _charts(rows: Mapping[str, Callable[[_Given], Iterable[Chart]]], given: _Given) -> tuple[list[Chart], list[str]]:
+    charts: list[Chart] = []
+    problems = []
+    for name, make in rows.items():
+        try:
+            charts += list(make(given))
+        except Exception as error:  # noqa: BLE001 a page without one of its charts is still a page, and says so
+            problems.append(f"the chart {name!r} cannot be made: {tell(error)}")
+    return charts, problems
