@@ -11,13 +11,13 @@ from pytest_distbench.records.pool import PoolResult
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Axis, Chart, Lines, Series, Spans, points, short
 
-MOST_DRAWN = 3
+MOST_TIMELINES = 3
 """That are drawn of a case: the table below has them all."""
 
 
 def elastic(result: CaseResult) -> Iterator[Chart]:
     """The slots of an elastic job over time: what each worker did, the stalls, changes and ends of epochs."""
-    for launch in result.launches[:MOST_DRAWN]:
+    for launch in result.launches[:MOST_TIMELINES]:
         if launch.elastic is not None:
             yield _timeline(launch.elastic, f"Nodes over time{_of_launch(result, launch)}")
 
@@ -72,7 +72,7 @@ def serving(result: CaseResult) -> Iterator[Chart]:
 
 
 def _pools(result: CaseResult) -> Iterator[tuple[LaunchRecord, PoolResult]]:
-    for launch in result.launches[:MOST_DRAWN]:
+    for launch in result.launches[:MOST_TIMELINES]:
         if launch.pool is not None:
             yield launch, launch.pool
 

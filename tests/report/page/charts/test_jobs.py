@@ -11,7 +11,7 @@ from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.pool import SERVING
 from pytest_distbench.report.page.chart import Lines, Spans
-from pytest_distbench.report.page.charts.jobs import MOST_DRAWN, elastic, pool, serving
+from pytest_distbench.report.page.charts.jobs import MOST_TIMELINES, elastic, pool, serving
 
 
 def lost_a_node(launches: int) -> list[LaunchRecord]:
@@ -32,9 +32,9 @@ def test_a_row_per_slot_shows_its_workers_then_come_stalls_and_epochs() -> None:
 
 
 def test_of_many_launches_the_first_are_drawn() -> None:
-    titles = [chart.title for chart in elastic(result(launches=lost_a_node(MOST_DRAWN + 2)))]
+    titles = [chart.title for chart in elastic(result(launches=lost_a_node(MOST_TIMELINES + 2)))]
 
-    assert titles == [f"Nodes over time, launch {number}" for number in range(1, MOST_DRAWN + 1)]
+    assert titles == [f"Nodes over time, launch {number}" for number in range(1, MOST_TIMELINES + 1)]
 
 
 def test_a_pool_shows_who_has_which_slot() -> None:
