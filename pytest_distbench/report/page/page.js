@@ -351,7 +351,11 @@
     return figure(chart.title, "", draw, values);
   };
   const CHARTS = { lines, bars, spans, heat };
-  const charts = (all) => (all?.length ? el("div", { class: "charts" }, all.map((chart) => CHARTS[chart.type](chart))) : "");
+  const isEmpty = (chart) => chart.series?.every((one) => !one.points.length) || [chart.spans, chart.rows, chart.cells].some((all) => all?.length === 0);
+  const charts = (all) => {
+    const drawn = (all ?? []).filter((chart) => !isEmpty(chart));
+    return drawn.length ? el("div", { class: "charts" }, drawn.map((chart) => CHARTS[chart.type](chart))) : "";
+  };
 
   // Launches as dots: each metric beside the number it was compared with, or its own median.
   const MOST_STRIPS = 24;
@@ -448,7 +452,7 @@
       if (beside) {
         const theirs = (row) => (beside[row.metric]?.length ? median(beside[row.metric]) : undefined);
         columns.push(["other", "r", (row) => (theirs(row) === undefined ? "" : format(theirs(row), row.unit)), other.name]);
-        columns.push(["against", "r", (row) => (theirs(row) && row.values.length ? percent(median(row.values) / theirs(row)) : ""), "this run against it"]);
+        columns.push(["against", "r", (row) => (theirs(row) && row.values.length ? percent(median(row.values) / theirs(row)) : ""), "against it"]);
       }
       const body = el("tbody");
       const line = (row) => el("tr", { class: severity(row.kind) }, columns.map(([, side, text]) => el("td", { class: side }, text(row))));
