@@ -19,8 +19,18 @@
     if (Number.isInteger(value) && size < 1e15) return value.toLocaleString("en-US");
     return String(Number(value.toPrecision(most)));
   };
-  const TIMES = [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]];
-  const SIZES = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]];
+  const TIMES = [
+    [1, "s"],
+    [1e-3, "ms"],
+    [1e-6, "us"],
+    [1e-9, "ns"],
+  ];
+  const SIZES = [
+    [2 ** 30, "GiB"],
+    [2 ** 20, "MiB"],
+    [2 ** 10, "KiB"],
+    [1, "B"],
+  ];
   const scaled = (value, units) => {
     const [factor, name] = units.find(([factor]) => Math.abs(value) >= factor * 0.99999) ?? units[0];
     return `${digits(value / factor)} ${name}`;
@@ -61,9 +71,16 @@
     const more = (from) => {
       parent.append(...items.slice(from, from + size).map(make));
       if (from + size < items.length) {
-        const end = el(parent.tagName === "TBODY" ? "tr" : "div", {}, parent.tagName === "TBODY" ? el("td", {}, "…") : "…");
+        const end = el(
+          parent.tagName === "TBODY" ? "tr" : "div",
+          {},
+          parent.tagName === "TBODY" ? el("td", {}, "…") : "…",
+        );
         parent.append(end);
-        whenSeen(end, () => { end.remove(); more(from + size); });
+        whenSeen(end, () => {
+          end.remove();
+          more(from + size);
+        });
       }
     };
     more(0);
@@ -71,15 +88,29 @@
   };
   addEventListener("beforeprint", () => {
     for (let left = 20; left && waiting.size; left--) {
-      for (const node of [...waiting.keys()]) if (node.isConnected && node.getClientRects().length && node.textContent !== "…") drawNow(node);
+      for (const node of [...waiting.keys()])
+        if (node.isConnected && node.getClientRects().length && node.textContent !== "…") drawNow(node);
     }
   });
 
   const table = (head, right, rows, foot = []) => {
     const side = (i) => (right[i] ? { class: "r" } : {});
-    const line = (cells) => el("tr", {}, cells.map((cell, i) => el("td", side(i), cell)));
+    const line = (cells) =>
+      el(
+        "tr",
+        {},
+        cells.map((cell, i) => el("td", side(i), cell)),
+      );
     const body = inPieces(el("tbody"), rows, line, 200);
-    const top = el("thead", {}, el("tr", {}, head.map((text, i) => el("th", { scope: "col", ...side(i) }, text))));
+    const top = el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        head.map((text, i) => el("th", { scope: "col", ...side(i) }, text)),
+      ),
+    );
     return [
       el("div", { class: "scroll", tabindex: "0" }, el("table", {}, top, body)),
       foot.length ? el("pre", { class: "foot" }, foot.join("\n")) : "",
@@ -89,21 +120,28 @@
   // Axes.
   const nice = (lo, hi, most, isWhole = false) => {
     const steps = [1, 2, isWhole ? 5 : 2.5, 5, 10].map((s) => s * 10 ** Math.floor(Math.log10((hi - lo) / most)));
-    const step = Math.max(steps.find((s) => (hi - lo) / s <= most), isWhole ? 1 : 0);
+    const step = Math.max(
+      steps.find((s) => (hi - lo) / s <= most),
+      isWhole ? 1 : 0,
+    );
     const first = Math.ceil(lo / step - 1e-9);
-    return Array.from({ length: Math.floor(hi / step + 1e-9) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+    return Array.from({ length: Math.floor(hi / step + 1e-9) - first + 1 }, (_, i) =>
+      Number(((first + i) * step).toPrecision(12)),
+    );
   };
   const ticks = (axis, lo, hi, most, isWhole = false) => {
     if (axis.scale === "log2" || axis.scale === "log") {
       const base = axis.scale === "log2" ? 2 : 10;
       const power = (value) => Math.log(value) / Math.log(base);
-      const first = Math.ceil(power(lo) - 1e-9), last = Math.floor(power(hi) + 1e-9);
+      const first = Math.ceil(power(lo) - 1e-9),
+        last = Math.floor(power(hi) + 1e-9);
       const stride = Math.max(1, Math.ceil((last - first + 1) / most));
       const found = [];
       for (let k = Math.ceil(first / stride) * stride; k <= last; k += stride) found.push(base ** k);
       if (base === 10 && found.length < 4) {
         const finer = [];
-        for (let k = first - 1; k <= last; k++) for (const m of [1, 2, 5]) if (m * 10 ** k >= lo && m * 10 ** k <= hi) finer.push(m * 10 ** k);
+        for (let k = first - 1; k <= last; k++)
+          for (const m of [1, 2, 5]) if (m * 10 ** k >= lo && m * 10 ** k <= hi) finer.push(m * 10 ** k);
         if (finer.length > 1) return finer.map((tick) => Number(tick.toPrecision(3)));
       }
       if (found.length > 1) return found;
@@ -112,12 +150,14 @@
   };
   const scaleOf = (axis, lo, hi, from, to) => {
     const at = axis.scale ? Math.log : (value) => value;
-    const a = at(lo), b = at(hi);
+    const a = at(lo),
+      b = at(hi);
     return (value) => from + ((at(value) - a) / (b - a || 1)) * (to - from);
   };
   const extent = (values, axis) => {
     const usable = axis.scale ? values.filter((value) => value > 0) : values;
-    let lo = Math.min(...usable), hi = Math.max(...usable);
+    let lo = Math.min(...usable),
+      hi = Math.max(...usable);
     if (axis.scale) return lo === hi ? [lo / 1.5, hi * 1.5] : [lo, hi];
     const room = (hi - lo || Math.abs(hi) || 1) * 0.06;
     return [lo - room, hi + room];
@@ -162,14 +202,20 @@
       fill(ring, { cx: mark.x, cy: mark.y, class: "ring" }, []);
       readout.textContent = mark.text;
     };
-    const hide = () => { ring.setAttribute("class", "ring hidden"); readout.textContent = ""; };
+    const hide = () => {
+      ring.setAttribute("class", "ring hidden");
+      readout.textContent = "";
+    };
     svg.addEventListener("pointermove", (event) => {
       const box = svg.getBoundingClientRect();
       const factor = svg.viewBox.baseVal.width / box.width;
-      const x = (event.clientX - box.left) * factor, y = (event.clientY - box.top) * factor;
+      const x = (event.clientX - box.left) * factor,
+        y = (event.clientY - box.top) * factor;
       const far = (mark) => (mark.x - x) ** 2 + (mark.y - y) ** 2;
       let best = 0;
-      marks.forEach((mark, i) => { if (far(mark) < far(marks[best])) best = i; });
+      marks.forEach((mark, i) => {
+        if (far(mark) < far(marks[best])) best = i;
+      });
       choose(best);
     });
     svg.addEventListener("pointerleave", hide);
@@ -184,7 +230,11 @@
   const legendOf = (entries) =>
     entries.length < 2 && !entries.some(([, , isNamed]) => isNamed)
       ? ""
-      : el("ul", { class: "legend" }, entries.map(([name, sample]) => el("li", {}, sample, name)));
+      : el(
+          "ul",
+          { class: "legend" },
+          entries.map(([name, sample]) => el("li", {}, sample, name)),
+        );
   const sample = (colour, part) => shape("svg", { class: colour, viewBox: "0 0 22 10", "aria-hidden": "true" }, part);
 
   // The kinds of charts.
@@ -195,7 +245,9 @@
     }
     for (const tick of xTicks) {
       svg.append(shape("line", { class: "axis", x1: x(tick), x2: x(tick), y1: box.bottom, y2: box.bottom + 4 }));
-      svg.append(shape("text", { x: x(tick), y: box.bottom + 17, "text-anchor": "middle" }, format(tick, chart.x.unit)));
+      svg.append(
+        shape("text", { x: x(tick), y: box.bottom + 17, "text-anchor": "middle" }, format(tick, chart.x.unit)),
+      );
     }
     svg.append(shape("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
     svg.append(shape("text", { x: 0, y: 11 }, chart.y.name));
@@ -208,54 +260,99 @@
     series.forEach((one) => {
       const own = main.indexOf(one);
       const of = main.findIndex((other) => one.name.startsWith(other.name) && one !== other);
-      colour.set(one, one.look === "reference" ? (of >= 0 && main.length > 1 ? `c${of % 8}` : "cbase") : `c${Math.max(0, own) % 8}`);
+      colour.set(
+        one,
+        one.look === "reference" ? (of >= 0 && main.length > 1 ? `c${of % 8}` : "cbase") : `c${Math.max(0, own) % 8}`,
+      );
     });
     const thin = series.filter((one) => one.look === "thin");
     const legend = [...main, ...thin.slice(0, 1), ...series.filter((one) => one.look === "reference")].map((one) => [
       one.look === "thin" ? `${thin.length} launches` : one.name,
       sample(colour.get(one), shape("path", { class: `line ${one.look ?? ""}`, d: "M0 5H22" })),
     ]);
-    if (chart.allowed) legend.push(["accepted", sample("c0", shape("rect", { class: "band", width: 22, height: 10 })), true]);
-    if (chart.target !== undefined) legend.push([`target ${format(chart.target, chart.y.unit)}`, sample("c0", shape("path", { class: "target", d: "M0 5H22" })), true]);
+    if (chart.allowed)
+      legend.push(["accepted", sample("c0", shape("rect", { class: "band", width: 22, height: 10 })), true]);
+    if (chart.target !== undefined)
+      legend.push([
+        `target ${format(chart.target, chart.y.unit)}`,
+        sample("c0", shape("path", { class: "target", d: "M0 5H22" })),
+        true,
+      ]);
     const draw = (svg, width, marks) => {
       const points = series.flatMap((one) => one.points);
       const band = chart.allowed ?? [];
-      const [xLo, xHi] = extent(points.map((point) => point[0]), chart.x);
-      const own = points.map((point) => point[1]), most = 1.5 * Math.max(...own);
+      const [xLo, xHi] = extent(
+        points.map((point) => point[0]),
+        chart.x,
+      );
+      const own = points.map((point) => point[1]),
+        most = 1.5 * Math.max(...own);
       const inside = (value) => Math.min(value, most); // a wide band does not flatten the line
-      const ys = [...own, ...band.flatMap(([, lo, hi]) => [inside(lo), inside(hi)]), ...(chart.target === undefined ? [] : [chart.target])];
+      const ys = [
+        ...own,
+        ...band.flatMap(([, lo, hi]) => [inside(lo), inside(hi)]),
+        ...(chart.target === undefined ? [] : [chart.target]),
+      ];
       const [yLo, yHi] = extent(ys, chart.y);
       const yTicks = ticks(chart.y, yLo, yHi, 6);
       const left = Math.max(30, 10 + Math.max(...yTicks.map((tick) => wide(format(tick, chart.y.unit)))));
       const box = { left, right: width - 16, top: 22, bottom: HEIGHT - 42 };
-      const x = scaleOf(chart.x, xLo, xHi, box.left + 6, box.right - 6), y = scaleOf(chart.y, yLo, yHi, box.bottom, box.top);
+      const x = scaleOf(chart.x, xLo, xHi, box.left + 6, box.right - 6),
+        y = scaleOf(chart.y, yLo, yHi, box.bottom, box.top);
       const isWhole = !chart.x.unit && points.every(([px]) => Number.isInteger(px));
       const usual = Math.max(...ticks(chart.x, xLo, xHi, 8, isWhole).map((tick) => wide(format(tick, chart.x.unit))));
       const xTicks = ticks(chart.x, xLo, xHi, Math.max(2, Math.floor((box.right - box.left) / (usual + 14))), isWhole);
       if (band.length) {
-        const upper = band.map(([at, , hi]) => `${x(at)} ${y(inside(hi))}`), lower = band.map(([at, lo]) => `${x(at)} ${y(inside(lo))}`).reverse();
+        const upper = band.map(([at, , hi]) => `${x(at)} ${y(inside(hi))}`),
+          lower = band.map(([at, lo]) => `${x(at)} ${y(inside(lo))}`).reverse();
         svg.append(shape("polygon", { class: "band", points: [...upper, ...lower].join(" ") }));
       }
       axes(svg, chart, box, x, y, xTicks, yTicks);
-      if (chart.target !== undefined) svg.append(shape("line", { class: "target", x1: box.left, x2: box.right, y1: y(chart.target), y2: y(chart.target) }));
+      if (chart.target !== undefined)
+        svg.append(
+          shape("line", { class: "target", x1: box.left, x2: box.right, y1: y(chart.target), y2: y(chart.target) }),
+        );
       for (const one of [...thin, ...series.filter((other) => other.look !== "thin")]) {
         const usable = one.points.filter(([px, py]) => (!chart.x.scale || px > 0) && (!chart.y.scale || py > 0));
         const place = shape("g", { class: colour.get(one) });
-        const path = usable.map(([px, py], i) => (one.look === "steps" && i ? `H${x(px)}V${y(py)}` : `${i ? "L" : "M"}${x(px)} ${y(py)}`));
-        if (one.look !== "dots") place.append(shape("path", { class: `line ${one.look ?? ""}`, d: path.join("") + (one.look === "steps" ? `H${box.right}` : "") }));
+        const path = usable.map(([px, py], i) =>
+          one.look === "steps" && i ? `H${x(px)}V${y(py)}` : `${i ? "L" : "M"}${x(px)} ${y(py)}`,
+        );
+        if (one.look !== "dots")
+          place.append(
+            shape("path", {
+              class: `line ${one.look ?? ""}`,
+              d: path.join("") + (one.look === "steps" ? `H${box.right}` : ""),
+            }),
+          );
         usable.forEach(([px, py], i) => {
           const isSeen = one.look === "dots" || (!one.look && usable.length <= 60);
           if (isSeen) place.append(shape("circle", { class: "dot", cx: x(px), cy: y(py), r: 3.5 }));
-          if (one.labels?.[i]) place.append(shape("text", { class: "on", x: x(px), y: y(py) - 8, "text-anchor": x(px) > width - 70 ? "end" : "middle" }, one.labels[i]));
-          if (one.look !== "thin") marks.push({ x: x(px), y: y(py), text: `${one.name}, ${chart.x.name} ${format(px, chart.x.unit)}: ${format(py, chart.y.unit)}` });
+          if (one.labels?.[i])
+            place.append(
+              shape(
+                "text",
+                { class: "on", x: x(px), y: y(py) - 8, "text-anchor": x(px) > width - 70 ? "end" : "middle" },
+                one.labels[i],
+              ),
+            );
+          if (one.look !== "thin")
+            marks.push({
+              x: x(px),
+              y: y(py),
+              text: `${one.name}, ${chart.x.name} ${format(px, chart.x.unit)}: ${format(py, chart.y.unit)}`,
+            });
         });
         svg.append(place);
       }
       return HEIGHT;
     };
     const values = () => [
-      ["series", chart.x.name, chart.y.name], [false, true, true],
-      series.flatMap((one) => one.points.map(([px, py]) => [one.name, format(px, chart.x.unit), format(py, chart.y.unit)])),
+      ["series", chart.x.name, chart.y.name],
+      [false, true, true],
+      series.flatMap((one) =>
+        one.points.map(([px, py]) => [one.name, format(px, chart.x.unit), format(py, chart.y.unit)]),
+      ),
     ];
     return figure(chart.title, legendOf(legend), draw, values);
   };
@@ -275,19 +372,38 @@
   };
   const bars = (chart) => {
     const colour = (i) => (chart.parts[i] === "unaccounted" ? "cbase" : `c${i % 7}`);
-    const legend = chart.parts.map((part, i) => [part, sample(colour(i), shape("rect", { class: "box", width: 22, height: 10 })), true]);
+    const legend = chart.parts.map((part, i) => [
+      part,
+      sample(colour(i), shape("rect", { class: "box", width: 22, height: 10 })),
+      true,
+    ]);
     const draw = (svg, width, marks) => {
-      const at = rowsAt(chart.rows.map(([name]) => name), width);
+      const at = rowsAt(
+        chart.rows.map(([name]) => name),
+        width,
+      );
       const hi = Math.max(...chart.rows.map(([, parts]) => parts.reduce((a, b) => a + b, 0))) || 1;
-      const right = width - 16, each = 30 + at.above, x = scaleOf({}, 0, hi, at.left + 6, right);
+      const right = width - 16,
+        each = 30 + at.above,
+        x = scaleOf({}, 0, hi, at.left + 6, right);
       chart.rows.forEach(([name, parts], i) => {
         const top = 6 + i * each;
         rowName(svg, name, top, 26, at);
         let sum = 0;
         parts.forEach((part, j) => {
           const w = x(sum + part) - x(sum);
-          svg.append(shape("g", { class: colour(j) }, shape("rect", { class: "box", x: x(sum), y: top + at.above, width: w, height: 24 })));
-          marks.push({ x: x(sum + part / 2), y: top + at.above + 12, text: `${name}, ${chart.parts[j]}: ${format(part, chart.unit)}` });
+          svg.append(
+            shape(
+              "g",
+              { class: colour(j) },
+              shape("rect", { class: "box", x: x(sum), y: top + at.above, width: w, height: 24 }),
+            ),
+          );
+          marks.push({
+            x: x(sum + part / 2),
+            y: top + at.above + 12,
+            text: `${name}, ${chart.parts[j]}: ${format(part, chart.unit)}`,
+          });
           sum += part;
         });
       });
@@ -295,126 +411,265 @@
       axisBelow(svg, { unit: chart.unit }, x, 0, hi, at.left, right, bottom);
       return bottom + 24;
     };
-    const values = () => [["", ...chart.parts], [false, ...chart.parts.map(() => true)], chart.rows.map(([name, parts]) => [name, ...parts.map((part) => format(part, chart.unit))])];
+    const values = () => [
+      ["", ...chart.parts],
+      [false, ...chart.parts.map(() => true)],
+      chart.rows.map(([name, parts]) => [name, ...parts.map((part) => format(part, chart.unit))]),
+    ];
     return figure(chart.title, legendOf(legend), draw, values);
   };
   const spans = (chart) => {
     const kinds = [...new Set(chart.spans.map(([, , , what]) => (what.startsWith("epoch ") ? "epoch" : what)))];
     kinds.sort((a, b) => b.startsWith("train on") - a.startsWith("train on")); // what matters has the first colours
-    const colour = (what) => (what.startsWith("epoch ") ? "c7" : what === "stall" ? "failure" : `c${kinds.indexOf(what) % 7}`);
-    const legend = kinds.map((what) => [what, sample(colour(what === "epoch" ? "epoch " : what), shape("rect", { class: "box", width: 22, height: 10 })), true]);
+    const colour = (what) =>
+      what.startsWith("epoch ") ? "c7" : what === "stall" ? "failure" : `c${kinds.indexOf(what) % 7}`;
+    const legend = kinds.map((what) => [
+      what,
+      sample(colour(what === "epoch" ? "epoch " : what), shape("rect", { class: "box", width: 22, height: 10 })),
+      true,
+    ]);
     const draw = (svg, width, marks) => {
       const at = rowsAt(chart.rows, width);
-      const times = [...chart.spans.flatMap(([, begin, end]) => [begin, end]), ...(chart.marks ?? []).map(([when]) => when)];
-      const lo = Math.min(...times), hi = Math.max(...times), right = width - 16, top = 8;
-      const x = scaleOf({}, lo, hi, at.left + 6, right), each = 26 + at.above, bottom = top + chart.rows.length * each;
+      const times = [
+        ...chart.spans.flatMap(([, begin, end]) => [begin, end]),
+        ...(chart.marks ?? []).map(([when]) => when),
+      ];
+      const lo = Math.min(...times),
+        hi = Math.max(...times),
+        right = width - 16,
+        top = 8;
+      const x = scaleOf({}, lo, hi, at.left + 6, right),
+        each = 26 + at.above,
+        bottom = top + chart.rows.length * each;
       chart.rows.forEach((name, i) => rowName(svg, name, top + i * each, 22, at));
       for (const [row, begin, end, what] of chart.spans) {
-        const y = top + row * each + at.above, w = Math.max(1.5, x(end) - x(begin));
-        svg.append(shape("g", { class: colour(what) }, shape("rect", { class: "box", x: x(begin), y: y + 1, width: w, height: 20 })));
-        marks.push({ x: x(begin) + w / 2, y: y + 11, text: `${chart.rows[row]}: ${what}, ${format(begin, "s")} to ${format(end, "s")} (${format(end - begin, "s")})` });
+        const y = top + row * each + at.above,
+          w = Math.max(1.5, x(end) - x(begin));
+        svg.append(
+          shape(
+            "g",
+            { class: colour(what) },
+            shape("rect", { class: "box", x: x(begin), y: y + 1, width: w, height: 20 }),
+          ),
+        );
+        marks.push({
+          x: x(begin) + w / 2,
+          y: y + 11,
+          text: `${chart.rows[row]}: ${what}, ${format(begin, "s")} to ${format(end, "s")} (${format(end - begin, "s")})`,
+        });
       }
       for (const [when, what] of chart.marks ?? []) {
         svg.append(shape("line", { class: "mark", x1: x(when), x2: x(when), y1: 2, y2: bottom }));
         marks.push({ x: x(when), y: 6, text: `${format(when, "s")}: ${what}` });
       }
-      axisBelow(svg, { unit: "s", name: (chart.marks ?? []).length ? "time; dotted lines: changes" : "time" }, x, lo, hi, at.left, right, bottom);
+      axisBelow(
+        svg,
+        { unit: "s", name: (chart.marks ?? []).length ? "time; dotted lines: changes" : "time" },
+        x,
+        lo,
+        hi,
+        at.left,
+        right,
+        bottom,
+      );
       marks.sort((a, b) => a.x - b.x);
       return bottom + 40;
     };
     const values = () => [
-      ["where", "what", "from", "to"], [false, false, true, true],
-      [...chart.spans.map(([row, begin, end, what]) => [chart.rows[row], what, format(begin, "s"), format(end, "s")]), ...(chart.marks ?? []).map(([when, what]) => ["", what, format(when, "s"), ""])],
+      ["where", "what", "from", "to"],
+      [false, false, true, true],
+      [
+        ...chart.spans.map(([row, begin, end, what]) => [chart.rows[row], what, format(begin, "s"), format(end, "s")]),
+        ...(chart.marks ?? []).map(([when, what]) => ["", what, format(when, "s"), ""]),
+      ],
     ];
     return figure(chart.title, legendOf(legend), draw, values, true);
   };
   const heat = (chart) => {
     const known = chart.cells.flat().filter((cell) => cell !== null);
-    const lo = Math.min(...known), hi = Math.max(...known);
+    const lo = Math.min(...known),
+      hi = Math.max(...known);
     const draw = (svg, width, marks) => {
-      const n = chart.labels.length, left = 12 + Math.max(...chart.labels.map(wide)), side = Math.min(72, (width - left - 8) / n), height = Math.min(side, 40);
+      const n = chart.labels.length,
+        left = 12 + Math.max(...chart.labels.map(wide)),
+        side = Math.min(72, (width - left - 8) / n),
+        height = Math.min(side, 40);
       chart.labels.forEach((name, i) => {
-        svg.append(shape("text", { x: left + (i + 0.5) * side, y: 28, "text-anchor": "middle" }, side > wide(name) ? name : String(i)));
+        svg.append(
+          shape(
+            "text",
+            { x: left + (i + 0.5) * side, y: 28, "text-anchor": "middle" },
+            side > wide(name) ? name : String(i),
+          ),
+        );
         svg.append(shape("text", { x: left - 6, y: 36 + (i + 0.5) * height + 4, "text-anchor": "end" }, name));
       });
       svg.append(shape("text", { x: 0, y: 11 }, `${chart.down} (down), ${chart.across} (across)`));
-      chart.cells.forEach((cells, i) => cells.forEach((cell, j) => {
-        if (cell === null) return;
-        const x = left + j * side, y = 36 + i * height, strength = hi > lo ? (cell - lo) / (hi - lo) : 0.5;
-        svg.append(shape("g", { class: "c0" }, shape("rect", { class: "box", x, y, width: side, height, "fill-opacity": (0.08 + 0.5 * strength).toFixed(2) })));
-        if (side > wide(format(cell, chart.unit))) svg.append(shape("text", { class: "on", x: x + side / 2, y: y + height / 2 + 4, "text-anchor": "middle" }, format(cell, chart.unit)));
-        marks.push({ x: x + side / 2, y: y + height / 2, text: `${chart.down} ${chart.labels[i]} ${chart.across} ${chart.labels[j]}: ${format(cell, chart.unit)}` });
-      }));
+      chart.cells.forEach((cells, i) =>
+        cells.forEach((cell, j) => {
+          if (cell === null) return;
+          const x = left + j * side,
+            y = 36 + i * height,
+            strength = hi > lo ? (cell - lo) / (hi - lo) : 0.5;
+          svg.append(
+            shape(
+              "g",
+              { class: "c0" },
+              shape("rect", {
+                class: "box",
+                x,
+                y,
+                width: side,
+                height,
+                "fill-opacity": (0.08 + 0.5 * strength).toFixed(2),
+              }),
+            ),
+          );
+          if (side > wide(format(cell, chart.unit)))
+            svg.append(
+              shape(
+                "text",
+                { class: "on", x: x + side / 2, y: y + height / 2 + 4, "text-anchor": "middle" },
+                format(cell, chart.unit),
+              ),
+            );
+          marks.push({
+            x: x + side / 2,
+            y: y + height / 2,
+            text: `${chart.down} ${chart.labels[i]} ${chart.across} ${chart.labels[j]}: ${format(cell, chart.unit)}`,
+          });
+        }),
+      );
       return 44 + n * height;
     };
-    const values = () => [["", ...chart.labels], [false, ...chart.labels.map(() => true)], chart.cells.map((cells, i) => [chart.labels[i], ...cells.map((cell) => format(cell, chart.unit))])];
+    const values = () => [
+      ["", ...chart.labels],
+      [false, ...chart.labels.map(() => true)],
+      chart.cells.map((cells, i) => [chart.labels[i], ...cells.map((cell) => format(cell, chart.unit))]),
+    ];
     return figure(chart.title, "", draw, values);
   };
   const CHARTS = { lines, bars, spans, heat };
-  const isEmpty = (chart) => chart.series?.every((one) => !one.points.length) || [chart.spans, chart.rows, chart.cells].some((all) => all?.length === 0);
+  const isEmpty = (chart) =>
+    chart.series?.every((one) => !one.points.length) ||
+    [chart.spans, chart.rows, chart.cells].some((all) => all?.length === 0);
   const charts = (all) => {
     const drawn = (all ?? []).filter((chart) => !isEmpty(chart));
-    return drawn.length ? el("div", { class: "charts" }, drawn.map((chart) => CHARTS[chart.type](chart))) : "";
+    return drawn.length
+      ? el(
+          "div",
+          { class: "charts" },
+          drawn.map((chart) => CHARTS[chart.type](chart)),
+        )
+      : "";
   };
 
   // Launches as dots: each metric beside the number it was compared with, or its own median.
   const MOST_STRIPS = 24;
   const launches = (rows, other) => {
-    const strips = rows.filter((row) => row.values.length).slice(0, MOST_STRIPS).map((row) => {
-      const base = row.base || median(row.values);
-      const beside = { ...row.others, ...(other?.[row.metric] ? { "other run": other[row.metric] } : {}) };
-      return { ...row, base, isOwn: !row.base, beside };
-    }).filter((row) => row.base);
+    const strips = rows
+      .filter((row) => row.values.length)
+      .slice(0, MOST_STRIPS)
+      .map((row) => {
+        const base = row.base || median(row.values);
+        const beside = { ...row.others, ...(other?.[row.metric] ? { "other run": other[row.metric] } : {}) };
+        return { ...row, base, isOwn: !row.base, beside };
+      })
+      .filter((row) => row.base);
     if (!strips.length) return "";
     const groups = [...new Set(strips.flatMap((row) => Object.keys(row.beside)))];
     const legend = [
       ["a launch", sample("c0", shape("circle", { class: "dot faint", cx: 11, cy: 5, r: 4 })), true],
       ["median", sample("c0", shape("path", { class: "tick", d: "M11 0V10" })), true],
-      ...groups.map((name, i) => [name, sample(`c${i + 1}`, shape("circle", { class: "dot hollow", cx: 11, cy: 5, r: 4 })), true]),
-      ...(strips.some((row) => row.allowed) ? [["accepted", sample("c0", shape("rect", { class: "band", width: 22, height: 10 })), true]] : []),
+      ...groups.map((name, i) => [
+        name,
+        sample(`c${i + 1}`, shape("circle", { class: "dot hollow", cx: 11, cy: 5, r: 4 })),
+        true,
+      ]),
+      ...(strips.some((row) => row.allowed)
+        ? [["accepted", sample("c0", shape("rect", { class: "band", width: 22, height: 10 })), true]]
+        : []),
     ];
     const draw = (svg, width, marks) => {
-      const at = rowsAt(strips.map((row) => row.text), width);
-      const shares = strips.flatMap((row) => [...row.values, ...Object.values(row.beside).flat()].map((value) => value / row.base));
-      const limits = strips.flatMap((row) => (row.allowed && row.allowed < 1 ? [1 + row.allowed, 1 / (1 + row.allowed)] : []));
+      const at = rowsAt(
+        strips.map((row) => row.text),
+        width,
+      );
+      const shares = strips.flatMap((row) =>
+        [...row.values, ...Object.values(row.beside).flat()].map((value) => value / row.base),
+      );
+      const limits = strips.flatMap((row) =>
+        row.allowed && row.allowed < 1 ? [1 + row.allowed, 1 / (1 + row.allowed)] : [],
+      );
       const high = [...shares].sort((a, b) => a - b)[Math.floor((shares.length - 1) * 0.95)];
       const most = Math.min(Math.max(...shares), 1 + 2 * Math.abs(high - 1)); // a few outliers do not hide the others
-      const [lo, hi] = [Math.max(-1, Math.min(0.98, ...shares, ...limits)), Math.min(6, Math.max(1.02, most, ...limits))];
-      const room = (hi - lo) * 0.03, right = width - 16, each = 26 + at.above, bottom = 6 + strips.length * each;
+      const [lo, hi] = [
+        Math.max(-1, Math.min(0.98, ...shares, ...limits)),
+        Math.min(6, Math.max(1.02, most, ...limits)),
+      ];
+      const room = (hi - lo) * 0.03,
+        right = width - 16,
+        each = 26 + at.above,
+        bottom = 6 + strips.length * each;
       const inside = (share) => Math.max(lo, Math.min(hi, share));
       const x = scaleOf({}, lo - room, hi + room, at.left + 6, right);
       strips.forEach((row, i) => {
-        const top = 6 + i * each, y = top + at.above + 12;
+        const top = 6 + i * each,
+          y = top + at.above + 12;
         rowName(svg, row.text, top, 24, at);
         if (row.allowed) {
           const from = x(inside(1 / (1 + row.allowed)));
-          svg.append(shape("rect", { class: "band", x: from, y: y - 10, width: x(inside(1 + row.allowed)) - from, height: 20 }));
+          svg.append(
+            shape("rect", { class: "band", x: from, y: y - 10, width: x(inside(1 + row.allowed)) - from, height: 20 }),
+          );
         }
         svg.append(shape("line", { class: "grid", x1: at.left + 6, x2: right, y1: y, y2: y }));
-        const dots = (values, colour, look, whose) => values.forEach((value, j) => {
-          const share = value / row.base;
-          const shift = look === "hollow" ? 5 : values.length > 1 && groups.length ? -5 : 0;
-          const cx = x(inside(share)), cy = y + shift;
-          const drawn = share > hi
-            ? shape("path", { class: `dot ${look}`, d: `M${cx + 9} ${cy}l-8 -5v10z` })
-            : shape("circle", { class: `dot ${look}`, cx, cy, r: 4 });
-          svg.append(shape("g", { class: colour }, drawn));
-          marks.push({ x: x(inside(share)), y: y + shift, text: `${row.text}, ${whose} ${j + 1}: ${format(value, row.unit)}, ${percent(share)} from ${row.isOwn ? "the median" : "what it was compared with"}` });
-        });
+        const dots = (values, colour, look, whose) =>
+          values.forEach((value, j) => {
+            const share = value / row.base;
+            const shift = look === "hollow" ? 5 : values.length > 1 && groups.length ? -5 : 0;
+            const cx = x(inside(share)),
+              cy = y + shift;
+            const drawn =
+              share > hi
+                ? shape("path", { class: `dot ${look}`, d: `M${cx + 9} ${cy}l-8 -5v10z` })
+                : shape("circle", { class: `dot ${look}`, cx, cy, r: 4 });
+            svg.append(shape("g", { class: colour }, drawn));
+            marks.push({
+              x: x(inside(share)),
+              y: y + shift,
+              text: `${row.text}, ${whose} ${j + 1}: ${format(value, row.unit)}, ${percent(share)} from ${row.isOwn ? "the median" : "what it was compared with"}`,
+            });
+          });
         groups.forEach((name, g) => dots(row.beside[name] ?? [], `c${g + 1}`, "hollow", name));
         dots(row.values, "c0", "faint", "launch");
         const middle = x(inside(median(row.values) / row.base));
-        svg.append(shape("g", { class: "c0" }, shape("line", { class: "tick", x1: middle, x2: middle, y1: y - 9, y2: y + 9 })));
+        svg.append(
+          shape("g", { class: "c0" }, shape("line", { class: "tick", x1: middle, x2: middle, y1: y - 9, y2: y + 9 })),
+        );
       });
       svg.append(shape("line", { class: "axis", x1: x(1), x2: x(1), y1: 4, y2: bottom }));
-      const change = { unit: "%", name: `change from ${strips.every((row) => row.isOwn) ? "the median of the launches" : "the number it was compared with"}` };
+      const change = {
+        unit: "%",
+        name: `change from ${strips.every((row) => row.isOwn) ? "the median of the launches" : "the number it was compared with"}`,
+      };
       axisBelow(svg, change, (tick) => x(tick + 1), lo - 1 - room, hi - 1 + room, at.left, right, bottom);
       if (shares.some((share) => share > hi)) svg.append(shape("text", { x: 0, y: bottom + 33 }, "▸ beyond the axis"));
       return bottom + 40;
     };
     const values = () => [
-      ["metric", "whose", "launch", "value"], [false, false, true, true],
-      strips.flatMap((row) => [["launch", row.values], ...Object.entries(row.beside)].flatMap(([whose, found]) => found.map((value, i) => [row.text, whose === "launch" ? "this run" : whose, String(i + 1), format(value, row.unit)]))),
+      ["metric", "whose", "launch", "value"],
+      [false, false, true, true],
+      strips.flatMap((row) =>
+        [["launch", row.values], ...Object.entries(row.beside)].flatMap(([whose, found]) =>
+          found.map((value, i) => [
+            row.text,
+            whose === "launch" ? "this run" : whose,
+            String(i + 1),
+            format(value, row.unit),
+          ]),
+        ),
+      ),
     ];
     return figure("Every launch", legendOf(legend), draw, values, true);
   };
@@ -422,14 +677,45 @@
   // The page.
   const MOST_NOTES = 8;
   const MOST_ROWS = 16;
-  const FIELDS = ["kind", "metric", "text", "unit", "isTold", "current", "reference", "change", "limit", "interval", "noise", "finds", "launches", "reason", "values", "others", "base", "allowed"];
-  const METRIC = FIELDS.indexOf("metric"), VALUES = FIELDS.indexOf("values");
+  const FIELDS = [
+    "kind",
+    "metric",
+    "text",
+    "unit",
+    "isTold",
+    "current",
+    "reference",
+    "change",
+    "limit",
+    "interval",
+    "noise",
+    "finds",
+    "launches",
+    "reason",
+    "values",
+    "others",
+    "base",
+    "allowed",
+  ];
+  const METRIC = FIELDS.indexOf("metric"),
+    VALUES = FIELDS.indexOf("values");
   const start = (page) => {
     for (const one of page.cases) {
       one.rows = one.rows.map((row) => Object.fromEntries(row.map((value, i) => [FIELDS[i], value])));
-      one.words = [one.title, one.nodeid, one.state, one.outcome, one.headline ?? "", ...one.rows.map((row) => row.text)].join("\n").toLowerCase();
+      one.words = [
+        one.title,
+        one.nodeid,
+        one.state,
+        one.outcome,
+        one.headline ?? "",
+        ...one.rows.map((row) => row.text),
+      ]
+        .join("\n")
+        .toLowerCase();
     }
-    let other = page.other, chosen = "", asked = "";
+    let other = page.other,
+      chosen = "",
+      asked = "";
     const main = document.getElementById("page");
     const severity = (state) => (page.kinds[state] ?? [" ", "plain"])[1];
 
@@ -448,26 +734,63 @@
         ["noise", "r", (row) => row.noise],
         ["finds", "r", (row) => row.finds, "could see"],
         ["launches", "r", (row) => String(row.launches || ""), "n"],
-      ].filter(([name, , text]) => ["", "metric", "verdict", "this run"].includes(name) ? true : isAny(name) && one.rows.some(text));
+      ].filter(([name, , text]) =>
+        ["", "metric", "verdict", "this run"].includes(name) ? true : isAny(name) && one.rows.some(text),
+      );
       if (beside) {
         const theirs = (row) => (beside[row.metric]?.length ? median(beside[row.metric]) : undefined);
-        columns.push(["other", "r", (row) => (theirs(row) === undefined ? "" : format(theirs(row), row.unit)), other.name]);
-        columns.push(["against", "r", (row) => (theirs(row) && row.values.length ? percent(median(row.values) / theirs(row)) : ""), "against it"]);
+        columns.push([
+          "other",
+          "r",
+          (row) => (theirs(row) === undefined ? "" : format(theirs(row), row.unit)),
+          other.name,
+        ]);
+        columns.push([
+          "against",
+          "r",
+          (row) => (theirs(row) && row.values.length ? percent(median(row.values) / theirs(row)) : ""),
+          "against it",
+        ]);
       }
       const body = el("tbody");
-      const line = (row) => el("tr", { class: severity(row.kind) }, columns.map(([, side, text]) => el("td", { class: side }, text(row))));
-      const told = one.rows.filter((row) => row.isTold), rest = one.rows.filter((row) => !row.isTold);
+      const line = (row) =>
+        el(
+          "tr",
+          { class: severity(row.kind) },
+          columns.map(([, side, text]) => el("td", { class: side }, text(row))),
+        );
+      const told = one.rows.filter((row) => row.isTold),
+        rest = one.rows.filter((row) => !row.isTold);
       const extra = (rows, what) => {
         if (!rows.length) return "";
-        const button = el("button", { type: "button", click: () => { body.append(...rows.map(line)); button.remove(); } }, `${rows.length} more ${what}`);
+        const button = el(
+          "button",
+          {
+            type: "button",
+            click: () => {
+              body.append(...rows.map(line));
+              button.remove();
+            },
+          },
+          `${rows.length} more ${what}`,
+        );
         return button;
       };
       body.append(...told.slice(0, MOST_ROWS).map(line));
-      const head = el("tr", {}, columns.map(([name, side, , called]) => el("th", { scope: "col", class: side }, called ?? name)));
+      const head = el(
+        "tr",
+        {},
+        columns.map(([name, side, , called]) => el("th", { scope: "col", class: side }, called ?? name)),
+      );
       return one.rows.length
         ? [
             el("div", { class: "scroll", tabindex: "0" }, el("table", {}, el("thead", {}, head), body)),
-            el("div", { class: "bar" }, extra(told.slice(MOST_ROWS), "verdicts"), extra(rest, "numbers that are only shown")),
+            el(
+              "div",
+              { class: "bar" },
+              extra(told.slice(MOST_ROWS), "verdicts"),
+              extra(rest, "numbers that are only shown"),
+            ),
             ...reasons(told),
           ]
         : [];
@@ -478,13 +801,28 @@
         const same = `${row.kind}: ${row.reason.replace(/[+-]?[\d.,]+(e[+-]?\d+)?/g, "")}`;
         groups.set(same, [...(groups.get(same) ?? []), row]);
       }
-      return [...groups.values()].slice(0, MOST_NOTES).map(([first, ...more]) =>
-        el("p", { class: "soft" }, `${first.text}${more.length ? ` and ${more.length} more` : ""}: ${first.reason}`));
+      return [...groups.values()]
+        .slice(0, MOST_NOTES)
+        .map(([first, ...more]) =>
+          el("p", { class: "soft" }, `${first.text}${more.length ? ` and ${more.length} more` : ""}: ${first.reason}`),
+        );
     };
     const again = (command) => {
-      const copy = el("button", { type: "button", click: async () => {
-        try { await navigator.clipboard.writeText(command); copy.textContent = "copied"; } catch { getSelection().selectAllChildren(copy.previousSibling); }
-      } }, "copy");
+      const copy = el(
+        "button",
+        {
+          type: "button",
+          click: async () => {
+            try {
+              await navigator.clipboard.writeText(command);
+              copy.textContent = "copied";
+            } catch {
+              getSelection().selectAllChildren(copy.previousSibling);
+            }
+          },
+        },
+        "copy",
+      );
       return el("div", { class: "again" }, el("code", {}, command), copy);
     };
     const bodyOf = (one) => [
@@ -494,13 +832,18 @@
       ...(one.notes ?? []).map((note) => el("p", { class: "soft" }, note)),
       one.story?.length ? el("pre", {}, one.story.join("\n")) : "",
       one.story?.some((line) => line.includes(one.command)) ? "" : again(one.command),
-      launches(one.rows.filter((row) => row.isTold), other?.cases[one.key]),
+      launches(
+        one.rows.filter((row) => row.isTold),
+        other?.cases[one.key],
+      ),
       charts(one.charts),
     ];
     const folded = (attributes, summary, make, isOpen) => {
       const body = el("div", { class: "body" });
       const node = el("details", { ...attributes, open: isOpen }, el("summary", {}, summary), body);
-      const draw = () => { if (!body.childNodes.length) body.append(...make().filter(Boolean)); };
+      const draw = () => {
+        if (!body.childNodes.length) body.append(...make().filter(Boolean));
+      };
       node.addEventListener("toggle", () => node.open && draw());
       return isOpen ? whenSeen(node, draw) : node;
     };
@@ -508,40 +851,97 @@
       const isBad = one.outcome === "failed";
       const [mark, told] = page.kinds[one.state] ?? [" ", "plain"];
       const state = one.outcome === "passed" || isBad ? one.state : `${one.state}, ${one.outcome}`;
-      const summary = [el("b", {}, one.title), el("span", { class: "soft" }, isBad ? "" : one.headline ?? ""), el("span", { class: `state ${told}` }, `${mark} ${state}`.trim())];
+      const summary = [
+        el("b", {}, one.title),
+        el("span", { class: "soft" }, isBad ? "" : (one.headline ?? "")),
+        el("span", { class: `state ${told}` }, `${mark} ${state}`.trim()),
+      ];
       return folded({ class: isBad ? "card bad" : "card" }, summary, () => bodyOf(one), isBad);
     };
 
-    const list = el("section"), count = el("span", { class: "soft", role: "status" }), told = el("p", { role: "status" });
+    const list = el("section"),
+      count = el("span", { class: "soft", role: "status" }),
+      told = el("p", { role: "status" });
     const show = () => {
       const words = asked.toLowerCase().split(/\s+/).filter(Boolean);
-      const found = page.cases.filter((one) => (!chosen || one.state === chosen) && words.every((word) => one.words.includes(word)));
-      const bad = found.filter((one) => one.outcome === "failed"), rest = found.filter((one) => one.outcome !== "failed");
-      const part = (title, cases) => (cases.length ? [el("h2", {}, title, " ", el("small", {}, String(cases.length))), inPieces(el("div"), cases, card, 100)] : []);
+      const found = page.cases.filter(
+        (one) => (!chosen || one.state === chosen) && words.every((word) => one.words.includes(word)),
+      );
+      const bad = found.filter((one) => one.outcome === "failed"),
+        rest = found.filter((one) => one.outcome !== "failed");
+      const part = (title, cases) =>
+        cases.length
+          ? [el("h2", {}, title, " ", el("small", {}, String(cases.length))), inPieces(el("div"), cases, card, 100)]
+          : [];
       list.replaceChildren(...part("Failed", bad), ...part(bad.length ? "The rest" : "Cases", rest));
       count.textContent = found.length === page.cases.length ? "" : `${found.length} of ${page.cases.length}`;
       for (const chip of chips.children) chip.setAttribute("aria-pressed", String(chip.dataset.state === chosen));
     };
-    const chips = el("div", { class: "bar chips" }, Object.entries(page.counts).map(([state, number]) =>
-      el("button", { type: "button", class: `chip ${severity(state)}`, "data-state": state, click: () => { chosen = chosen === state ? "" : state; show(); } }, el("b", {}, String(number)), el("span", {}, state))));
-    const search = el("input", { type: "search", placeholder: "Search tests, metrics, verdicts", "aria-label": "Search", input: () => { asked = search.value; show(); } });
+    const chips = el(
+      "div",
+      { class: "bar chips" },
+      Object.entries(page.counts).map(([state, number]) =>
+        el(
+          "button",
+          {
+            type: "button",
+            class: `chip ${severity(state)}`,
+            "data-state": state,
+            click: () => {
+              chosen = chosen === state ? "" : state;
+              show();
+            },
+          },
+          el("b", {}, String(number)),
+          el("span", {}, state),
+        ),
+      ),
+    );
+    const search = el("input", {
+      type: "search",
+      placeholder: "Search tests, metrics, verdicts",
+      "aria-label": "Search",
+      input: () => {
+        asked = search.value;
+        show();
+      },
+    });
     addEventListener("keydown", (event) => {
-      if (event.key === "/" && document.activeElement !== search) { event.preventDefault(); search.focus(); }
+      if (event.key === "/" && document.activeElement !== search) {
+        event.preventDefault();
+        search.focus();
+      }
     });
 
     // Themes.
     const THEMES = ["auto", "light", "dark"];
-    const keep = (theme) => { try { localStorage.setItem("distbench-theme", theme); } catch { /* a sandbox may have none */ } };
-    const kept = () => { try { return localStorage.getItem("distbench-theme"); } catch { return null; } };
+    const keep = (theme) => {
+      try {
+        localStorage.setItem("distbench-theme", theme);
+      } catch {
+        /* a sandbox may have none */
+      }
+    };
+    const kept = () => {
+      try {
+        return localStorage.getItem("distbench-theme");
+      } catch {
+        return null;
+      }
+    };
     const dress = (theme) => {
       document.documentElement.dataset.theme = theme;
       button.textContent = `Theme: ${theme}`;
     };
-    const button = el("button", { type: "button", class: "theme", click: () => {
-      const next = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length];
-      dress(next);
-      keep(next);
-    } });
+    const button = el("button", {
+      type: "button",
+      class: "theme",
+      click: () => {
+        const next = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length];
+        dress(next);
+        keep(next);
+      },
+    });
     dress(THEMES.includes(kept()) ? kept() : "auto");
 
     // Another run beside this one.
@@ -552,15 +952,28 @@
       for (const one of page.cases) {
         for (const row of one.rows) {
           const theirs = other.cases[one.key]?.[row.metric];
-          if (row.isTold && theirs?.length && row.values.length && median(theirs) > 0 && median(row.values) > 0) moved.push([one.title, row, median(theirs), median(row.values)]);
+          if (row.isTold && theirs?.length && row.values.length && median(theirs) > 0 && median(row.values) > 0)
+            moved.push([one.title, row, median(theirs), median(row.values)]);
         }
       }
       const both = page.cases.filter((one) => other.cases[one.key]).length;
       moved.sort((a, b) => Math.abs(Math.log(b[3] / b[2])) - Math.abs(Math.log(a[3] / a[2])));
-      const rows = moved.slice(0, 20).map(([title, row, was, is]) => [title, row.text, format(was, row.unit), format(is, row.unit), percent(is / was)]);
+      const rows = moved
+        .slice(0, 20)
+        .map(([title, row, was, is]) => [
+          title,
+          row.text,
+          format(was, row.unit),
+          format(is, row.unit),
+          percent(is / was),
+        ]);
       overview.replaceChildren(
         el("h2", {}, "Beside ", other.name, " ", el("small", {}, `${both} of ${page.cases.length} cases are in both`)),
-        el("p", { class: "soft" }, "Medians of the launches, those that differ most first. This is no verdict: distbench compare judges one run against another."),
+        el(
+          "p",
+          { class: "soft" },
+          "Medians of the launches, those that differ most first. This is no verdict: distbench compare judges one run against another.",
+        ),
         ...table(["test", "metric", "there", "here", "change"], [false, false, true, true, true], rows).filter(Boolean),
       );
       show();
@@ -568,7 +981,8 @@
     const read = async (file) => {
       told.textContent = `reading ${file.name} …`;
       try {
-        if (file.size > 256 * 2 ** 20) throw new Error("it is too large for a browser: distbench report RUN.json --against OTHER.json --html FILE");
+        if (file.size > 256 * 2 ** 20)
+          throw new Error("it is too large for a browser: distbench report RUN.json --against OTHER.json --html FILE");
         other = otherOf(await contentOf(await file.text()), page.schema);
         told.textContent = "";
         compare();
@@ -576,8 +990,16 @@
         told.textContent = `${file.name} cannot be compared: ${error.message}`;
       }
     };
-    const choose = el("input", { type: "file", class: "hidden", accept: ".html,.json", change: () => choose.files[0] && read(choose.files[0]) });
-    addEventListener("dragover", (event) => { event.preventDefault(); main.classList.add("dropping"); });
+    const choose = el("input", {
+      type: "file",
+      class: "hidden",
+      accept: ".html,.json",
+      change: () => choose.files[0] && read(choose.files[0]),
+    });
+    addEventListener("dragover", (event) => {
+      event.preventDefault();
+      main.classList.add("dropping");
+    });
     addEventListener("dragleave", () => main.classList.remove("dropping"));
     addEventListener("drop", (event) => {
       event.preventDefault();
@@ -587,19 +1009,51 @@
 
     const heading = main.querySelector("h1").textContent;
     const notes = (page.notes ?? []).filter(([text]) => text.trim());
-    const noted = notes.length ? el("div", { class: "notes" }, notes.slice(0, MOST_NOTES).map(([text, severity]) => el("p", { class: severity }, text))) : "";
+    const noted = notes.length
+      ? el(
+          "div",
+          { class: "notes" },
+          notes.slice(0, MOST_NOTES).map(([text, severity]) => el("p", { class: severity }, text)),
+        )
+      : "";
     const more = notes.slice(MOST_NOTES).map(([text]) => text);
-    if (more.length) noted.append(el("details", {}, el("summary", {}, `${more.length} more lines`), el("pre", {}, more.join("\n"))));
-    const facts = el("dl", { class: "facts" }, page.facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
-    const tables = (page.tables ?? []).map((one) => folded(
-      { class: "card" },
-      [el("b", {}, one.name), el("span", { class: "soft" }, one.summary ?? ""), el("span", { class: "state soft" }, `${one.rows.length} row${one.rows.length === 1 ? "" : "s"}`)],
-      () => [charts(one.charts), ...table(one.head, one.right, one.rows, one.foot ?? [])],
-      false,
-    ));
+    if (more.length)
+      noted.append(el("details", {}, el("summary", {}, `${more.length} more lines`), el("pre", {}, more.join("\n"))));
+    const facts = el(
+      "dl",
+      { class: "facts" },
+      page.facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+    );
+    const tables = (page.tables ?? []).map((one) =>
+      folded(
+        { class: "card" },
+        [
+          el("b", {}, one.name),
+          el("span", { class: "soft" }, one.summary ?? ""),
+          el("span", { class: "state soft" }, `${one.rows.length} row${one.rows.length === 1 ? "" : "s"}`),
+        ],
+        () => [charts(one.charts), ...table(one.head, one.right, one.rows, one.foot ?? [])],
+        false,
+      ),
+    );
     main.replaceChildren(
-      el("div", { class: "bar top" }, el("h1", {}, heading), el("div", { class: "bar" }, el("button", { type: "button", click: () => choose.click() }, "Compare with …"), button, choose)),
-      chips, facts, noted, told, overview,
+      el(
+        "div",
+        { class: "bar top" },
+        el("h1", {}, heading),
+        el(
+          "div",
+          { class: "bar" },
+          el("button", { type: "button", click: () => choose.click() }, "Compare with …"),
+          button,
+          choose,
+        ),
+      ),
+      chips,
+      facts,
+      noted,
+      told,
+      overview,
       el("div", { class: "bar search" }, search, count),
       list,
       ...(tables.length ? [el("h2", {}, "Tables and charts of the run"), ...tables] : []),
@@ -617,34 +1071,55 @@
   const contentOf = async (text) => {
     const packed = /<script id="data" type="application\/octet-stream">([^<]*)</.exec(text);
     if (packed) return inflate(packed[1]);
-    try { return JSON.parse(text); } catch { throw new Error("it is neither a report page nor a whole run record"); }
+    try {
+      return JSON.parse(text);
+    } catch {
+      throw new Error("it is neither a report page nor a whole run record");
+    }
   };
   const otherOf = (content, schema) => {
-    if (content?.schema !== schema) throw new Error(`it is of schema ${JSON.stringify(content?.schema)}, this page reads ${schema}: distbench report RUN.json --html FILE makes a page of it`);
+    if (content?.schema !== schema)
+      throw new Error(
+        `it is of schema ${JSON.stringify(content?.schema)}, this page reads ${schema}: distbench report RUN.json --html FILE makes a page of it`,
+      );
     const cases = {};
     if (Array.isArray(content.cases)) {
-      for (const one of content.cases) cases[one.key] = Object.fromEntries(one.rows.map((row) => [row[METRIC], row[VALUES]]));
+      for (const one of content.cases)
+        cases[one.key] = Object.fromEntries(one.rows.map((row) => [row[METRIC], row[VALUES]]));
       return { name: content.name, cases };
     }
     if (!Array.isArray(content.results)) throw new Error("it is no run record: it has no results");
     for (const { nodeid, case: made, launches } of content.results) {
-      const under = made.conditions, around = Object.entries(under.around ?? {}).sort().flat();
+      const under = made.conditions,
+        around = Object.entries(under.around ?? {})
+          .sort()
+          .flat();
       const values = {};
       for (const measured of launches.flatMap((launch) => launch.measurements ?? [])) {
         if (measured.value === null || measured.value === undefined) continue;
-        for (const key of new Set([keyOf(measured, true), keyOf(measured, false)])) (values[key] ??= []).push(measured.value);
+        for (const key of new Set([keyOf(measured, true), keyOf(measured, false)]))
+          (values[key] ??= []).push(measured.value);
       }
       cases[[nodeid, made.run ?? "", under.world_size, under.backend, under.launcher, ...around].join("|")] = values;
     }
-    return { name: `${content.started.slice(0, 16).replace("T", " ")} ${(content.commit ?? "").slice(0, 10)}`.trim(), cases };
+    return {
+      name: `${content.started.slice(0, 16).replace("T", " ")} ${(content.commit ?? "").slice(0, 10)}`.trim(),
+      cases,
+    };
   };
   const keyOf = ({ name, at }, withSeed) => {
-    const parts = Object.entries(at ?? {}).filter(([axis]) => withSeed || axis !== "seed").sort();
+    const parts = Object.entries(at ?? {})
+      .filter(([axis]) => withSeed || axis !== "seed")
+      .sort();
     return parts.length ? `${name}[${parts.map(([axis, value]) => `${axis}=${value}`).join(",")}]` : name;
   };
 
-  inflate(document.getElementById("data").textContent).then(start).catch((error) => {
-    document.getElementById("page").prepend(el("p", { class: "failure" }, `The charts and tables cannot be shown here: ${error.message}`));
-    console.error(error);
-  });
+  inflate(document.getElementById("data").textContent)
+    .then(start)
+    .catch((error) => {
+      document
+        .getElementById("page")
+        .prepend(el("p", { class: "failure" }, `The charts and tables cannot be shown here: ${error.message}`));
+      console.error(error);
+    });
 })();
