@@ -420,7 +420,7 @@
   };
   const spans = (chart) => {
     const kinds = [...new Set(chart.spans.map(([, , , what]) => (what.startsWith("epoch ") ? "epoch" : what)))];
-    kinds.sort((a, b) => b.startsWith("train on") - a.startsWith("train on")); // what matters has the first colours
+    kinds.sort((a, b) => b.includes("train") - a.includes("train")); // what matters has the first colours
     const colour = (what) =>
       what.startsWith("epoch ") ? "c7" : what === "stall" ? "failure" : `c${kinds.indexOf(what) % 7}`;
     const legend = kinds.map((what) => [
@@ -721,7 +721,8 @@
 
     const verdicts = (one) => {
       const beside = other?.cases[one.key];
-      const isAny = (name) => one.rows.some((row) => row[name]);
+      const told = one.rows.filter((row) => row.isTold),
+        rest = one.rows.filter((row) => !row.isTold);
       const columns = [
         ["", "", (row) => page.kinds[row.kind]?.[0] ?? ""],
         ["metric", "", (row) => row.text],
@@ -734,9 +735,7 @@
         ["noise", "r", (row) => row.noise],
         ["finds", "r", (row) => row.finds, "could see"],
         ["launches", "r", (row) => String(row.launches || ""), "n"],
-      ].filter(([name, , text]) =>
-        ["", "metric", "verdict", "this run"].includes(name) ? true : isAny(name) && one.rows.some(text),
-      );
+      ].filter(([name, , text]) => ["", "metric", "verdict", "this run"].includes(name) || told.some(text));
       if (beside) {
         const theirs = (row) => (beside[row.metric]?.length ? median(beside[row.metric]) : undefined);
         columns.push([
@@ -759,8 +758,6 @@
           { class: severity(row.kind) },
           columns.map(([, side, text]) => el("td", { class: side }, text(row))),
         );
-      const told = one.rows.filter((row) => row.isTold),
-        rest = one.rows.filter((row) => !row.isTold);
       const extra = (rows, what) => {
         if (!rows.length) return "";
         const button = el(

@@ -48,12 +48,25 @@ def _timeline(job: ElasticResult, title: str) -> Spans:
 
 
 def pool(result: CaseResult) -> Iterator[Chart]:
-    """Who had which slot of a pool."""
+    """Who had which slot of a pool, and when it trained there, or answered."""
     for launch, found in _pools(result):
-        spans = [(hold.slot, short(hold.begin_s), short(hold.end_s), hold.owner) for hold in found.holds]
+        spans = [(slot, short(begin), short(end), what) for slot, begin, end, what in _uses(found)]
         rows = [f"slot {slot}" for slot in range(found.pool.slots)]
         marks = [(short(job.submitted_s), f"{job.name} asks for slots") for job in found.jobs]
         yield Spans(title=f"Slots over time{_of_launch(result, launch)}", rows=rows, spans=spans, marks=marks)
+
+
+def _uses(pool: PoolResult) -> Iterator[tuple[int, float, float, str]]:
+    """Slot, begin, end and what went on; what lies in another comes after it."""
+    for hold in pool.holds:
+        yield hold.slot, hold.begin_s, hold.end_s, f"{hold.owner} has it"
+        if hold.ready_s is not None:
+            yield hold.slot, hold.ready_s, hold.end_s, f"{hold.owner} answers"
+    for job in pool.jobs:
+        since_s = job.started_s or 0.0
+        for worker in job.elastic.workers if job.elastic is not None else []:
+            if worker.first_step_s is not None and worker.last_step_s is not None:
+                yield worker.slot, worker.first_step_s + since_s, worker.last_step_s + since_s, f"{job.name} trains"
 
 
 def serving(result: CaseResult) -> Iterator[Chart]:
