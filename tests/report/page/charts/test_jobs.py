@@ -43,7 +43,7 @@ def test_a_pool_shows_who_has_which_slot() -> None:
     assert isinstance(chart, Spans)
     assert chart.rows == ["slot 0", "slot 1"]
     assert {what for *_, what in chart.spans} == {"A has it", "A trains", "B has it", "B trains"}
-    assert (0, 0.0, 9.0, "A trains") in [(row, round(begin), round(end), what) for row, begin, end, what in chart.spans]
+    assert (0, 0, 9, "A trains") in [(slot, round(begin), round(end), what) for slot, begin, end, what in chart.spans]
     assert [what for _, what in chart.marks] == ["A asks for slots", "B asks for slots"]
 
 
@@ -55,7 +55,9 @@ def test_a_serving_shows_latency_and_demand_over_time() -> None:
     assert isinstance(requests, Lines)
     assert (latency.y.unit, latency.series[0].look) == ("s", "steps")
     assert max(y for _, y in requests.series[0].points) == 1
-    assert {f"{SERVING} has it", f"{SERVING} answers"} <= {what for chart in pool(made) if isinstance(chart, Spans) for *_, what in chart.spans}
+    assert {f"{SERVING} has it", f"{SERVING} answers"} <= {
+        what for chart in pool(made) if isinstance(chart, Spans) for *_, what in chart.spans
+    }
 
 
 @pytest.mark.parametrize("charts", [elastic, pool, serving])
