@@ -91,11 +91,11 @@ def _readable(page: Page) -> Iterator[str]:
     counts = ", ".join(f"{number} {state}" for state, number in page.counts.items())
     yield f'<main id="page"><h1>{_text(_title(page))}</h1>'
     yield f"<p>{_text(counts or 'nothing was measured')}</p>"
-    yield from (f"<p>{_text(line.text)}</p>" for line in page.notes[:WITHOUT_SCRIPT])
     for case in failed[:WITHOUT_SCRIPT]:
         yield from _readable_case(case)
     if len(failed) > WITHOUT_SCRIPT:
         yield f"<p>{len(failed) - WITHOUT_SCRIPT} more failed</p>"
+    yield from (f"<p>{_text(line.text)}</p>" for line in page.notes[:WITHOUT_SCRIPT])
     yield "<noscript><p>The other cases, all launches, charts and tables need JavaScript.</p></noscript></main>"
 
 
