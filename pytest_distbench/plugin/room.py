@@ -49,8 +49,8 @@ def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, 
         there_are = f"{settings.largest} given" if what == "ranks" else f"{settings.largest} ranks given"
         pytest.skip(f"not run: needs {wanted} {what}, {there_are}")
     most, why = most_ranks(settings.launcher)
-    if wanted > most:
-        given.refuse(f"{wanted} {what}; at most {most} can run here ({why})")
+    if what == "ranks" and wanted > most:
+        given.refuse(f"{wanted} ranks; at most {most} can run here ({why})")
     return hardware.cores() if wanted > hardware.cores() else None
 
 
