@@ -79,7 +79,7 @@ def _why(verdict: Verdict, *, other_software: str) -> str:
 
 
 LONG_TAIL = 2.0
-"""So many times the launch's value, and the tail of the baseline, and what other processes made of it."""
+"""So many times the tail of the baseline, which may have been recorded beside others too, and what others explain."""
 
 
 def long_tails(result: CaseResult) -> list[tuple[Verdict, float, float]]:
@@ -90,7 +90,7 @@ def long_tails(result: CaseResult) -> list[tuple[Verdict, float, float]]:
     crowding = max(launch.crowding or 1.0 for launch in result.launches)
     passed = [v for v in result.verdicts if TAIL in v.companions and v.is_judged and not v.is_failure]
     tails = [(verdict, *verdict.companions[TAIL]) for verdict in passed]
-    return [(verdict, now, then) for verdict, then, now in tails if now >= LONG_TAIL * max(1.0, then) * crowding]
+    return [(verdict, now, then) for verdict, then, now in tails if now >= LONG_TAIL * max(1.0, then, crowding)]
 
 
 FEWEST_CASES = 4

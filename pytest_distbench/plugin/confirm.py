@@ -183,13 +183,22 @@ class ConfirmPlugin:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if not held or reporter is None or hasattr(self._config, "workerinput"):
             return
-        doubts = [doubt for test in held for doubt in test.doubts.values()]
+        budget_s = self._settings.budget_s
+        begun = [test for test in held if test.is_suspicious or test.takes_s <= budget_s]
+        reporter.ensure_newline()
+        if not begun:
+            cases, least_s = sum(len(test.doubts) for test in held), min(test.takes_s for test in held)
+            reporter.write_line(
+                f"distbench: {cases} case{'s' * (cases != 1)} too noisy to tell, and none runs in turns: that would take "
+                f"about {least_s:.0f} s, and --distbench-confirm-budget is {budget_s:g} s"
+            )
+            return
+        doubts = [doubt for test in begun for doubt in test.doubts.values()]
         loud = sum(doubt.is_suspicious for doubt in doubts)
         quiet = len(doubts) - loud
-        seconds = min(sum(test.takes_s for test in held), self._settings.budget_s)
+        seconds = min(sum(test.takes_s for test in begun), budget_s)
         what = [f"{loud} in doubt"] if loud else []
         what += [f"{quiet} too noisy to tell"] if quiet else []
-        reporter.ensure_newline()
         reporter.write_line(
             f"distbench: in turns with what recorded their baselines, as far as {self._settings.budget_s:g} s reach: "
             f"cases {' and '.join(what)}; about {seconds:.0f} s"

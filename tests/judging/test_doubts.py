@@ -79,6 +79,7 @@ def test_a_rule_that_could_not_have_failed_is_found(
         ("unchanged", (2.0, 3.9), None, False),  # as it was
         ("unchanged", (1.1, 2.3), 1.5, False),  # others made it so long
         ("unchanged", (1.1, 3.4), 1.5, True),  # not all of it
+        ("unchanged", (1.5, 3.4), 1.5, True),  # nor what they made of the baseline
         ("regressed", (1.1, 2.3), None, False),  # told already
     ],
 )

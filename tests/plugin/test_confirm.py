@@ -137,6 +137,23 @@ def test_of_what_is_not_settled_the_suspicious_stay_in_doubt_and_the_noisy_what_
     assert dict(again.beside) == {"ratio": variant, "made of": variant}
 
 
+def test_what_is_too_noisy_and_does_not_fit_is_not_announced_as_if_it_ran() -> None:
+    told: list[str] = []
+    reporter = SimpleNamespace(ensure_newline=lambda: None, write_line=told.append)
+    config = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=lambda _: reporter))
+    plugin = confirm.ConfirmPlugin(config, SimpleNamespace(budget_s=60.0))  # type: ignore[arg-type]
+    held = [
+        confirm.Held(item=None, reports=[], doubts=doubts, again=None)  # type: ignore[arg-type]
+        for doubts in ({"a": doubt(83, 0.2)}, {"b": doubt(20, 2.0)})
+    ]
+    plugin._announce(held[:1])
+    plugin._announce(held)
+
+    quiet, loud = told
+    assert quiet.startswith("distbench: 1 case too noisy to tell, and none runs in turns: that would take about 83 s, ")
+    assert loud.endswith("as far as 60 s reach: cases 1 in doubt; about 20 s")
+
+
 def test_a_test_of_minutes_is_not_begun_beyond_the_budget(
     doubtful: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:

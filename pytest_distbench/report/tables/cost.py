@@ -12,6 +12,7 @@ from datetime import date
 from statistics import median
 from typing import NamedTuple
 
+from pytest_distbench.records.case import OVERSUBSCRIBED
 from pytest_distbench.records.metric import Measurement, metric_key, without
 from pytest_distbench.records.prices import TERMS, Machine, Prices, Term
 from pytest_distbench.records.rate import COMMUNICATION, RATE_COMMUNICATION
@@ -127,9 +128,9 @@ def _over(one: float | None, other: float | None) -> float | None:
 
 
 def _group(result: CaseResult) -> tuple[object, ...]:
-    """What cases have in common that differ in their world size alone."""
+    """What cases have in common that differ in their world size alone, and in whether there are cores for it."""
     case, under = result.case, result.case.conditions
-    around = tuple(sorted(under.around.items()))
+    around = tuple(sorted((by, what) for by, what in under.around.items() if by != OVERSUBSCRIBED))
     return (case.test, case.family, case.run, case.device, result.environment.platform, under.backend, around)
 
 

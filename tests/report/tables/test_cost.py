@@ -70,6 +70,14 @@ def test_a_goal_costs_nodes_times_hours_times_price_and_its_index_is_price_over_
     assert (one["currency"], one["machine"]) == ("USD", "n1-standard-4")
 
 
+def test_more_ranks_than_cores_stand_beside_the_others_of_their_test() -> None:
+    conditions = replace(ON_FOUR.case.conditions, around={"oversubscribed": "2-cores"})
+    crowded = replace(ON_FOUR, case=replace(ON_FOUR.case, conditions=conditions))
+    _, four = rows_of(COST.section([ON_ONE, crowded], {"prices": prices()}), "accuracy 0.97")
+
+    assert four["speedup"] == 2.5
+
+
 def test_the_price_index_is_mlbenchs() -> None:
     """Task 4b: about 5.5 $ on 1 node, about 9.3 $ on 8 and 4.36 times faster: an index below 1."""
     node = prices({"regular": 5.5 / 8})
