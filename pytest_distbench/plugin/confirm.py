@@ -189,8 +189,8 @@ class ConfirmPlugin:
         if not begun:
             cases, least_s = sum(len(test.doubts) for test in held), min(test.takes_s for test in held)
             reporter.write_line(
-                f"distbench: {cases} case{'s' * (cases != 1)} too noisy to tell, and none runs in turns: that would take "
-                f"about {least_s:.0f} s, and --distbench-confirm-budget is {budget_s:g} s"
+                f"distbench: {cases} case{'s' * (cases != 1)} too noisy to tell, and none runs in turns: that would "
+                f"take about {least_s:.0f} s, and --distbench-confirm-budget is {budget_s:g} s"
             )
             return
         doubts = [doubt for test in begun for doubt in test.doubts.values()]

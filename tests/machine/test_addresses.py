@@ -46,6 +46,8 @@ def test_so_is_one_of_version_6(address: str) -> None:
         "version 9.1.0.70",
         "cuDNN 9.1.0.70",
         "nccl==2.27.3.1",
+        "torch 2.13.0.1",
+        "local@ws1 beside workers@ws2: slower",
         "1.2.3.4.5",
         "v1.2.3.4",
         "300.1.2.3",
@@ -67,3 +69,7 @@ def test_this_machines_name_is_masked_and_so_is_the_host_of_a_user(monkeypatch: 
 
 def test_the_name_of_this_machine_is_the_kernels() -> None:
     assert host_name() == os.uname().nodename
+
+
+def test_a_host_behind_a_user_is_masked_where_a_path_follows_it() -> None:
+    assert mask_addresses("alice@host7:/data, root@gpu-12:~/x") == f"alice@{MASK}:/data, root@{MASK}:~/x"
