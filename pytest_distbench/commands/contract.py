@@ -24,14 +24,15 @@ def choose_entries(parser: argparse.ArgumentParser) -> None:
         "--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="the store (default: baselines)"
     )
     parser.add_argument("--platform", metavar="NAME", default="", help="only this hardware class")
-    parser.add_argument(
-        "-k",
-        dest="parts",
-        metavar="PART",
-        action="append",
-        default=[],
-        help="only entries with this in their name, or of this name or node id; several choose what any of them names",
+    choose_names(
+        parser,
+        "only entries with this in their name, or of this name or node id; several choose what any of them names",
     )
+
+
+def choose_names(parser: argparse.ArgumentParser, told: str) -> None:
+    """Add ``-k``, which may be given several times, with this help."""
+    parser.add_argument("-k", dest="parts", metavar="PART", action="append", default=[], help=told)
 
 
 def folder_of(options: argparse.Namespace) -> Path:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_distbench.commands.contract import Adder
+from pytest_distbench.commands.contract import Adder, choose_names
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.change_points import LEAST_RUNS, change_points
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -38,14 +38,7 @@ def add(add_parser: Adder) -> None:
     parser.add_argument(
         "--baselines", action="store_true", help="take the recordings in the log of git, a point for each commit"
     )
-    parser.add_argument(
-        "-k",
-        dest="parts",
-        metavar="PART",
-        action="append",
-        default=[],
-        help="only tests and metrics with this in their name; several choose what any of them names",
-    )
+    choose_names(parser, "only tests and metrics with this in their name; several choose what any of them names")
     parser.add_argument(
         "--last",
         metavar="N",
