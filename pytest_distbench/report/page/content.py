@@ -317,9 +317,10 @@ def _beside(result: CaseResult) -> dict[str, list[LaunchRecord]]:
 def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     platforms = dict.fromkeys(result.environment.platform for result in record.results)
     devices = dict.fromkeys(result.environment.device for result in record.results)
-    launches = sum(len(result.launches) for result in record.results)
+    launches, cases = sum(len(result.launches) for result in record.results), len(record.results)
+    made = f"{launches} launch{'es' * (launches != 1)} of {cases} case{'s' * (cases != 1)}"
     yield "started", f"{record.started.replace('T', ' ').removesuffix('+00:00')} UTC"
-    yield "took", f"{record.duration_s:.0f} s, {launches} launches of {len(record.results)} cases"
+    yield "took", f"{record.duration_s:.0f} s, {made}"
     yield "on", ", ".join([*platforms, *devices])
     yield "ranks", ", ".join(map(str, record.world_sizes))
     if record.commit:
