@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +11,17 @@ from pytest_distbench.commands.contract import Adder, choose_names
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.change_points import LEAST_RUNS, change_points
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.trend import History, Trend
+from pytest_distbench.records.trend import USUAL_LAST, History, Trend
 from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
+from pytest_distbench.report.formats.otava import CONFIGURATION, otava_files
+from pytest_distbench.report.page.document import write_page
+from pytest_distbench.report.page.history import STEADY, page_of_history
 from pytest_distbench.report.tables.trends import TrendRow, points_section, trends_section
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.store.baseline_log import baseline_history
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.run_index import read_history
 
-USUAL_LAST = 500
 MOST_LAST = 10_000
 MOST_COMMANDS = 5
 """That find the commits: the largest changes for the worse come first."""
@@ -50,10 +51,19 @@ def add(add_parser: Adder) -> None:
     parser.add_argument("--points", action="store_true", help="the value of each metric in each run, a row for each")
     parser.add_argument("--format", choices=[*TABLE_FORMATS], default="text", help="of the table (default: text)")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="a page with each metric's way as a chart")
+    parser.add_argument(
+        "--otava", metavar="FOLDER", type=Path, help="the same runs for Apache Otava: a configuration and CSV files"
+    )
     parser.set_defaults(command=_history)
 
 
 def _history(options: argparse.Namespace) -> Iterator[str]:
+    given = [f"--{name}" for name in ("html", "otava") if getattr(options, name) is not None]
+    if options.points or options.output is not None or options.format != "text":
+        given.append("--points, --format and --output")
+    if len(given) > 1:
+        raise ConfigurationError(f"history {given[0]} writes files of its own: leave out {' and '.join(given[1:])}")
     read = baseline_history if options.baselines else read_history
     history = read(options.folder, last=options.last)
     if not history.records:
@@ -61,7 +71,14 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
     chosen = [trend for trend in history.trends if _is_chosen(trend, options)]
     if options.output is None and options.format in BINARY:
         raise ConfigurationError(f"history --format {options.format} is no text: give -o FILE")
+    if options.otava is not None:
+        yield from _write_otava(chosen, options.otava)
+        return
     rows = [] if options.points else [row for trend in chosen for row in _rows(trend, options)]
+    head = [*_head(history, chosen, rows, options)]
+    if options.html is not None:
+        yield from _write_page(history, rows, head, options)
+        return
     section = points_section(chosen) if options.points else trends_section(rows)
     write = TABLE_FORMATS[options.format]
     if options.output is not None:
@@ -71,18 +88,32 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
     elif options.points or options.format != "text":
         write(section, sys.stdout.buffer)
     else:
-        yield from _told(history, chosen, rows, options)
+        yield from head
+        yield from _told(rows)
+
+
+def _write_page(history: History, rows: list[TrendRow], head: list[str], options: argparse.Namespace) -> Iterator[str]:
+    without = "recorded" if options.baselines else STEADY
+    page = page_of_history(history, rows, name=str(options.folder), notes=head, without=without)
+    with replace_file(options.html, next_step="Give --html a writable place") as out:
+        write_page(page, out)
+    yield from head
+    yield f"page written to {options.html}: open it in a browser"
+
+
+def _write_otava(trends: list[Trend], folder: Path) -> Iterator[str]:
+    files = otava_files(trends)
+    for name, content in files.items():
+        with replace_file(folder / name, next_step="Give --otava a folder that can be written") as out:
+            out.write(content.encode())
+    next_step = f"there, otava list-tests --config-file {CONFIGURATION}"
+    yield f"{len(files) - 1} test{'s' * (len(files) != 2)} written to {folder}: {next_step}"
 
 
 def _number(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_LAST:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MOST_LAST}")
     return int(text)
-
-
-def _moved(row: TrendRow) -> float:
-    """By how much, whatever the direction."""
-    return abs(math.log(row.ratio)) if row.ratio is not None and row.ratio > 0 else 0.0
 
 
 def _is_chosen(trend: Trend, options: argparse.Namespace) -> bool:
@@ -101,7 +132,8 @@ def _rows(trend: Trend, options: argparse.Namespace) -> list[TrendRow]:
     return [TrendRow(trend=trend, change=change) for change in changes]
 
 
-def _told(history: History, chosen: list[Trend], rows: list[TrendRow], options: argparse.Namespace) -> Iterator[str]:
+def _head(history: History, chosen: list[Trend], rows: list[TrendRow], options: argparse.Namespace) -> Iterator[str]:
+    """How much was looked at, and what is missing."""
     what = "commit" if options.baselines else "run"
     span = f"{history.first[:10]} to {history.last[:10]}"
     changed = len({id(row.trend) for row in rows if options.baselines or row.change is not None})
@@ -110,14 +142,18 @@ def _told(history: History, chosen: list[Trend], rows: list[TrendRow], options: 
     if history.problems:
         more = f" and {len(history.problems) - 1} more" if len(history.problems) > 1 else ""
         yield f"not read{more}: {history.problems[0]}"
+    if not options.baselines and history.records < 2 * LEAST_RUNS:
+        yield f"a change needs {LEAST_RUNS} runs before it and {LEAST_RUNS} after it"
+
+
+def _told(rows: list[TrendRow]) -> Iterator[str]:
+    """The table, and the commands for its gravest rows."""
     if rows:
         section = trends_section(rows)
         yield ""
         yield from layout(section.header, section.texts, left=2)
-    worst = sorted((row for row in rows if row.bisect), key=lambda row: (not row.is_worse, -_moved(row)))
+    worst = sorted((row for row in rows if row.bisect), key=lambda row: (not row.is_worse, -row.moved))
     if worst:
         yield ""
         yield "find the commit:"
         yield from (f"  {row.bisect}" for row in worst[:MOST_COMMANDS])
-    if not options.baselines and history.records < 2 * LEAST_RUNS:
-        yield f"a change needs {LEAST_RUNS} runs before it and {LEAST_RUNS} after it"

@@ -15,7 +15,9 @@ from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES, impossible_v
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
+from pytest_distbench.records.trend import USUAL_LAST
 from pytest_distbench.report.formats import FORMATS
+from pytest_distbench.report.page.content import other_of, page_of
 from pytest_distbench.report.page.document import write_page
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
@@ -24,6 +26,7 @@ from pytest_distbench.report.texts.terminal import summary_lines
 from pytest_distbench.report.texts.words import REFERENCE_WORDS, cells
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.prices import read_prices
+from pytest_distbench.store.run_index import read_history
 from pytest_distbench.store.run_record import read_run_record
 
 
@@ -62,6 +65,12 @@ def add(add_parser: Adder) -> None:
     report.add_argument("--html", metavar="FILE", type=Path, help="write the page of the run, as --format html -o FILE")
     report.add_argument(
         "--against", metavar="RUN2.json", type=Path, help="with --html: another run, shown beside this one"
+    )
+    report.add_argument(
+        "--history",
+        metavar="DIR",
+        type=Path,
+        help="with --html: run records, through which the metrics that moved are drawn",
     )
     report.set_defaults(command=_report)
 
@@ -113,7 +122,7 @@ def _read_possible(path: Path) -> RunRecord:
 
 def _report(options: argparse.Namespace) -> Iterator[str]:
     record = read_run_record(options.run)
-    if options.html is not None or options.against is not None:
+    if any(path is not None for path in (options.html, options.against, options.history)):
         yield from _write_page(record, options)
         return
     if not options.table and options.format == "text" and options.output is None and options.prices is None:
@@ -144,13 +153,15 @@ def _write_page(record: RunRecord, options: argparse.Namespace) -> Iterator[str]
     others = (options.table, options.prices, options.output, options.format != "text")
     if options.html is None or any(others):
         raise ConfigurationError(
-            "report --html FILE writes the page of the whole run, with --against beside another one: leave out "
-            "--table, --format, --prices and --output"
+            "report --html FILE writes the page of the whole run, with --against beside another one and with --history "
+            "after many: leave out --table, --format, --prices and --output"
         )
-    against = None if options.against is None else read_run_record(options.against)
+    other = None if options.against is None else other_of(read_run_record(options.against))
+    history = None if options.history is None else read_history(options.history, last=USUAL_LAST)
     sections, errors = sections_of(record)
+    page = page_of(record, sections, other=other, history=history)
     with replace_file(options.html, next_step="Give --html a writable place") as out:
-        write_page(record, sections, out, against=against)
+        write_page(page, out)
     yield f"page written to {options.html}: open it in a browser"
     if errors:
         raise DistbenchError(f"written without what cannot be made: {'; '.join(map(str, errors))}")

@@ -281,6 +281,7 @@ class ResultsPlugin:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write_page(self, path: Path, record: RunRecord) -> None:
+        from pytest_distbench.report.page.content import page_of
         from pytest_distbench.report.page.document import write_page
         from pytest_distbench.report.tables import sections_of
         from pytest_distbench.store.files import replace_file
@@ -288,7 +289,7 @@ class ResultsPlugin:
         sections, errors = sections_of(record)
         self._trouble += map(str, errors)
         with replace_file(path, next_step="Give --distbench-report a writable place") as out:
-            write_page(record, sections, out)
+            write_page(page_of(record, sections), out)
 
     def _record(self, settings: Settings) -> RunRecord:
         from datetime import UTC, datetime

@@ -46,6 +46,12 @@ No test asks for it. So it is nothing to judge alone, and where one side has non
 CPU_THROTTLED = "cpu_throttled"
 """Under a CPU quota: the share of its periods in which that stopped a rank, of the rank that it stopped most seldom."""
 
+EVALUATED = "evaluated_"
+"""What the series of a goal's evaluations is called before the name of its metric."""
+
+EVERY = "every"
+"""Fact of such a series: steps between its values."""
+
 OWN_NAMES = (WALL_TIME, PEAK_MEMORY, CPU_THROTTLED, "fingerprint")
 """Of what the plugin itself records, besides phases."""
 

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from pytest_distbench.records.kinds import Better
 
+USUAL_LAST = 500
+"""So many runs, or commits, are looked at where nobody says another number: the last ones."""
+
 
 class Point(NamedTuple):
     """The metric at one time.

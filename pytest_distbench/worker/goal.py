@@ -15,6 +15,7 @@ import torch
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.metric import EVALUATED, EVERY
 from pytest_distbench.worker.arguments import (
     check_choice,
     check_name,
@@ -48,7 +49,8 @@ class Goal:
     ``loss_curve`` (the first ``curve_steps`` losses), ``mean_loss`` (over the first ``min_steps``),
     ``steps_to_<metric>`` (no value if the target was missed) and ``final_<metric>`` (of the last evaluation, which
     means something where ``min_steps`` goes well beyond the target). And numbers of the clock: ``time_to_<metric>``
-    (s, if the target was met) and ``step_time`` (s, series); ``samples_per_second``, ``loss`` and more for information.
+    (s, if the target was met) and ``step_time`` (s, series); for information ``evaluated_<metric>`` (a value for each
+    evaluation), ``samples_per_second``, ``loss`` and ``evaluation_time`` (s).
     On CUDA the host runs ahead of the device as it does outside of a test: the device is waited for once per block of
     ten or more steps, and before an evaluation, and the steps of a block have the same time.
     A collective object: every rank runs the same steps.
@@ -253,7 +255,7 @@ class Goal:
             better="floor" if self.better == "higher" else "same",
             identity={"min_steps": self.min_steps, **goal, **samples},
         )
-        rank.record(f"best_{metric}", (min if self.better == "lower" else max)(self._values), better="info")
+        rank.record(f"{EVALUATED}{metric}", self._values, better="info", facts={EVERY: self.every})
         rank.record(
             "samples_per_second",
             samples_per_step * self._step / (total_s - self._evaluation_s),

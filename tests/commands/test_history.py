@@ -74,8 +74,8 @@ def test_all_shows_what_did_not_change_and_what_is_not_judged(
     lines = history(capsys, tmp_path, "--all")
 
     assert lines[0].endswith("2 metrics, 0 changed")
-    assert [line.split()[1] for line in lines[3:5]] == ["rate", "step"]
-    assert lines[-1] == "a change needs 5 runs before it and 5 after it"
+    assert lines[1] == "a change needs 5 runs before it and 5 after it"
+    assert [line.split()[1] for line in lines[-2:]] == ["rate", "step"]
     assert len(history(capsys, tmp_path, "--all", "-k", "rat")) == len(lines) - 1
 
 
@@ -104,3 +104,39 @@ def test_recordings_of_a_store_are_a_history_too(tmp_path: Path, capsys: pytest.
 
     assert head.startswith("2 commits, ")
     assert row.split()[3:] == ["1", "s", "2", "s", "+100.0", "%"]
+
+
+def test_a_page_has_the_way_of_what_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, 50, change=1.2)
+    page = tmp_path / "history.html"
+    head, told = history(capsys, tmp_path, "--html", page)
+    readable = page.read_text()
+
+    assert head.endswith("1 metric, 1 changed")
+    assert told == f"page written to {page}: open it in a browser"
+    assert "<h1>distbench: 1 of 1 case changed for the worse</h1>" in readable
+    assert "distbench bisect 2424242424 2525252525" in readable
+
+
+@pytest.mark.parametrize("extra", [["--points"], ["--format", "csv"], ["-o", "out.txt"]])
+def test_a_page_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: list[str]) -> None:
+    [told] = history(capsys, tmp_path, "--html", tmp_path / "history.html", *extra, code=2)
+
+    assert told.endswith("history --html writes files of its own: leave out --points, --format and --output")
+
+
+def test_otava_gets_a_test_for_each_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, 3)
+    folder = tmp_path / "for" / "otava"
+    [told] = history(capsys, tmp_path, "--all", "--otava", folder)
+
+    assert told == f"1 test written to {folder}: there, otava list-tests --config-file otava.yaml"
+    assert sorted(path.name for path in folder.iterdir()) == ["otava.yaml", "test_a_ws2_-cpu-x.csv"]
+
+
+def test_a_folder_for_otava_that_is_a_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, 3)
+    (tmp_path / "file").touch()
+    told = history(capsys, tmp_path, "--otava", tmp_path / "file", code=2)
+
+    assert "Give --otava a folder that can be written" in told[0]

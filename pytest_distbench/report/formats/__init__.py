@@ -14,8 +14,10 @@ from pytest_distbench.report.formats.dashboards import (
     write_pytorch_benchmark,
 )
 from pytest_distbench.report.formats.github import write_comment
+from pytest_distbench.report.formats.mllog import write_mllog
 from pytest_distbench.report.formats.nccl_json import write_nccl_json
 from pytest_distbench.report.formats.trace import write_trace
+from pytest_distbench.report.page.content import page_of
 from pytest_distbench.report.page.document import write_page
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts.escape import escape, escape_cell
@@ -86,12 +88,17 @@ FORMATS: dict[str, Format] = {
     "bencher": _of_run(write_bencher),
     "pytorch-benchmark": _of_run(write_pytorch_benchmark),
     "openmetrics": _of_run(write_open_metrics),
+    "mllog": _of_run(write_mllog),
     "github-comment": _of_run(write_comment),
     "trace": Format(
         write=lambda record, _sections, out: write_trace(record, out),
         is_whole=True,
         opens_in="chrome://tracing or ui.perfetto.dev",
     ),
-    "html": Format(write=write_page, is_whole=True, opens_in="a browser"),
+    "html": Format(
+        write=lambda record, sections, out: write_page(page_of(record, sections), out),
+        is_whole=True,
+        opens_in="a browser",
+    ),
 }
 """By the name that ``--format`` takes."""

@@ -31,6 +31,8 @@ class Series(Record, frozen=True, kw_only=True, omit_defaults=True):
     what was before. Dots: no line. Steps: the value holds until the next point."""
     labels: list[str] = []
     """Written beside the points; empty: nothing is."""
+    names: list[str] = []
+    """What the points are called where they are read out, instead of by their x; empty: nothing."""
 
 
 class Lines(Record, frozen=True, kw_only=True, omit_defaults=True, tag="lines"):

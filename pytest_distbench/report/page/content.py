@@ -16,9 +16,11 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.trend import History
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.page.chart import Chart, short
 from pytest_distbench.report.page.charts import charts_above, charts_of
+from pytest_distbench.report.page.charts.trends import Trends, trends_of
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts.case_text import comparison_lines
@@ -86,7 +88,10 @@ class PageCase(Record, frozen=True, kw_only=True, omit_defaults=True):
     nodeid: str
     state: str
     """Its gravest verdict, :data:`BROKEN` or :data:`MEASURED`."""
-    outcome: str
+    note: str = ""
+    """What is said beside its state: an outcome that does not follow from it."""
+    is_first: bool = False
+    """It stands before the others, unfolded."""
     headline: str = ""
     how: str
     """On how many ranks it ran, and how."""
@@ -122,31 +127,36 @@ class Other(Record, frozen=True, kw_only=True):
 
 
 class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The page of a run."""
+    """The page of a run, or of a history of many."""
 
-    schema: int
-    """Of run records, such as may be dropped onto it."""
+    title: str
+    headings: tuple[str, str, str]
+    """Of the cases that stand first, of those after them, and of the tables."""
+    schema: int = 0
+    """Of run records, such as may be dropped onto it; 0: none may."""
     name: str
     facts: list[tuple[str, str]]
     kinds: dict[str, tuple[str, Severity]]
     """States -> mark and severity, the gravest first."""
     counts: dict[str, int]
-    """Cases by their state."""
+    """Cases by their state, the gravest first."""
     notes: list[Line] = []
     """What the run says at its end."""
     cases: list[PageCase]
-    """Those that failed first."""
     tables: list[PageTable] = []
     other: Other | None = None
 
 
-def page_of(record: RunRecord, sections: Mapping[str, Section], *, other: Other | None = None) -> Page:
+def page_of(
+    record: RunRecord, sections: Mapping[str, Section], *, other: Other | None = None, history: History | None = None
+) -> Page:
     """The page of a run with these tables.
 
     Args:
         record: the run.
         sections: its tables by name.
         other: what is shown beside it.
+        history: of runs like it: the way of each metric that moved is drawn with its case.
     """
     kinds: dict[str, tuple[str, Severity]] = {
         BROKEN: ("!", "failure"),
@@ -154,10 +164,14 @@ def page_of(record: RunRecord, sections: Mapping[str, Section], *, other: Other 
         MEASURED: (" ", "plain"),
     }
     order = list(kinds)
-    cases = sorted((_case(result, record) for result in record.results), key=lambda case: order.index(case.state))
-    cases.sort(key=lambda case: case.outcome != "failed")
+    trends = trends_of(history)
+    cases = [_case(result, record, trends) for result in record.results]
+    cases.sort(key=lambda case: (not case.is_first, order.index(case.state)))
+    failed = sum(case.is_first for case in cases)
     found = Counter(case.state for case in cases)
     return Page(
+        title=f"distbench: {failed or 'none'} of {len(cases)} case{'s' * (len(cases) != 1)} failed",
+        headings=("Failed", "The rest" if failed else "Cases", "Tables and charts of the run"),
         schema=record.schema,
         name=name_of(record),
         facts=list(_facts(record)),
@@ -190,11 +204,11 @@ def _key(result: CaseResult) -> str:
     return "|".join(words)
 
 
-def _case(result: CaseResult, record: RunRecord) -> PageCase:
+def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
     under, number = result.case.conditions, len(result.launches)
     failed = result.outcome in ("failed", "xfailed")
     command = _again(result, record)
-    charts, problems = charts_of(result)
+    charts, problems = charts_of(result, trends)
     ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"
     how = [ranks, under.backend, under.launcher, f"{number} launch{'es' * (number != 1)}"]
     return PageCase(
@@ -202,7 +216,8 @@ def _case(result: CaseResult, record: RunRecord) -> PageCase:
         title=result.case.title,
         nodeid=result.nodeid,
         state=_state(result),
-        outcome=result.outcome,
+        note=result.outcome if result.outcome not in ("passed", "failed") else "",
+        is_first=result.outcome == "failed",
         headline=mask_text(result.headline),
         how=", ".join(filter(None, how)),
         story=_story(result, command) if failed else [],
@@ -332,13 +347,21 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 def _table(name: str, section: Section, record: RunRecord) -> PageTable:
     charts, problems = charts_above(name, record.results)
+    summary = TABLES[name].summary if name in TABLES else ""
+    return table_of(name.replace("_", " "), summary, section, charts=charts, foot=problems)
+
+
+def table_of(
+    name: str, summary: str, section: Section, *, charts: Sequence[Chart] = (), foot: Sequence[str] = ()
+) -> PageTable:
+    """A table as the page shows it, with charts above and lines below it."""
     types = zip(section.columns.values(), section.headings, strict=True)
     return PageTable(
-        name=name.replace("_", " "),
-        summary=TABLES[name].summary if name in TABLES else "",
+        name=name,
+        summary=summary,
         head=section.header,
         right=[kind in (int, float) for kind, heading in types if heading is not None],
         rows=section.texts,
-        foot=[*section.footer, *problems],
-        charts=charts,
+        foot=[*section.footer, *foot],
+        charts=[*charts],
     )

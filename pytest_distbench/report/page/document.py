@@ -5,36 +5,24 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape as quote
 from importlib.resources import files
 from typing import Any, BinaryIO
 
 import msgspec
 
-from pytest_distbench.records.run import RunRecord
-from pytest_distbench.report.page.content import Page, PageCase, other_of, page_of
-from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.page.content import Page, PageCase
 from pytest_distbench.report.texts.escape import escape
 
 WITHOUT_SCRIPT = 50
-"""Cases that failed, and notes, which are readable without JavaScript."""
+"""Cases that stand first, and notes, which are readable without JavaScript."""
 
 _FILES = files(__package__)
 
 
-def write_page(
-    record: RunRecord, sections: Mapping[str, Section], out: BinaryIO, *, against: RunRecord | None = None
-) -> None:
-    """Write the page of a run.
-
-    Args:
-        record: the run.
-        sections: its tables by name.
-        out: where to.
-        against: another run, to be shown beside it.
-    """
-    page = page_of(record, sections, other=None if against is None else other_of(against))
+def write_page(page: Page, out: BinaryIO) -> None:
+    """Write a page as one file."""
     script, style = ((_FILES / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
     lines = [
@@ -43,7 +31,7 @@ def write_page(
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_text(_title(page))}</title>",
+        f"<title>{_text(page.title)}</title>",
         f"<style>{style}</style>",
         *_readable(page),
         f'<script id="data" type="application/octet-stream">{_packed(page)}</script>',
@@ -79,22 +67,16 @@ def _text(text: str) -> str:
     return quote(escape(text))
 
 
-def _title(page: Page) -> str:
-    failed = sum(case.outcome == "failed" for case in page.cases)
-    cases = f"{len(page.cases)} case{'s' * (len(page.cases) != 1)}"
-    return f"distbench: {failed or 'none'} of {cases} failed"
-
-
 def _readable(page: Page) -> Iterator[str]:
     """What mail programs and browsers without JavaScript show; the script puts its own in the place."""
-    failed = [case for case in page.cases if case.outcome == "failed"]
+    first = [case for case in page.cases if case.is_first]
     counts = ", ".join(f"{number} {state}" for state, number in page.counts.items())
-    yield f'<main id="page"><h1>{_text(_title(page))}</h1>'
+    yield f'<main id="page"><h1>{_text(page.title)}</h1>'
     yield f"<p>{_text(counts or 'nothing was measured')}</p>"
-    for case in failed[:WITHOUT_SCRIPT]:
+    for case in first[:WITHOUT_SCRIPT]:
         yield from _readable_case(case)
-    if len(failed) > WITHOUT_SCRIPT:
-        yield f"<p>{len(failed) - WITHOUT_SCRIPT} more failed</p>"
+    if len(first) > WITHOUT_SCRIPT:
+        yield f"<p>{_text(page.headings[0])}: {len(first) - WITHOUT_SCRIPT} more</p>"
     yield from (f"<p>{_text(line.text)}</p>" for line in page.notes[:WITHOUT_SCRIPT])
     yield "<noscript><p>The other cases, all launches, charts and tables need JavaScript.</p></noscript></main>"
 
@@ -104,4 +86,5 @@ def _readable_case(case: PageCase) -> Iterator[str]:
     told = [f"{row.text}: {row.kind} {row.change} ({row.reference} -> {row.current}) {row.reason}" for row in moved]
     yield f"<h2>{_text(case.title)}</h2><p>{_text(case.headline)}</p>"
     yield f"<pre>{chr(10).join(map(_text, [*told[:8], *case.story]))}</pre>"
-    yield f"<p>Again: <code>{_text(case.command)}</code></p>"
+    if case.command:
+        yield f"<p><code>{_text(case.command)}</code></p>"

@@ -146,7 +146,8 @@
       }
       if (found.length > 1) return found;
     }
-    return nice(lo, hi, most, isWhole);
+    const unit = axis.unit === "B" ? (SIZES.find(([factor]) => hi >= factor) ?? [1])[0] : 1;
+    return nice(lo / unit, hi / unit, most, isWhole).map((tick) => tick * unit);
   };
   const scaleOf = (axis, lo, hi, from, to) => {
     const at = axis.scale ? Math.log : (value) => value;
@@ -268,7 +269,12 @@
     const thin = series.filter((one) => one.look === "thin");
     const legend = [...main, ...thin.slice(0, 1), ...series.filter((one) => one.look === "reference")].map((one) => [
       one.look === "thin" ? `${thin.length} launches` : one.name,
-      sample(colour.get(one), shape("path", { class: `line ${one.look ?? ""}`, d: "M0 5H22" })),
+      sample(
+        colour.get(one),
+        one.look === "dots"
+          ? shape("circle", { class: "dot", cx: 11, cy: 5, r: 3.5 })
+          : shape("path", { class: `line ${one.look ?? ""}`, d: "M0 5H22" }),
+      ),
     ]);
     if (chart.allowed)
       legend.push(["accepted", sample("c0", shape("rect", { class: "band", width: 22, height: 10 })), true]);
@@ -332,7 +338,7 @@
             place.append(
               shape(
                 "text",
-                { class: "on", x: x(px), y: y(py) - 8, "text-anchor": x(px) > width - 70 ? "end" : "middle" },
+                { class: "on halo", x: x(px), y: y(py) - 8, "text-anchor": x(px) > width - 70 ? "end" : "middle" },
                 one.labels[i],
               ),
             );
@@ -340,7 +346,7 @@
             marks.push({
               x: x(px),
               y: y(py),
-              text: `${one.name}, ${chart.x.name} ${format(px, chart.x.unit)}: ${format(py, chart.y.unit)}`,
+              text: `${one.name}, ${one.names?.[i] ?? `${chart.x.name} ${format(px, chart.x.unit)}`}: ${format(py, chart.y.unit)}`,
             });
         });
         svg.append(place);
@@ -351,7 +357,11 @@
       ["series", chart.x.name, chart.y.name],
       [false, true, true],
       series.flatMap((one) =>
-        one.points.map(([px, py]) => [one.name, format(px, chart.x.unit), format(py, chart.y.unit)]),
+        one.points.map(([px, py], i) => [
+          one.name,
+          one.names?.[i] ?? format(px, chart.x.unit),
+          format(py, chart.y.unit),
+        ]),
       ),
     ];
     return figure(chart.title, legendOf(legend), draw, values);
@@ -706,7 +716,7 @@
         one.title,
         one.nodeid,
         one.state,
-        one.outcome,
+        one.note ?? "",
         one.headline ?? "",
         ...one.rows.map((row) => row.text),
       ]
@@ -828,7 +838,7 @@
       ...verdicts(one),
       ...(one.notes ?? []).map((note) => el("p", { class: "soft" }, note)),
       one.story?.length ? el("pre", {}, one.story.join("\n")) : "",
-      one.story?.some((line) => line.includes(one.command)) ? "" : again(one.command),
+      !one.command || one.story?.some((line) => line.includes(one.command)) ? "" : again(one.command),
       launches(
         one.rows.filter((row) => row.isTold),
         other?.cases[one.key],
@@ -845,9 +855,9 @@
       return isOpen ? whenSeen(node, draw) : node;
     };
     const card = (one) => {
-      const isBad = one.outcome === "failed";
+      const isBad = Boolean(one.is_first);
       const [mark, told] = page.kinds[one.state] ?? [" ", "plain"];
-      const state = one.outcome === "passed" || isBad ? one.state : `${one.state}, ${one.outcome}`;
+      const state = one.note ? `${one.state}, ${one.note}` : one.state;
       const summary = [
         el("b", {}, one.title),
         el("span", { class: "soft" }, isBad ? "" : (one.headline ?? "")),
@@ -864,13 +874,13 @@
       const found = page.cases.filter(
         (one) => (!chosen || one.state === chosen) && words.every((word) => one.words.includes(word)),
       );
-      const bad = found.filter((one) => one.outcome === "failed"),
-        rest = found.filter((one) => one.outcome !== "failed");
+      const bad = found.filter((one) => one.is_first),
+        rest = found.filter((one) => !one.is_first);
       const part = (title, cases) =>
         cases.length
           ? [el("h2", {}, title, " ", el("small", {}, String(cases.length))), inPieces(el("div"), cases, card, 100)]
           : [];
-      list.replaceChildren(...part("Failed", bad), ...part(bad.length ? "The rest" : "Cases", rest));
+      list.replaceChildren(...part(page.headings[0], bad), ...part(page.headings[1], rest));
       count.textContent = found.length === page.cases.length ? "" : `${found.length} of ${page.cases.length}`;
       for (const chip of chips.children) chip.setAttribute("aria-pressed", String(chip.dataset.state === chosen));
     };
@@ -995,13 +1005,13 @@
     });
     addEventListener("dragover", (event) => {
       event.preventDefault();
-      main.classList.add("dropping");
+      if (page.schema) main.classList.add("dropping");
     });
     addEventListener("dragleave", () => main.classList.remove("dropping"));
     addEventListener("drop", (event) => {
       event.preventDefault();
       main.classList.remove("dropping");
-      if (event.dataTransfer.files[0]) read(event.dataTransfer.files[0]);
+      if (page.schema && event.dataTransfer.files[0]) read(event.dataTransfer.files[0]);
     });
 
     const heading = main.querySelector("h1").textContent;
@@ -1041,7 +1051,7 @@
         el(
           "div",
           { class: "bar" },
-          el("button", { type: "button", click: () => choose.click() }, "Compare with …"),
+          page.schema ? el("button", { type: "button", click: () => choose.click() }, "Compare with …") : "",
           button,
           choose,
         ),
@@ -1053,7 +1063,7 @@
       overview,
       el("div", { class: "bar search" }, search, count),
       list,
-      ...(tables.length ? [el("h2", {}, "Tables and charts of the run"), ...tables] : []),
+      ...(tables.length ? [el("h2", {}, page.headings[2]), ...tables] : []),
     );
     show();
     compare();
@@ -1077,7 +1087,7 @@
   const otherOf = (content, schema) => {
     if (content?.schema !== schema)
       throw new Error(
-        `it is of schema ${JSON.stringify(content?.schema)}, this page reads ${schema}: distbench report RUN.json --html FILE makes a page of it`,
+        `it is of schema ${content?.schema ?? "unknown"}, this page reads ${schema}: distbench report RUN.json --html FILE makes a page of it`,
       );
     const cases = {};
     if (Array.isArray(content.cases)) {

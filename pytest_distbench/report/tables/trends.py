@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +51,18 @@ class TrendRow:
         return self.change is not None and sign * (self.change.after - self.change.before) > 0
 
     @property
+    def moved(self) -> float:
+        """By how much, whatever the direction: the logarithm of the ratio."""
+        return abs(math.log(self.ratio)) if self.ratio is not None and self.ratio > 0 else 0.0
+
+    @property
+    def kind(self) -> str:
+        """``worse``, ``better``, or ``changed`` where neither is known; empty: there is no change."""
+        if self.change is None:
+            return ""
+        return "worse" if self.is_worse else "better" if METRIC_KINDS[self.trend.better].sign else "changed"
+
+    @property
     def commits(self) -> tuple[str, str]:
         """The last commit on the old level, and the first on the new one; empty: unknown, or there is no change."""
         if self.change is None:
@@ -84,12 +97,6 @@ def _change(row: TrendRow) -> Cell:
     return Cell(None if row.ratio is None else row.ratio - 1, "-" if row.ratio is None else format_change(row.ratio))
 
 
-def _kind(row: TrendRow) -> str:
-    if row.change is None:
-        return ""
-    return "worse" if row.is_worse else "better" if METRIC_KINDS[row.trend.better].sign else "changed"
-
-
 def _since(row: TrendRow) -> Cell:
     at = "" if row.change is None else row.trend.points[row.change.index].at
     return Cell(at or None, at[:10])
@@ -109,7 +116,7 @@ _COLUMNS: list[Column[TrendRow]] = [
     Column("before", float, "before", lambda row: _value(row, row.first)),
     Column("after", float, "after", lambda row: _value(row, row.last)),
     Column("change", float, "change", _change),
-    Column("kind", str, "", _kind),
+    Column("kind", str, "", lambda row: row.kind),
     Column("since", str, "since", _since),
     Column("last_before", str, "last before", lambda row: _commit(row.commits[0])),
     Column("first_after", str, "first after", lambda row: _commit(row.commits[1])),

@@ -6,11 +6,13 @@ import pytest
 from support.cases import ON_TWO
 from support.results import PAIRED, point, result, run, verdict
 from support.stores import HUNG
+from support.trends import steps, trend
 
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import ReferenceRecord
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.records.trend import History
 from pytest_distbench.report.page.content import BROKEN, MEASURED, Page, PageCase, name_of, other_of, page_of
 from pytest_distbench.report.tables import sections_of
 
@@ -124,3 +126,17 @@ def test_what_all_cases_share_is_told_once() -> None:
     found = page(result(verdict("unchanged"), point(4)))
 
     assert found.notes[0].text == "2 metrics of 1 case in 1 launch: 2 within limits"
+
+
+def test_with_a_history_what_moved_has_its_way_and_what_did_not_has_none() -> None:
+    moved = result(verdict("regressed"), outcome="failed")
+    way = trend(steps(20, 0.02, 0.03), case=moved.case.key)
+    history = History(records=40, trends=[way, trend(steps(20, 1.0), case="another")])
+
+    def titles(made: CaseResult) -> list[str]:
+        record = run(made)
+        [case] = page_of(record, sections_of(record)[0], history=history).cases
+        return [chart.title for chart in case.charts]
+
+    assert titles(moved) == ["History of step"]
+    assert titles(result(verdict())) == []

@@ -15,15 +15,17 @@ import pytest
 from support.results import result, run, verdict
 
 from pytest_distbench.records.run import RunRecord
+from pytest_distbench.report.page.content import other_of, page_of
 from pytest_distbench.report.page.document import WITHOUT_SCRIPT, write_page
 from pytest_distbench.report.tables import sections_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202e`*_[a](http://b)&\"'"
 
 
-def written(record: RunRecord, **options: Any) -> str:
+def written(record: RunRecord, against: RunRecord | None = None) -> str:
     out = io.BytesIO()
-    write_page(record, sections_of(record)[0], out, **options)
+    other = None if against is None else other_of(against)
+    write_page(page_of(record, sections_of(record)[0], other=other), out)
     return out.getvalue().decode()
 
 
@@ -60,7 +62,7 @@ def test_of_many_failures_the_first_are_readable_and_all_are_in_the_data() -> No
     page = written(run(*[failed] * (WITHOUT_SCRIPT + 3)))
 
     assert page.count("<h2>") == WITHOUT_SCRIPT
-    assert "<p>3 more failed</p>" in page
+    assert "<p>Failed: 3 more</p>" in page
     assert len(data_of(page)["cases"]) == WITHOUT_SCRIPT + 3
 
 

@@ -9,6 +9,7 @@ from pytest_distbench.errors import tell
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Chart
 from pytest_distbench.report.page.charts import cases, jobs, runs
+from pytest_distbench.report.page.charts.trends import Trends, trends_of_case
 
 OF_CASE: dict[str, Callable[[CaseResult], Iterable[Chart]]] = {
     "bandwidth": cases.bandwidth,
@@ -34,9 +35,10 @@ OF_RUN: dict[str, Callable[[Sequence[CaseResult]], Iterable[Chart]]] = {
 _Given = TypeVar("_Given")
 
 
-def charts_of(result: CaseResult) -> tuple[list[Chart], list[str]]:
-    """The charts of a case; and what is wrong with those that cannot be made."""
-    return _charts(OF_CASE, result)
+def charts_of(result: CaseResult, trends: Trends) -> tuple[list[Chart], list[str]]:
+    """The charts of a case, which may be found in a history; and what is wrong with those that cannot be made."""
+    ways = {"history": lambda given: trends_of_case(given, trends)} if trends else {}
+    return _charts({**OF_CASE, **ways}, result)
 
 
 def charts_above(table: str, results: Sequence[CaseResult]) -> tuple[list[Chart], list[str]]:

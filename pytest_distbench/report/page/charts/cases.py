@@ -8,7 +8,7 @@ from statistics import median
 from pytest_distbench.judging.links import Link
 from pytest_distbench.records.breakdown import UNACCOUNTED
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
+from pytest_distbench.records.metric import EVALUATED, EVERY, PEAK_MEMORY, Measurement
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Axis, Bars, Chart, Heat, Lines, Point, Series, points, short
 from pytest_distbench.report.tables.links import link_points
@@ -106,19 +106,22 @@ def _curves(launches: Sequence[LaunchRecord]) -> dict[str, list[tuple[str, list[
         for measured in launch.measurements:
             if measured.better in ("info", "curve") and len(measured.series) > 1 and measured.name != PEAK_MEMORY:
                 seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
-                found.setdefault(_name_over_seeds(measured), []).append((seed, _thin_out(measured.series)))
+                every = int(measured.facts.get(EVERY, 1))
+                found.setdefault(_name_over_seeds(measured), []).append((seed, _thin_out(measured.series, every)))
     if "loss" in found:
         found.pop("loss_curve", None)
     return found
 
 
 def _name_over_seeds(measured: Measurement) -> str:
-    return point_text(measured.name, {axis: value for axis, value in measured.at.items() if axis != "seed"})
+    at = {axis: value for axis, value in measured.at.items() if axis != "seed"}
+    return point_text(measured.name.removeprefix(EVALUATED), at)
 
 
-def _thin_out(series: Sequence[float]) -> list[Point]:
+def _thin_out(series: Sequence[float], every: int) -> list[Point]:
+    """Of a series with a value every so many steps."""
     stride = -(-len(series) // MOST_POINTS)
-    return points((step + 1, series[step]) for step in range(0, len(series), stride))
+    return points(((i + 1) * every, series[i]) for i in range(0, len(series), stride))
 
 
 def _thick(curves: Sequence[tuple[str, list[Point]]], whose: str) -> list[Series]:

@@ -107,6 +107,16 @@ def test_what_was_recorded_at_each_epoch_is_a_curve() -> None:
     assert chart.series[0].points == [(0, 10.0), (1, 20.0)]
 
 
+def test_what_a_goal_evaluated_stands_at_its_steps_with_the_target() -> None:
+    goal = Measurement(name="steps_to_accuracy", unit="", better="steps", value=10, identity={"target": 0.9})
+    evaluated = replace(curve("evaluated_accuracy", 0.5, 0.95), facts={"every": 5})
+    [chart] = curves(result(launches=[launch(evaluated, goal)]))
+
+    assert isinstance(chart, Lines)
+    assert (chart.title, chart.target) == ("accuracy by step", 0.9)
+    assert chart.series[0].points == [(5, 0.5), (10, 0.95)]
+
+
 def test_the_phases_of_a_step_add_up_rank_by_rank() -> None:
     parts = [PartShare(path=["forward"], times_s=[1.0, 2.0]), PartShare(path=["forward", "norm"], times_s=[0.5, 0.5])]
     broken_down = launch(breakdowns={"step": Breakdown(times_s=[3.0, 3.0], parts=parts)})

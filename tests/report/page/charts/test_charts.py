@@ -10,7 +10,7 @@ from pytest_distbench.report.tables import TABLES
 
 
 def test_a_sweep_has_its_charts_in_the_order_of_the_table() -> None:
-    charts, problems = charts_of(result(point(1024), point(4096)))
+    charts, problems = charts_of(result(point(1024), point(4096)), {})
 
     assert [chart.title for chart in charts] == ["Bus bandwidth by message size", "Time as % of the baseline"]
     assert problems == []
@@ -18,7 +18,7 @@ def test_a_sweep_has_its_charts_in_the_order_of_the_table() -> None:
 
 def test_one_that_cannot_be_made_is_told_and_the_others_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OF_CASE, "epochs", lambda given: 1 / 0)
-    charts, problems = charts_of(result(point(1024), point(4096)))
+    charts, problems = charts_of(result(point(1024), point(4096)), {})
 
     assert len(charts) == 2
     assert problems == ["the chart 'epochs' cannot be made: ZeroDivisionError: division by zero"]

@@ -1,0 +1,25 @@
+"""Made-up ways of metrics over many runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from pytest_distbench.records.trend import Point, Trend
+
+
+def steps(runs: int, *levels: float) -> list[float]:
+    """So many runs on each level, without noise but for a hair."""
+    return [level * (1 + 1e-6 * i) for level in levels for i in range(runs)]
+
+
+def trend(values: list[float], *, metric: str = "step", case: str = "ws2.gloo.warm") -> Trend:
+    """A time that had these values, a run a day."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    points = [
+        Point((begin + timedelta(days=i)).isoformat(), f"{i:02}".rjust(10, "c") + "0" * 30, value)
+        for i, value in enumerate(values)
+    ]
+    return Trend(
+        platform="cpu-x", test="suites/test_a.py::test_a", case=case, title=f"test_a[{case}]",
+        nodeid=f"suites/test_a.py::test_a[{case}]", metric=metric, unit="s", better="lower", points=points,
+    )  # fmt: skip
