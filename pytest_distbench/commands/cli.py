@@ -10,13 +10,24 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_distbench.commands import begin, bisect, calibrate, entries, fitness, history, review, runs, transfer
+from pytest_distbench.commands import (
+    begin,
+    bisect,
+    calibrate,
+    entries,
+    explanations,
+    fitness,
+    history,
+    review,
+    runs,
+    transfer,
+)
 from pytest_distbench.commands.contract import NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.installation import __version__
 from pytest_distbench.report.texts.escape import escape
 
-_COMMANDS = frozenset({"doctor", "calibrate", "bisect", "baseline", "compare", "report", "history", "init"})
+_COMMANDS = frozenset({"doctor", "calibrate", "bisect", "baseline", "compare", "report", "history", "init", "explain"})
 EXIT_NEGATIVE = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -98,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     transfer.add(commands.add_parser)
     runs.add(groups.add_parser)
     history.add(groups.add_parser)
+    explanations.add(groups.add_parser)
     return parser
 
 

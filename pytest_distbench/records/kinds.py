@@ -199,10 +199,14 @@ class VerdictKind:
         is_told: its reason is told at the end of a run.
         warns: it is worth a warning on GitHub where nothing failed.
         is_quiet: tables that list what moved count it only.
+        means: what it says, in a sentence, for ``distbench explain``.
+        next_step: what to do about it.
     """
 
     mark: str
     words: str
+    means: str = ""
+    next_step: str = ""
     paired_words: str = ""
     fails: bool = False
     fails_under: str = ""
@@ -228,23 +232,81 @@ class VerdictKind:
         return "doubt" if self.is_told and not self.is_answer else "plain"
 
 
+_TAKE_IT = "where it is meant, --distbench-update takes the new number into the baseline"
+
 VERDICT_KINDS: dict[str, VerdictKind] = {
-    "beyond": VerdictKind(mark="!", words="beyond a bound", fails=True, is_answer=True),
-    "regressed": VerdictKind(mark="!", words="regressed", fails=True, is_answer=True, moved=True),
-    "lost": VerdictKind(mark="!", words="no longer measured", fails=True, is_answer=True, wants_update=True),
-    "changed": VerdictKind(mark="!", words="with another fingerprint", fails=True, is_answer=True, wants_update=True),
+    "beyond": VerdictKind(
+        mark="!",
+        words="beyond a bound",
+        means="The number is above or below a bound that somebody has set, whatever a baseline says.",
+        next_step="the bound stands in the test (bounds=, at_most=, at_least=) or in the entry of the store",
+        fails=True,
+        is_answer=True,
+    ),
+    "regressed": VerdictKind(
+        mark="!",
+        words="regressed",
+        means="Worse than what it was compared with, by more than the limit and by more than the noise explains.",
+        next_step=f"the failure tells the causes that were seen; distbench bisect finds the commit; {_TAKE_IT}",
+        fails=True,
+        is_answer=True,
+        moved=True,
+    ),
+    "lost": VerdictKind(
+        mark="!",
+        words="no longer measured",
+        means="The baseline has the number, and this run did not measure it, or less of it.",
+        next_step=(
+            "a body that leaves early, a loop that is not entered, a renamed metric; where it is meant, "
+            "--distbench-update takes it out, and distbench baseline prune a whole case"
+        ),
+        fails=True,
+        is_answer=True,
+        wants_update=True,
+    ),
+    "changed": VerdictKind(
+        mark="!",
+        words="with another fingerprint",
+        means="An iteration sends other collectives, or more or fewer bytes. Compared exactly, without a clock.",
+        next_step=f"the failure lists what was added and what is gone; {_TAKE_IT}",
+        fails=True,
+        is_answer=True,
+        wants_update=True,
+    ),
     "volatile": VerdictKind(
-        mark="!", words="of a workload that is another one in every run", fails=True, wants_update=True, is_told=True
+        mark="!",
+        words="of a workload that is another one in every run",
+        means="All that differs in the workload names a run (a date, a commit, a temporary name): never comparable.",
+        next_step="take that value out of what defines the workload; then record it anew with --distbench-update",
+        fails=True,
+        wants_update=True,
+        is_told=True,
     ),
     "inconclusive": VerdictKind(
-        mark="?", words="inconclusive", fails_under="distbench-strict", is_told=True, warns=True
+        mark="?",
+        words="inconclusive",
+        means="It looks worse, and the noise is too large to say so; or the machine was busier, or a GPU held back.",
+        next_step=(
+            "--distbench-confirm and --distbench-against measure in turns, --distbench-launches N more often; "
+            "distbench doctor looks at the machine"
+        ),
+        fails_under="distbench-strict",
+        is_told=True,
+        warns=True,
     ),
     "unseen": VerdictKind(
-        mark=" ", words="too noisy to show their tolerance", fails_under="distbench-strict", is_quiet=True
+        mark=" ",
+        words="too noisy to show their tolerance",
+        means="Nothing speaks for a slowdown, but one of the tolerance would not have been seen reliably.",
+        next_step="distbench calibrate says what this machine can see; --distbench-launches N sees more",
+        fails_under="distbench-strict",
+        is_quiet=True,
     ),
     "incomparable": VerdictKind(
         mark="x",
         words="not comparable",
+        means="The baseline is of another workload, another unit or, of an exact number, other software.",
+        next_step="look at what differs; record it anew with --distbench-update",
         fails_under="distbench-strict",
         wants_update=True,
         is_told=True,
@@ -253,6 +315,8 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
     "unseeded": VerdictKind(
         mark="x",
         words="of a training that is not seeded",
+        means="Launches of the same training differ at its first losses, so that no curve can be compared.",
+        next_step="torch.manual_seed in the body, before the model is made; seeded data and samplers",
         fails_under="distbench-strict",
         is_told=True,
         warns=True,
@@ -261,15 +325,26 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
         mark="N",
         words="without a baseline",
         paired_words="not in the reference",
+        means="Nothing is stored to compare with, for this test on this class of hardware.",
+        next_step="--distbench-update=new records it; commit it. Or compare with a revision: --distbench-against main",
         wants_update=True,
         warns=True,
     ),
     "drifted": VerdictKind(
-        mark="~", words="drifted (same curve, other digits)", is_answer=True, moved=True, is_told=True, warns=True
+        mark="~",
+        words="drifted (same curve, other digits)",
+        means="A seeded training computes other digits along the same curve: another kernel, order or library.",
+        next_step="nothing, if software changed; --distbench-update takes the digits of today",
+        is_answer=True,
+        moved=True,
+        is_told=True,
+        warns=True,
     ),
     "machine": VerdictKind(
         mark="~",
         words="slower by a drifted machine, not by the code",
+        means="Slower than the stored numbers, and not slower in turns with the revision that recorded them.",
+        next_step="find out what became of the machine or its software; --distbench-update takes new baselines",
         is_answer=True,
         moved=True,
         is_told=True,
@@ -279,6 +354,8 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
         mark="+",
         words="better than the baseline",
         paired_words="better than the reference",
+        means="Better than what it was compared with, by more than the limit and by more than the noise explains.",
+        next_step="--distbench-update=changed keeps the gain: without it, losing it again is green",
         fails_under="distbench-fail-on-improvement",
         is_answer=True,
         moved=True,
@@ -287,11 +364,20 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
         mark=" ",
         words="within bounds, without a baseline",
         paired_words="within bounds, not in the reference",
+        means="The number holds its bounds, and there is no baseline to compare it with.",
+        next_step="nothing; --distbench-update=new records it, so that changes within the bounds are seen too",
         is_answer=True,
         wants_update=True,
         is_quiet=True,
     ),
-    "unchanged": VerdictKind(mark=" ", words="within limits", is_answer=True, is_quiet=True),
+    "unchanged": VerdictKind(
+        mark=" ",
+        words="within limits",
+        means="No more different from what it was compared with than the limit allows or the noise explains.",
+        next_step="nothing",
+        is_answer=True,
+        is_quiet=True,
+    ),
 }
 """By name, the gravest first: that is their order in reports."""
 

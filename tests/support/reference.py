@@ -1,4 +1,4 @@
-"""Writes docs/reference.md out of the package's tables and docstrings: ``python tests/support/reference.py``."""
+"""Writes the docs that are made of tables and docstrings of the code: ``python tests/support/reference.py``."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from pytest_distbench.plugin.traffic import Communication
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.report.tables import TABLES
+from pytest_distbench.report.texts.glossary import entries
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.elastic.rank import ElasticRank
 from pytest_distbench.worker.elastic.training import Training
 from pytest_distbench.worker.goal import Goal
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 CALLS: dict[str, dict[str, Callable[..., Any]]] = {
     "Fixtures": {
@@ -83,6 +84,10 @@ HEAD = """\
 Every option, marker, call, table and command. Written by `python tests/support/reference.py` from the tables and
 docstrings of the code, and compared with them by a test. The other pages say what things mean, and why."""
 
+OF_WORDS = """\
+Written from the tables of the code, as is what `distbench explain` prints: give it a word, or a line that a run has
+printed."""
+
 OF_OPTIONS = """\
 `pytest --help` lists them under *distributed performance and accuracy regressions*. Each is also an ini key,
 `distbench_<name>` with underscores, unless it is marked *command line only*."""
@@ -101,6 +106,24 @@ OF_THE_PLUGIN = {"watch", "only_structure"}
 def page() -> str:
     """The whole page."""
     return "\n".join(_lines()) + "\n"
+
+
+def words() -> str:
+    """The page of the words that a run prints."""
+    return "\n".join(_words()) + "\n"
+
+
+def _words() -> Iterator[str]:
+    yield from ["# What the words mean", "", OF_WORDS]
+    for kind, heading in {"verdict": "Verdicts", "metric": "Metrics", "failure": "Failures"}.items():
+        of_kind = [entry for entry in entries() if entry.kind == kind]
+        has_steps = any(entry.next_step for entry in of_kind)
+        yield from ["", f"## {heading}", ""]
+        rows = (
+            [f"[`{entry.name}`]({entry.page})", entry.means, *([entry.next_step] if has_steps else [])]
+            for entry in of_kind
+        )
+        yield from _table([kind, "meaning", *(["what to do"] if has_steps else [])], rows)
 
 
 def _lines() -> Iterator[str]:
@@ -290,5 +313,10 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+PAGES: dict[str, Callable[[], str]] = {"reference.md": page, "words.md": words}
+"""What is written, by the name of its file."""
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for name, write in PAGES.items():
+        (DOCS / name).write_text(write())

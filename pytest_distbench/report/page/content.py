@@ -136,8 +136,8 @@ class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Of run records, such as may be dropped onto it; 0: none may."""
     name: str
     facts: list[tuple[str, str]]
-    kinds: dict[str, tuple[str, Severity]]
-    """States -> mark and severity, the gravest first."""
+    kinds: dict[str, tuple[str, Severity, str]]
+    """States -> mark, severity and meaning, the gravest first."""
     counts: dict[str, int]
     """Cases by their state, the gravest first."""
     notes: list[Line] = []
@@ -158,10 +158,10 @@ def page_of(
         other: what is shown beside it.
         history: of runs like it: the way of each metric that moved is drawn with its case.
     """
-    kinds: dict[str, tuple[str, Severity]] = {
-        BROKEN: ("!", "failure"),
-        **{name: (kind.mark, kind.severity) for name, kind in VERDICT_KINDS.items()},
-        MEASURED: (" ", "plain"),
+    kinds: dict[str, tuple[str, Severity, str]] = {
+        BROKEN: ("!", "failure", "A rank did not come to its end: nothing is judged."),
+        **{name: (kind.mark, kind.severity, kind.means) for name, kind in VERDICT_KINDS.items()},
+        MEASURED: (" ", "plain", "Measured, and judged by nobody."),
     }
     order = list(kinds)
     trends = trends_of(history)

@@ -728,6 +728,7 @@
       asked = "";
     const main = document.getElementById("page");
     const severity = (state) => (page.kinds[state] ?? [" ", "plain"])[1];
+    const meaning = (state) => page.kinds[state]?.[2];
 
     const verdicts = (one) => {
       const beside = other?.cases[one.key];
@@ -736,7 +737,7 @@
       const columns = [
         ["", "", (row) => page.kinds[row.kind]?.[0] ?? ""],
         ["metric", "", (row) => row.text],
-        ["verdict", "verdict", (row) => row.kind],
+        ["verdict", "verdict", (row) => el("span", { title: meaning(row.kind) }, row.kind)],
         ["this run", "r", (row) => row.current],
         ["reference", "r", (row) => row.reference, one.reference],
         ["change", "r", (row) => row.change],
@@ -861,7 +862,7 @@
       const summary = [
         el("b", {}, one.title),
         el("span", { class: "soft" }, isBad ? "" : (one.headline ?? "")),
-        el("span", { class: `state ${told}` }, `${mark} ${state}`.trim()),
+        el("span", { class: `state ${told}`, title: meaning(one.state) }, `${mark} ${state}`.trim()),
       ];
       return folded({ class: isBad ? "card bad" : "card" }, summary, () => bodyOf(one), isBad);
     };
@@ -894,6 +895,7 @@
             type: "button",
             class: `chip ${severity(state)}`,
             "data-state": state,
+            title: meaning(state),
             click: () => {
               chosen = chosen === state ? "" : state;
               show();

@@ -43,6 +43,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         lines += [*overview(results), Line("")]
     if compared:
         lines.append(Line(_counts(compared)))
+        lines += _hint(compared)
     lines += control_lines(results)
     lines += doubt_lines(compared)
     lines += still_curves(results)
@@ -172,6 +173,13 @@ def _counts(results: Sequence[CaseResult]) -> str:
     in_turns = sum(len(turns.launches) + len(turns.references) + len(turns.controls) for turns in decided)
     more = f", and {in_turns} in turns for {len(decided)} {_cases(len(decided))}" if decided else ""
     return f"{counted} in {launches} launch{'es' * (launches != 1)}{more}: {', '.join(parts) or 'nothing judged'}"
+
+
+def _hint(results: Sequence[CaseResult]) -> list[Line]:
+    """Where the words are explained of which somebody may ask what they mean."""
+    found = {verdict.kind for result in results for verdict in _told_verdicts(result)}
+    asked = [name for name, kind in VERDICT_KINDS.items() if name in found and (kind.fails or kind.is_told)]
+    return [Line(f"what that means:  distbench explain {' '.join(asked)}")] if asked else []
 
 
 def _told_verdicts(result: CaseResult) -> list[Verdict]:

@@ -1,0 +1,191 @@
+"""What the words mean that a run prints: its verdicts, the metrics that have a name of ours, and how launches fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.launch.diagnosis.texts import SIGNS
+from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.metric import EVALUATED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A word, or the beginning of what is printed.
+
+    Attributes:
+        kind: ``verdict``, ``metric`` or ``failure``.
+        name: as it stands in headings.
+        means: what it says, in a sentence.
+        page: of the documentation, with its anchor.
+        next_step: what to do about it; empty: nothing.
+        pattern: finds it in what was printed, in any case.
+    """
+
+    kind: str
+    name: str
+    means: str
+    page: str
+    next_step: str = ""
+    pattern: re.Pattern[str]
+
+
+def _metric(name: str, means: str, page: str) -> Entry:
+    """A metric; the parts of its name in angle brackets are anything."""
+    parts = re.split(r"<\w+>", name)
+    pattern = r"[\w/.]+".join(map(re.escape, parts))
+    return Entry(kind="metric", name=name, means=means, page=page, pattern=_whole(pattern))
+
+
+def _failure(name: str, pattern: str, means: str, next_step: str, page: str = "failures.md#what-is-reported") -> Entry:
+    return Entry(
+        kind="failure",
+        name=name,
+        means=means,
+        next_step=next_step,
+        page=page,
+        pattern=re.compile(pattern, re.IGNORECASE),
+    )
+
+
+def _whole(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w/]){pattern}(?![\w/])", re.IGNORECASE)
+
+
+METRICS: Sequence[Entry] = (
+    _metric("latency", "Time of one call of a collective, in seconds: of the slowest rank.", "collectives.md"),
+    _metric("busbw", "What each link carries: the algorithm bandwidth times nccl-tests' factor.", "collectives.md"),
+    _metric("algbw", "Size of the message divided by the time, as nccl-tests count it.", "collectives.md"),
+    _metric(
+        "wrong_elements", "Elements of results that are not what they have to be, over all ranks.", "collectives.md"
+    ),
+    _metric("supported", "1: the backend takes this type and operation; 0: it refuses them.", "collectives.md"),
+    _metric("largest_message", "The largest message that fits into the memory there is.", "collectives.md"),
+    _metric("step_time", "Time of a step of a training with a goal, without its evaluations.", "convergence.md"),
+    _metric("steps_to_<metric>", "Steps until an evaluation met the target; none: it was missed.", "convergence.md"),
+    _metric("time_to_<metric>", "Seconds from the first step to that evaluation, as MLPerf counts.", "convergence.md"),
+    _metric("final_<metric>", "The last evaluation: how good the training was in the end.", "convergence.md"),
+    _metric(f"{EVALUATED}<metric>", "Every evaluation, one after the other; shown.", "convergence.md"),
+    _metric("loss_curve", "The first losses of a seeded training, compared step by step.", "convergence.md"),
+    _metric("mean_loss", "Mean of the losses of the first steps.", "convergence.md"),
+    _metric("samples_per_second", "Samples that all ranks together trained on in a second.", "scaling.md"),
+    _metric("samples_per_step", "Samples of all ranks in one iteration; exact.", "scaling.md"),
+    _metric("scaling_efficiency", "Rate on n workers, divided by n times the rate on one.", "scaling.md"),
+    _metric("tokens_per_second", "Tokens that all ranks together trained on in a second.", "models.md"),
+    _metric("mfu", "Model FLOP utilisation: the model's arithmetic, of what the GPU can do at best.", "gpus.md"),
+    _metric("exposed_time", "Time of communication that no computing hides.", "communication.md"),
+    _metric("overlap", "Share of the communication that computing hides.", "communication.md"),
+    _metric("gradient_error", "Distance of compressed gradients from exact ones, relative.", "communication.md"),
+    _metric("gradient_bytes", "Bytes of gradients that a rank sends in a step; exact.", "communication.md"),
+    _metric("load_share", "Share of the time in which the rank waited for its next batch.", "input.md"),
+    _metric("cpu_utilisation", "Share of the CPUs at hand that was busy.", "input.md"),
+    _metric("gpu_utilisation", "Share of time in which a kernel ran, of the least busy GPU.", "input.md"),
+    _metric("wall_time", "Of a script or a command, from its start to its end.", "scripts.md"),
+    _metric("peak_memory", "The most memory that a rank had, of the rank that had most.", "verdicts.md"),
+    _metric("cpu_throttled", "Share of its periods in which a CPU quota stopped a rank.", "scaling.md"),
+    _metric("fingerprint", "Which collectives an iteration sends, how many, how large; exact.", "fingerprints.md"),
+    _metric("phase/<name>", "Time of a phase of an iteration, in seconds.", "phases.md"),
+    _metric("goodput", "Share of the nodes' time that went into steps that counted.", "elastic.md"),
+    _metric("lost_fraction", "Share of an elastic job's time in which it stood still.", "elastic.md"),
+    _metric("stall", "Time without a step around a change of membership.", "elastic.md"),
+    _metric("recovery", "Time from a change of membership to the next step.", "elastic.md"),
+    _metric("steps_redone", "Steps that were taken once more after a change.", "elastic.md"),
+    _metric("samples_skipped", "Samples of an epoch that no rank was given.", "elastic.md"),
+    _metric("samples_repeated", "Samples of an epoch that were given more than once.", "elastic.md"),
+    _metric("learning_lost", "Share of what had been learned that a load lost.", "elastic.md"),
+)
+"""That the plugin names. A name that stands here in no other sense is one that a body recorded."""
+
+FAILURES: Sequence[Entry] = (
+    _failure(
+        "hung in ...",
+        r"\bhung\b",
+        "A rank did not come to its end in time. The ranks that came less far than the others are named first.",
+        "look at the line at which it stands; --distbench-timeout gives more time, --distbench-attach RANK a terminal",
+    ),
+    _failure(
+        "deadlock: ...",
+        r"\bdeadlock\b|ended without the collective|alone wait(s|ed) in",
+        "Ranks wait in collectives of which another rank has called another one, or none.",
+        "compare the places that are named: a branch that depends on the rank, or on data, is the usual cause",
+    ),
+    _failure(
+        "ranks disagree: ...",
+        r"ranks disagree",
+        "Some ranks skipped the test, and others did not.",
+        "decide it in the test, before the launch, or from what all ranks know",
+    ),
+    _failure(
+        "rank N raised ...",
+        r"\braised \w+",
+        "The body raised in this rank. Ranks that failed because of it are shown after it.",
+        "its traceback stands below; --distbench-attach N runs that rank under a debugger",
+    ),
+    _failure(
+        "rank N killed by ...",
+        r"\bkilled by SIG",
+        "The process was ended by a signal. Of SIGKILL it is told whether the kernel ran out of memory meanwhile.",
+        "SIGSEGV, SIGABRT: the stack in the log of the rank; SIGKILL: free memory, or whoever else kills processes",
+    ),
+    _failure(
+        "rank N exit code ...",
+        r"\bexit code \d",
+        "The process ended by itself and reported nothing: os._exit(), or an exit of a library.",
+        "look into the log of the rank, whose path the failure prints",
+    ),
+    _failure(
+        "the launcher failed: ...",
+        r"launcher failed",
+        "What starts the ranks, an agent or torchrun, was killed or could not start.",
+        "run it again: the next launch starts a new one; if it stays, --distbench-launcher=torchrun",
+    ),
+    _failure(
+        "cannot write its report",
+        r"cannot write its report",
+        "The rank measured, and could not hand over what it had: a full disk, or a removed folder.",
+        "make room where TMPDIR lies",
+    ),
+    _failure(
+        "waiting for ...",
+        r"waiting( since \d+ min)? for |waited \d+ min for ",
+        "Another pytest measures on this machine, and the two would disturb each other.",
+        "wait, or let them share the host: --distbench-share-host",
+        "gpus.md#which-gpus-a-run-gets",
+    ),
+    *(
+        Entry(
+            kind="failure",
+            name=sign.meaning,
+            means=f"{sign.meaning[:1].upper()}{sign.meaning[1:]}. Torch, NCCL or CUDA said so to a rank.",
+            next_step=sign.advice,
+            page="failures.md#under-nccl",
+            pattern=re.compile(f"{re.escape(sign.meaning)}|{sign.text}", re.IGNORECASE),
+        )
+        for sign in SIGNS
+        if sign.meaning
+    ),
+)
+"""The first words of failures, and those of torch, NCCL and CUDA that are known."""
+
+
+def entries() -> list[Entry]:
+    """All of them: verdicts, those of a conftest too, metrics and failures."""
+    verdicts = [
+        Entry(
+            kind="verdict",
+            name=name,
+            means=kind.means or kind.words,
+            next_step=kind.next_step,
+            page="verdicts.md#verdicts",
+            pattern=re.compile(rf"{_whole(re.escape(name)).pattern}|{re.escape(kind.words)}", re.IGNORECASE),
+        )
+        for name, kind in VERDICT_KINDS.items()
+    ]
+    return [*verdicts, *METRICS, *FAILURES]
+
+
+def explain(text: str) -> list[Entry]:
+    """The entries whose words stand in what was printed."""
+    return [entry for entry in entries() if entry.pattern.search(text)]
