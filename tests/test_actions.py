@@ -14,7 +14,7 @@ from support.repositories import git
 
 ROOT = Path(__file__).parent.parent
 GITHUB = ROOT / ".github"
-OF_A_RUNNER = ("GITHUB_REPOSITORY", "GITHUB_RUN_ID", "GITHUB_STEP_SUMMARY")
+OF_A_RUNNER = ("GITHUB_PATH", "GITHUB_REPOSITORY", "GITHUB_RUN_ID", "GITHUB_STEP_SUMMARY", "UV")
 OF_STAND_INS = ("KNOWN", "REFUSED", "MEASURED")
 
 
@@ -84,7 +84,7 @@ def repository(tmp_path: Path) -> Path:
 MEASURE = read("actions/measure/action.yml")["runs"]["steps"]
 OUT = [
     "--distbench-json=distbench-out/run.json", "--distbench-logs=distbench-out/logs",
-    "--junitxml=distbench-out/junit.xml",
+    "--junitxml=distbench-out/junit.xml", "--distbench-report=distbench-out/run.html",
 ]  # fmt: skip
 
 
@@ -98,7 +98,7 @@ OUT = [
         ),
         (
             {"SUITES": "s", "WORLD_SIZE": "2", "AGAINST": "base", "BASE": "HEAD"},
-            ["s", "--world-size", "2", "--distbench-against=HEAD"],
+            ["s", "--world-size", "2", "--distbench-against=COMMIT"],
         ),
         ({"SUITES": "s", "WORLD_SIZE": "2", "AGAINST": "base"}, ["s", "--world-size", "2"]),
         ({"SUITES": "$(touch x) ;", "WORLD_SIZE": "2; ls"}, ["$(touch", "x)", ";", "--world-size", "2; ls"]),
@@ -110,8 +110,55 @@ def test_measuring_hands_the_inputs_to_pytest_as_they_are(
 ) -> None:
     _, [call] = run(step(MEASURE, "Measure"), repository, **variables)
 
-    assert call == ["pytest", *wanted, *OUT]
+    commit = git(repository, "rev-parse", "HEAD").strip()
+    assert call == ["pytest", *(word.replace("COMMIT", commit) for word in wanted), *OUT]
     assert not (repository / "x").exists()
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_branch_is_measured_where_this_one_left_it(repository: Path) -> None:
+    left = git(repository, "rev-parse", "HEAD").strip()
+    git(repository, "switch", "-q", "-c", "mine")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "mine")
+    git(repository, "switch", "-q", "main")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "theirs")
+    git(repository, "switch", "-q", "mine")
+    _, [call] = run(step(MEASURE, "Measure"), repository, SUITES="s", WORLD_SIZE="2", AGAINST="main")
+
+    assert f"--distbench-against={left}" in call
+
+
+@pytest.mark.usefixtures("programs")
+def test_baselines_are_proposed_beside_those_that_stand(repository: Path) -> None:
+    (repository / "distbench-out").mkdir()
+    _, [call] = run(step(MEASURE, "Propose"), repository)
+    proposed = "distbench-out/baselines.proposed"
+
+    assert call == ["distbench", "baseline", "accept", "distbench-out/run.json", "--baselines", proposed]
+    assert (repository / proposed / "a.json").read_text() == (repository / "baselines" / "a.json").read_text()
+
+
+INSTALL = step(read("workflows/measure.yml")["jobs"]["measure"]["steps"], "Install")
+
+
+@pytest.mark.parametrize(
+    ("given", "installed"),
+    [({}, ["./.distbench"]), ({"DISTBENCH": "-e .[suites]", "INSTALL": "a b"}, ["-e", ".[suites]", "a", "b"])],
+)
+@pytest.mark.usefixtures("programs")
+def test_the_plugin_that_is_installed_is_that_of_the_workflow_or_the_one_that_is_named(
+    repository: Path, tmp_path: Path, given: dict[str, str], installed: list[str]
+) -> None:
+    uv = repository / ".venv-uv" / "bin"
+    uv.mkdir(parents=True)
+    for name in ("pip", "uv"):
+        (uv / name).symlink_to(tmp_path / "bin" / "gh")
+    (tmp_path / "bin" / "python3").symlink_to(tmp_path / "bin" / "gh")
+    path = tmp_path / "path"
+    _, calls = run(INSTALL, repository, PYTHON="3.12", TORCH="torch", GITHUB_PATH=str(path), UV="uv", **given)
+
+    assert calls[-1][1:] == ["pip", "install", "--python", ".venv", "--torch-backend=auto", "torch", *installed]
+    assert path.read_text() == f"{repository}/.venv/bin\n"
 
 
 @pytest.mark.parametrize(

@@ -40,22 +40,26 @@ def test_a_check_finds_nothing(command: list[str]) -> None:
 
 def test_the_job_on_gpus_looks_at_the_machine_before_it_measures_and_keeps_what_it_finds() -> None:
     """The base of a pull request, the driver, a pinned torch, the doctor, the suites; what they leave is kept."""
-    job = (ROOT / ".github" / "workflows" / "perf.yml").read_text()
+    github = ROOT / ".github"
+    job = (github / "workflows" / "measure.yml").read_text()
+    job += (github / "actions" / "measure" / "action.yml").read_text().partition("steps:")[2]
     steps = [
         "fetch-depth: 0",
         "nvidia-smi\n",
         '--torch-backend=auto "$TORCH"',
+        "uses: $/.github/actions/measure",
         "distbench doctor",
-        '--distbench-against="$(git merge-base origin/main HEAD)"',
-        "pytest suites/",
-        "--distbench-logs=out/",
-        "out/\n",
+        '"--distbench-against=$AGAINST"',
+        "pytest ",
+        "--distbench-logs=distbench-out/",
+        "path: distbench-out/\n",
     ]
     places = [job.index(step) for step in steps]
 
     assert places == sorted(places)
-    update = (ROOT / ".github" / "workflows" / "baselines.yml").read_text()
-    [pin] = set(re.findall(r"TORCH: (torch==.*)", job + update))
+    assert "uses: $/.github/workflows/measure.yml\n" in (github / "workflows" / "perf.yml").read_text()
+    update = (github / "workflows" / "baselines.yml").read_text()
+    [pin] = set(re.findall(r"(?:default|TORCH): (torch==.*)", job + update))
     assert f"    {pin}\n" in (ROOT / "tox.ini").read_text()
 
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.quantiles import median
 from pytest_distbench.records.record import Record
@@ -115,6 +117,8 @@ def _difference(field: str, old: Any, new: Any) -> Iterator[str]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
             yield from _difference(f"{field}.{key}", old.get(key), new.get(key))
+    elif isinstance(old, Fingerprint) and isinstance(new, Fingerprint) and (told := differences(old, new)):
+        yield from (f"{field}: {line}" for line in told)
     else:
         yield f"{field} {_short(old)} -> {_short(new)}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from support.fingerprints import of, reduce
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
@@ -52,6 +53,15 @@ def test_every_other_field_that_differs_is_noted() -> None:
         "software.mkl none -> 1",
         "software.torch 2.13.0 -> 2.14.0",
         "tolerance none -> 0.25",
+    ]
+
+
+def test_of_a_fingerprint_it_is_told_what_became_of_its_collectives() -> None:
+    old, new = of(reduce(64)), of(reduce(64), reduce(8))
+
+    assert change(entry(1.0, fingerprints={"step": old}), entry(1.0, fingerprints={"step": new})).notes == [
+        "fingerprints.step: 1 all_reduce of 8 B float32 was added",
+        "fingerprints.step: 64 B sent per rank became 72 B",
     ]
 
 
