@@ -307,7 +307,14 @@
         y = scaleOf(chart.y, yLo, yHi, box.bottom, box.top);
       const isWhole = !chart.x.unit && points.every(([px]) => Number.isInteger(px));
       const usual = Math.max(...ticks(chart.x, xLo, xHi, 8, isWhole).map((tick) => wide(format(tick, chart.x.unit))));
-      const xTicks = ticks(chart.x, xLo, xHi, Math.max(2, Math.floor((box.right - box.left) / (usual + 14))), isWhole);
+      const xs = points.map((point) => point[0]);
+      const xTicks = ticks(
+        chart.x,
+        xLo,
+        xHi,
+        Math.max(2, Math.floor((box.right - box.left) / (usual + 14))),
+        isWhole,
+      ).filter((tick) => !isWhole || (tick >= Math.min(...xs) && tick <= Math.max(...xs)));
       if (band.length) {
         const upper = band.map(([at, , hi]) => `${x(at)} ${y(inside(hi))}`),
           lower = band.map(([at, lo]) => `${x(at)} ${y(inside(lo))}`).reverse();

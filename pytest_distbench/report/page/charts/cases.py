@@ -8,7 +8,7 @@ from statistics import median
 from pytest_distbench.judging.links import Link
 from pytest_distbench.records.breakdown import UNACCOUNTED
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import EVALUATED, EVERY, PEAK_MEMORY, Measurement
+from pytest_distbench.records.metric import EVALUATED, EVERY, PEAK_MEMORY, PHASE, Measurement
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Axis, Bars, Chart, Heat, Lines, Point, Series, points, short
 from pytest_distbench.report.tables.links import link_points
@@ -84,7 +84,7 @@ def curves(result: CaseResult) -> Iterator[Chart]:
     before = _curves(result.reference.launches)
     for name, here in found.items():
         drawn = [*_thick(here, ""), *_thick(before.get(name, []), f"{words_for(result).name} ")]
-        y = Axis(name=name)
+        y = Axis(name=name, unit=_unit(result, name))
         target = _target(result, name)
         steps = Axis(name="step")
         yield Lines(title=f"{name} by step", x=steps, y=y, series=drawn, target=target)
@@ -104,13 +104,19 @@ def _curves(launches: Sequence[LaunchRecord]) -> dict[str, list[tuple[str, list[
     found: dict[str, list[tuple[str, list[Point]]]] = {}
     for launch in launches:
         for measured in launch.measurements:
-            if measured.better in ("info", "curve") and len(measured.series) > 1 and measured.name != PEAK_MEMORY:
+            is_curve = measured.better in ("info", "curve") and len(measured.series) > 1
+            if is_curve and measured.name != PEAK_MEMORY and not measured.name.startswith(PHASE):
                 seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
                 every = int(measured.facts.get(EVERY, 1))
                 found.setdefault(_name_over_seeds(measured), []).append((seed, _thin_out(measured.series, every)))
     if "loss" in found:
         found.pop("loss_curve", None)
     return found
+
+
+def _unit(result: CaseResult, name: str) -> str:
+    found = (m.unit for launch in result.launches for m in launch.measurements if _name_over_seeds(m) == name)
+    return next(found, "")
 
 
 def _name_over_seeds(measured: Measurement) -> str:

@@ -83,6 +83,14 @@ def test_a_curve_has_its_target_its_time_and_the_reference_dotted() -> None:
     assert by_time.x.unit == "s"
 
 
+def test_a_curve_has_its_unit_and_phases_have_a_chart_of_their_own() -> None:
+    waits = replace(curve("waited", 2.0, 1.0), unit="s")
+    [chart] = curves(result(launches=[launch(waits, replace(waits, name="phase/step/forward"))]))
+
+    assert isinstance(chart, Lines)
+    assert (chart.title, chart.y.unit) == ("waited by step", "s")
+
+
 def test_a_long_curve_is_thinned_out() -> None:
     [chart] = curves(result(launches=[launch(curve("loss", *map(float, range(100_000))))]))
 
