@@ -171,6 +171,20 @@ def test_a_page_or_a_record_is_shown_beside_it(tab: Tab, tmp_path: Path, form: s
     assert tab.complaints == []
 
 
+def test_a_record_that_is_dropped_onto_the_page_is_shown_beside_it(tab: Tab, tmp_path: Path) -> None:
+    write_run_record(tmp_path / "earlier.json", run(case("red", 0.015)))
+    tab.open(page(tmp_path, GREEN, RED))
+    tab.run(
+        "(files => { files.items.add(new File(["
+        + json.dumps((tmp_path / "earlier.json").read_text())
+        + "], 'earlier.json')); dispatchEvent(new DragEvent('drop', { dataTransfer: files, cancelable: true })) })"
+        "(new DataTransfer())"
+    )
+
+    tab.wait("document.body.textContent.includes('Beside 2026')")
+    assert tab.complaints == []
+
+
 def test_one_that_was_given_when_it_was_made_is_shown_beside_it(tab: Tab, tmp_path: Path) -> None:
     tab.open(page(tmp_path, RED, against=run(case("red", 0.015))))
 
