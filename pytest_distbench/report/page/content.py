@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -347,7 +348,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 def _table(name: str, section: Section, record: RunRecord) -> PageTable:
     charts, problems = charts_above(name, record.results)
-    summary = TABLES[name].summary if name in TABLES else ""
+    summary = re.sub(r"[`*]", "", TABLES[name].summary) if name in TABLES else ""
     return table_of(name.replace("_", " "), summary, section, charts=charts, foot=problems)
 
 
