@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_distbench"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOLDERS = "pytest_distbench|suites|tests|benchmarks|docs|\\.github"
-EXAMPLES = {"suites/test_mine.py", "suites/test_scaling.py", "suites/a.py"}
+EXAMPLES = {
+    f"suites/{name}.py" for name in ("test_mine", "test_scaling", "test_step", "test_training", "conftest", "a")
+}
 """Files of the reader's own."""
 NOT_PRINTED = {"pytest -n 4", 'better="exact"', "0 changed, 0 new"}
 """What docs/troubleshooting.md has in code and nobody prints, or with numbers in it."""

@@ -59,7 +59,8 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
 
 @pytest.mark.spawn
 @pytest.mark.parametrize(
-    "page", ["cost.md", "experiment.md", "first-day.md", "input.md", "migration.md", "scripts.md", "tests.md"]
+    "page",
+    ["cost.md", "experiment.md", "first-day.md", "input.md", "migration.md", "scripts.md", "tests.md", "writing.md"],
 )
 def test_a_page_does_what_it_says(
     page: str, pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
@@ -75,6 +76,7 @@ def test_a_page_does_what_it_says(
     git(pytester.path, "init", "-q")
     for name, text in steps(DOCS / page):
         if not name.startswith("$ "):
+            (pytester.path / name).parent.mkdir(exist_ok=True)
             (pytester.path / name).write_text(text)
             continue
         given = shlex.split(name.removeprefix("$ "))
