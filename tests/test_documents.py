@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import shlex
@@ -20,8 +21,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_distbench"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOLDERS = "pytest_distbench|suites|tests|benchmarks|docs|\\.github"
-EXAMPLES = {"suites/test_mine.py", "suites/test_scaling.py", "suites/a.py"}
+EXAMPLES = {
+    f"suites/{name}.py" for name in ("test_mine", "test_scaling", "test_step", "test_training", "conftest", "a")
+}
 """Files of the reader's own."""
+NOT_PRINTED = {"pytest -n 4", 'better="exact"', "0 changed, 0 new"}
+"""What docs/troubleshooting.md has in code and nobody prints, or with numbers in it."""
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
@@ -106,3 +111,26 @@ def test_the_pages_are_a_site_without_a_warning_and_every_page_is_in_its_content
 
     assert done.returncode == 0, done.stderr
     assert "reference.html" in (tmp_path / "index.html").read_text()
+
+
+def printed() -> list[str]:
+    """Every text in the code of the package, with ``...`` where something is put into it."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                found.append("...".join(p.value if isinstance(p, ast.Constant) else "" for p in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def test_the_words_that_troubleshooting_quotes_are_those_that_are_printed() -> None:
+    """In code, in the first column: options, and words of the plugin; ``...`` stands for what is put into them."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    quoted = {q for row in re.findall(r"^\| (.*?) \| ", page, re.MULTILINE) for q in re.findall(r"`([^`]+)`", row)}
+    words = [part.strip() for quote in quoted - NOT_PRINTED for part in quote.split("...") if len(part.strip()) > 1]
+    texts = printed()
+
+    assert len(quoted) > 60
+    assert [part for part in words if not any(part in text for text in texts)] == []

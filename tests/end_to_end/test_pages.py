@@ -58,7 +58,10 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize("page", ["cost.md", "experiment.md", "first-day.md", "input.md", "scripts.md", "tests.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["cost.md", "experiment.md", "first-day.md", "input.md", "migration.md", "scripts.md", "tests.md", "writing.md"],
+)
 def test_a_page_does_what_it_says(
     page: str, pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +76,7 @@ def test_a_page_does_what_it_says(
     git(pytester.path, "init", "-q")
     for name, text in steps(DOCS / page):
         if not name.startswith("$ "):
+            (pytester.path / name).parent.mkdir(exist_ok=True)
             (pytester.path / name).write_text(text)
             continue
         given = shlex.split(name.removeprefix("$ "))
@@ -99,8 +103,20 @@ NO_CODE_TO_RUN = {"torch.dtype", "deepspeed.init_distributed()", "DistributedTes
 """What a row explains itself by, and what needs DeepSpeed."""
 
 
+TABLES = Path(__file__).parents[1] / "data" / "distributed_tests.py.txt"
+
+
+@pytest.mark.spawn
+def test_the_tables_run(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    (pytester.path / "test_table.py").write_text(TABLES.read_text())
+    code, told = enter(["pytest", "test_table.py", "--world-size", "2"], pytester.path, run_inside)
+
+    assert code == 0, told
+    assert "7 passed, 4 skipped" in told
+
+
 def test_every_line_of_the_tables_is_in_the_file_that_is_run() -> None:
-    code = dict(steps(DOCS / "tests.md"))["test_table.py"]
+    code = TABLES.read_text()
     found = rows(DOCS / "tests.md")
 
     assert len(found) == 19
