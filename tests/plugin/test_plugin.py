@@ -451,6 +451,15 @@ def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses(proj
     assert "node1" not in json.dumps(record["experiment"])
 
 
+def test_what_was_stated_of_no_test_is_told_unless_tests_were_selected(project: Project) -> None:
+    made = project(TEST)
+    (made.path / "experiment.toml").write_text('[test.test_resnet]\nstorage = "COS"\n')
+    told = "*distbench_experiment: [[]test.'test_resnet'] is of no test of this run; *"
+
+    run(made, "--distbench-experiment=experiment.toml").stdout.fnmatch_lines([told])
+    run(made, "--distbench-experiment=experiment.toml", "-k", "test").stdout.no_fnmatch_line(told)
+
+
 def test_it_keeps_addresses_where_they_are_asked_for(project: Project) -> None:
     made = project(TEST)
     (made.path / "experiment.toml").write_text(STATED)
