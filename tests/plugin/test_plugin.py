@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
+from pytest_distbench import git
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.interrupts import TERMINATED
 
@@ -428,6 +429,17 @@ def test_a_test_that_runs_again_is_in_the_record_once(project: Project) -> None:
     record = json.loads((made.path / "run.json").read_text())
 
     assert len(record["results"]) == 1
+
+
+def test_baselines_that_git_ignores_are_told_when_they_are_recorded(project: Project) -> None:
+    made = project(TEST)
+    git.run(made.path, "init", "--quiet")
+    told = "*git ignores the baselines that were recorded (*.gitignore:1: baselines): git add would leave them out*"
+    (made.path / ".gitignore").write_text("baselines\n")
+
+    run(made, "--distbench-update=new").stdout.fnmatch_lines([told])
+    run(made).stdout.no_fnmatch_line(told)
+    run(made, "--distbench-update=new", "--distbench-baselines=others").stdout.no_fnmatch_line(told)
 
 
 STATED = """
