@@ -57,3 +57,16 @@ def describe_commit(folder: Path, *, timeout_s: float = 30.0) -> str:
     if head.returncode:
         return ""
     return head.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
+
+
+def why_ignored(file: Path, *, timeout_s: float = 30.0) -> str:
+    """The rule by which git ignores a file that it does not track, ``.gitignore:3: *.json``.
+
+    Empty where none does, and where there is no repository, or no git.
+    """
+    try:
+        done = run(file.parent, "check-ignore", "--verbose", "--", file.name, timeout_s=timeout_s)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    source, line, pattern = [*done.stdout.partition("\t")[0].split(":", 2), "", ""][:3]
+    return f"{source}:{line}: {pattern}" if done.returncode == 0 else ""

@@ -23,3 +23,17 @@ def test_a_refusal_is_an_exit_code_with_gits_words(tmp_path: Path) -> None:
 
     assert done.returncode != 0
     assert "not a git repository" in done.stderr
+
+
+def test_a_file_that_git_ignores_is_told_with_the_rule_unless_it_is_tracked(tmp_path: Path) -> None:
+    (tmp_path / "baselines").mkdir()
+    file = tmp_path / "baselines" / "a.json"
+    file.write_text("{}")
+    assert git.why_ignored(file) == "", "there is no repository"
+    git.run(tmp_path, "init", "--quiet")
+    assert git.why_ignored(file) == ""
+    (tmp_path / ".gitignore").write_text("*.pyc\nbaselines/\n")
+
+    assert git.why_ignored(file) == ".gitignore:2: baselines/"
+    git.run(tmp_path, "add", "--force", "baselines/a.json")
+    assert git.why_ignored(file) == ""

@@ -156,14 +156,21 @@ def iterations_share(measurements: Sequence[Measurement], sigma: float) -> float
 
     0 to 1; None where no series was timed.
     """
-    variances = []
-    for measurement in measurements:
-        summary = measurement.summary
-        if summary is None or not METRIC_KINDS[measurement.better].has_fast_side or summary.p25 <= 0 or summary.n < 2:
-            return None
-        density = 0.25 / max(summary.median - summary.p25, 1e-12 * summary.p25)
-        variances.append(0.25 * 0.75 / (summary.n * density**2 * summary.p25**2))
-    return min(1.0, statistics.median(variances) / sigma**2) if variances and sigma else None
+    variances = [variance for m in measurements if (variance := variance_of_iterations(m)) is not None]
+    is_known = len(variances) == len(measurements) > 0
+    return min(1.0, statistics.median(variances) / sigma**2) if is_known and sigma else None
+
+
+def variance_of_iterations(measurement: Measurement) -> float | None:
+    """Variance of the logarithm of a launch's 25th percentile that comes from timing only so many iterations.
+
+    None where no series was timed.
+    """
+    summary = measurement.summary
+    if summary is None or not METRIC_KINDS[measurement.better].has_fast_side or summary.p25 <= 0 or summary.n < 2:
+        return None
+    density = 0.25 / max(summary.median - summary.p25, 1e-12 * summary.p25)
+    return float(0.25 * 0.75 / (summary.n * density**2 * summary.p25**2))
 
 
 def proposed_tolerance(slowdown: float) -> float:

@@ -1,4 +1,4 @@
-"""From the phases that each rank recorded to where the iterations of a loop go: means, so that parts add up."""
+"""From the phases that each rank recorded to where a loop, or a script, goes: means and sums, so that parts add up."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from pytest_distbench.records.breakdown import Breakdown, PartShare
-from pytest_distbench.records.metric import Observation, metric_key
+from pytest_distbench.records.metric import WALL_TIME, Observation, metric_key
 from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.record import replace
 
 _DIGITS = 9
 """Behind the comma of a second: finer than any clock, and sums over parts are right to a microsecond."""
@@ -16,7 +17,8 @@ _DIGITS = 9
 def breakdowns(reports: Sequence[RankReport], *, is_one_clock: bool) -> dict[str, Breakdown]:
     """Where the iterations of each loop with phases go, by the key of its metric.
 
-    Only of loops that all ranks ran. A rank that does not enter a phase has spent no time there.
+    Only of loops that all ranks ran. A rank that does not enter a phase has spent no time there. A script as a whole,
+    whose key is that of its wall time, is one iteration, and a part of it has all the times that it was entered.
 
     Args:
         reports: of all ranks.
@@ -28,8 +30,9 @@ def breakdowns(reports: Sequence[RankReport], *, is_one_clock: bool) -> dict[str
     for index, report in enumerate(ranks):
         for observation in report.observations:
             if (place := observation.place) is not None:
-                of_loop = phases.setdefault(place.loop, {})
-                of_loop.setdefault(tuple(place.path), {})[index] = observation
+                seen = phases.setdefault(place.loop, {}).setdefault(tuple(place.path), {})
+                is_of_script = place.loop == WALL_TIME
+                seen[index] = _in_one(observation, seen.get(index)) if is_of_script else observation
     return {
         loop: Breakdown(
             times_s=[_mean(whole[loop]) for whole in wholes],
@@ -57,6 +60,12 @@ def _part(path: tuple[str, ...], seen: Mapping[int, Observation], ranks: int, *,
         hosts_s=by_rank(hosts),
         is_apart=any(place.is_apart for place in places.values()),
     )
+
+
+def _in_one(observation: Observation, other_points: Observation | None) -> Observation:
+    """A phase of a script with the sum of its times, at all points where it was measured, as its only value."""
+    values = [*observation.values, *(other_points.values if other_points is not None else ())]
+    return replace(observation, values=[sum(values)])
 
 
 def _waits(

@@ -180,7 +180,9 @@ class ResultsPlugin:
 
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
         """What the run has to say at its end."""
+        from pytest_distbench.plugin.partial import why_selected
         from pytest_distbench.plugin.rerun import record_command, same_command
+        from pytest_distbench.report.texts.experiment import idle_lines
         from pytest_distbench.report.texts.layout import Line
         from pytest_distbench.report.texts.terminal import interrupted_lines, summary_lines, unused_lines
 
@@ -191,7 +193,16 @@ class ResultsPlugin:
             record_command=record_command(config),
             folder=_shorten(settings.baselines, config),
         )
+        if ignored := self._why_ignored(settings):
+            yield Line(
+                f"? git ignores the baselines that were recorded ({ignored}): git add would leave them out, and nobody "
+                "else would compare with them; take them out of that rule, or commit them with git add --force",
+                "doubt",
+            )
         yield from unused_lines(self._unused or [], pruned=self._pruned)
+        if self._results and not why_selected(config, deselected=self._deselected):
+            tests = {test for test, _ in self._seen} | {result.case.test for result in self._results}
+            yield from idle_lines(settings.experiment, self._results, tests)
         if settings.prune and self._why_not_pruned:
             yield Line(f"nothing was pruned: {self._why_not_pruned}", "doubt")
         if settings.json is not None and not self._trouble:
@@ -213,6 +224,17 @@ class ResultsPlugin:
             command = same_command(config) if settings.update == "new" else ""
             left, running = self._collected - self._begun, self._begun - self._ended
             yield from interrupted_lines(self._results, running=len(running), left=len(left), command=command)
+
+    def _why_ignored(self, settings: Settings) -> str:
+        """The rule by which git ignores what this run has recorded: asked once, of one of its files."""
+        written = next((result for result in self._results if result.is_written), None)
+        if written is None:
+            return ""
+        from pytest_distbench import git
+        from pytest_distbench.store.baselines import BaselineStore
+
+        store = BaselineStore(settings.baselines, written.environment.platform)
+        return git.why_ignored(store.path(written.case.test, written.case.key))
 
     def _left_out(self) -> str:
         """That long forms were left out, and how long a run with them would take."""

@@ -45,6 +45,7 @@ from pytest_distbench.records.case import OVERSUBSCRIBED, Case
 from pytest_distbench.records.control import Control
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest
@@ -182,8 +183,14 @@ class Distbench:
         ranks = given.ranks(wanted.world_size, self.world_size)
         return self.run_request(*self.ask.launch(given, found, wanted, world_size=ranks))
 
-    def run_in_turns(self, given: Arguments, wanted: Sequence[Wanted]) -> list[Run]:
-        """As :meth:`run_wanted` for several, whose launches are made in turns: one of each, then one of each again."""
+    def run_in_turns(
+        self, given: Arguments, wanted: Sequence[Wanted], *, check_first: Callable[[str, LaunchRecord], None]
+    ) -> list[Run]:
+        """As :meth:`run_wanted` for several, whose launches are made in turns: one of each, then one of each again.
+
+        ``check_first`` gets the first launch of all with the label of its case, if it passed: before others are made
+        it may find that they would be for nothing.
+        """
         asked = [self.ask.run(given, one) for one in wanted]
         samples = [self._samples(launched, request) for launched, request in asked]
         if self._again is None:
@@ -194,6 +201,9 @@ class Distbench:
 
             def take_turns() -> None:
                 with contextlib.suppress(SampleFailed):  # its own verdict tells of it
+                    self._session.measure(samples[:1], 1, ranks)
+                    if (launch := samples[0].launches[0]).outcome == "passed":
+                        check_first(asked[0][1].case.label, launch)
                     self._session.measure(samples, in_turns, ranks)
 
             with self._lend_terminal():

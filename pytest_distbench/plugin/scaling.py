@@ -15,6 +15,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.rate import EFFICIENCY, SAMPLES
 
 if TYPE_CHECKING:
+    from pytest_distbench.records.launch import LaunchRecord
     from pytest_distbench.worker.context import RankContext
 
 MODES = ("weak", "strong")
@@ -35,7 +36,7 @@ class Scaling:
         train: Callable[[RankContext], object] | str,
         *,
         mode: str = "weak",
-        params: Mapping[str, Any],
+        params: Mapping[str, Any] | None = None,
         of: str = "step",
         oversubscribed: bool = False,
         cpus: float | None = None,
@@ -56,8 +57,8 @@ class Scaling:
             train: body that times the loop ``of`` and uses :func:`~pytest_distbench.workloads.scaling.parallel`, which
                 reads ``rank.params["communication"]``.
             mode: ``weak``: ``batch`` is a worker's; ``strong``: of all workers together.
-            params: handed to the body; with ``batch``, a whole number.
-            of: the loop whose time is compared.
+            params: handed to the body; with ``batch``, a whole number, which is always wanted.
+            of: the loop whose time is compared; where the first launch has timed none of that name, no other is made.
             oversubscribed: as of ``distbench.run``: ``world_size`` may go beyond the ranks of the run. Clocks of sizes
                 beyond the cores of this host are shown, and not judged.
             cpus: as of ``distbench.run``: the CPU quota of each worker.
@@ -81,12 +82,13 @@ class Scaling:
         of_runs, own = _shared(tolerance)
         sizes = _sizes(most)
         asked = [(1, "off"), *((size, "on") for size in sizes), *((size, "off") for size in sizes if size > 1)]
-        batches = {size: _batch(given, params, size if mode == "strong" else 1) for size in sizes}
+        own_params = given.mapping("params", {} if params is None else params)
+        batches = {size: _batch(given, own_params, size if mode == "strong" else 1) for size in sizes}
         wanted = [
             Wanted(
                 body=train,
                 argument="train",
-                params={**params, "batch": batches[size], "communication": how},
+                params={**own_params, "batch": batches[size], "communication": how},
                 world_size=size,
                 name=f"{name} {_run_name(size, how)}".strip(),
                 launches=options.get("launches"),
@@ -97,8 +99,13 @@ class Scaling:
             )
             for size, how in asked
         ]
-        runs = dict(zip(asked, distbench.run_in_turns(given, wanted), strict=True))
-        _check_loop(given, list(runs.values()), of)
+
+        def check_first(label: str, launch: LaunchRecord) -> None:
+            _check_loop(given, label, launch, of)
+
+        runs = dict(zip(asked, distbench.run_in_turns(given, wanted, check_first=check_first), strict=True))
+        for run in runs.values():
+            _check_loop(given, run.result.case.label, run.launches[0], of)
         _check_threads(given, list(runs.values()))
         _check_silent(given, [run for (_, how), run in runs.items() if how == "off"], of)
         _check_samples(given, list(runs.values()))
@@ -127,13 +134,15 @@ def _sizes(most: int) -> list[int]:
     return sorted({most, *(2**power for power in range(most.bit_length()) if 2**power < most)})
 
 
-def _batch(given: Arguments, params: object, parts: int) -> int:
+def _batch(given: Arguments, found: Mapping[str, Any], parts: int) -> int:
     """What a worker trains on in a step, where the samples of all are cut into so many parts."""
-    found = given.mapping("params", params)
     if "communication" in found:
         given.refuse("params holds 'communication', which scaling sets itself")
     if "batch" not in found:
-        given.refuse("params has no 'batch': the samples of a step, of a worker (weak) or of all together (strong)")
+        given.refuse(
+            "params has no 'batch': the samples of a step, of a worker (weak) or of all together (strong). Next: give "
+            'params={"batch": 64}, and take it in the body from rank.params["batch"]'
+        )
     batch = given.whole("params['batch']", found["batch"], least=1)
     if batch % parts:
         given.refuse(f"params['batch']={batch} cannot be shared evenly by {parts} workers; give a multiple of {parts}")
@@ -166,15 +175,11 @@ def _run_name(size: int, communication: str) -> str:
     return "local" if size == 1 else "apart"
 
 
-def _check_loop(given: Arguments, runs: Sequence[Run], of: str) -> None:
-    """Refuse what is to be compared, where a run has no such loop."""
-    for run in runs:
-        timed = [m.key for m in run.launches[0].measurements if m.unit == "s" and not m.is_phase]
-        if of not in timed:
-            label = run.result.case.label
-            given.refuse(
-                f"of={of!r}: {label} timed no such loop; wanted one of {', '.join(timed) or 'rank.timed(...)'}"
-            )
+def _check_loop(given: Arguments, label: str, launch: LaunchRecord, of: str) -> None:
+    """Refuse what is to be compared, where a launch has no such loop."""
+    timed = [m.key for m in launch.measurements if m.unit == "s" and not m.is_phase]
+    if of not in timed:
+        given.refuse(f"of={of!r}: {label} timed no such loop; wanted one of {', '.join(timed) or 'rank.timed(...)'}")
 
 
 def _check_samples(given: Arguments, runs: Sequence[Run]) -> None:

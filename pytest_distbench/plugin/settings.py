@@ -341,7 +341,13 @@ def _data(config: pytest.Config) -> str:
     """A URL as it is, and a path as an absolute one: ranks need not run where pytest does."""
     _refuse_empty(config, "data")
     text = _text(config, "data")
-    if not text or "://" in text:
+    if "://" in text:
+        from pytest_distbench.workloads.storage import why_no_store
+
+        if why := why_no_store(text):
+            raise ConfigurationError(f"{_spell('data')}: {text}: {why}")
+        return text
+    if not text:
         return text
     path = Path(config.invocation_params.dir, text)
     if not path.is_dir():

@@ -11,10 +11,10 @@ UNACCOUNTED: Final = "unaccounted"
 
 
 class PhasePlace(Record, frozen=True, kw_only=True):
-    """Where a phase lies in a loop, and how it went on one rank."""
+    """Where a phase lies in a loop, or in a script outside of its timed loops, and how it went on one rank."""
 
     loop: str
-    """Key of the loop's metric."""
+    """Key of the loop's metric; of a script that of its wall time."""
     path: list[str]
     """Names of the phases around it in the loop, the outermost first, and its own."""
     began_at: list[float] = []
@@ -48,7 +48,7 @@ class PartShare(Record, frozen=True, kw_only=True):
 
 
 class Breakdown(Record, frozen=True, kw_only=True):
-    """Where the iterations of one loop of a launch go: a part comes before its own parts."""
+    """Where the iterations of one loop of a launch go, or its script, which is one iteration."""
 
     times_s: list[float]
     """Of the whole iteration, by rank, mean over iterations."""

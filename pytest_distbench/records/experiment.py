@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pytest_distbench.records.record import Record
 
@@ -38,6 +38,10 @@ class Statement(Record, frozen=True, kw_only=True):
     fields: dict[str, str]
     """By the keys of :data:`FIELDS`."""
 
+    def is_of(self, test: str) -> bool:
+        """Whether it is of a test, by its path and function."""
+        return not self.of or any(fnmatch.fnmatchcase(known, self.of) for known in (test, test.rpartition("::")[2]))
+
 
 class Experiment(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What was stated of a run."""
@@ -49,9 +53,12 @@ class Experiment(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     def stated(self, test: str) -> dict[str, str]:
         """What was stated of a test, by its path and function."""
-        name = test.rpartition("::")[2]
         found: dict[str, str] = {}
         for statement in self.statements:
-            if not statement.of or any(fnmatch.fnmatchcase(known, statement.of) for known in (test, name)):
+            if statement.is_of(test):
                 found |= statement.fields
         return found
+
+    def of_no_test(self, tests: Collection[str]) -> list[str]:
+        """Patterns that are of none of these tests."""
+        return [statement.of for statement in self.statements if not any(map(statement.is_of, tests))]

@@ -87,7 +87,7 @@ class Observation(_Recorded, frozen=True, kw_only=True):
     companions: dict[str, list[float]] = {}
     """Witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``; on a GPU what the host did, too."""
     place: PhasePlace | None = None
-    """Of a phase in a loop."""
+    """Of a phase in a loop, or in a script."""
 
 
 class Summary(Record, frozen=True, kw_only=True):

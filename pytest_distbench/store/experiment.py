@@ -7,7 +7,7 @@ from pathlib import Path
 from pytest_distbench.machine.addresses import host_name, mask_addresses
 from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.records.experiment import FIELDS, Experiment, Statement
-from pytest_distbench.records.wanted import NAMED, Wanted
+from pytest_distbench.records.wanted import NAMED, YES_OR_NO, Wanted, whole
 from pytest_distbench.store.toml_file import TomlTable, read_toml
 
 _ADDRESSES = "addresses"
@@ -25,6 +25,13 @@ def _words(value: object) -> str | None:
 
 
 _STATED = Wanted("text, a number, true or false", _words)
+
+_SERVERS = whole(1)
+_OF_ITS_KIND = {
+    "servers": Wanted("a whole number of at least 1", lambda value: _words(_SERVERS.take(value))),
+    "behind_gateway": Wanted("true or false", lambda value: _words(YES_OR_NO.take(value))),
+}
+"""What else than :data:`_STATED` is wanted of some keys."""
 
 
 def _plan(value: object) -> dict[str, str] | None:
@@ -58,7 +65,8 @@ def read_experiment(path: Path | None, *, with_addresses: bool) -> Experiment:
 
 
 def _fields(table: TomlTable, *, with_addresses: bool) -> dict[str, str]:
-    stated = {key: value for key in FIELDS if (value := table.take_if(key, _STATED)) is not None}
+    wanted = {key: _OF_ITS_KIND.get(key, _STATED) for key in FIELDS}
+    stated = {key: value for key, kind in wanted.items() if (value := table.take_if(key, kind)) is not None}
     table.end()
     return _storable(stated, with_addresses=with_addresses)
 

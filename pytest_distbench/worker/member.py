@@ -15,6 +15,7 @@ import torch
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import BoundValue
+from pytest_distbench.records.breakdown import PhasePlace
 from pytest_distbench.records.choices import OverRanks
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import WALL_TIME, Scalar, metric_key
@@ -165,8 +166,9 @@ class Member:
         at: Mapping[str, Scalar] | None = None,
         identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
+        place: PhasePlace | None = None,
     ) -> None:
-        """As :meth:`record`, with bounds that somebody set earlier, in the unit."""
+        """As :meth:`record`, with bounds that somebody set earlier, in the unit; and of a phase where it lies."""
         point = {**self._common_at, **check_point(f"record({show(name)})", at)}
         self.notebook.note(
             name,
@@ -178,6 +180,7 @@ class Member:
             identity=identity,
             facts=facts,
             bounds=bounds,
+            place=place,
         )
 
     def record_times(

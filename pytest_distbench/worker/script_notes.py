@@ -11,8 +11,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from pytest_distbench.errors import RecordingError, show
+from pytest_distbench.records.breakdown import PhasePlace
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import PHASE, Scalar, metric_key
+from pytest_distbench.records.metric import PHASE, WALL_TIME, Scalar, metric_key
 from pytest_distbench.worker.arguments import (
     check_bounds,
     check_choice,
@@ -57,12 +58,16 @@ class ScriptNotes:
     def phase(
         self, name: str, *, better: Literal["info", "lower"] = "info", at: Mapping[str, Scalar] | None = None
     ) -> Iterator[None]:
-        """As ``rank.phase``; entered again with the same options it gives the next value of a series."""
+        """As ``rank.phase``; entered again with the same options it gives the next value of a series.
+
+        Outside of a timed loop it is a part of the whole script.
+        """
         if self._context.phases.in_loop:
             with self._context.phase(name, better=better):
                 yield
             return
-        path = PHASE + "/".join([*self._open, check_phase(name, better)])
+        names = [*self._open, check_phase(name, better)]
+        path = PHASE + "/".join(names)
         point = check_point(f"phase({name!r})", at)
         self._open.append(name)
         try:
@@ -75,7 +80,8 @@ class ScriptNotes:
             self._open.remove(name)
         self._context.synchronize()
         self._context.delay.wait(mark)
-        options = {"unit": "s", "better": better, "reduce": "max", "at": point, "bounds": ()}
+        place = PhasePlace(loop=WALL_TIME, path=names)
+        options = {"unit": "s", "better": better, "reduce": "max", "at": point, "bounds": (), "place": place}
         self._collect(metric_key(path, point), path, options, self._context.own_clock() - start)
 
     def _in_trace(self, name: str) -> AbstractContextManager[None]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import psutil
 
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.errors import RecordingError, tell
 
 StorageKind = Literal["local", "network", "object"]
 
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "beegfs", "ceph", "glusterfs", "gpfs", "lustre", "virtiofs"}
 _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuseblk"}
 """Of file systems outside of the kernel those that are known to lie on a disk; s3fs, sshfs and their like do not."""
+
+_TO_INSTALL = "for s3:// install pytest-distbench[storage], for others the package of fsspec that knows them"
 
 
 class Storage(Protocol):
@@ -94,18 +99,39 @@ class ObjectStore:
         system, root = self._open()
         system.invalidate_cache()  # another rank may have written since
         try:
-            entries = system.ls(root, detail=True)
+            with self._telling("list its files"):
+                entries = system.ls(root, detail=True)
         except FileNotFoundError:
             return {}
         return {entry["name"].rpartition("/")[2]: entry["size"] for entry in entries if entry["type"] == "file"}
 
     def read(self, name: str, start: int, length: int) -> bytes:
         system, root = self._open()
-        return bytes(system.cat_file(f"{root}/{name}", start=start, end=start + length))
+        with self._telling(f"read {name}"):
+            return bytes(system.cat_file(f"{root}/{name}", start=start, end=start + length))
 
     def write(self, name: str, content: bytes) -> None:
         system, root = self._open()
-        system.pipe_file(f"{root}/{name}", content)
+        with self._telling(f"write {name}"):
+            system.pipe_file(f"{root}/{name}", content)
+
+    @contextlib.contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Say of what and where an error of the store is; a file that is not there stays one.
+
+        Raises:
+            RecordingError: the store cannot be reached, or refuses.
+        """
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # noqa: BLE001 each store has a library with exceptions of its own
+            raise RecordingError(
+                f"{self.where}: cannot {what}: {tell(error)}; does its endpoint answer from here, and do the "
+                "credentials fit? Of s3:// they are in AWS_ENDPOINT_URL, AWS_PROFILE, AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY"
+            ) from None
 
     def _open(self) -> tuple[Any, str]:
         """The file system of this process, of which fsspec keeps one, and the path in it.
@@ -118,11 +144,24 @@ class ObjectStore:
 
             system, root = url_to_fs(self.where)
         except (ImportError, ValueError) as error:
-            raise RecordingError(
-                f"{self.where}: {error}; for s3:// install pytest-distbench[storage], for others the package of fsspec "
-                "that knows them"
-            ) from None
+            raise RecordingError(f"{self.where}: {error}; {_TO_INSTALL}") from None
         return system, str(root)
+
+
+def why_no_store(url: str) -> str:
+    """Why no library here can open a URL, in a clause with the next step. Empty: one can, or may.
+
+    Imports none of them, and connects to nothing.
+    """
+    from fsspec.registry import known_implementations, registry
+
+    scheme = url.partition("://")[0]
+    if scheme in registry:
+        return ""
+    if scheme not in known_implementations:
+        return f"no store is known by {scheme}://; {_TO_INSTALL}"
+    package = known_implementations[scheme]["class"].partition(".")[0]
+    return "" if find_spec(package) is not None else f"{scheme}:// needs the package {package}; {_TO_INSTALL}"
 
 
 def storage_at(place: str | os.PathLike[str]) -> Storage:

@@ -52,6 +52,13 @@ def test_names_of_others_are_spelled_out_where_the_output_is_ascii(folder: Path)
     assert b"test_gr\\xf6\\xdfe.py" in done.stdout
 
 
+def test_the_package_itself_can_be_run_as_the_command() -> None:
+    command = [sys.executable, "-m", "pytest_distbench", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert done.stdout.startswith("pytest-distbench ")
+
+
 def test_csv_is_written_without_pandas_and_pyarrow(folder: Path, tmp_path: Path) -> None:
     code = (
         "import sys, pytest_distbench.commands.cli as c;"

@@ -44,7 +44,7 @@ def test_the_page_runs_as_it_says(example: Path, run_inside: RunInside) -> None:
     assert [row.exposed is None for row in rows] == [True, False, False]
     [launch, *_] = results[2].launches
     step = launch.breakdowns["step"]
-    assert [part.path for part in step.parts] == [["forward"], ["backward"]]
+    assert [part.path for part in step.parts] == [["forward"], ["backward"], ["optimizer"]]
     assert all(0 < rest < whole for rest, whole in zip(step.unaccounted_s, step.times_s, strict=True))
 
 
@@ -56,7 +56,7 @@ def test_a_collective_that_is_added_is_red_in_the_runs_that_have_it(example: Pat
             "            loss.backward()\n",
             "            loss.backward()\n"
             "        if rank.world_size > 1:\n"
-            "            torch.distributed.all_reduce(loss.detach())\n",
+            "            torch.distributed.all_reduce(loss.detach().clone())\n",
         )
     )
     result = run_inside(*few)
@@ -65,3 +65,23 @@ def test_a_collective_that_is_added_is_red_in_the_runs_that_have_it(example: Pat
     result.stdout.fnmatch_lines(["*fingerprint changed: step: 1 all_reduce of 4 B float32 was added*"])
     stored = [json.loads(path.read_text()) for path in (example.parent / "baselines").rglob("*.json")]
     assert len(stored) == 6
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("loss = model(x).square()", "loss = model(x[: len(x) // 2]).square()", id="half a batch"),
+        pytest.param("manual_seed(rank.rank)", "manual_seed(0)", id="one shard for all"),
+    ],
+)
+def test_workers_that_train_on_something_else_are_red(
+    example: Path, run_inside: RunInside, before: str, after: str
+) -> None:
+    options = ("--world-size", "2", "--distbench-confirm=never")
+    run_inside("--distbench-update", *options, "--distbench-launches=2").assert_outcomes(passed=1)
+    assert before in example.read_text()
+    example.write_text(example.read_text().replace(before, after))
+    result = run_inside(*options)
+    result.assert_outcomes(failed=1)
+
+    result.stdout.fnmatch_lines(["loss_curve: departs at step 1, *"])

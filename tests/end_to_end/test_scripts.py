@@ -68,6 +68,7 @@ TEST = r"""
         assert set(run.launches[0].fingerprints) == {"optimizer_step"}
         names = {m.key for m in run.launches[0].measurements}
         assert names >= {"loss_curve", "final_loss", "step_time", "wall_time", "gradient", "phase/forward"}
+        assert [part.path for part in run.launches[0].breakdowns["wall_time"].parts] == [["forward"]]
 
     def test_module(distbench):
         distbench.check(module="package.main", args=["3"])

@@ -6,8 +6,9 @@ import pytest
 
 from pytest_distbench.launch.breakdown import breakdowns
 from pytest_distbench.records.breakdown import Breakdown, PartShare, PhasePlace
-from pytest_distbench.records.metric import Observation
+from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.record import replace
 
 
 def observation(name: str, *values: float, place: PhasePlace | None = None) -> Observation:
@@ -95,3 +96,11 @@ def test_what_is_apart_stays_so() -> None:
     [part] = breakdowns(reports, is_one_clock=True)["step"].parts
 
     assert part.is_apart
+
+
+def test_a_part_of_a_script_has_all_the_times_that_it_was_entered_at_any_point() -> None:
+    place = PhasePlace(loop=WALL_TIME, path=["reduce"])
+    small, large = (replace(observation("phase/reduce", *v, place=place), at={"size": v[0]}) for v in ((1, 2), (3, 4)))
+    found = breakdowns([report(0, small, large, observation(WALL_TIME, 12.0))], is_one_clock=True)
+
+    assert found == {WALL_TIME: Breakdown(times_s=[12.0], parts=[PartShare(path=["reduce"], times_s=[10.0])])}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
+from pytest_distbench import git
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.interrupts import TERMINATED
 
@@ -430,6 +431,17 @@ def test_a_test_that_runs_again_is_in_the_record_once(project: Project) -> None:
     assert len(record["results"]) == 1
 
 
+def test_baselines_that_git_ignores_are_told_when_they_are_recorded(project: Project) -> None:
+    made = project(TEST)
+    git.run(made.path, "init", "--quiet")
+    told = "*git ignores the baselines that were recorded (*.gitignore:1: baselines): git add would leave them out*"
+    (made.path / ".gitignore").write_text("baselines\n")
+
+    run(made, "--distbench-update=new").stdout.fnmatch_lines([told])
+    run(made).stdout.no_fnmatch_line(told)
+    run(made, "--distbench-update=new", "--distbench-baselines=others").stdout.no_fnmatch_line(told)
+
+
 STATED = """
 cluster = "Cruiser10, behind 10.1.2.3"
 addresses = "node1.example.org"
@@ -449,6 +461,15 @@ def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses(proj
         {"of": "", "fields": {"storage": "user_name: *** password: ***", "cluster": "Cruiser10, behind ***"}}
     ]
     assert "node1" not in json.dumps(record["experiment"])
+
+
+def test_what_was_stated_of_no_test_is_told_unless_tests_were_selected(project: Project) -> None:
+    made = project(TEST)
+    (made.path / "experiment.toml").write_text('[test.test_resnet]\nstorage = "COS"\n')
+    told = "*distbench_experiment: [[]test.'test_resnet'] is of no test of this run; *"
+
+    run(made, "--distbench-experiment=experiment.toml").stdout.fnmatch_lines([told])
+    run(made, "--distbench-experiment=experiment.toml", "-k", "test").stdout.no_fnmatch_line(told)
 
 
 def test_it_keeps_addresses_where_they_are_asked_for(project: Project) -> None:

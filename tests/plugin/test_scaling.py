@@ -142,7 +142,8 @@ def test_a_size_that_is_no_power_of_two_is_the_last(made_up: tuple[Distbench, li
     ("options", "message"),
     [
         ({"mode": "both", "params": {"batch": 1}}, "mode='both'; wanted one of weak, strong"),
-        ({"params": {}}, "params has no 'batch': the samples of a step, of a worker"),
+        ({}, "params has no 'batch': the samples of a step, of a worker"),
+        ({"params": {}}, r"params has no 'batch': .*Next: give params={\"batch\": 64}"),
         ({"params": {"batch": 0}}, r"params\['batch'\]=0; wanted a whole number of at least 1"),
         ({"params": 3}, "params=3"),
         ({"params": {"batch": 1, "communication": "on"}}, "params holds 'communication', which scaling sets itself"),
@@ -187,6 +188,7 @@ def test_a_loop_that_was_not_timed_is_named_with_those_that_were(
 ) -> None:
     with pytest.raises(Misuse, match=r"of='train': local@ws1 timed no such loop; wanted one of step"):
         Scaling(made_up[0])(body, params={"batch": 50}, of="train")
+    assert Timed.order == [(1, "off")], "no launch was made for nothing"
 
 
 def test_samples_that_do_not_follow_the_batch_are_refused(

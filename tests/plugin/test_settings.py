@@ -69,6 +69,10 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         (["--distbench-platform", "../x"], "*'../x' is not a usable name*"),
         (["--distbench-max-message", "big"], "*--distbench-max-message*'big' is not a size*"),
         (["--distbench-data", "nowhere"], "*--distbench-data*there is no folder */nowhere; give one, or a URL*"),
+        (
+            ["--distbench-data", "s4://bucket"],
+            "*--distbench-data*: s4://bucket: no store is known by s4://; for s3://*",
+        ),
         (["--distbench-data="], "*--distbench-data*is empty: is the variable it comes from set?*"),
         (["--distbench-json", "."], "*--distbench-json*is a folder*"),
         (["--distbench-experiment", "none.toml"], "*none.toml: cannot read: No such file*docs/experiment.md has an*"),

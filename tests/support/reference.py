@@ -293,13 +293,16 @@ def _sentence(text: str) -> str:
 
 
 def _text(text: str, until: tuple[str, ...] = ()) -> str:
-    """A docstring as Markdown: paragraphs on a line each, up to the first of the headings."""
+    """A docstring as Markdown: paragraphs, and points of lists, on a line each, up to the first of the headings."""
     for heading in until:
         text = re.split(rf"^{heading}\n", text, maxsplit=1, flags=re.MULTILINE)[0]
     text = re.sub(r":mod:`([^`]+)`", r"`\1`", text).replace("``", "`")
     text = re.sub(r":\w+:`~?([^`]+)`", lambda found: f"`{found[1].rpartition('.')[2]}`", text)
     text = re.sub(r"\bdocs/(\w+\.md)\b", r"[\1](\1)", text)
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
+    return "\n\n".join(
+        "\n".join(" ".join(line.split()) for line in re.split(r"\n(?=\s*- )", paragraph))
+        for paragraph in text.strip().split("\n\n")
+    )
 
 
 def _table(headings: list[str], rows: Iterable[list[str]]) -> Iterator[str]:

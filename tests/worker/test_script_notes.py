@@ -9,7 +9,7 @@ import pytest
 from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.metric import Observation
+from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.script_notes import ScriptNotes
 
@@ -61,6 +61,22 @@ def test_phases_nest_and_are_series(rank: RankContext, notes: ScriptNotes) -> No
     assert {name: (len(o.values), o.better, o.unit) for name, o in found(rank).items()} == {
         "phase/step/forward": (3, "info", "s"),
         "phase/step": (3, "lower", "s"),
+    }
+
+
+def test_outside_of_timed_loops_phases_are_parts_of_the_script(rank: RankContext, notes: ScriptNotes) -> None:
+    with notes.phase("load"), notes.phase("read", at={"file": 1}):
+        pass
+    for _ in notes.timed("step", warmup=0, iterations=1):
+        with notes.phase("forward"):
+            pass
+    notes.finish()
+    places = [o.place for o in rank.notebook.observations if o.place is not None]
+
+    assert {(place.loop, *place.path) for place in places} == {
+        (WALL_TIME, "load"),
+        (WALL_TIME, "load", "read"),
+        ("step", "forward"),
     }
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fsspec.registry import known_implementations
 from support.object_store import serve
 from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads import storage
 from pytest_distbench.workloads.inputs import batches
-from pytest_distbench.workloads.storage import Folder, ObjectStore, storage_at
+from pytest_distbench.workloads.storage import Folder, ObjectStore, storage_at, why_no_store
 
 
 @pytest.fixture
@@ -102,6 +103,46 @@ def test_a_url_is_an_object_store_without_looking_at_it() -> None:
 def test_a_url_that_nothing_can_open_says_what_to_install() -> None:
     with pytest.raises(RecordingError, match=r"^carrier-pigeon://loft: .*install pytest-distbench\[storage\]"):
         storage_at("carrier-pigeon://loft").sizes()
+
+
+def test_a_store_that_cannot_be_reached_is_told_with_its_place_and_what_to_look_at(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ObjectStore(bucket)
+
+    class Unreachable:
+        def invalidate_cache(self) -> None: ...
+
+        def ls(self, *_: object, **__: object) -> None:
+            raise ConnectionRefusedError("Could not connect to the endpoint URL")
+
+        cat_file = pipe_file = ls
+
+    monkeypatch.setattr(store, "_open", lambda: (Unreachable(), "data"))
+    for use, what in (
+        (store.sizes, "list its files"),
+        (lambda: store.read("x", 0, 1), "read x"),
+        (lambda: store.write("x", b""), "write x"),
+    ):
+        with pytest.raises(RecordingError, match=rf"^s3://data: cannot {what}: .*endpoint URL.*; does its endpoint"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("s3://bucket", ""),
+        ("memory://a", ""),
+        ("s4://bucket", "no store is known by s4://; for s3:// install pytest-distbench[storage], "),
+        ("nobodys://bucket", "nobodys:// needs the package of_nobody; for s3:// install "),
+    ],
+)
+def test_a_url_is_refused_before_anything_is_opened(monkeypatch: pytest.MonkeyPatch, url: str, why: str) -> None:
+    monkeypatch.setitem(known_implementations, "nobodys", {"class": "of_nobody.Store"})
+    told = why_no_store(url)
+
+    assert told.startswith(why)
+    assert bool(told) == bool(why)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -12,7 +12,7 @@ from datetime import date
 from statistics import median
 from typing import NamedTuple
 
-from pytest_distbench.records.case import OVERSUBSCRIBED
+from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED
 from pytest_distbench.records.metric import Measurement, metric_key, without
 from pytest_distbench.records.prices import TERMS, Machine, Prices, Term
 from pytest_distbench.records.rate import COMMUNICATION, RATE_COMMUNICATION
@@ -186,6 +186,8 @@ def _footer(rows: Sequence[CostRow]) -> Iterator[str]:
     for machine in {row.machine.name: row.machine for row in rows if row.machine is not None}.values():
         each = ", ".join(f"{price:.4g} {term}" for term, price in machine.per_hour.items())
         yield f"{machine.name}: {each}; ranks per node: {machine.ranks_per_node}"
+    limited = dict.fromkeys(cpus for row in rows if (cpus := row.result.case.conditions.around.get(CPUS)))
+    yield from (f"{CPUS}={cpus}: priced as whole nodes, of which each rank may use {cpus} cores" for cpus in limited)
     unknown = dict.fromkeys(row.result.environment.platform for row in rows if row.machine is None)
     yield from (f"no price for the hardware class {name}: add it to platforms of a machine" for name in unknown)
     if run is not None and (days := abs((date.fromisoformat(run.started[:10]) - prices.date).days)) > STALE_DAYS:

@@ -39,6 +39,11 @@ def _facts(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[
     return sorted(found, key=lambda fact: names.index(fact.name))
 
 
+def names_of_facts(results: Sequence[CaseResult]) -> list[str]:
+    """What the table environment has of these cases, by name."""
+    return list(dict.fromkeys(fact.name for fact in _facts(results)))
+
+
 def _facts_of(result: CaseResult) -> dict[str, str]:
     environment = result.environment
     return {

@@ -1,4 +1,7 @@
-"""The table of phases: where the steps of a loop go. Means, so that the parts and what is unaccounted are the step."""
+"""The table of phases: where the steps of a loop go, and scripts.
+
+Means over steps, and sums over a script, so that the parts and what is unaccounted are the whole.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from pytest_distbench.records.breakdown import UNACCOUNTED, Breakdown
+from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.trace import BusyCommunication
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, number, seconds
@@ -24,6 +28,8 @@ _Path = tuple[str, ...]
 
 class PhaseRow(NamedTuple):
     """A step, a part of it, what is in no part, or what is beside it. Lists are by rank, means over all steps.
+
+    A script as a whole, whose loop is its wall time, is one step.
 
     ``waits_s`` is that of its own parts too.
     """
@@ -131,7 +137,8 @@ def _is_outermost_communication(path: _Path) -> bool:
 
 def _phase(row: PhaseRow) -> Cell:
     if not row.path:
-        return Cell(row.kind, row.kind if row.kind == "step" else f"{_INDENT}{row.kind}")
+        whole = "script" if row.loop == WALL_TIME else "step"
+        return Cell(row.kind, whole if row.kind == "step" else f"{_INDENT}{row.kind}")
     beside = " (apart)" if row.kind == "apart" else ""
     return Cell(row.path[-1], _INDENT * len(row.path) + row.path[-1] + beside)
 
@@ -165,12 +172,20 @@ def _busy(row: PhaseRow) -> Cell:
     return Cell(row.busy.time_s, f"{format_seconds(row.busy.time_s)} of {format_seconds(row.busy.iteration_s)}")
 
 
+def whole_of(loop: str) -> str:
+    """What the parts of a loop are parts of, in words."""
+    return "a script" if loop == WALL_TIME else f"an iteration of {loop}"
+
+
 def _mean_or_none(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
 
 PHASES: TableKind[PhaseRow] = TableKind(
-    summary="Where the steps of each timed loop go: its phases, what they wait for, and what is in none of them.",
+    summary=(
+        "Where the steps of each timed loop go: its phases, what they wait for, and what is in none of them. So too of "
+        "a script as a whole, whose phases outside of such loops are parts of its wall time."
+    ),
     rows=lambda results: list(_rows(results)),
     columns=[
         TEST,
@@ -202,5 +217,5 @@ PHASES: TableKind[PhaseRow] = TableKind(
         ),
         Column("profiled_step_s", float, None, lambda row: row.busy and row.busy.iteration_s),
     ],
-    needs="phases in a timed loop (rank.phase)",
+    needs="phases in a timed loop (rank.phase), or anywhere in a script (phase of pytest_distbench)",
 )

@@ -53,7 +53,7 @@ def _description(row: RecordRow) -> str:
     under = row.result.case.conditions
     backend = f", {under.backend}" if under.backend else ""
     ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"
-    return f"{row.result.case.title}: {ranks}{backend}, {under.launcher}"
+    return f"{ranks}{backend}, {under.launcher}"
 
 
 def _workload(row: RecordRow) -> str:
@@ -118,11 +118,13 @@ _KNOWN: Mapping[str, Callable[[RecordRow], str]] = {
 
 
 def _value(key: str, row: RecordRow) -> str:
-    """What was stated; of the summary with what became of the test before it."""
+    """What was stated; of the description with the case before it, of the summary with what became of the test."""
     stated = row.run.experiment.stated(row.result.case.test).get(key, "")
     known = _KNOWN[key](row) if key in _KNOWN else ""
     if key == "summary":
         return ". ".join(filter(None, [known, stated]))
+    if key == "description":
+        return f"{row.result.case.title}: {stated or known}"
     return stated or known
 
 

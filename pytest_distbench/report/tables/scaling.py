@@ -6,8 +6,10 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, variance
 
+from pytest_distbench.judging.noise import variance_of_iterations
+from pytest_distbench.judging.stored_rule import STANDARD_ERRORS
 from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED, Case
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.rate import (
@@ -28,6 +30,9 @@ from pytest_distbench.report.tables.table import Cell, Column, TableKind, number
 NEGATIVE = "negative scaling"
 """More workers do less than fewer did."""
 
+_LESS = "< "
+"""Before what communication is at most, where noise hides how much it is."""
+
 _OF_THE_SIZE = ("batch", "communication")
 """Parameters in which the runs of one scaling test differ."""
 
@@ -36,8 +41,9 @@ _OF_THE_SIZE = ("batch", "communication")
 class _Sized:
     """One training on so many workers: medians over its launches; times in seconds, rates per second.
 
-    Samples are of all workers in a step. Busy: the share of a step under the profiler in which collectives were under
-    way, where there is a trace.
+    Samples are of all workers in a step. The variance is that of the step's logarithm, as far as its launches and their
+    iterations tell it. Busy: the share of a step under the profiler in which collectives were under way, where there is
+    a trace.
     """
 
     result: CaseResult
@@ -46,6 +52,7 @@ class _Sized:
     samples: float
     ranks_per_node: int | None
     step_s: float
+    step_variance: float | None
     rate: float
     uncertainty: float | None
     jitter: float | None
@@ -94,11 +101,29 @@ class ScalingRow:
         return None if self.apart is None else max(0.0, 1 - self.apart.step_s / self.sized.step_s)
 
     @property
-    def ratio(self) -> str | None:
-        """Computation to communication, as report 003 has it: ``10 : 3``."""
-        if self.exposed is None or self.exposed >= 1:
+    def exposed_at_most(self) -> float | None:
+        """What that share may be where it is within the noise of the two steps; None: it is not, or nobody knows."""
+        if self.apart is None or self.apart.step_variance is None or self.sized.step_variance is None:
             return None
-        return f"10 : {10 * self.exposed / (1 - self.exposed):.1f}"
+        share = self.apart.step_s / self.sized.step_s
+        noise = share * STANDARD_ERRORS * math.sqrt(self.apart.step_variance + self.sized.step_variance)
+        return max(0.0, 1 - share) + noise if 1 - share <= noise else None
+
+    @property
+    def communication(self) -> Cell:
+        """The exposed share; where noise hides it what it may be, and nothing where that is not known either."""
+        if self.exposed_at_most is not None:
+            return Cell(None, f"{_LESS}{self.exposed_at_most:.1%}")
+        return number(self.exposed or None, ".1%")
+
+    @property
+    def ratio(self) -> Cell:
+        """Computation to communication, as report 003 has it: ``10 : 3``."""
+        share, less = (self.exposed, "") if self.exposed_at_most is None else (self.exposed_at_most, _LESS)
+        if not share or share >= 1:
+            return Cell(None, "-")
+        text = f"10 : {less}{10 * share / (1 - share):.1f}"
+        return Cell(None if less else text, text)
 
     @property
     def note(self) -> str:
@@ -171,6 +196,7 @@ def _sized(result: CaseResult) -> _Sized | None:
         samples=samples,
         ranks_per_node=int(facts[RATE_RANKS_PER_NODE]) if RATE_RANKS_PER_NODE in facts else None,
         step_s=step,
+        step_variance=_variance([launch[loop] for launch in launches if loop in launch]),
         rate=rate,
         uncertainty=_median(launches, RATE_UNCERTAINTY),
         jitter=_median(launches, RATE_JITTER),
@@ -181,6 +207,14 @@ def _sized(result: CaseResult) -> _Sized | None:
 def _median(launches: Sequence[dict[str, Measurement]], key: str) -> float | None:
     values = [m.value for launch in launches if (m := launch.get(key)) is not None and m.value is not None]
     return median(values) if values else None
+
+
+def _variance(launches: Sequence[Measurement]) -> float | None:
+    """Of the logarithm of what launches measured, in their middle; None: one launch without iterations."""
+    inside = [found for m in launches if (found := variance_of_iterations(m)) is not None]
+    values = [math.log(m.value) for m in launches if m.value]
+    known = [*([median(inside)] if inside else []), *([variance(values)] if len(values) > 1 else [])]
+    return max(known) / len(launches) if known else None
 
 
 def _name_of(case: Case) -> str:
@@ -215,6 +249,14 @@ def _layout(row: ScalingRow) -> str:
     return "-" if local is None else f"{math.ceil(row.sized.workers / local)} x {local}"
 
 
+def _footer(rows: Sequence[ScalingRow]) -> Iterator[str]:
+    if any(row.exposed_at_most is not None for row in rows):
+        yield (
+            f"communication {_LESS}N%: hidden in the noise of the two steps that it is made of, which more launches "
+            "make less (--distbench-launches)"
+        )
+
+
 def _baseline(row: ScalingRow) -> float | None:
     return None if row.verdict is None else row.verdict.baseline
 
@@ -235,9 +277,10 @@ SCALING: TableKind[ScalingRow] = TableKind(
             "computation_to_communication",
             str,
             "computation/communication",
-            lambda row: Cell(row.ratio, row.ratio or "-"),
+            lambda row: row.ratio,
         ),
-        Column("communication", float, "communication", lambda row: number(row.exposed, ".1%")),
+        Column("communication", float, "communication", lambda row: row.communication),
+        Column("communication_at_most", float, None, lambda row: row.exposed_at_most),
         Column(
             "busy_communication",
             float,
@@ -256,5 +299,6 @@ SCALING: TableKind[ScalingRow] = TableKind(
         Column("baseline", float, "baseline", lambda row: number(_baseline(row), ".0%")),
         Column("verdict", str, "verdict", lambda row: row.verdict.kind if row.verdict is not None else ""),
     ],
+    footer=lambda rows: list(_footer(rows)),
     needs="a test that uses the fixture scaling, and whose body calls record_rate(rank, samples=...)",
 )

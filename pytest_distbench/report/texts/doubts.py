@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pytest_distbench.judging.doubts import common_movement, long_tails, out_of_reach
 from pytest_distbench.records.fingerprint import TRAINING_STEP
+from pytest_distbench.records.rate import SAMPLES
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.layout import Line
 from pytest_distbench.report.texts.words import change, metric_text
@@ -48,28 +49,32 @@ def still_curves(results: Sequence[CaseResult]) -> list[Line]:
 
 
 def unjudged_learning(results: Sequence[CaseResult]) -> list[Line]:
-    """Of scripts whose optimizer steps, and of which nothing but times, rates and sizes is judged; once for all.
+    """Of trainings of which nothing but times, rates and sizes is judged; once for all.
 
-    That a script trains is certain of its optimizer alone. A body that times a training step often means the time.
+    One trains whose optimizer steps in the iteration, or the training step, that the fingerprint describes.
     """
-    found = [result.case.title for result in results if _trains(result) and not _may_judge_learning(result)]
+    found = [result for result in results if _steps(result) and not _may_judge_learning(result)]
     if not found:
         return []
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    how = 'print its loss, and give read={"loss_curve": stdout("loss " + NUMBER, better="curve", first=10)}'
-    return [Line(f"{found[0]}{more}: trains, and nothing judges whether it learns; {how}")]
+    how = (
+        'print its loss, and give read={"loss_curve": stdout("loss " + NUMBER, better="curve", first=10)}'
+        if TRAINING_STEP in _steps(found[0])
+        else 'keep its losses, and call rank.record("loss_curve", losses[:10], better="curve") after the loop'
+    )
+    return [Line(f"{found[0].case.title}{more}: trains, and nothing judges whether it learns; {how}")]
 
 
-def _trains(result: CaseResult) -> bool:
-    """An elastic job's learning is judged otherwise."""
+def _steps(result: CaseResult) -> list[str]:
+    """What of a case has steps of an optimizer. An elastic job's learning is judged otherwise."""
     last = result.launches[-1]
-    step = last.fingerprints.get(TRAINING_STEP) if last.elastic is None and last.pool is None else None
-    return step is not None and step.optimizer_steps > 0
+    is_job = last.elastic is not None or last.pool is not None
+    return [key for key, seen in last.fingerprints.items() if seen.optimizer_steps and not is_job]
 
 
 def _may_judge_learning(result: CaseResult) -> bool:
-    """Whether anything is judged that is neither a time, nor a rate, nor a size."""
-    judged = [m for m in result.launches[-1].measurements if m.is_judged or m.bounds]
+    """Whether anything is judged that is neither a time, nor a rate, nor a size, nor how many samples a step has."""
+    judged = [m for m in result.launches[-1].measurements if (m.is_judged or m.bounds) and m.name != SAMPLES]
     return any(not (is_duration(m.unit) or is_rate(m.unit) or is_size(m.unit)) for m in judged)
 
 

@@ -186,6 +186,14 @@ def test_prices_of_another_time_are_noted_and_used() -> None:
     assert rows_of(section, "run")[0]["cost_regular"] is not None
 
 
+def test_ranks_with_a_cpu_quota_are_priced_as_whole_nodes_and_that_is_told() -> None:
+    conditions = replace(ON_ONE.case.conditions, around={"cpus": "0.3"})
+    limited = replace(ON_ONE, case=replace(ON_ONE.case, conditions=conditions))
+    section = COST.section([limited], {"prices": prices()})
+
+    assert section.footer[-1] == "cpus=0.3: priced as whole nodes, of which each rank may use 0.3 cores"
+
+
 def test_hardware_without_a_price_is_named() -> None:
     section = COST.section([ON_ONE], {"prices": prices(platforms=("nvidia-*",))})
 

@@ -7,6 +7,7 @@ from support.results import result, verdict
 
 from pytest_distbench.records.breakdown import Breakdown, PartShare
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.trace import THIS_TREE, BusyCommunication, CaseTrace, TracedSide
@@ -50,6 +51,18 @@ def test_the_parts_and_what_is_unaccounted_are_the_step() -> None:
         ["· · communication", "2", "7 ms", "35.0%", "4.5 ms", "rank 1 by 9 ms", "1 (x 1.50)", ""],
         ["· unaccounted", "2", "2 ms", "10.0%", "-", "-", "0 (x 3.00)", ""],
         ["· evaluation (apart)", "2", "2 ms", "10.0%", "-", "-", "0 (x 3.00)", ""],
+    ]
+
+
+def test_the_parts_of_a_script_are_told_so() -> None:
+    script = Breakdown(times_s=[4.0], parts=[part("load", "read", times=[0.5]), part("load", times=[1.0])])
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=5.0, breakdowns={WALL_TIME: script})
+
+    assert [row[1:5] for row in PHASES.section([result(verdict(), launches=[launch])]).texts] == [
+        [WALL_TIME, "script", "2", "4 s"],
+        [WALL_TIME, "· load", "2", "1 s"],
+        [WALL_TIME, "· · read", "2", "500 ms"],
+        [WALL_TIME, "· unaccounted", "2", "3 s"],
     ]
 
 

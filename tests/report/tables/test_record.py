@@ -63,6 +63,10 @@ def test_what_was_stated_counts_and_follows_what_became_of_the_test() -> None:
     assert row["Brief summary and next steps"] == "1 metric regressed. Requires further investigation"
 
 
+def test_a_description_that_was_stated_follows_the_case_that_it_is_of() -> None:
+    assert row_of(of(result(), description="1 node"))["Description"] == "test_a[ws2]: 1 node"
+
+
 def test_what_report_000_writes_down_is_seen_where_there_is_some() -> None:
     made = result()
     params = {"warmup_epochs": 5, "multipliers": [0.1, 0.01], "backup_dir": "s3://10.1.2.3/backup", "lr": 0.1}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from statistics import stdev
+
 import pytest
 from support.results import result
 
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.trace import THIS_TREE, BusyCommunication, CaseTrace, TracedSide
@@ -81,7 +84,40 @@ def test_several_launches_are_their_median_and_failed_ones_do_not_count() -> Non
 def test_noise_makes_no_communication_of_less_than_nothing() -> None:
     rows = scaling_rows([sized(2, 1.0), sized(2, 1.1, communication="off")])
 
-    assert (rows[0].exposed, rows[0].ratio) == (0.0, "10 : 0.0")
+    assert (rows[0].exposed, rows[0].communication, rows[0].ratio) == (0.0, (None, "-"), (None, "-"))
+
+
+def test_communication_that_noise_hides_is_told_as_what_it_is_at_most() -> None:
+    """Two standard errors of the difference: of logarithms, sqrt(2) of those of a side alone."""
+    apart, beside = sized(2, 0.98, 1.02, communication="off"), sized(2, 1.0, 1.0)
+    section = SCALING.section([apart, beside])
+    place = section.header.index("communication")
+    noise = 2 * stdev([math.log(0.98), math.log(1.02)]) / math.sqrt(2)
+
+    assert section.texts[0][place - 1 : place + 1] == [f"10 : < {10 * noise / (1 - noise):.1f}", f"< {noise:.1%}"]
+    row = dict(zip(section.columns, section.table.rows[0], strict=True))
+    assert (row["communication"], row["communication_at_most"]) == (None, pytest.approx(noise))
+    [told] = section.footer
+    assert told.startswith("communication < N%: hidden in the noise of the two steps that it is made of")
+
+
+def test_what_is_above_the_noise_is_told_as_it_is() -> None:
+    section = SCALING.section([sized(2, 0.79, 0.81, communication="off"), sized(2, 1.0, 1.0)])
+
+    assert section.texts[0][section.header.index("communication")] == "20.0%"
+    assert section.footer == []
+
+
+def test_of_one_launch_its_iterations_tell_the_noise() -> None:
+    def iterated(given: CaseResult) -> CaseResult:
+        [launch] = given.launches
+        summary = Summary(n=48, minimum=0.9, p25=1.0, median=1.04, p95=1.2, p99=1.2, mean=1.1, stdev=0.1)
+        measured = [replace(m, summary=summary) if m.name == "step" else m for m in launch.measurements]
+        return replace(given, launches=[replace(launch, measurements=measured)])
+
+    [row] = scaling_rows([iterated(sized(2, 1.0, communication="off")), iterated(sized(2, 1.0))])
+
+    assert row.exposed_at_most == pytest.approx(2 * math.sqrt(2) * 0.01)
 
 
 def test_tests_and_models_have_tables_of_their_own() -> None:

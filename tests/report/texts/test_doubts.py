@@ -8,6 +8,7 @@ from support.results import result, verdict
 from pytest_distbench.records.fingerprint import TRAINING_STEP, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.rate import SAMPLES
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.doubts import doubt_lines, still_curves, unjudged_learning
@@ -65,7 +66,7 @@ def test_a_curve_that_never_moves_is_told() -> None:
 
 
 def script(*measurements: Measurement, key: str = TRAINING_STEP, optimizer_steps: int = 2) -> CaseResult:
-    """A script whose optimizer steps."""
+    """A script whose optimizer steps; with another key a body that times such a loop."""
     launch = LaunchRecord(
         index=0,
         outcome="passed",
@@ -88,14 +89,23 @@ def test_a_script_that_trains_and_of_which_nothing_judges_the_learning_is_told()
     assert line.text.startswith("test_a[ws2] and 1 more: trains, and nothing judges whether it learns; print its loss")
 
 
+def test_a_body_whose_loop_trains_is_told_how_a_body_records_its_losses() -> None:
+    samples = replace(LOSS, name=SAMPLES, better="exact")
+    [line] = unjudged_learning([script(RATE, samples, key="step")])
+
+    assert line.text.startswith("test_a[ws2]: trains, and nothing judges whether it learns; keep its losses, and call ")
+    assert line.text.endswith('rank.record("loss_curve", losses[:10], better="curve") after the loop')
+
+
 @pytest.mark.parametrize(
     "other",
     [
         script(WALL, LOSS),
         script(WALL, replace(LOSS, better="lower")),
-        script(WALL, key="step"),
+        script(WALL, LOSS, key="step"),
+        script(WALL, key="step", optimizer_steps=0),
         script(WALL, key="script", optimizer_steps=0),
     ],
 )
-def test_what_judges_a_loss_or_does_not_certainly_train_is_told_nothing(other: CaseResult) -> None:
+def test_what_judges_a_loss_or_does_not_train_is_told_nothing(other: CaseResult) -> None:
     assert unjudged_learning([other]) == []

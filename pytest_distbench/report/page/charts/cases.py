@@ -12,7 +12,7 @@ from pytest_distbench.records.metric import EVALUATED, EVERY, PEAK_MEMORY, PHASE
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Axis, Bars, Chart, Heat, Lines, Point, Series, points, short
 from pytest_distbench.report.tables.links import link_points
-from pytest_distbench.report.tables.phases import PHASES
+from pytest_distbench.report.tables.phases import PHASES, whole_of
 from pytest_distbench.report.tables.sweep import SweepPoint, sweep_points
 from pytest_distbench.report.texts.words import point_text, words_for
 from pytest_distbench.units import GIGABYTE
@@ -193,7 +193,7 @@ def phases(result: CaseResult) -> Iterator[Chart]:
             (f"rank {rank}", [short(max(0.0, times_s[rank])) for times_s in parts.values()])
             for rank in range(min(map(len, parts.values())))
         ]
-        yield Bars(title=f"Where an iteration of {loop} goes, by rank", unit="s", parts=[*parts], rows=rows)
+        yield Bars(title=f"Where {whole_of(loop)} goes, by rank", unit="s", parts=[*parts], rows=rows)
 
 
 def links(result: CaseResult) -> Iterator[Chart]:

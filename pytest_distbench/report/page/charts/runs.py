@@ -9,7 +9,7 @@ from pytest_distbench.records.breakdown import UNACCOUNTED
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Axis, Bars, Chart, Lines, Series, points, short
 from pytest_distbench.report.tables.cost import cost_rows
-from pytest_distbench.report.tables.phases import PHASES
+from pytest_distbench.report.tables.phases import PHASES, whole_of
 from pytest_distbench.report.tables.scaling import SCALING, ScalingRow, scaling_rows
 
 _WORKERS = Axis(name="workers", scale="log2")
@@ -58,7 +58,7 @@ def phases(results: Sequence[CaseResult]) -> Iterator[Chart]:
                 (_ranks(size), [short(max(0.0, parts.get(name, 0.0))) for name in names])
                 for size, parts in sorted(sizes.items())
             ]
-            yield Bars(title=f"Where an iteration of {loop} goes: {test}", unit="s", parts=names, rows=rows)
+            yield Bars(title=f"Where {whole_of(loop)} goes: {test}", unit="s", parts=names, rows=rows)
 
 
 def cost(results: Sequence[CaseResult]) -> Iterator[Chart]:
