@@ -39,10 +39,8 @@ from pytest_distbench.records.bound import bounds_between
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.reader import NUMBER as NUMBER
 from pytest_distbench.records.reader import Reader
-
-NUMBER = r"([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf(?:inity)?)\b)"
-"""A group that takes a whole number, nan and inf too, for patterns: ``stdout(r"loss " + NUMBER)``."""
 
 
 class Reading(TypedDict, total=False):

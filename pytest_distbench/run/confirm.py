@@ -228,7 +228,10 @@ class Confirmed:
         """The verdicts where nothing ran in turns."""
         stored, variant = self._doubt.result.verdicts, self._doubt.variant
         if variant.is_itself:
-            same = f"no tracked file but baselines differs from {variant}, which recorded the baseline"
+            same = (
+                f"no tracked file but baselines differs from {variant}, which recorded the baseline; what git does not "
+                "track (an environment variable, an ignored file) may"
+            )
             return by_the_machine(stored, self._doubt.tolerances, same)
         return undecided(stored, f"not confirmed: {reason}")
 

@@ -153,7 +153,8 @@ class Session:
         hosting, kind = self.launching.hosting(request.work), kind_of(request.work)
         samples = Launches(self.launching, request, self.pacer if hosting.is_spaced else Pacer(0.0))
         if hosting.hosts != "one":
-            samples.why_never_beside = "its ranks are of several hosts"
+            where = "of several hosts" if hosting.hosts == "many" else "made up"
+            samples.why_never_beside = f"its ranks are {where}"
         elif kind.hosting is None and not self.launching.launcher_kind.holds_two:
             samples.why_never_beside = f"the {self.settings.launcher} launcher holds no two groups open at once"
         else:

@@ -38,7 +38,8 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
     if is_deadlock(fates):
         return "failed", _tell_deadlock(failed, [f for f in fates if f.outcome == "passed"])
     first = failed[0]
-    reason = f"rank {first.rank} {first.how}" + (f": {_tell_error(first.error)}" if first.error else "")
+    said = _tell_error(first.error) if first.error is not None else ""
+    reason = f"rank {first.rank} {first.how}{said and f': {said}'}"
     return "failed", reason + _tell_doubt([f for f in failed if f.doubt_s])
 
 

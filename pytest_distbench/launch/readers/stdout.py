@@ -6,7 +6,7 @@ import re
 
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.launch.readers.place import Found, Place, nearest
-from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.reader import NUMBER, Reader
 
 VALUE = "value"
 """Name of the group that holds the number, in a pattern with several."""
@@ -28,7 +28,7 @@ def read(reader: Reader, place: Place) -> list[Found]:
             whole = _NUMBER.match(line, match.start(group))
             if whole is not None and whole.end() > match.end(group) and match[group][-1:].isdigit():
                 raise ReadingError(
-                    f"the pattern {reader.source!r} takes {match[group]!r} of the number {whole[0]!r}: {where}. Let "
+                    f"the pattern {_shown(reader)} takes {match[group]!r} of the number {whole[0]!r}: {where}. Let "
                     "its group take the whole number, as pytest_distbench.read.NUMBER does"
                 )
             found.append(Found(match[group], where, line.strip()))
@@ -38,8 +38,14 @@ def read(reader: Reader, place: Place) -> list[Found]:
         lines = nearest(reader.source, place.lines())
         shown = "".join(f"\n{line}" for line in lines)
         told = f"; the nearest lines are:{shown}" if lines else ", which is empty"
-        raise ReadingError(f"the pattern {reader.source!r} matches nothing in the output of rank {place.rank}{told}")
+        raise ReadingError(f"the pattern {_shown(reader)} matches nothing in the output of rank {place.rank}{told}")
     return found
+
+
+def _shown(reader: Reader) -> str:
+    """The pattern as somebody wrote it: with the name of the group for numbers, not with what that stands for."""
+    parts = [repr(part) for part in reader.source.split(NUMBER)]
+    return " + NUMBER + ".join(parts).removesuffix(" + ''").removeprefix("'' + ")
 
 
 def _not_finite(pattern: re.Pattern[str], group: int | str, line: str) -> str | None:

@@ -104,6 +104,8 @@ def test_every_rank_may_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reader", "said"),
     [
+        (stdout(r"nowhere " + NUMBER), "the pattern 'nowhere ' + NUMBER matches nothing"),
+        (stdout(NUMBER + " nowhere"), "the pattern NUMBER + ' nowhere' matches nothing"),
         (stdout(r"loss: ([\d.]+)"), "matches nothing in the output of rank 0; the nearest lines are:\niter"),
         (stdout(r"loss ([\d.]+)", skip=3), "3 values found, and skip=3 leaves nothing: line 4 of rank 0's output"),
         (stdout(r"loss ([\d.]+)", first=10), "wanted the first 10 values, found 3"),
