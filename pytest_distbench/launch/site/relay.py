@@ -64,13 +64,23 @@ _MOST_OUTPUT = 64 * 2**20
 
 
 def main() -> None:
-    """Serve one launch, until the other end of the stream closes."""
-    adopt_orphans()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    """Serve one launch on stdin and stdout, until the other end of the stream closes."""
     orders, words = os.dup(0), os.dup(1)
     with open(os.devnull) as nothing:  # nobody else reads orders, and nothing that is printed here looks like a word
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
+    serve(orders, words)
+
+
+def serve(orders: int, words: int) -> None:
+    """Serve one launch, until the other end of the stream closes.
+
+    Args:
+        orders: descriptor that orders are read from.
+        words: descriptor that answers are written to; it may be the same.
+    """
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="distbench-relay-") as folder:
         relay = Relay(orders, words, Path(folder))
         try:

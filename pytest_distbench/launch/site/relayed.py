@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import IO, Protocol
 
 import msgspec
 
@@ -62,20 +63,43 @@ _COMPLAINT_BYTES = 300
 """Of what a relay, or what leads to it, has said on stderr: the last is shown when its host is lost."""
 
 
+class Way(Protocol):
+    """What leads to a relay: a process of this host, and the stream of the relay, as a ``Popen`` has both.
+
+    Attributes:
+        pid: of the process, which may lead to several relays.
+        stdin: takes orders.
+        stdout: gives answers.
+        stderr: complaints of the process; None: they go elsewhere.
+    """
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the process. Raises ``subprocess.TimeoutExpired``."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """A host for ranks.
 
     Attributes:
         name: for people; each host has another.
-        relay: a process of this host whose stdin and stdout, both pipes, are those of the relay over there: an ``srun``
-            or ``ssh`` that runs ``python -m pytest_distbench.launch.site.relay``. In a session of its own, which
-            Ctrl-C does not reach. Where its stderr is a pipe too, errors have the end of what it said there.
+        relay: leads to the relay over there. A process of this host whose stdin and stdout, both pipes, are those of
+            ``python -m pytest_distbench.launch.site.relay`` there, through ``ssh`` for one; or a connection that the
+            relay has made (``dial.py``), and what keeps that alive. In a session of its own, which Ctrl-C does not
+            reach. Where its stderr is a pipe too, errors have the end of what it said there.
         ranks: that are to live there.
     """
 
     name: str
-    relay: subprocess.Popen[bytes]
+    relay: Way
     ranks: Sequence[int]
 
 
@@ -174,8 +198,10 @@ class RelayedSite:
         return {rank: _in_our_time(report, offsets[rank]) for rank, report in read_reports(self._plan).items()}
 
     def close(self) -> None:
-        for hop in [*self._hops, *self._idle]:
-            hop.close()
+        for hop in (hops := [*self._hops, *self._idle]):
+            hop.shut()  # all of them, before one is waited for: a process may lead to several
+        for hop in hops:
+            hop.see_off()
         self._selector.close()
 
     def _by_host(self, ranks: Iterable[int]) -> dict[_Hop, list[int]]:
@@ -292,7 +318,7 @@ class RelayedSite:
             why = f"{why}; on stderr it said {show(said, longest=4 * _COMPLAINT_BYTES) if said else 'nothing'}"
         hop.is_lost, hop.trouble = True, why
         if hop.ended is None:
-            hop.close()
+            hop.shut()
             for rank in hop.host.ranks:
                 self.heard.closed_at.setdefault(rank, time.monotonic())
         self._note_end()
@@ -347,12 +373,16 @@ class _Hop:
             return False
         return True
 
-    def close(self) -> None:
-        """Close the stream, which ends what is left there, and see that what led to it ends."""
+    def shut(self) -> None:
+        """Close the stream, which ends what is left there."""
         relay = self.host.relay
         for pipe in filter(None, (relay.stdin, relay.stdout, relay.stderr)):
             with contextlib.suppress(OSError):
                 pipe.close()
+
+    def see_off(self) -> None:
+        """See that what led to the stream ends, which it does by itself once all that it led to are shut."""
+        relay = self.host.relay
         try:
             relay.wait(timeout=_LEAVE_S)
         except subprocess.TimeoutExpired:

@@ -95,6 +95,12 @@ def _make_torchrun(setup: LauncherSetup) -> Launcher:
     return TorchrunLauncher(setup.session)
 
 
+def _make_slurm(setup: LauncherSetup) -> Launcher:
+    from pytest_distbench.launch.starters.slurm import SlurmLauncher
+
+    return SlurmLauncher(setup.session)
+
+
 LAUNCHERS: dict[str, LauncherKind] = {
     "warm": LauncherKind(
         help="start ranks from a process that has torch loaded",
@@ -105,6 +111,13 @@ LAUNCHERS: dict[str, LauncherKind] = {
         variables=LOOPBACK,
     ),
     "torchrun": LauncherKind(help="the command line tool", make=_make_torchrun, variables=LOOPBACK),
+    "slurm": LauncherKind(
+        help="a job step for each launch, in a Slurm allocation",
+        make=_make_slurm,
+        hosts="many",
+        holds_two=True,
+        is_spaced=False,
+    ),
 }
 """By the name that ``--distbench-launcher`` takes and baselines are stored under."""
 

@@ -1,0 +1,126 @@
+"""A relay that connects to the controller: for what starts a process on every host and gives none of them a stream.
+
+``python -m pytest_distbench.launch.site.dial PORT ADDRESS...`` runs on each host, by one ``srun`` for instance. It
+tries the addresses one after the other, says who it is in a line of JSON, and is then the relay of its host
+(``relay.py``). The secret in :data:`SECRET_VARIABLE` tells the controller that it is one of those that it asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+
+from pytest_distbench.launch.site import relay
+from pytest_distbench.records.record import Record
+
+SECRET_VARIABLE = "DISTBENCH_RELAY_SECRET"
+NAME_VARIABLES = ("SLURMD_NODENAME",)
+"""Which name a host has where it was asked for; else its host name."""
+_CONNECT_S = 10.0
+_TRIES = 3
+_LOST_S = 20
+"""A connection whose other end says nothing at all, not even that it is there, is broken after so many seconds."""
+
+
+class Hello(Record, frozen=True, kw_only=True):
+    """Who calls.
+
+    Attributes:
+        secret: shows that it was asked for.
+        host: its name.
+        address: of it, on the way to the controller: others reach it there.
+        port: that was free on that address.
+        python: release that runs here.
+        torch: release that ranks here would import; empty: none.
+        cores: that this process may use.
+        pid: of this process, there.
+    """
+
+    secret: str
+    host: str
+    address: str
+    port: int
+    python: str
+    torch: str
+    cores: int
+    pid: int
+
+
+def main() -> None:
+    """Connect, say hello, and serve one launch."""
+    port, *addresses = sys.argv[1:]
+    secret = os.environ.pop(SECRET_VARIABLE)  # ranks have no use for it
+    with connect(addresses, int(port)) as line:
+        line.sendall(msgspec.json.encode(_hello(line, secret)) + b"\n")
+        relay.serve(line.fileno(), line.fileno())
+
+
+def connect(addresses: list[str], port: int) -> socket.socket:
+    """A connection to the first of the addresses that answers.
+
+    Raises:
+        SystemExit: none does.
+    """
+    errors = {}
+    for turn in range(_TRIES):
+        for address in addresses:
+            try:
+                line = socket.create_connection((address, port), timeout=_CONNECT_S)
+            except OSError as error:
+                errors[address] = error
+                continue
+            line.settimeout(None)
+            keep_alive(line)
+            return line
+        time.sleep(turn)
+    tried = "; ".join(f"{address}: {error.strerror or error}" for address, error in errors.items())
+    raise SystemExit(f"{_name()} reaches the host of pytest at none of its addresses, port {port}: {tried}")
+
+
+def keep_alive(line: socket.socket) -> None:
+    """Notice within :data:`_LOST_S` that the other end is gone: a host that died closes nothing."""
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_S // 4)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _LOST_S // 4)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_S * 1000)
+
+
+def _hello(line: socket.socket, secret: str) -> Hello:
+    address = line.getsockname()[0]
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        torch = ""
+    return Hello(
+        secret=secret,
+        host=_name(),
+        address=address,
+        port=_free_port(line.family, address),
+        python=platform.python_version(),
+        torch=torch,
+        cores=len(os.sched_getaffinity(0)),
+        pid=os.getpid(),
+    )
+
+
+def _name() -> str:
+    return next((os.environ[name] for name in NAME_VARIABLES if name in os.environ), socket.gethostname())
+
+
+def _free_port(family: int, address: str) -> int:
+    with socket.socket(family) as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The Slurm allocation that pytest runs in: its nodes, and how many ranks live on each. Read from the environment.
+
+``salloc`` and ``sbatch`` set these variables (sbatch(1), *OUTPUT ENVIRONMENT VARIABLES*).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.errors import ConfigurationError, show
+
+_JOB, _NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"
+_OLDEST = (20, 11)
+"""The first release whose ``srun`` has ``--overlap``, without which a step waits for the one that runs."""
+_ANSWER_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """Nodes that are ours for a while.
+
+    Attributes:
+        job: number of the job.
+        nodes: names, in Slurm's order.
+        tasks_per_node: that were asked for; None: nobody has said.
+        gpus_per_node: that were allocated; 0: none, or nobody knows.
+    """
+
+    job: str
+    nodes: Sequence[str]
+    tasks_per_node: int | None = None
+    gpus_per_node: int = 0
+
+    def layout(self, ranks: int, *, on_gpus: bool) -> list[range]:
+        """Which ranks live on each of the first nodes: as many as were asked for, or one for each GPU, or equal parts.
+
+        Raises:
+            ConfigurationError: the nodes have no room for so many.
+        """
+        per_node = self.tasks_per_node or (self.gpus_per_node if on_gpus else 0) or -(-ranks // len(self.nodes))
+        if on_gpus and self.gpus_per_node and per_node > self.gpus_per_node:
+            raise ConfigurationError(
+                f"{per_node} ranks per node were asked for, and job {self.job} has {self.gpus_per_node} GPUs on each: "
+                f"salloc --ntasks-per-node={self.gpus_per_node}, or --gpus-per-node={per_node}"
+            )
+        if ranks > per_node * len(self.nodes):
+            raise ConfigurationError(
+                f"{ranks} ranks: job {self.job} has room for {per_node * len(self.nodes)}, {per_node} on each of "
+                f"{len(self.nodes)} nodes: salloc --nodes={-(-ranks // per_node)}, or a smaller --world-size"
+            )
+        return [range(first, min(first + per_node, ranks)) for first in range(0, ranks, per_node)]
+
+
+def read_allocation(variables: Mapping[str, str]) -> Allocation:
+    """The allocation that this process is in.
+
+    Raises:
+        ConfigurationError: it is in none, or Slurm cannot be asked.
+    """
+    why = "--distbench-launcher slurm starts job steps in an allocation"
+    if not variables.get(_JOB) or not variables.get(_NODES):
+        raise ConfigurationError(
+            f"{why}, and {_JOB} is not set: run it inside one, as salloc --nodes=2 pytest ..., or in an sbatch script"
+        )
+    if missing := [name for name in ("srun", "scontrol") if shutil.which(name, path=variables.get("PATH")) is None]:
+        raise ConfigurationError(f"{why}, and {' and '.join(missing)} cannot be found on PATH: load Slurm's module")
+    _check_release(_run(["srun", "--version"], variables))
+    return Allocation(
+        job=variables[_JOB],
+        nodes=_run(["scontrol", "show", "hostnames", variables[_NODES]], variables).split(),
+        tasks_per_node=_number(variables.get("SLURM_NTASKS_PER_NODE", "")),
+        gpus_per_node=_number(variables.get("SLURM_GPUS_PER_NODE", "") or variables.get("SLURM_GPUS_ON_NODE", "")) or 0,
+    )
+
+
+def _check_release(text: str) -> None:
+    """``slurm 24.05.1``, ``slurm-wlm 22.05.8``."""
+    found = re.search(r"(\d+)\.(\d+)", text)
+    if found is None or (int(found[1]), int(found[2])) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise ConfigurationError(f"srun --version says {show(text.strip())}; wanted Slurm {oldest} or later")
+
+
+def _run(command: list[str], variables: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            command, env=dict(variables), capture_output=True, text=True, timeout=_ANSWER_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigurationError(f"{' '.join(command)} does not answer: {error}") from error
+    if done.returncode:
+        said = show(done.stderr.strip() or done.stdout.strip())
+        raise ConfigurationError(f"{' '.join(command)} ended with exit code {done.returncode}: {said}")
+    return done.stdout
+
+
+def _number(text: str) -> int | None:
+    """Of ``4``, ``a100:4``; a sum over ``a100:2,h100:2``. None: there is none."""
+    found = [int(part.rpartition(":")[2]) for part in text.split(",") if part.rpartition(":")[2].isdecimal()]
+    return sum(found) or None

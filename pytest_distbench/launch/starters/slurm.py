@@ -1,0 +1,216 @@
+"""Ranks on the nodes of a Slurm allocation: a job step for each launch, with a relay on every node.
+
+The relays connect to this process (``site/dial.py``): one ``srun`` starts all of them, and has no stream for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from pytest_distbench.errors import LauncherError, show
+from pytest_distbench.launch.logs import tail
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Hello, keep_alive
+from pytest_distbench.launch.site.relayed import Host, RelayedSite
+from pytest_distbench.launch.starters.allocation import read_allocation
+from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE
+from pytest_distbench.records.plan import LaunchPlan
+
+_CALL_S = 60.0
+"""How long the relays of a step may take to call, and so much more for each hundred of nodes."""
+_HELLO_BYTES = 4096
+_LEAVE_S = 5.0
+
+
+class SlurmLauncher:
+    """Starts a job step per launch."""
+
+    name = "slurm"
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.allocation = read_allocation(os.environ)
+
+    def prepare(self, variables: dict[str, str]) -> None:
+        """Nothing can be prepared."""
+
+    def open(self, plan: LaunchPlan) -> RelayedSite:
+        layout = self.allocation.layout(plan.processes, on_gpus=plan.device == "cuda")
+        nodes = self.allocation.nodes[: len(layout)]
+        step = Step(nodes, log=plan.files.launcher_log, variables=plan.variables, session=self.session)
+        try:
+            calls = step.answer()
+            check_alike([calls[node].hello for node in nodes])
+            first = calls[nodes[0]].hello
+            hosts = [Host(name=node, relay=calls[node], ranks=ranks) for node, ranks in zip(nodes, layout, strict=True)]
+        except BaseException:
+            step.cancel()
+            raise
+        return RelayedSite(plan, hosts, meeting_point=(first.address, first.port))
+
+    def close(self) -> None:
+        """End the steps that are still there."""
+        processes.kill(processes.find_marked(SESSION_VARIABLE, self.session))
+
+
+class Call:
+    """A relay that has called: its connection, and the step that keeps it alive."""
+
+    stderr: IO[bytes] | None = None
+
+    def __init__(self, line: socket.socket, hello: Hello, step: subprocess.Popen[bytes]) -> None:
+        self.hello = hello
+        self.pid = step.pid
+        self.stdin: IO[bytes] | None = line.makefile("wb")
+        self.stdout: IO[bytes] | None = line.makefile("rb")  # of which only the descriptor is used
+        self._step = step
+        line.close()  # once both files are
+
+    def wait(self, timeout: float | None = None) -> int:
+        return self._step.wait(timeout)
+
+    def kill(self) -> None:
+        _cancel(self._step)
+
+
+class Step:
+    """One ``srun`` that starts a relay on each node."""
+
+    def __init__(self, nodes: Sequence[str], *, log: Path, variables: Mapping[str, str], session: str) -> None:
+        self._nodes = nodes
+        self._log = log
+        self._secret = secrets.token_hex(16)
+        self._listener = socket.create_server(("", 0), backlog=len(nodes))
+        port = self._listener.getsockname()[1]
+        relay = [sys.executable, "-m", "pytest_distbench.launch.site.dial", str(port), *_addresses()]
+        command = [
+            "srun", "--overlap", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
+            f"--nodelist={','.join(nodes)}", "--distribution=block", "--cpu-bind=none", "--mpi=none", "--input=none",
+            "--unbuffered", "--label", "--kill-on-bad-exit=0", "--export=ALL", *relay,
+        ]  # fmt: skip
+        inherited = {**variables, **NO_REVERSE_DNS, SESSION_VARIABLE: session, SECRET_VARIABLE: self._secret}
+        for name in _OF_THE_BATCH:
+            inherited.pop(name, None)
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                command,
+                env={**inherited, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def answer(self) -> dict[str, Call]:
+        """The relays, by node, once all have called.
+
+        Raises:
+            LauncherError: one has not, in time, or the step has ended.
+        """
+        calls: dict[str, Call] = {}
+        within_s = _CALL_S * (1 + len(self._nodes) / 100)
+        deadline = time.monotonic() + within_s
+        ended = os.pidfd_open(self.process.pid)
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, ended)
+            stack.enter_context(self._listener)
+            selector = stack.enter_context(selectors.DefaultSelector())
+            selector.register(ended, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ)
+            while missing := [node for node in self._nodes if node not in calls]:
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if any(key.fd == ended for key, _ in ready):
+                    raise LauncherError(f"the step has ended before its relays called: {self._said()}")
+                if not ready:
+                    more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+                    raise LauncherError(
+                        f"no relay has called from {', '.join(missing[:4])}{more} within {within_s:.0f} s: "
+                        f"{self._said()}. Is the node up (sinfo), and does it reach this host?"
+                    )
+                line, _ = self._listener.accept()
+                hello = self._hello(line)
+                if hello is None or hello.host not in missing:
+                    line.close()  # a stranger
+                else:
+                    calls[hello.host] = Call(line, hello, self.process)
+        return calls
+
+    def cancel(self) -> None:
+        """End the step, however far it is."""
+        self._listener.close()
+        _cancel(self.process)
+
+    def _hello(self, line: socket.socket) -> Hello | None:
+        line.settimeout(_LEAVE_S)
+        try:
+            said = line.recv(_HELLO_BYTES, socket.MSG_PEEK).partition(b"\n")[0]
+            line.recv(len(said) + 1)
+            hello = msgspec.json.decode(said, type=Hello)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        line.settimeout(None)
+        keep_alive(line)
+        return hello if secrets.compare_digest(hello.secret, self._secret) else None
+
+    def _said(self) -> str:
+        return show(tail(self._log, lines=5).strip() or "srun said nothing", longest=600)
+
+
+def check_alike(hellos: Sequence[Hello]) -> None:
+    """Refuse nodes that would not run the same.
+
+    Raises:
+        LauncherError: Python or torch is another one somewhere, or there is no torch.
+    """
+    for what in ("python", "torch"):
+        found: dict[str, list[str]] = {}
+        for hello in hellos:
+            found.setdefault(getattr(hello, what), []).append(hello.host)
+        if len(found) > 1 or "" in found:
+            told = "; ".join(f"{release or 'none'} on {', '.join(hosts[:4])}" for release, hosts in found.items())
+            raise LauncherError(f"the nodes have different releases of {what}: {told}: start pytest with one of all")
+
+
+_OF_THE_BATCH = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST", "SLURM_MEM_PER_CPU")
+"""What the allocation's own step was given, and a step of ours would take over."""
+
+
+def _addresses() -> list[str]:
+    """Where nodes may reach this host: by the name that they know it by, or an address."""
+    names = dict.fromkeys([os.environ.get("SLURM_LAUNCH_NODE_IPADDR", ""), socket.gethostname(), *_interfaces()])
+    return [name for name in names if name]
+
+
+def _interfaces() -> list[str]:
+    import psutil
+
+    return [
+        address.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family == socket.AF_INET and not name.startswith("lo")
+    ]
+
+
+def _cancel(step: subprocess.Popen[bytes]) -> None:
+    """What srun makes of SIGTERM: it ends the step's tasks, and then itself."""
+    if step.poll() is None:
+        step.send_signal(signal.SIGTERM)
+        try:
+            step.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            step.kill()
+            step.wait()
