@@ -44,6 +44,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def answer(name: str) -> str:
     """What a stand-in does besides."""
+    if name == "distbench":
+        return 'case "$*" in *comment.md) mkdir -p distbench-out && echo mark > distbench-out/comment.md ;; esac\n'
     if name != "gh":
         return ""
     return (
@@ -170,11 +172,23 @@ def test_the_plugin_that_is_installed_is_that_of_the_workflow_or_the_one_that_is
 )
 @pytest.mark.usefixtures("programs")
 def test_a_comment_is_written_once_and_replaced(repository: Path, known: str, send: list[str]) -> None:
-    told, calls = run(step(MEASURE, "Comment"), repository, NUMBER="7", GITHUB_REPOSITORY="o/r", KNOWN=known)
+    told, calls = run(
+        step(MEASURE, "Comment"), repository, NUMBER="7", ARTIFACT="a-1", GITHUB_REPOSITORY="o/r", KNOWN=known
+    )
 
     assert [call[:2] for call in calls] == [["distbench", "report"], ["gh", "api"], ["gh", "api"]]
     assert calls[2][2:] == [*send, "--field", "body=@distbench-out/comment.md", "--silent"]
+    assert (repository / "distbench-out" / "comment.md").read_text() == "<!-- distbench a-1 -->\n"
     assert told == ""
+
+
+@pytest.mark.usefixtures("programs")
+def test_without_gh_there_is_no_comment_and_that_is_said(repository: Path, programs: Path) -> None:
+    (programs / "gh").unlink()
+    told, calls = run(step(MEASURE, "Comment"), repository, NUMBER="7", GITHUB_REPOSITORY="o/r")
+
+    assert told == "::notice title=distbench::no comment: gh is not installed on this runner\n"
+    assert calls == []
 
 
 @pytest.mark.usefixtures("programs")

@@ -60,6 +60,8 @@ def test_the_job_on_gpus_looks_at_the_machine_before_it_measures_and_keeps_what_
     assert "uses: $/.github/workflows/measure.yml\n" in (github / "workflows" / "perf.yml").read_text()
     update = (github / "workflows" / "baselines.yml").read_text()
     [pin] = set(re.findall(r"(?:default|TORCH): (torch==.*)", job + update))
+    for what in ("PYTHON|python", "UV"):
+        assert len(set(re.findall(rf"(?:{what}): (\S*(?:3\.|==)\S*)", job + update))) <= 1
     assert f"    {pin}\n" in (ROOT / "tox.ini").read_text()
 
 

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator
 
 from pytest_distbench.commands.contract import Adder
-from pytest_distbench.errors import DistbenchError
+from pytest_distbench.errors import DistbenchError, show
 from pytest_distbench.report.texts.glossary import Entry, entries, explain
 
 
@@ -29,7 +29,7 @@ def _explain(options: argparse.Namespace) -> Iterator[str]:
         close = difflib.get_close_matches(text, names, n=3)
         did_you_mean = f"; did you mean {', '.join(map(repr, close))}?" if close else ""
         raise DistbenchError(
-            f"nothing is known of {text!r}{did_you_mean}: distbench explain, without words, lists what is. A "
+            f"nothing is known of {show(text)}{did_you_mean}: distbench explain, without words, lists what is. A "
             "metric that is not there is one that the test records"
         )
     for i, entry in enumerate(found):

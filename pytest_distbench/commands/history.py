@@ -19,7 +19,7 @@ from pytest_distbench.report.page.history import STEADY, page_of_history
 from pytest_distbench.report.tables.trends import TrendRow, points_section, trends_section
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.store.baseline_log import baseline_history
-from pytest_distbench.store.files import replace_file
+from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
 from pytest_distbench.store.run_index import read_history
 
 MOST_LAST = 10_000
@@ -64,11 +64,16 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
         given.append("--points, --format and --output")
     if len(given) > 1:
         raise ConfigurationError(f"history {given[0]} writes files of its own: leave out {' and '.join(given[1:])}")
+    if options.html is not None:
+        check_target(options.html, PAGE_SIGN, option="history --html")
     read = baseline_history if options.baselines else read_history
     history = read(options.folder, last=options.last)
     if not history.records:
         raise DistbenchError("; ".join([f"{options.folder} holds no run record", *history.problems[:1]]))
     chosen = [trend for trend in history.trends if _is_chosen(trend, options)]
+    if options.parts and not chosen:
+        shown = ", ".join(sorted({trend.title for trend in history.trends})[:5])
+        raise DistbenchError(f"history -k {' -k '.join(options.parts)} chooses nothing; there are {shown}, ...")
     if options.output is None and options.format in BINARY:
         raise ConfigurationError(f"history --format {options.format} is no text: give -o FILE")
     if options.otava is not None:
@@ -118,7 +123,8 @@ def _number(text: str) -> int:
 
 def _is_chosen(trend: Trend, options: argparse.Namespace) -> bool:
     names = (trend.nodeid, trend.test, trend.case, trend.title, trend.metric)
-    is_named = not options.parts or any(part in name for part in options.parts for name in names)
+    parts = [part.casefold() for part in options.parts]
+    is_named = not parts or any(part in name.casefold() for part in parts for name in names)
     return is_named and (options.all or METRIC_KINDS[trend.better].is_judged)
 
 
@@ -140,8 +146,8 @@ def _head(history: History, chosen: list[Trend], rows: list[TrendRow], options: 
     counted = f"{len(chosen)} metric{'s' * (len(chosen) != 1)}, {changed} changed"
     yield f"{history.records} {what}{'s' * (history.records != 1)}, {span}: {counted}"
     if history.problems:
-        more = f" and {len(history.problems) - 1} more" if len(history.problems) > 1 else ""
-        yield f"not read{more}: {history.problems[0]}"
+        number = len(history.problems)
+        yield f"{number} file{'s' * (number != 1)} not read, such as {history.problems[0]}"
     if not options.baselines and history.records < 2 * LEAST_RUNS:
         yield f"a change needs {LEAST_RUNS} runs before it and {LEAST_RUNS} after it"
 

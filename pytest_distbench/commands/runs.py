@@ -17,14 +17,14 @@ from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.records.trend import USUAL_LAST
 from pytest_distbench.report.formats import FORMATS
-from pytest_distbench.report.page.content import other_of, page_of
+from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of
 from pytest_distbench.report.page.document import write_page
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts.layout import layout
-from pytest_distbench.report.texts.terminal import summary_lines
+from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
 from pytest_distbench.report.texts.words import REFERENCE_WORDS, cells
-from pytest_distbench.store.files import replace_file
+from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
 from pytest_distbench.store.prices import read_prices
 from pytest_distbench.store.run_index import read_history
 from pytest_distbench.store.run_record import read_run_record
@@ -122,6 +122,10 @@ def _read_possible(path: Path) -> RunRecord:
 
 def _report(options: argparse.Namespace) -> Iterator[str]:
     record = read_run_record(options.run)
+    if options.html is not None:
+        check_target(options.html, PAGE_SIGN, option="report --html")
+    if options.output is not None and options.output.exists() and options.output.samefile(options.run):
+        raise ConfigurationError(f"report -o {options.output} is the run record itself, which would be lost")
     if any(path is not None for path in (options.html, options.against, options.history)):
         yield from _write_page(record, options)
         return
@@ -186,10 +190,9 @@ def _takes(table: str) -> Sequence[str]:
 
 def _tell(record: RunRecord) -> Iterator[str]:
     yield f"{record.started}, {record.duration_s:.0f} s, pytest-distbench {record.distbench}"
-    lines = summary_lines(
-        record.results, verbosity=1, record_command="pytest --distbench-update=new", folder=Path("baselines")
-    )
-    yield from (line.text for line in lines)
+    command = record.record_command or UNKNOWN_COMMAND
+    lines = summary_lines(record.results, verbosity=1, record_command=command, folder=Path("baselines"))
+    yield from (line.text for line in [*ending_lines(record), *lines])
     for result in record.results:
         for launch in result.launches:
             if launch.outcome == "failed":

@@ -67,6 +67,7 @@ class ResultsPlugin:
         self._pruned = False
         self._why_not_pruned = ""
         self._interrupted_by: BaseException | None = None
+        self._failed: set[str] = set()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -99,11 +100,17 @@ class ResultsPlugin:
         if awaited := carry.awaited_of(report):
             self._tell_remaining(*awaited)
         self._reported.add(report.nodeid)
+        if report.failed:
+            self._failed.add(report.nodeid)
         if name := carry.test_of(report):
             test, case_id = name
             self._seen[test, case_id] = self._seen.get((test, case_id), True) and not report.skipped
             if carry.is_long_form(report):
                 self._long_forms.append(name)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._failed.add(report.nodeid)
 
     def _tell_remaining(self, seconds: float, total: float, tests: int) -> None:
         """In the controller of pytest-xdist, whose workers have no line to draw on."""
@@ -160,7 +167,7 @@ class ResultsPlugin:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         settings = self._settings()
         is_cut_short = self._interrupted_by is not None and settings is not None and settings.update is not None
-        if settings is not None and (self._results or self._trouble or is_cut_short):
+        if settings is not None and (self._results or self._trouble or is_cut_short or settings.report):
             self._tell_results(terminalreporter, settings, is_cut_short=is_cut_short)
         if self._long_forms:
             terminalreporter.write_line(self._left_out())
@@ -291,7 +298,7 @@ class ResultsPlugin:
         from pytest_distbench.errors import StoredFileError
         from pytest_distbench.store.run_record import write_run_record
 
-        record = self._record(settings)
+        record = self._record(settings, session)
         try:
             if settings.json is not None:
                 write_run_record(settings.json, record)
@@ -313,29 +320,35 @@ class ResultsPlugin:
         with replace_file(path, next_step="Give --distbench-report a writable place") as out:
             write_page(page_of(record, sections), out)
 
-    def _record(self, settings: Settings) -> RunRecord:
+    def _record(self, settings: Settings, session: pytest.Session) -> RunRecord:
         from datetime import UTC, datetime
 
         from pytest_distbench import git
         from pytest_distbench.installation import __version__
         from pytest_distbench.machine.addresses import mask_addresses
         from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
+        from pytest_distbench.plugin.rerun import record_arguments
         from pytest_distbench.plugin.settings import given_options
         from pytest_distbench.records.run import RunRecord
         from pytest_distbench.store.run_record import SCHEMA
 
         given = mask_secrets(given_options(self._config))
-        command = shlex.join(["pytest", *mask_arguments([str(a) for a in self._config.invocation_params.args])])
+        arguments = [str(argument) for argument in self._config.invocation_params.args]
+        commands = [shlex.join(["pytest", *mask_arguments(a)]) for a in (arguments, record_arguments(self._config))]
         if "addresses" not in given:
             given = {name: mask_addresses(value) for name, value in given.items()}
-            command = mask_addresses(command)
+            commands = [mask_addresses(command) for command in commands]
+        failed_cases = {result.nodeid for result in self._results if result.outcome == "failed"}
         return RunRecord(
             schema=SCHEMA,
             distbench=__version__,
             started=datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             duration_s=time.time() - self._started,
             commit=git.describe_commit(self._config.rootpath),
-            command=command,
+            command=commands[0],
+            record_command=commands[1],
+            was_interrupted=self._interrupted_by is not None or session.exitstatus == pytest.ExitCode.INTERRUPTED,
+            failed_besides=len(self._failed - failed_cases),
             settings=given,
             experiment=settings.experiment,
             world_sizes=list(settings.world_sizes),

@@ -216,6 +216,7 @@ class RequestMaker:
             first, terms = 1, dataclasses.replace(terms, metrics=None, max_launches=1)
         return CaseRequest(
             nodeid=full_name(self._node),
+            line=(self._node.location[1] or -1) + 1,
             case=case,
             terms=terms,
             launches=first,

@@ -99,6 +99,9 @@ def read_settings(config: pytest.Config) -> Settings:
         raise ConfigurationError(
             "--distbench-share-gpu measures nothing that could be a baseline; leave out --distbench-update"
         )
+    record_file, page_file = _file(config, "json"), _file(config, "report")
+    if record_file is not None and record_file == page_file:
+        raise ConfigurationError(f"{_spell('json')} and {_spell('report')} name one file, {record_file}: give two")
     platform, default_platform = _text(config, "platform"), "" if fake_rank is None else ANY_PLATFORM
     return Settings(
         world_sizes=sizes,
@@ -126,8 +129,8 @@ def read_settings(config: pytest.Config) -> Settings:
             missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
         ),
         tolerance=_tolerance(config, "tolerance", DEFAULT_TOLERANCE),
-        json=_file(config, "json"),
-        report=_file(config, "report"),
+        json=record_file,
+        report=page_file,
         logs=_logs_folder(config),
         experiment=_experiment(config),
         max_message_bytes=_size(config, "max_message"),
@@ -375,7 +378,12 @@ def _file(config: pytest.Config, name: str) -> Path | None:
     path = Path(config.invocation_params.dir, text)
     if text and path.is_dir():
         raise ConfigurationError(f"{_spell(name)}: {path} is a folder; give a file")
-    return path if text else None
+    if not text:
+        return None
+    from pytest_distbench.store.files import PAGE_SIGN, RECORD_SIGN, check_target  # late: for those who ask for a file
+
+    check_target(path, PAGE_SIGN if name == "report" else RECORD_SIGN, option=_spell(name))
+    return path
 
 
 def _most(config: pytest.Config, first: int, default: int) -> int:

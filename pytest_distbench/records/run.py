@@ -59,6 +59,8 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """Everything measured and said about one case in this run."""
 
     nodeid: str
+    line: int = 0
+    """Of the test in its file, from 1; 0: not known."""
     case: Case
     environment: Environment
     launches: list[LaunchRecord]
@@ -115,5 +117,11 @@ class RunRecord(Record, frozen=True, kw_only=True):
     world_sizes: list[int]
     gpu: bool
     results: list[CaseResult]
+    was_interrupted: bool = False
+    """Pytest ended before its last test."""
+    failed_besides: int = 0
+    """Tests that failed and have no case that did, and modules that could not be collected."""
+    record_command: str = ""
+    """What records the cases without a baseline, secrets masked; empty in files of earlier versions."""
     unused: list[EntryName] | None = None
     """Stored entries that no test used. None: the run was not whole or not green, so nobody knows."""

@@ -260,6 +260,7 @@ class Session:
         """What is known of a case, without verdicts."""
         return CaseResult(
             nodeid=request.nodeid,
+            line=request.line,
             case=request.case,
             environment=self.environment(samples.launches[0].software),
             launches=list(samples.launches),

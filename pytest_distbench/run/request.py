@@ -17,6 +17,7 @@ class CaseRequest:
     """
 
     nodeid: str
+    line: int = 0
     case: Case
     terms: Terms
     launches: int

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
-from pytest_distbench.errors import StoredFileError, StoredFilesError
+from pytest_distbench.errors import ConfigurationError, StoredFileError, StoredFilesError
 from pytest_distbench.records.record import Record
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
@@ -67,6 +67,30 @@ def lay_out(data: bytes, *, indent: int) -> bytes:
 
 def _render(content: Record) -> bytes:
     return lay_out(msgspec.json.encode(content), indent=1)
+
+
+PAGE_SIGN = b"<!doctype html>"
+RECORD_SIGN = b"{"
+"""How a page, and a run record, begin."""
+
+
+def check_target(path: Path, sign: bytes, *, option: str) -> None:
+    """Refuse early what could not be written at the end, or would take the place of somebody's file.
+
+    Args:
+        path: that will be written.
+        sign: with which a file of that kind begins; such a one, or an empty one, may be written over.
+        option: that names the path, for the error.
+
+    Raises:
+        ConfigurationError: nobody may write there, or another kind of file lies there.
+    """
+    folder = next((above for above in path.absolute().parents if above.exists()), path.parent)
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigurationError(f"{option}: {path} cannot be written: {folder} is no folder that may be written to")
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if path.is_file() and (begin := file.read(len(sign))) and begin != sign:
+            raise ConfigurationError(f"{option}: {path} is another kind of file, and would be lost: name another one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,7 +203,9 @@ def test_what_is_told_afterwards_knows_bounds(
     result = run(made, "--distbench-json=bad.json", "--distbench-launches=5")
     good, bad = str(made.path / "good.json"), str(made.path / "bad.json")
 
-    result.stdout.fnmatch_lines(["::error file=test_it.py,title=test_step[[]ws2]::step: 40 ms, bound: at most 25 ms *"])
+    result.stdout.fnmatch_lines(
+        ["::error file=test_it.py,line=*,title=test_step[[]ws2]::step: 40 ms, bound: at most 25 ms *"]
+    )
     assert "| beyond | test_step[ws2] | step | 40 ms |" in (made.path / "summary.md").read_text()
     rows = read_run(bad)
     assert (set(rows.verdict), set(rows.at_most), rows.at_least.notna().any()) == ({"beyond"}, {0.025}, False)

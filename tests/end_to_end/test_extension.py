@@ -232,7 +232,7 @@ def test_a_verdict_kind_and_a_rule_are_one_row_each(
         [
             "$  test_step[[]ws2]  step *",
             "1 metric of 1 case in * launch*: 1 too good to be true",
-            "::error file=test_it.py,title=test_step[[]ws2]::step: suspicious: nobody is that fast",
+            "::error file=test_it.py,line=*,title=test_step[[]ws2]::step: suspicious: nobody is that fast",
         ]
     )
     assert "| suspicious | test_step[ws2] | step |" in (made.path / "summary.md").read_text()

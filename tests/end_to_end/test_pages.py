@@ -103,7 +103,7 @@ NO_CODE_TO_RUN = {"torch.dtype", "deepspeed.init_distributed()", "DistributedTes
 """What a row explains itself by, and what needs DeepSpeed."""
 
 
-TABLES = Path(__file__).parents[1] / "data" / "distributed_tests.py.txt"
+TABLES = Path(__file__).parents[1] / "support" / "distributed_tests.py.txt"
 
 
 @pytest.mark.spawn

@@ -348,18 +348,51 @@ def test_github_gets_a_summary_and_annotations(recorded: pytest.Pytester, monkey
     result = run(recorded)
     summary = (recorded.path / "summary.md").read_text()
 
-    result.stdout.fnmatch_lines(["::error file=test_it.py,title=test_step?ws2?::step +50.*"])
+    result.stdout.fnmatch_lines(["::error file=test_it.py,line=*,title=test_step?ws2?::step +50.*"])
     assert "### distbench: 1 of 2 metrics failed" in summary
     assert summary.index("| regressed |") < summary.index("| unchanged |")
 
 
-def test_an_unwritable_run_record_is_an_error(project: Project) -> None:
-    made = project(TEST)
-    (made.path / "out").write_text("a file, not a folder")
-    result = run(made, "--distbench-json=out/run.json")
+BLOCKS = """
+    def test_blocks():
+        import pathlib
+        pathlib.Path("out").write_text("a file, not a folder")
+"""
+
+
+def test_a_run_record_that_cannot_be_written_is_an_error(project: Project) -> None:
+    result = run(project(TEST + BLOCKS), "--distbench-json=out/run.json")
 
     result.stdout.fnmatch_lines(["distbench: *run.json: cannot write*"])
     assert result.ret == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--distbench-json=out/run.json"], "*run.json cannot be written: *out is no folder that may be written to"),
+        (
+            ["--distbench-report=test_it.py"],
+            "*--distbench-report*: *test_it.py is another kind of file, and would be lost*",
+        ),
+        (
+            ["--distbench-json=test_it.py"],
+            "*--distbench-json*: *test_it.py is another kind of file, and would be lost*",
+        ),
+        (["--distbench-json=a", "--distbench-report=a"], "*--distbench-json* and --distbench-report* name one file*"),
+    ],
+)
+def test_what_would_be_lost_or_could_not_be_written_is_refused_at_the_start(
+    project: Project, options: list[str], told: str
+) -> None:
+    made = project(TEST)
+    before = (made.path / "test_it.py").read_text()
+    (made.path / "out").write_text("a file, not a folder")
+    result = run(made, *options)
+
+    result.stderr.fnmatch_lines([told])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert (made.path / "test_it.py").read_text() == before
 
 
 def test_the_page_of_a_run_is_written_where_its_record_is(recorded: pytest.Pytester) -> None:
@@ -369,10 +402,31 @@ def test_the_page_of_a_run_is_written_where_its_record_is(recorded: pytest.Pytes
     assert "<h1>distbench: none of 1 case failed</h1>" in (recorded.path / "out" / "page.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("extra", "heading"),
+    [
+        ("def test_plain(): assert 0", "1 failed besides, none of 1 case failed"),
+        ("def test_stops(): raise KeyboardInterrupt", "interrupted, none of 1 case failed"),
+    ],
+)
+def test_a_page_says_first_what_keeps_its_run_from_being_whole_or_green(
+    project: Project, extra: str, heading: str
+) -> None:
+    made = project(f"{TEST}\n    {extra}\n")
+    made.runpytest_subprocess("--distbench-report=page.html")
+
+    assert f"<h1>distbench: {heading}</h1>" in (made.path / "page.html").read_text()
+
+
+def test_a_page_of_a_module_that_cannot_be_collected_says_so(project: Project) -> None:
+    made = project("import nothing_of_that_name")
+    run(made, "--distbench-report=page.html")
+
+    assert "<h1>distbench: interrupted, 1 failed besides</h1>" in (made.path / "page.html").read_text()
+
+
 def test_a_page_that_cannot_be_written_is_an_error(project: Project) -> None:
-    made = project(TEST)
-    (made.path / "out").write_text("a file, not a folder")
-    result = run(made, "--distbench-report=out/page.html")
+    result = run(project(TEST + BLOCKS), "--distbench-report=out/page.html")
 
     result.stdout.fnmatch_lines(["distbench: *page.html: cannot write*--distbench-report*"])
     assert result.ret == 1

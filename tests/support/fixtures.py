@@ -82,6 +82,7 @@ def made_up_distbench(test: Path, folder: Path, **changes: object) -> Distbench:
     node: Any = SimpleNamespace(
         path=test,
         nodeid="t.py::t",
+        location=("t.py", 0, "t"),
         stash={},
         iter_markers=lambda: iter(()),
         config=SimpleNamespace(rootpath=test.parent, getoption=lambda *_: None),

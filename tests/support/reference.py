@@ -115,10 +115,10 @@ def words() -> str:
 
 def _words() -> Iterator[str]:
     yield from ["# What the words mean", "", OF_WORDS]
-    for kind, heading in {"verdict": "Verdicts", "metric": "Metrics", "failure": "Failures"}.items():
+    for kind in dict.fromkeys(entry.kind for entry in entries()):
         of_kind = [entry for entry in entries() if entry.kind == kind]
         has_steps = any(entry.next_step for entry in of_kind)
-        yield from ["", f"## {heading}", ""]
+        yield from ["", f"## {kind.capitalize()}s", ""]
         rows = (
             [f"[`{entry.name}`]({entry.page})", entry.means, *([entry.next_step] if has_steps else [])]
             for entry in of_kind

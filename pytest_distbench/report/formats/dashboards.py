@@ -14,6 +14,7 @@ from pytest_distbench.judging.case import by_metric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.report.texts.escape import escape
 
 _NO_WORD = re.compile(r"[^a-zA-Z0-9_]+")
 
@@ -158,7 +159,7 @@ def _word(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return escape(text).replace("\\", r"\\").replace('"', r"\"")
 
 
 def _write_json(content: object, out: BinaryIO) -> None:

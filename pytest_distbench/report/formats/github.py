@@ -97,20 +97,19 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
         )
         warnings.append(f"::warning title={_property(f'no baseline for {platform} yet')}::{_data(message)}")
     for result in results:
-        file = result.nodeid.partition("::")[0]
-        title = name_in_file(result.nodeid)
+        test, at = result.nodeid, result.line
         if result.outcome == "failed":
-            errors.append(_command("error", file, title, result.headline))
+            errors.append(_command("error", test, result.headline, line=at))
         elif result.outcome == "xfailed":
-            warnings.append(_command("warning", file, title, f"expected: {result.headline}"))
+            warnings.append(_command("warning", test, f"expected: {result.headline}", line=at))
         elif result.outcome == "passed" and not result.update:
             warns = (v for v in result.verdicts if v.is_judged and VERDICT_KINDS[v.kind].warns)
             unclear = [v for v in warns if not (unjudged and v.kind == "missing")]
             for first in unclear[:1]:
                 message = f"{first.kind}: {metric_text(first)} {first.reason}".rstrip()
-                warnings.append(_command("warning", file, title, message))
+                warnings.append(_command("warning", test, message, line=at))
     for nodeid, text in flaky_tests(results).items():
-        warnings.append(_command("warning", nodeid.partition("::")[0], name_in_file(nodeid), text))
+        warnings.append(_command("warning", nodeid, text))
     return [*_cap(errors, "error"), *_cap(warnings, "warning")]
 
 
@@ -123,8 +122,10 @@ def _without_baseline(results: Sequence[CaseResult]) -> list[CaseResult]:
     return [r for r in passed if any(v.kind == "missing" for v in r.verdicts if v.is_judged)]
 
 
-def _command(kind: str, file: str, title: str, message: str) -> str:
-    return f"::{kind} file={_property(file)},title={_property(title)}::{_data(message)}"
+def _command(kind: str, nodeid: str, message: str, *, line: int = 0) -> str:
+    file, title = _property(nodeid.partition("::")[0]), _property(name_in_file(nodeid))
+    place = f"file={file},line={line}" if line else f"file={file}"
+    return f"::{kind} {place},title={title}::{_data(message)}"
 
 
 def _cap(commands: list[str], kind: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.trend import Point, Trend
+from pytest_distbench.report.texts.escape import escape
 
 CONFIGURATION = "otava.yaml"
 
@@ -38,7 +39,11 @@ def otava_files(trends: Sequence[Trend]) -> dict[str, str]:
             "time_column": "time",
             "attributes": ["commit"],
             "metrics": {
-                trend.metric: {"column": trend.metric, "scale": 1, "direction": -METRIC_KINDS[trend.better].sign}
+                escape(trend.metric): {
+                    "column": escape(trend.metric),
+                    "scale": 1,
+                    "direction": -METRIC_KINDS[trend.better].sign,
+                }
                 for trend in metrics
             },
         }
@@ -57,7 +62,7 @@ def _new_name(trend: Trend, taken: dict[str, Any]) -> str:
 def _csv(metrics: Sequence[Trend]) -> str:
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n")
-    write.writerow(["time", "commit", *(trend.metric for trend in metrics)])
+    write.writerow(["time", "commit", *(escape(trend.metric) for trend in metrics)])
     rows: zip[tuple[Point, ...]] = zip(*(trend.points for trend in metrics), strict=True)
     for points in rows:
         write.writerow([points[0].at, points[0].commit, *(repr(point.value) for point in points)])

@@ -28,7 +28,7 @@ from pytest_distbench.report.texts.case_text import comparison_lines
 from pytest_distbench.report.texts.causes import cause_lines
 from pytest_distbench.report.texts.explain import explanation
 from pytest_distbench.report.texts.layout import Line
-from pytest_distbench.report.texts.terminal import summary_lines
+from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
 from pytest_distbench.report.texts.verdict_tables import note_on_change, refusal_lines
 from pytest_distbench.report.texts.words import (
     REFERENCE_WORDS,
@@ -44,6 +44,9 @@ MEASURED = "measured"
 """State of a case with no verdict, and of its numbers."""
 BROKEN = "launch failed"
 """State of a case whose ranks did not come to their end."""
+
+UNKNOWN_COMMAND = "pytest --distbench-update=new"
+"""Of a run whose record does not say how it records."""
 
 _AS_CASES = "verdicts"
 """The table whose rows are those of the cases."""
@@ -137,8 +140,8 @@ class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Of run records, such as may be dropped onto it; 0: none may."""
     name: str
     facts: list[tuple[str, str]]
-    kinds: dict[str, tuple[str, Severity, str]]
-    """States -> mark, severity and meaning, the gravest first."""
+    kinds: dict[str, tuple[str, Severity, str, str]]
+    """States -> mark, severity, meaning, and words in the counts, the gravest first."""
     counts: dict[str, int]
     """Cases by their state, the gravest first."""
     notes: list[Line] = []
@@ -159,10 +162,10 @@ def page_of(
         other: what is shown beside it.
         history: of runs like it: the way of each metric that moved is drawn with its case.
     """
-    kinds: dict[str, tuple[str, Severity, str]] = {
-        BROKEN: ("!", "failure", "A rank did not come to its end: nothing is judged."),
-        **{name: (kind.mark, kind.severity, kind.means) for name, kind in VERDICT_KINDS.items()},
-        MEASURED: (" ", "plain", "Measured, and judged by nobody."),
+    kinds: dict[str, tuple[str, Severity, str, str]] = {
+        BROKEN: ("!", "failure", "A rank did not come to its end: nothing is judged.", ""),
+        **{name: (kind.mark, kind.severity, kind.means, kind.words) for name, kind in VERDICT_KINDS.items()},
+        MEASURED: (" ", "plain", "Measured, and judged by nobody.", ""),
     }
     order = list(kinds)
     trends = trends_of(history)
@@ -171,20 +174,36 @@ def page_of(
     failed = sum(case.is_first for case in cases)
     found = Counter(case.state for case in cases)
     return Page(
-        title=f"distbench: {failed or 'none'} of {len(cases)} case{'s' * (len(cases) != 1)} failed",
+        title=_title(record, failed),
         headings=("Failed", "The rest" if failed else "Cases", "Tables and charts of the run"),
         schema=record.schema,
         name=name_of(record),
         facts=list(_facts(record)),
         kinds=kinds,
         counts={state: found[state] for state in kinds if found[state]},
-        notes=summary_lines(
-            record.results, verbosity=-1, record_command="pytest --distbench-update=new", folder=Path("baselines")
-        ),
+        notes=[
+            *ending_lines(record),
+            *summary_lines(
+                record.results,
+                verbosity=-1,
+                record_command=record.record_command or UNKNOWN_COMMAND,
+                folder=Path("baselines"),
+            ),
+        ],
         cases=cases,
         tables=[_table(name, section, record) for name, section in sections.items() if name != _AS_CASES],
         other=other,
     )
+
+
+def _title(record: RunRecord, failed: int) -> str:
+    """How it ended: what keeps it from being whole or green first."""
+    number, besides = len(record.results), record.failed_besides
+    counted = f"{failed or 'none'} of {number} case{'s' * (number != 1)} failed"
+    told = ["interrupted"] * record.was_interrupted + [f"{besides} failed besides"] * bool(besides)
+    if number or not told:
+        told.append(counted if number else "nothing was measured")
+    return f"distbench: {', '.join(told)}"
 
 
 def name_of(record: RunRecord) -> str:

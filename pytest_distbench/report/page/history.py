@@ -17,10 +17,10 @@ from pytest_distbench.units import format_change, format_quantity
 STEADY = "steady"
 """State of a case none of whose metrics changed."""
 
-_KINDS: dict[str, tuple[str, Severity, str]] = {
-    "worse": ("!", "failure", "A metric has a new level, which is worse."),
-    "changed": ("~", "doubt", "A metric has a new level, of which nobody said whether it is better."),
-    "better": ("+", "plain", "A metric has a new level, which is better."),
+_KINDS: dict[str, tuple[str, Severity, str, str]] = {
+    "worse": ("!", "failure", "A metric has a new level, which is worse.", ""),
+    "changed": ("~", "doubt", "A metric has a new level, of which nobody said whether it is better.", ""),
+    "better": ("+", "plain", "A metric has a new level, which is better.", ""),
 }
 
 
@@ -36,7 +36,7 @@ def page_of_history(
         notes: what is to be known of them.
         without: state of a case that has no change.
     """
-    kinds = {**_KINDS, without: (" ", "plain", "No change of a level was found.")}
+    kinds = {**_KINDS, without: (" ", "plain", "No change of a level was found.", "")}
     groups: dict[tuple[str, str, str], list[TrendRow]] = {}
     for row in rows:
         groups.setdefault((row.trend.platform, row.trend.test, row.trend.case), []).append(row)

@@ -592,7 +592,7 @@
         const beside = { ...row.others, ...(other?.[row.metric] ? { "other run": other[row.metric] } : {}) };
         return { ...row, base, isOwn: !row.base, beside };
       })
-      .filter((row) => row.base);
+      .filter((row) => row.base && (!row.isOwn || row.values.length > 1 || Object.keys(row.beside).length));
     if (!strips.length) return "";
     const groups = [...new Set(strips.flatMap((row) => Object.keys(row.beside)))];
     const legend = [
@@ -635,10 +635,10 @@
           y = top + at.above + 12;
         rowName(svg, row.text, top, 24, at);
         if (row.allowed) {
-          const from = x(inside(1 / (1 + row.allowed)));
-          svg.append(
-            shape("rect", { class: "band", x: from, y: y - 10, width: x(inside(1 + row.allowed)) - from, height: 20 }),
-          );
+          const least = 1 / (1 + row.allowed);
+          const from = least < lo ? at.left + 6 : x(least); // beyond the axis it runs to the edge
+          const to = 1 + row.allowed > hi ? right : x(1 + row.allowed);
+          svg.append(shape("rect", { class: "band", x: from, y: y - 10, width: to - from, height: 20 }));
         }
         svg.append(shape("line", { class: "grid", x1: at.left + 6, x2: right, y1: y, y2: y }));
         const dots = (values, colour, look, whose) =>
@@ -688,10 +688,27 @@
         ),
       ),
     ];
-    return figure("Every launch", legendOf(legend), draw, values, true);
+    const node = figure("Every launch", legendOf(legend), draw, values, true);
+    if (groups.some((name) => name.startsWith("in turns")))
+      node.append(
+        el(
+          "p",
+          { class: "soft" },
+          "Judged are the hollow dots, one colour against the other: they ran in turns. The filled ones raised the doubt.",
+        ),
+      );
+    return node;
   };
 
   // The page.
+  const COLUMNS = {
+    change: "What is judged; where the case says so, of the fastest iterations",
+    limit: "The largest change that is accepted: wider where the machine was busier, or the noise asks for it",
+    interval: "Between which two launches the true median lies, in nine of ten runs",
+    noise: "Standard deviation of the launches, as a share of their mean",
+    finds: "The smallest change that would have been noticed. It is measured further then, and red beyond the limit",
+    launches: "Launches that it was made of",
+  };
   const MOST_NOTES = 8;
   const MOST_ROWS = 16;
   const FIELDS = [
@@ -726,6 +743,7 @@
         one.note ?? "",
         one.headline ?? "",
         ...one.rows.map((row) => row.text),
+        ...(one.charts ?? []).flatMap((chart) => [chart.title, chart.y?.name ?? ""]),
       ]
         .join("\n")
         .toLowerCase();
@@ -795,7 +813,9 @@
       const head = el(
         "tr",
         {},
-        columns.map(([name, side, , called]) => el("th", { scope: "col", class: side }, called ?? name)),
+        columns.map(([name, side, , called]) =>
+          el("th", { scope: "col", class: side, title: COLUMNS[name] }, called ?? name),
+        ),
       );
       return one.rows.length
         ? [
@@ -862,13 +882,19 @@
       node.addEventListener("toggle", () => node.open && draw());
       return isOpen ? whenSeen(node, draw) : node;
     };
+    // What a folded case says: its file, and its first number.
+    const gist = (one) => {
+      const [row] = one.rows.filter((row) => row.isTold);
+      const number = row ? [row.text, row.current, row.change].filter(Boolean).join(" ") : "";
+      return [one.nodeid.split("::")[0], number].filter(Boolean).join(" · ");
+    };
     const card = (one) => {
       const isBad = Boolean(one.is_first);
       const [mark, told] = page.kinds[one.state] ?? [" ", "plain"];
       const state = one.note ? `${one.state}, ${one.note}` : one.state;
       const summary = [
         el("b", {}, one.title),
-        el("span", { class: "soft" }, isBad ? "" : (one.headline ?? "")),
+        el("span", { class: "soft" }, isBad ? "" : one.headline || gist(one)),
         el("span", { class: `state ${told}`, title: meaning(one.state) }, `${mark} ${state}`.trim()),
       ];
       return folded({ class: isBad ? "card bad" : "card" }, summary, () => bodyOf(one), isBad);
@@ -909,7 +935,7 @@
             },
           },
           el("b", {}, String(number)),
-          el("span", {}, state),
+          el("span", {}, page.kinds[state]?.[3] || state),
         ),
       ),
     );

@@ -81,12 +81,15 @@ class TrendRow:
 
 def trends_section(rows: Sequence[TrendRow]) -> Section:
     """The table of these rows."""
-    return section_of_rows(rows, _COLUMNS)
+    machines = {row.trend.platform for row in rows}
+    return section_of_rows(rows, _COLUMNS if len(machines) < 2 else [_MACHINE, *_COLUMNS[1:]])
 
 
 def points_section(trends: Sequence[Trend]) -> Section:
     """The table of all points of these trends: a row for each metric of each run."""
-    return section_of_rows([(trend, point) for trend in trends for point in trend.points], _POINT_COLUMNS)
+    machines = {trend.platform for trend in trends}
+    rows = [(trend, point) for trend in trends for point in trend.points]
+    return section_of_rows(rows, _POINT_COLUMNS if len(machines) < 2 else [_POINT_MACHINE, *_POINT_COLUMNS[1:]])
 
 
 def _value(row: TrendRow, value: float) -> Cell:
@@ -107,6 +110,9 @@ def _commit(commit: str) -> Cell:
     return Cell(commit or None, f"{shown}-dirty" if commit.endswith("-dirty") else shown)
 
 
+_MACHINE: Column[TrendRow] = Column("platform", str, "machine", lambda row: row.trend.platform)
+"""Where there are several."""
+
 _COLUMNS: list[Column[TrendRow]] = [
     Column("platform", str, None, lambda row: row.trend.platform),
     Column("test", str, "test", lambda row: Cell(row.trend.nodeid, row.trend.title)),
@@ -123,6 +129,8 @@ _COLUMNS: list[Column[TrendRow]] = [
 ]
 
 _OfTrend = tuple[Trend, Point]
+
+_POINT_MACHINE: Column[_OfTrend] = Column("platform", str, "machine", lambda row: row[0].platform)
 
 _POINT_COLUMNS: list[Column[_OfTrend]] = [
     Column("platform", str, None, lambda row: row[0].platform),

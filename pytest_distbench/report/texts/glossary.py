@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.launch.diagnosis.texts import SIGNS
-from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictKind
 from pytest_distbench.records.metric import EVALUATED
 
 
@@ -16,7 +16,7 @@ class Entry:
     """A word, or the beginning of what is printed.
 
     Attributes:
-        kind: ``verdict``, ``metric`` or ``failure``.
+        kind: ``verdict``, ``column``, ``metric`` or ``failure``.
         name: as it stands in headings.
         means: what it says, in a sentence.
         page: of the documentation, with its anchor.
@@ -35,7 +35,7 @@ class Entry:
 def _metric(name: str, means: str, page: str) -> Entry:
     """A metric; the parts of its name in angle brackets are anything."""
     parts = re.split(r"<\w+>", name)
-    pattern = r"[\w/.]+".join(map(re.escape, parts))
+    pattern = r"[\w/.<>]+".join(map(re.escape, parts))
     return Entry(kind="metric", name=name, means=means, page=page, pattern=_whole(pattern))
 
 
@@ -97,6 +97,33 @@ METRICS: Sequence[Entry] = (
     _metric("learning_lost", "Share of what had been learned that a load lost.", "elastic.md"),
 )
 """That the plugin names. A name that stands here in no other sense is one that a body recorded."""
+
+_ALSO = {
+    "regressed": r"[+-][\d.,]+ % .*\(limit",
+    "beyond": r"(above|below) (its|the) bound",
+    "missing": r"no baseline|measured, not judged",
+}
+"""What else a run prints of a verdict."""
+
+COLUMNS: Sequence[Entry] = tuple(
+    Entry(kind="column", name=name, means=means, page=page, pattern=_whole(re.escape(name)))
+    for name, means, page in (
+        ("this run", "The median of the launches, each at its 25th percentile on the fast side.", "verdicts.md"),
+        ("baseline", "The same of the launches that are stored.", "baselines.md"),
+        ("change", "What is judged; of the fastest iterations where the case says so.", "verdicts.md"),
+        ("limit", "The largest change that is accepted, wider where machine or noise ask for it.", "verdicts.md"),
+        ("n", "Launches that it was made of.", "verdicts.md"),
+        ("finds", "The smallest change that would have been noticed, and then measured further.", "sensitivity.md"),
+        ("could see", "The same: from there on a change is measured further, in turns.", "sensitivity.md"),
+        ("noise", "Standard deviation between launches, as a share of their mean.", "verdicts.md"),
+        (
+            "against itself",
+            "How far that revision differed from itself meanwhile: the noise.",
+            "verdicts.md",
+        ),
+    )
+)
+"""Of the tables of a case."""
 
 FAILURES: Sequence[Entry] = (
     _failure(
@@ -179,11 +206,21 @@ def entries() -> list[Entry]:
             means=kind.means or kind.words,
             next_step=kind.next_step,
             page="verdicts.md#verdicts",
-            pattern=re.compile(rf"{_whole(re.escape(name)).pattern}|{re.escape(kind.words)}", re.IGNORECASE),
+            pattern=re.compile("|".join(_printed(name, kind)), re.IGNORECASE | re.MULTILINE),
         )
         for name, kind in VERDICT_KINDS.items()
     ]
-    return [*verdicts, *METRICS, *FAILURES]
+    return [*verdicts, *COLUMNS, *METRICS, *FAILURES]
+
+
+def _printed(name: str, kind: VerdictKind) -> Iterator[str]:
+    """What a run prints of a verdict: its name, its words in the counts, the sign before its rows, and more."""
+    yield _whole(re.escape(name)).pattern
+    yield re.escape(kind.words)
+    if kind.mark.strip():
+        yield rf"^{re.escape(kind.mark)}(?=\s|$)"
+    if name in _ALSO:
+        yield _ALSO[name]
 
 
 def explain(text: str) -> list[Entry]:

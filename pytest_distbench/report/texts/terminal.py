@@ -15,7 +15,7 @@ from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.records.fingerprint import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
 from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.texts.control import control_lines
 from pytest_distbench.report.texts.doubts import doubt_lines, still_curves, unjudged_learning
@@ -66,6 +66,22 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         lines.append(Line(f"no baseline for {count} on {platform}: measured, not judged{but}"))
         lines.append(Line(f"record them:  {record_command}"))
     return lines
+
+
+def ending_lines(record: RunRecord) -> list[Line]:
+    """What is to be known of a run before anything that it measured: why that may not be all."""
+    lines = []
+    if record.was_interrupted:
+        lines.append("pytest was interrupted: what would have come later is not here")
+    if record.failed_besides:
+        number = record.failed_besides
+        lines.append(
+            f"{number} test{'s' * (number != 1)} or module{'s' * (number != 1)} failed besides, of which nothing was "
+            "measured: see what pytest printed"
+        )
+    if not record.results and not lines:
+        lines.append("nothing was measured")
+    return [Line(text, "failure") for text in lines]
 
 
 def _lacks_baseline(result: CaseResult) -> bool:
