@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CULPRIT = 1
 FOREVER_S = 1000.0
+_RELAY = "launch.site.dial"
+"""In the command line of what starts the ranks of another host, and waits for them."""
 PHASE_VARIABLE = "DISTBENCH_FAULT_PHASE"
 """``import:hang``, ``rendezvous:kill``: what rank 1 does when it comes to that phase, before any body runs."""
 
@@ -221,12 +223,13 @@ def stops(rank: RankContext) -> None:
 
 
 def stops_who_waits_for_it(rank: RankContext) -> None:
-    """Of the warm launcher the agent, behind the forkserver; of torchrun the guardian."""
+    """Of the warm launcher the agent, behind the forkserver; of torchrun the guardian; of another host's its relay."""
     import psutil
 
     healthy(rank)
     if rank.rank == CULPRIT:
-        psutil.Process().parents()[1].suspend()
+        parent, above, *_ = psutil.Process().parents()
+        (parent if _RELAY in " ".join(parent.cmdline()) else above).suspend()
 
 
 def hangs_in_teardown(rank: RankContext) -> None:
@@ -476,7 +479,7 @@ def kills_the_agent(rank: RankContext) -> None:
     _wait(rank)
     if rank.rank == CULPRIT:
         above = [(process, " ".join(process.cmdline())) for process in psutil.Process().parents()]
-        agents = [process for process, line in above if "starters.agent" in line]  # the last: others are forked from it
+        agents = [p for p, line in above if "starters.agent" in line or _RELAY in line]  # the last: others are forked
         for process in agents[-1:] or [process for process, line in above if "torch.distributed.run" in line]:
             process.kill()
         time.sleep(FOREVER_S)
@@ -485,7 +488,7 @@ def kills_the_agent(rank: RankContext) -> None:
 
 HEALTHY = Fault(healthy, "")
 _PASSES = ""
-LAUNCHER_DIED = r"the launcher failed: (the agent|the forkserver|torchrun) "
+LAUNCHER_DIED = r"the launcher failed: (the agent|the forkserver|torchrun|host \w+: its relay) "
 
 FAULTS: tuple[Fault, ...] = (
     Fault(raises, r"rank 1 raised ValueError: bad number 42"),

@@ -134,7 +134,7 @@ class Relay:
 
     def _obey(self, order: Order) -> None:
         if isinstance(order, Ping):
-            return self._say(Pong(at=time.monotonic()))
+            return self._say(Pong(number=order.number, at=time.monotonic()))
         try:
             done = self._carry_out(order)
         except (LauncherError, OSError) as error:

@@ -59,6 +59,9 @@ _ANSWER_S = 120.0
 """How long a relay may take to do what it is told: its own limits are shorter."""
 _LEAVE_S = 10.0
 """How long a relay may take to end when its stream has closed: it ends what is left of its ranks."""
+_PULSE_S = 5.0
+_SILENT_S = 20.0
+"""How often a relay is asked whether it is there, and how long it may say nothing to that."""
 _COMPLAINT_BYTES = 300
 """Of what a relay, or what leads to it, has said on stderr: the last is shown when its host is lost."""
 
@@ -146,6 +149,7 @@ class RelayedSite:
 
     def listen(self, timeout_s: float) -> list[RankEvent]:
         self._take(0.0 if self._fresh else timeout_s)
+        self._feel_pulses()
         fresh, self._fresh = self._fresh, []
         return fresh
 
@@ -219,6 +223,7 @@ class RelayedSite:
     def _order(self, orders: Mapping[_Hop, Order], *, within_s: float = _ANSWER_S) -> list[Done]:
         """Give orders that are answered. Returns the answers; a host that gives none in time is lost."""
         for hop, order in orders.items():
+            self._ping(hop)  # answered before the order is begun, however long that takes
             hop.owed += 1
             self._send(hop, order)
         self._take_until(lambda hop: not hop.owed, orders, "did not answer", within_s=within_s)
@@ -227,7 +232,7 @@ class RelayedSite:
     def _compare_clocks(self) -> None:
         """Measure how far each host's clock is from ours; if it has run another way since, that is in doubt too."""
         for hop in self._hops:
-            best = min((self._ping(hop) for _ in range(_PINGS)), key=lambda found: found[1])
+            best = min((self._ask_time(hop) for _ in range(_PINGS)), key=lambda found: found[1])
             drift_s = abs(best[0] - hop.offset_s) if hop.error_s is not None else 0.0
             hop.offset_s = best[0] if hop.error_s is None else hop.offset_s
             hop.error_s = best[1] + drift_s
@@ -236,14 +241,32 @@ class RelayedSite:
             errors_s={hop.host.name: hop.error_s or 0.0 for hop in self._hops},
         )
 
-    def _ping(self, hop: _Hop) -> tuple[float, float]:
+    def _feel_pulses(self) -> None:
+        """Lose hosts whose relay says nothing any more: it stands still, or the host has gone without a word."""
+        for hop in self._hops:
+            if hop.has_answered and time.monotonic() - hop.pinged_at >= _PULSE_S:
+                self._ping(hop)
+            self._lose_if_silent(hop)
+
+    def _lose_if_silent(self, hop: _Hop) -> None:
+        if not hop.has_answered and time.monotonic() - hop.pinged_at >= _SILENT_S:
+            self._lose(
+                hop,
+                f"its relay has said nothing for {_SILENT_S:.0f} s: the host is gone, or cannot be reached, or the "
+                "relay has been stopped",
+            )
+
+    def _ask_time(self, hop: _Hop) -> tuple[float, float]:
         """What makes a moment of a host one of ours, and how wrong that may be: half of the way there and back."""
-        hop.pong_at = None
-        sent = time.monotonic()
-        self._send(hop, Ping())
-        self._take_until(lambda hop: hop.pong_at is not None, [hop], "did not tell its time")
-        half = (time.monotonic() - sent) / 2
-        return (sent + half - hop.pong_at, half) if hop.pong_at is not None else (hop.offset_s, math.inf)
+        self._ping(hop)
+        self._take_until(lambda hop: hop.has_answered, [hop], "did not tell its time")
+        half = (time.monotonic() - hop.pinged_at) / 2
+        return (hop.pinged_at + half - hop.pong.at, half) if hop.has_answered else (hop.offset_s, math.inf)
+
+    def _ping(self, hop: _Hop) -> None:
+        hop.pings += 1
+        hop.pinged_at = time.monotonic()
+        self._send(hop, Ping(number=hop.pings))
 
     def _take_until(
         self, is_so: Callable[[_Hop], bool], hops: Iterable[_Hop], otherwise: str, *, within_s: float = _ANSWER_S
@@ -256,7 +279,9 @@ class RelayedSite:
                     if hop.error_s is None:  # nothing runs there yet that it would have to end
                         hop.host.relay.kill()
                     self._lose(hop, f"its relay {otherwise} within {within_s:.0f} s")
-            self._take(max(0.0, remaining))
+            for hop in waiting:
+                self._lose_if_silent(hop)
+            self._take(max(0.0, min(remaining, _PULSE_S)))
 
     def _send(self, hop: _Hop, order: Order) -> None:
         if not hop.is_lost:
@@ -272,7 +297,7 @@ class RelayedSite:
             if key.fd != hop.words:
                 if not hop.take_complaints():
                     self._selector.unregister(key.fd)
-            elif data := os.read(hop.words, _READ_BYTES):
+            elif data := _read(hop.words):
                 for line in hop.lines.take(data):
                     try:
                         self._heed(hop, msgspec.json.decode(line, type=Word))
@@ -299,8 +324,8 @@ class RelayedSite:
                 with open(path, "r+b" if word.offset else "wb") as file:
                     file.seek(word.offset)
                     file.write(word.data)
-            case Pong(at=at):
-                hop.pong_at = at
+            case Pong():
+                hop.pong = word
             case Done():
                 hop.answer = word
                 hop.owed -= 1
@@ -348,7 +373,9 @@ class _Hop:
         self.lines = Lines()
         self.offset_s = 0.0
         self.error_s: float | None = None
-        self.pong_at: float | None = None
+        self.pings = 0
+        self.pinged_at = 0.0
+        self.pong = Pong(number=0, at=0.0)
         self.answer = Done()
         self.owed = 0
         self.ended: Ended | None = None
@@ -357,6 +384,11 @@ class _Hop:
         self.complaints = b""
         if host.relay.stderr is not None:
             os.set_blocking(host.relay.stderr.fileno(), False)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the last ping was answered."""
+        return self.pong.number == self.pings
 
     def send(self, order: Order) -> None:
         """Write an order into the stream."""
@@ -418,6 +450,14 @@ def _places(ranks: Sequence[Sequence[int]], meeting_point: tuple[str, int]) -> l
         }
         for node, here in enumerate(ranks)
     ]
+
+
+def _read(descriptor: int) -> bytes:
+    """What has arrived; nothing where there will be no more, however that came about."""
+    try:
+        return os.read(descriptor, _READ_BYTES)
+    except ConnectionError:
+        return b""
 
 
 def _in_our_time(report: RankReport, offset_s: float) -> RankReport:

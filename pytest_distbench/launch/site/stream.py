@@ -25,7 +25,9 @@ class Open(Record, frozen=True, kw_only=True, tag=True):
 
 
 class Ping(Record, frozen=True, kw_only=True, tag=True):
-    """Tell the time. Answered by :class:`Pong`."""
+    """Tell the time. Answered by :class:`Pong`, with the same number."""
+
+    number: int
 
 
 class Start(Record, frozen=True, kw_only=True, tag=True):
@@ -78,6 +80,7 @@ Order = Open | Ping | Start | Ask | Signal | Running | Collect | End | FetchOutp
 class Pong(Record, frozen=True, kw_only=True, tag=True):
     """The relay's time, CLOCK_MONOTONIC seconds of its host; as all moments that a relay tells."""
 
+    number: int
     at: float
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
+import psutil
 
 from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.logs import tail
@@ -61,9 +62,13 @@ class SlurmLauncher:
             raise
         return RelayedSite(plan, hosts, meeting_point=(first.address, first.port))
 
+    def leftovers(self) -> list[psutil.Process]:
+        """What there is on this host: the sruns of steps that have not ended."""
+        return processes.find_marked(SESSION_VARIABLE, self.session)
+
     def close(self) -> None:
         """End the steps that are still there."""
-        processes.kill(processes.find_marked(SESSION_VARIABLE, self.session))
+        processes.kill(self.leftovers())
 
 
 class Call:
@@ -195,8 +200,6 @@ def _addresses() -> list[str]:
 
 
 def _interfaces() -> list[str]:
-    import psutil
-
     return [
         address.address
         for name, addresses in psutil.net_if_addrs().items()

@@ -87,8 +87,8 @@ class MadeUpRelay:
 
     def _answer(self, order: Order) -> list[Word]:
         match order:
-            case Ping():
-                return [Pong(at=time.monotonic() + self.ahead_s)]
+            case Ping(number=number):
+                return [Pong(number=number, at=time.monotonic() + self.ahead_s)]
             case Ask():
                 return []
             case Running():
@@ -138,13 +138,53 @@ def report(rank: int, at: float) -> RankReport:
 def test_each_host_is_told_the_places_of_its_ranks_and_where_all_meet(make_site: MakeSite) -> None:
     first, second = MadeUpRelay(0), MadeUpRelay(1)
     make_site(first, second).start()
-    opened = second.given[0]
+    opened = next(order for order in second.given if not isinstance(order, Ping))
 
     assert isinstance(opened, Open)
     place = opened.places[1]
     assert (place["RANK"], place["LOCAL_RANK"], place["GROUP_RANK"]) == ("1", "0", "1")
     assert (place["WORLD_SIZE"], place["LOCAL_WORLD_SIZE"], place["MASTER_ADDR"]) == ("2", "1", "host0")
     assert isinstance(first.given[-1], Start)
+
+
+def test_a_relay_that_says_nothing_any_more_is_lost_however_long_its_order_may_take(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relayed, "_PULSE_S", 0.05)
+    monkeypatch.setattr(relayed, "_SILENT_S", 0.3)
+    stands_still = threading.Event()
+
+    def says(order: Order) -> list[Word]:
+        if isinstance(order, Ask):
+            stands_still.wait(20)
+        return []
+
+    site = make_site(MadeUpRelay(0), MadeUpRelay(1, says=says))
+    site.start()
+    site.ask([1], b"x")
+    try:
+        exit_ = site.end([0, 1])
+    finally:
+        stands_still.set()
+
+    assert exit_.codes == {0: -signal.SIGKILL}
+    assert "host host1: its relay has said nothing for 0 s: the host is gone" in exit_.trouble
+
+
+def test_a_relay_that_has_nothing_to_say_is_asked_whether_it_is_there(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relayed, "_PULSE_S", 0.05)
+    relay = MadeUpRelay(0)
+    site = make_site(relay)
+    site.start()
+    before = len(relay.given)
+    until = time.monotonic() + 20
+    while len(relay.given) < before + 3 and time.monotonic() < until:
+        site.listen(0.02)
+
+    assert {type(order) for order in relay.given[before:]} == {Ping}
+    assert site.ended is None
 
 
 def test_moments_of_a_host_are_told_in_our_time_as_well_as_its_clock_could_be_read(

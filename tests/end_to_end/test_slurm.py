@@ -1,0 +1,174 @@
+"""Ranks on the nodes of a real Slurm, whose hosts are namespaces of this one; pytest runs on its login node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.processes import wait_for
+from support.slurm_cluster import command_of, why_not
+
+from pytest_distbench.store.run_record import read_run_record
+
+pytestmark = [
+    pytest.mark.spawn,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(bool(why_not()), reason=f"no Slurm here: {why_not()}"),
+]
+
+SUITE = """
+    import os, signal, socket, subprocess, sys, threading, time
+    from pathlib import Path
+
+    def measures(rank):
+        import torch
+        import torch.distributed as dist
+        x = torch.ones(256)
+        for _ in rank.timed("latency", warmup=1, iterations=5):
+            dist.all_reduce(x)
+        rank.record("sum", float(x.sum()), better="exact")
+        rank.record("node", float(socket.gethostname().removeprefix("node")), reduce="sum")
+        print("said on", socket.gethostname())
+
+    def waits(rank):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
+        Path(rank.params["there"], f"up{rank.rank}").touch()
+        time.sleep(1000)
+
+    def kill_a_node_when_all_wait(there, ranks):
+        def kill():
+            while len(list(Path(there).glob("up*"))) < ranks:
+                time.sleep(0.05)
+            lab = Path(os.environ["DISTBENCH_TEST_SLURM"])
+            os.kill(int((lab / "node2.init").read_text()), signal.SIGKILL)
+        threading.Thread(target=kill, daemon=True).start()
+"""
+
+Cluster = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    """Runs pytest in an allocation of so many nodes, on a suite that begins with :data:`SUITE`."""
+
+    def run(nodes: int, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            in_cluster(tmp_path, nodes, tests, *options),
+            cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+
+    return run
+
+
+def in_cluster(folder: Path, nodes: int, tests: str, *options: str) -> list[str]:
+    (folder / "test_s.py").write_text(textwrap.dedent(SUITE) + textwrap.dedent(tests))
+    pytest_ = [sys.executable, "-m", "pytest", "test_s.py", "-p", "no:cacheprovider", "--distbench-launcher", "slurm"]
+    return command_of(nodes, ["salloc", "-Q", f"--nodes={nodes}", *pytest_, *options])
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def test_ranks_of_four_hosts_measure_in_one_step_and_their_numbers_and_output_come_back(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    tests = """
+        def test_it(distbench):
+            distbench.run(measures)
+    """
+    done = cluster(4, tests, "--world-size=4", "--distbench-json=run.json", "--distbench-logs=logs")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    [launch] = read_run_record(tmp_path / "run.json").results[0].launches
+    found = {measured.name: measured.value for measured in launch.measurements}
+    assert (found["node"], found["sum"]) == (1 + 2 + 3 + 4, 256 * 4**6)
+    logs = sorted(path.read_text().split()[-1] for path in (tmp_path / "logs").rglob("rank*.log"))
+    assert logs == ["node1", "node2", "node3", "node4"]
+
+
+def test_a_node_that_dies_is_named_and_the_next_test_runs(cluster: Cluster) -> None:
+    tests = """
+        def test_dies(distbench, tmp_path):
+            kill_a_node_when_all_wait(tmp_path, 2)
+            distbench.run(waits, params={"there": str(tmp_path)})
+
+        def test_next(distbench):
+            distbench.run(measures, world_size=1)
+    """
+    began = time.monotonic()
+    done = cluster(2, tests, "--world-size=2", "--distbench-timeout=200")
+
+    assert "host node2: its relay " in done.stdout, done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout
+    assert time.monotonic() - began < 150, "it was noticed before the launch's time was over"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_a_pytest_that_is_ended_leaves_no_step(tmp_path: Path, number: signal.Signals) -> None:
+    tests = f"""
+        def test_long(distbench):
+            Path("pid").write_text(str(os.getpid()))
+            distbench.run(waits, params={{"there": {str(tmp_path)!r}}})
+    """
+    words = in_cluster(tmp_path, 2, tests, "--world-size=2")
+    at = words.index("--nodes=2") + 1
+    script = (
+        'set -m; "$@" & wait $!; '
+        "for i in $(seq 100); do squeue -h -s -o %j | grep -q python || break; sleep 0.2; done; "
+        "squeue -h -s -o %j > steps; pgrep -fc '[s]ite.dial|[d]istbench.worker' > left"
+    )
+    words = [*words[:at], "bash", "-c", script, "bash", *words[at:]]
+    running = subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        wait_for(lambda: (tmp_path / "up1").exists() and (tmp_path / "up0").exists(), limit_s=60)
+        [pid] = pids_of(tmp_path / "pid", running.pid)
+        os.kill(pid, number)
+        said = running.communicate(timeout=120)[0]
+    finally:
+        running.kill()
+        running.wait()
+
+    assert (tmp_path / "left").read_text().strip() == "0", said
+    assert "python" not in (tmp_path / "steps").read_text()
+
+
+def pids_of(file: Path, above: int) -> list[int]:
+    """The process id here of the one that has that of the file in the cluster's namespace, below this process."""
+    wanted = file.read_text().strip()
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        except OSError:
+            continue
+        spaces = fields.get("NSpid", "").split()
+        if len(spaces) == 2 and spaces[1] == wanted and above < int(spaces[0]):
+            found.append(int(spaces[0]))
+    return found
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1300)
+def test_a_fault_of_any_kind_is_detected_and_attributed(tmp_path: Path) -> None:
+    """The list of conformance, in an allocation."""
+    folder = Path(__file__).parent
+    words = ["salloc", "-Q", "--nodes=2", sys.executable, "-m", "pytest", "-q", str(folder / "test_conformance.py")]
+    report = tmp_path / "report.json"
+    variables = {**environment(), "DISTBENCH_TEST_LAUNCHERS": "slurm"}
+    more = ["-k", "slurm", "-p", "no:cacheprovider", "--json-report", f"--json-report-file={report}", "--tb=short"]
+    done = subprocess.run(
+        command_of(2, [*words, *more]),
+        cwd=folder.parents[1], env=variables, capture_output=True, text=True, check=False, timeout=1200,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+    assert json.loads(report.read_text())["summary"]["passed"] > 50

@@ -1,0 +1,119 @@
+"""A step and its relays, with a stand-in for srun; a real Slurm is in tests/end_to_end/test_slurm.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.site.dial import Hello
+from pytest_distbench.launch.starters import slurm
+from pytest_distbench.launch.starters.slurm import Step, check_alike
+
+
+@pytest.fixture
+def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for srun, which does what is written into it with the words behind its options as ``$@``."""
+    program = tmp_path / "srun"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "_addresses", lambda: ["127.0.0.1"])
+    return program
+
+
+def write(program: Path, does: str) -> None:
+    take = 'nodes=$(echo "$*" | tr " " "\n" | sed -n "s/--nodelist=//p" | tr "," " ")'
+    skip = 'while [ "${1#--}" != "$1" ] || [ "$1" = srun ]; do shift; done'
+    program.write_text(f"#!/bin/sh\n{take}\n{skip}\n{does}\n")
+    program.chmod(0o755)
+
+
+ALL = 'for node in $nodes; do SLURMD_NODENAME=$node "$@" & done; wait'
+
+
+@contextlib.contextmanager
+def step(tmp_path: Path, *nodes: str) -> Iterator[Step]:
+    log = tmp_path / "log"
+    made = Step(nodes, log=log, variables=dict(os.environ), session="s")
+    try:
+        yield made
+    finally:
+        made.cancel()
+        assert made.process.poll() is not None
+
+
+def test_the_relays_of_a_step_call_and_say_who_they_are(tmp_path: Path, srun: Path) -> None:
+    write(srun, ALL)
+    with step(tmp_path, "n1", "n2") as made:
+        calls = made.answer()
+
+    assert sorted(calls) == ["n1", "n2"]
+    assert {call.hello.address for call in calls.values()} == {"127.0.0.1"}
+    assert len({call.hello.port for call in calls.values()}) == 2
+    assert calls["n1"].hello.python.startswith("3.")
+    for call in calls.values():
+        assert call.stdin is not None
+        assert call.stdout is not None
+        call.stdin.close()
+        call.stdout.close()
+
+
+def test_a_step_that_ends_before_its_relays_call_is_told_with_what_srun_said(tmp_path: Path, srun: Path) -> None:
+    write(srun, "echo srun: error: Invalid partition >&2; exit 1")
+    with (
+        step(tmp_path, "n1") as made,
+        pytest.raises(LauncherError, match=r"ended before its relays .*Invalid partition"),
+    ):
+        made.answer()
+
+
+def test_a_node_from_which_nobody_calls_is_named(tmp_path: Path, srun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_CALL_S", 3.0)
+    write(srun, 'for node in ${nodes% *}; do SLURMD_NODENAME=$node "$@" & done; sleep 60')
+    began = time.monotonic()
+    with (
+        step(tmp_path, "n1", "n2") as made,
+        pytest.raises(LauncherError, match="no relay has called from n2 within 3 s"),
+    ):
+        made.answer()
+    assert time.monotonic() - began < 30
+
+
+def test_a_stranger_who_calls_is_not_heard(tmp_path: Path, srun: Path) -> None:
+    write(srun, f'DISTBENCH_RELAY_SECRET=wrong SLURMD_NODENAME=n1 "$@" & {ALL}')
+    with step(tmp_path, "n1") as made:
+        assert list(made.answer()) == ["n1"]
+
+
+def hello(host: str, **changes: str) -> Hello:
+    facts = {"python": "3.12.1", "torch": "2.13.0", **changes}
+    return Hello(secret="", host=host, address="", port=1, cores=4, pid=1, **facts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"torch": "2.12.0"}, "different releases of torch: 2.13.0 on n1; 2.12.0 on n2"),
+        ({"torch": ""}, "different releases of torch: 2.13.0 on n1; none on n2"),
+        ({"python": "3.11.7"}, "different releases of python"),
+    ],
+)
+def test_nodes_that_would_not_run_the_same_are_refused(changes: dict[str, str], told: str) -> None:
+    with pytest.raises(LauncherError, match=told):
+        check_alike([hello("n1"), hello("n2", **changes)])
+
+
+def test_nodes_that_are_alike_are_taken() -> None:
+    check_alike([hello("n1"), hello("n2")])
+
+
+def test_a_call_that_is_cancelled_ends_its_step(tmp_path: Path) -> None:
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    slurm._cancel(process)
+
+    assert process.returncode == -15
