@@ -72,7 +72,9 @@ class Session:
 
     @functools.cached_property
     def hardware(self) -> Environment:
-        """This machine, with the software that is installed here."""
+        """This machine, or those of the launcher, with the software that is installed there."""
+        if (describe := self.launching.launcher_kind.describe) is not None:
+            return describe(gpu=self.settings.gpu, platform=self.settings.platform)
         return hardware.describe(
             platform_name=self.settings.platform,
             gpus=self.settings.gpus,

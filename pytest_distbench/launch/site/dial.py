@@ -80,7 +80,7 @@ def connect(addresses: list[str], port: int) -> socket.socket:
             return line
         time.sleep(turn)
     tried = "; ".join(f"{address}: {error.strerror or error}" for address, error in errors.items())
-    raise SystemExit(f"{_name()} reaches the host of pytest at none of its addresses, port {port}: {tried}")
+    raise SystemExit(f"{host_name()} reaches the host of pytest at none of its addresses, port {port}: {tried}")
 
 
 def keep_alive(line: socket.socket) -> None:
@@ -101,7 +101,7 @@ def _hello(line: socket.socket, secret: str) -> Hello:
         torch = ""
     return Hello(
         secret=secret,
-        host=_name(),
+        host=host_name(),
         address=address,
         port=_free_port(line.family, address),
         python=platform.python_version(),
@@ -111,7 +111,8 @@ def _hello(line: socket.socket, secret: str) -> Hello:
     )
 
 
-def _name() -> str:
+def host_name() -> str:
+    """This host, as whoever started a process here calls it."""
     return next((os.environ[name] for name in NAME_VARIABLES if name in os.environ), socket.gethostname())
 
 

@@ -69,12 +69,22 @@ def read_allocation(variables: Mapping[str, str]) -> Allocation:
     if missing := [name for name in ("srun", "scontrol") if shutil.which(name, path=variables.get("PATH")) is None]:
         raise ConfigurationError(f"{why}, and {' and '.join(missing)} cannot be found on PATH: load Slurm's module")
     _check_release(_run(["srun", "--version"], variables))
+    nodes = _run(["scontrol", "show", "hostnames", variables[_NODES]], variables).split()
     return Allocation(
         job=variables[_JOB],
-        nodes=_run(["scontrol", "show", "hostnames", variables[_NODES]], variables).split(),
+        nodes=nodes,
         tasks_per_node=_number(variables.get("SLURM_NTASKS_PER_NODE", "")),
-        gpus_per_node=_number(variables.get("SLURM_GPUS_PER_NODE", "") or variables.get("SLURM_GPUS_ON_NODE", "")) or 0,
+        gpus_per_node=_gpus_per_node(variables, len(nodes)),
     )
+
+
+def _gpus_per_node(variables: Mapping[str, str], nodes: int) -> int:
+    """As the environment tells, or else the job: its ``TRES=...,gres/gpu=8``, of all nodes together."""
+    told = variables.get("SLURM_GPUS_PER_NODE") or variables.get("SLURM_GPUS_ON_NODE") or ""
+    if (number := _number(told)) is not None:
+        return number
+    found = re.search(r"TRES=\S*gres/gpu=(\d+)", _run(["scontrol", "show", "job", variables[_JOB]], variables))
+    return int(found[1]) // nodes if found else 0
 
 
 def _check_release(text: str) -> None:

@@ -14,26 +14,81 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 import msgspec
 import psutil
 
-from pytest_distbench.errors import LauncherError, show
+from pytest_distbench.errors import ConfigurationError, LauncherError, show
 from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.describe import HostDescription
 from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Hello, keep_alive
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.starters.allocation import read_allocation
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE
+from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
 
 _CALL_S = 60.0
 """How long the relays of a step may take to call, and so much more for each hundred of nodes."""
 _HELLO_BYTES = 4096
 _LEAVE_S = 5.0
+
+
+def describe(*, gpu: bool, platform: str | None) -> Environment:
+    """What the nodes of the allocation are, from one step on all of them.
+
+    Args:
+        gpu: the ranks are to have GPUs.
+        platform: the class of hardware that the user has named; None: that of the nodes, which must be one.
+
+    Raises:
+        ConfigurationError: they are of several classes, run other software, have no GPU, or do not tell.
+    """
+    allocation = read_allocation(os.environ)
+    nodes = len(allocation.nodes)
+    told = [sys.executable, "-m", "pytest_distbench.launch.site.describe", *(["--gpu"] if gpu else [])]
+    done = subprocess.run(
+        [*_srun(allocation.nodes), *told],
+        env=_inherited(os.environ), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    try:
+        hosts = [msgspec.json.decode(line, type=HostDescription) for line in done.stdout.splitlines()]
+    except msgspec.MsgspecError:
+        hosts = []
+    if done.returncode or len(hosts) != nodes:
+        raise ConfigurationError(
+            f"{len(hosts)} of {nodes} nodes of job {allocation.job} say what they are: {show(done.stderr.strip())}. "
+            f"{sys.executable} and pytest-distbench have to be there under the same path, on a shared disk for one"
+        )
+    hosts.sort(key=lambda host: allocation.nodes.index(host.host))
+    first = hosts[0].environment
+    _refuse_differences(hosts, lambda found: found.software, "run other software")
+    if platform is None:
+        _refuse_differences(
+            hosts, lambda found: found.platform, "are of several classes of hardware: take nodes of one (salloc "
+            "--constraint=), or name the class of all of them, --distbench-platform NAME",
+        )  # fmt: skip
+    if gpu and first.gpu_host is None:
+        raise ConfigurationError(
+            f"--gpu: no GPU is visible on {hosts[0].host} of job {allocation.job}: allocate some, as salloc "
+            "--gpus-per-node=4; with no partition that has any (sinfo -o '%P %G'), leave --gpu out"
+        )
+    return first if platform is None else replace(first, platform=platform)
+
+
+def _refuse_differences(hosts: Sequence[HostDescription], of: Callable[[Environment], object], told: str) -> None:
+    """Refuse nodes of which something differs that has to be one."""
+    found: dict[str, list[str]] = {}
+    for host in hosts:
+        found.setdefault(show(of(host.environment)), []).append(host.host)
+    if len(found) > 1:
+        shown = "; ".join(f"{', '.join(names[:4])}: {what}" for what, names in found.items())
+        raise ConfigurationError(f"the nodes of the allocation {told}: {shown}")
 
 
 class SlurmLauncher:
@@ -52,12 +107,15 @@ class SlurmLauncher:
         layout = self.allocation.layout(plan.processes, on_gpus=plan.device == "cuda")
         nodes = self.allocation.nodes[: len(layout)]
         step = Step(nodes, log=plan.files.launcher_log, variables=plan.variables, session=self.session)
+        calls: dict[str, Call] = {}
         try:
             calls = step.answer()
             check_alike([calls[node].hello for node in nodes])
             first = calls[nodes[0]].hello
             hosts = [Host(name=node, relay=calls[node], ranks=ranks) for node, ranks in zip(nodes, layout, strict=True)]
         except BaseException:
+            for call in calls.values():
+                call.hang_up()
             step.cancel()
             raise
         return RelayedSite(plan, hosts, meeting_point=(first.address, first.port))
@@ -84,6 +142,11 @@ class Call:
         self._step = step
         line.close()  # once both files are
 
+    def hang_up(self) -> None:
+        """Close the connection, which ends the relay."""
+        for file in filter(None, (self.stdin, self.stdout)):
+            file.close()
+
     def wait(self, timeout: float | None = None) -> int:
         return self._step.wait(timeout)
 
@@ -101,18 +164,11 @@ class Step:
         self._listener = socket.create_server(("", 0), backlog=len(nodes))
         port = self._listener.getsockname()[1]
         relay = [sys.executable, "-m", "pytest_distbench.launch.site.dial", str(port), *_addresses()]
-        command = [
-            "srun", "--overlap", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
-            f"--nodelist={','.join(nodes)}", "--distribution=block", "--cpu-bind=none", "--mpi=none", "--input=none",
-            "--unbuffered", "--label", "--kill-on-bad-exit=0", "--export=ALL", *relay,
-        ]  # fmt: skip
         inherited = {**variables, **NO_REVERSE_DNS, SESSION_VARIABLE: session, SECRET_VARIABLE: self._secret}
-        for name in _OF_THE_BATCH:
-            inherited.pop(name, None)
         with log.open("ab") as out:
             self.process = subprocess.Popen(
-                command,
-                env={**inherited, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                [*_srun(nodes), "--label", *relay],
+                env=_inherited(inherited),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -126,6 +182,15 @@ class Step:
             LauncherError: one has not, in time, or the step has ended.
         """
         calls: dict[str, Call] = {}
+        try:
+            self._take_calls(calls)
+        except BaseException:
+            for call in calls.values():
+                call.hang_up()
+            raise
+        return calls
+
+    def _take_calls(self, calls: dict[str, Call]) -> None:
         within_s = _CALL_S * (1 + len(self._nodes) / 100)
         deadline = time.monotonic() + within_s
         ended = os.pidfd_open(self.process.pid)
@@ -151,7 +216,6 @@ class Step:
                     line.close()  # a stranger
                 else:
                     calls[hello.host] = Call(line, hello, self.process)
-        return calls
 
     def cancel(self) -> None:
         """End the step, however far it is."""
@@ -191,6 +255,21 @@ def check_alike(hellos: Sequence[Hello]) -> None:
 
 _OF_THE_BATCH = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST", "SLURM_MEM_PER_CPU")
 """What the allocation's own step was given, and a step of ours would take over."""
+
+
+def _srun(nodes: Sequence[str]) -> list[str]:
+    """Starts one process on each of the nodes, beside whatever runs there."""
+    return [
+        "srun", "--overlap", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
+        f"--nodelist={','.join(nodes)}", "--distribution=block", "--cpu-bind=none", "--mpi=none", "--input=none",
+        "--unbuffered", "--kill-on-bad-exit=0", "--export=ALL",
+    ]  # fmt: skip
+
+
+def _inherited(variables: Mapping[str, str]) -> dict[str, str]:
+    """Of a step's processes: as here, and they find this package."""
+    kept = {name: value for name, value in variables.items() if name not in _OF_THE_BATCH}
+    return {**kept, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def _addresses() -> list[str]:

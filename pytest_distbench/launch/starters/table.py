@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_distbench.launch.starters.contract import Launcher
+    from pytest_distbench.records.environment import Environment
 
 DEFAULT_LAUNCHER = "warm"
 
@@ -68,6 +69,7 @@ class LauncherKind(Hosting):
         most_ranks: that it starts in one launch; None: as many as the machine bears.
         holds_two: two groups may be open at once, which a comparison in turns needs, under another Python too.
         variables: set in the environment of all launches of the run unless the user has.
+        describe: what its hosts are, before the first launch; None: as this one.
     """
 
     help: str
@@ -75,6 +77,7 @@ class LauncherKind(Hosting):
     most_ranks: int | None = None
     holds_two: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
+    describe: Callable[..., Environment] | None = None
 
 
 def _make_warm(setup: LauncherSetup) -> Launcher:
@@ -101,6 +104,12 @@ def _make_slurm(setup: LauncherSetup) -> Launcher:
     return SlurmLauncher(setup.session)
 
 
+def _describe_slurm(*, gpu: bool, platform: str | None) -> Environment:
+    from pytest_distbench.launch.starters.slurm import describe
+
+    return describe(gpu=gpu, platform=platform)
+
+
 LAUNCHERS: dict[str, LauncherKind] = {
     "warm": LauncherKind(
         help="start ranks from a process that has torch loaded",
@@ -117,6 +126,7 @@ LAUNCHERS: dict[str, LauncherKind] = {
         hosts="many",
         holds_two=True,
         is_spaced=False,
+        describe=_describe_slurm,
     ),
 }
 """By the name that ``--distbench-launcher`` takes and baselines are stored under."""

@@ -9,11 +9,18 @@ import pytest
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.starters.allocation import Allocation, read_allocation
 
+SCONTROL = """\
+case "$2 $3" in
+  "hostnames n[1-2]") printf "n1\\nn2\\n" ;;
+  "job 7") echo "JobId=7 NumNodes=2 AllocTRES=cpu=8,node=2,billing=8,gres/gpu=${ALLOCATED:-0},gres/gpu:a100=8" ;;
+  *) exit 1 ;;
+esac"""
+
 
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
     """Of a job on two nodes, with stand-ins for Slurm's programs."""
-    answers = {"srun": "echo slurm-wlm ${RELEASE:-24.05.1}", "scontrol": 'test "$3" = "n[1-2]" && printf "n1\nn2\n"'}
+    answers = {"srun": "echo slurm-wlm ${RELEASE:-24.05.1}", "scontrol": SCONTROL}
     for name, answer in answers.items():
         program = tmp_path / name
         program.write_text(f"#!/bin/sh\n{answer}\n")
@@ -28,6 +35,10 @@ def test_it_knows_its_nodes(variables: dict[str, str]) -> None:
 @pytest.mark.parametrize(("given", "gpus"), [("4", 4), ("a100:4", 4), ("a100:2,h100:2", 4), ("", 0), ("all", 0)])
 def test_it_knows_the_gpus_of_a_node(variables: dict[str, str], given: str, gpus: int) -> None:
     assert read_allocation({**variables, "SLURM_GPUS_PER_NODE": given}).gpus_per_node == gpus
+
+
+def test_what_the_environment_does_not_say_of_gpus_the_job_does(variables: dict[str, str]) -> None:
+    assert read_allocation({**variables, "ALLOCATED": "8"}).gpus_per_node == 4
 
 
 @pytest.mark.parametrize(
