@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_distbench.commands.contract import Adder, choose_names
 from pytest_distbench.errors import ConfigurationError, DistbenchError
-from pytest_distbench.judging.change_points import LEAST_RUNS, change_points
+from pytest_distbench.judging.change_points import LEAST_RUNS, change_points, fewest_runs
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.trend import USUAL_LAST, History, Trend
 from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
@@ -82,6 +82,8 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
     rows = [] if options.points else [row for trend in chosen for row in _rows(trend, options)]
     head = [*_head(history, chosen, rows, options)]
     if options.html is not None:
+        if not rows:  # what did not change may be looked at all the same
+            rows = [TrendRow(trend=trend, change=None) for trend in chosen]
         yield from _write_page(history, rows, head, options)
         return
     section = points_section(chosen) if options.points else trends_section(rows)
@@ -148,8 +150,10 @@ def _head(history: History, chosen: list[Trend], rows: list[TrendRow], options: 
     if history.problems:
         number = len(history.problems)
         yield f"{number} file{'s' * (number != 1)} not read, such as {history.problems[0]}"
-    if not options.baselines and history.records < 2 * LEAST_RUNS:
-        yield f"a change needs {LEAST_RUNS} runs before it and {LEAST_RUNS} after it"
+    fewest = fewest_runs()
+    if not options.baselines and history.records < fewest:
+        runs = f"{history.records} run{'s are' if history.records != 1 else ' is'}"
+        yield f"{runs} too few to tell a change: it takes {fewest}, of which {LEAST_RUNS} or more on either side"
 
 
 def _told(rows: list[TrendRow]) -> Iterator[str]:

@@ -31,6 +31,9 @@ ERROR_RATE = 1e-3
 LEAST_CHANGE = 0.01
 """Smaller changes are not worth a line, as a fraction."""
 
+_MOST_EXACT = 60
+"""Of more numbers the exact distribution of the rank sum takes long, and the normal one is as good."""
+
 _TO_STDEV = 1.4826 / math.sqrt(2)
 """Times the median absolute difference of neighbours gives the standard deviation of normal noise."""
 
@@ -91,15 +94,27 @@ def _segmented(logs: Sequence[float]) -> list[int]:
     return [int(end) for end in search.predict(pen=PRICE * math.log(len(logs)))[:-1]]
 
 
-def _certain(logs: Sequence[float], begins: list[int]) -> list[int]:
-    """Those of the beginnings that are certain, each between its neighbours."""
+def fewest_runs() -> int:
+    """Of fewer runs no change can be told, even of levels that do not overlap: chance alone parts so few so well."""
+    return next(n for n in itertools.count(2 * LEAST_RUNS) if 2 / math.comb(n, n // 2) <= ERROR_RATE / n)
+
+
+def _chance(before: Sequence[float], after: Sequence[float]) -> float:
+    """The chance that numbers of one level are parted as these are; exact where they are few and all differ."""
     from scipy.stats import mannwhitneyu
 
+    both = [*before, *after]
+    is_exact = len(both) <= _MOST_EXACT and len(set(both)) == len(both)
+    return float(mannwhitneyu(before, after, method="exact" if is_exact else "asymptotic").pvalue)
+
+
+def _certain(logs: Sequence[float], begins: list[int]) -> list[int]:
+    """Those of the beginnings that are certain, each between its neighbours."""
     begins = list(begins)
     while begins:
         edges = [0, *begins, len(logs)]
         chances = [
-            float(mannwhitneyu(logs[begin:middle], logs[middle:end]).pvalue)
+            _chance(logs[begin:middle], logs[middle:end])
             for begin, middle, end in zip(edges, edges[1:], edges[2:], strict=False)
         ]
         if max(chances) <= ERROR_RATE / len(logs):

@@ -22,6 +22,7 @@ from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.verdict import Verdict
 
 
 class NotABaseline(DistbenchError):
@@ -62,6 +63,11 @@ def propose_entry(
     if did_not_pass:
         raise NotABaseline(f"{did_not_pass}; mend it, and measure again")
     is_new = stored is None or not stored.holds_numbers
+    if result.reference.kind == "paired" and any(_moved_or_new(verdict) for verdict in result.verdicts):
+        raise NotABaseline(
+            f"it was compared with {result.reference.name} in turns, and not with the store: measure what is to be "
+            "recorded without --distbench-against, by --distbench-update"
+        )
     if result.reference.kind != "stored" or judged_by_bounds_alone(result.verdicts):
         return None
     if not is_wanted(mode, result.verdicts, is_new=is_new) or (mode == "new" and not is_new):
@@ -87,6 +93,11 @@ def _is_course_known(stored: Fingerprint, made: Fingerprint | None) -> bool:
     """Whether what is stored of the course came of more launches, and these show nothing else."""
     holds = bool(stored.course or stored.course_missing)
     return holds and made is not None and not made.missing and not differences(stored, made)
+
+
+def _moved_or_new(verdict: Verdict) -> bool:
+    kind = VERDICT_KINDS[verdict.kind]
+    return verdict.is_judged and (kind.moved or kind.wants_update)
 
 
 def _check_origin(result: CaseResult) -> None:

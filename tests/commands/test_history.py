@@ -74,7 +74,7 @@ def test_all_shows_what_did_not_change_and_what_is_not_judged(
     lines = history(capsys, tmp_path, "--all")
 
     assert lines[0].endswith("2 metrics, 0 changed")
-    assert lines[1] == "a change needs 5 runs before it and 5 after it"
+    assert lines[1] == "6 runs are too few to tell a change: it takes 18, of which 5 or more on either side"
     assert [line.split()[1] for line in lines[-2:]] == ["rate", "step"]
     assert len(history(capsys, tmp_path, "--all", "-k", "rat")) == len(lines) - 1
 
@@ -140,3 +140,14 @@ def test_a_folder_for_otava_that_is_a_file_is_told(tmp_path: Path, capsys: pytes
     told = history(capsys, tmp_path, "--otava", tmp_path / "file", code=2)
 
     assert "Give --otava a folder that can be written" in told[0]
+
+
+def test_a_page_of_what_did_not_change_has_its_way_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, 12)
+    page = tmp_path / "history.html"
+    lines = history(capsys, tmp_path, "--html", page)
+
+    assert lines[1].startswith("12 runs are too few to tell a change: it takes 18")
+    assert "<h1>distbench: none of 1 case changed for the worse</h1>" in page.read_text()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from support.processes import wait_for
 from support.slurm_cluster import command_of, why_not
@@ -141,18 +142,22 @@ def test_a_pytest_that_is_ended_leaves_no_step(tmp_path: Path, number: signal.Si
     assert "python" not in (tmp_path / "steps").read_text()
 
 
+FIRST_SPACE = len(Path("/proc/self/status").read_text().partition("NSpid:")[2].partition("\n")[0].split()) + 1
+"""Numbers that a process of the cluster, but not of one of its nodes, has here and in the spaces below."""
+
+
 def pids_of(file: Path, above: int) -> list[int]:
     """The process id here of the one that has that of the file in the cluster's namespace, below this process."""
     wanted = file.read_text().strip()
     found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
+    for process in psutil.Process(above).children(recursive=True):
         try:
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+            status = Path(f"/proc/{process.pid}/status").read_text()
         except OSError:
             continue
-        spaces = fields.get("NSpid", "").split()
-        if len(spaces) == 2 and spaces[1] == wanted and above < int(spaces[0]):
-            found.append(int(spaces[0]))
+        spaces = next(line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))
+        if spaces[-1] == wanted and len(spaces) == FIRST_SPACE:
+            found.append(process.pid)
     return found
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.change_points import LEAST_RUNS, change_points
+from pytest_distbench.judging.change_points import LEAST_RUNS, change_points, fewest_runs
 
 RUNS = 200
 
@@ -73,3 +73,16 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "ruptures", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'pytest-distbench\[history\]'"):
         change_points(noise(1))
+
+
+@pytest.mark.parametrize(("before", "after"), [(9, 9), (10, 10), (11, 11), (20, 5), (8, 12)])
+def test_levels_that_do_not_overlap_are_told_from_as_few_runs_as_can_tell_them(before: int, after: int) -> None:
+    values = [level * (1 + 0.01 * math.sin(i)) for level, n in ((1.0, before), (1.5, after)) for i in range(n)]
+
+    assert [change.index for change in change_points(values)] == [before]
+
+
+def test_of_fewer_runs_no_levels_could_be_told() -> None:
+    assert fewest_runs() == 18
+    values = [level * (1 + 0.01 * math.sin(i)) for level in (1.0, 1.5) for i in range(8)]
+    assert change_points(values) == []

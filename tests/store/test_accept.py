@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.fingerprints import BARRIER, of
+from support.results import verdict
 from support.stores import entry, result
 
 from pytest_distbench.records.fingerprint import Course, Fingerprint, Kind
@@ -33,7 +34,13 @@ def test_what_the_mode_does_not_want_stays() -> None:
 
 
 def test_a_run_that_was_compared_with_something_else_proposes_nothing() -> None:
-    assert take(result(*FIVE, reference=ReferenceRecord(kind="paired"))) is None
+    beside = ReferenceRecord(kind="paired", name="main (3f2a91c0d4)")
+
+    assert take(result(*FIVE, reference=beside, verdicts=[verdict("unchanged")])) is None
+    with pytest.raises(
+        NotABaseline, match=r"compared with main \(3f2a91c0d4\) in turns, .* without --distbench-against"
+    ):
+        take(result(*FIVE, reference=beside, verdicts=[verdict("regressed")]))
 
 
 @pytest.mark.parametrize(

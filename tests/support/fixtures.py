@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pytest_distbench.judging.policy import Strictness
+from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.records.launch import LaunchRecord
@@ -77,7 +78,10 @@ def made_up_distbench(test: Path, folder: Path, **changes: object) -> Distbench:
         preload=(),
     )
     launching: Any = SimpleNamespace(
-        settings=dataclasses.replace(settings, **changes), on_progress=lambda text: None, surroundings=SURROUNDINGS
+        launcher_kind=LAUNCHERS["warm"],
+        settings=dataclasses.replace(settings, **changes),
+        on_progress=lambda text: None,
+        surroundings=SURROUNDINGS,
     )  # type: ignore[arg-type]
     node: Any = SimpleNamespace(
         path=test,
