@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support import slurm_cluster
 from support.processes import wait_for
 from support.slurm_cluster import command_of, why_not
 
@@ -77,6 +79,18 @@ def in_cluster(folder: Path, nodes: int, tests: str, *options: str) -> list[str]
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def test_a_cluster_changes_nothing_of_this_machine() -> None:
+    """However it is started: once its name, its network and its /etc/hosts were those of the cluster."""
+    name, hosts = socket.gethostname(), Path("/etc/hosts").read_text()
+    look = "hostname; tail -n 1 /etc/hosts"
+    command = [sys.executable, slurm_cluster.__file__, "1", "--", "sh", "-c", look]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+
+    assert done.stdout.splitlines() == ["head", "10.77.0.11 node1"]
+    assert (socket.gethostname(), Path("/etc/hosts").read_text()) == (name, hosts)
+    assert "br0" not in psutil.net_if_addrs()
 
 
 def test_ranks_of_four_hosts_measure_in_one_step_and_their_numbers_and_output_come_back(

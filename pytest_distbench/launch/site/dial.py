@@ -38,8 +38,6 @@ class Hello(Record, frozen=True, kw_only=True):
         port: that was free on that address.
         python: release that runs here.
         torch: release that ranks here would import; empty: none.
-        cores: that this process may use.
-        pid: of this process, there.
     """
 
     secret: str
@@ -48,8 +46,6 @@ class Hello(Record, frozen=True, kw_only=True):
     port: int
     python: str
     torch: str
-    cores: int
-    pid: int
 
 
 def main() -> None:
@@ -106,8 +102,6 @@ def _hello(line: socket.socket, secret: str) -> Hello:
         port=_free_port(line.family, address),
         python=platform.python_version(),
         torch=torch,
-        cores=len(os.sched_getaffinity(0)),
-        pid=os.getpid(),
     )
 
 

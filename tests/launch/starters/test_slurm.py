@@ -157,7 +157,7 @@ def test_nodes_that_cannot_be_compared_are_refused_before_the_first_launch(
 
 def hello(host: str, **changes: str) -> Hello:
     facts = {"python": "3.12.1", "torch": "2.13.0", **changes}
-    return Hello(secret="", host=host, address="", port=1, cores=4, pid=1, **facts)
+    return Hello(secret="", host=host, address="", port=1, **facts)
 
 
 @pytest.mark.parametrize(
