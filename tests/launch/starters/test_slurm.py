@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,13 +77,11 @@ def test_a_step_that_ends_before_its_relays_call_is_told_with_what_srun_said(tmp
 def test_a_node_from_which_nobody_calls_is_named(tmp_path: Path, srun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "_CALL_S", 3.0)
     write(srun, 'for node in ${nodes% *}; do SLURMD_NODENAME=$node "$@" & done; sleep 60')
-    began = time.monotonic()
     with (
         step(tmp_path, "n1", "n2") as made,
         pytest.raises(LauncherError, match="no relay has called from n2 within 3 s"),
     ):
         made.answer()
-    assert time.monotonic() - began < 30
 
 
 def test_a_stranger_who_calls_is_not_heard(tmp_path: Path, srun: Path) -> None:
