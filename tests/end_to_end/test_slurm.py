@@ -139,15 +139,16 @@ def test_a_pytest_that_is_ended_leaves_no_step(tmp_path: Path, number: signal.Si
         "squeue -h -s -o %j > steps; pgrep -fc '[s]ite.dial|[d]istbench.worker' > left"
     )
     words = [*words[:at], "bash", "-c", script, "bash", *words[at:]]
-    running = subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        wait_for(lambda: (tmp_path / "up1").exists() and (tmp_path / "up0").exists(), limit_s=60)
-        [pid] = pids_of(tmp_path / "pid", running.pid)
-        os.kill(pid, number)
-        said = running.communicate(timeout=120)[0]
-    finally:
-        running.kill()
-        running.wait()
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        try:
+            wait_for(lambda: (tmp_path / "up1").exists() and (tmp_path / "up0").exists(), running, limit_s=60)
+            [pid] = pids_of(tmp_path / "pid", running.pid)
+            os.kill(pid, number)
+            said = running.communicate(timeout=120)[0]
+        finally:
+            running.kill()
 
     assert (tmp_path / "left").read_text().strip() == "0", said
     assert "python" not in (tmp_path / "steps").read_text()
@@ -166,8 +167,8 @@ def pids_of(file: Path, above: int) -> list[int]:
             status = Path(f"/proc/{process.pid}/status").read_text()
         except OSError:
             continue
-        spaces = next(line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))
-        if spaces[-1] == wanted and len(spaces) == FIRST_SPACE:
+        spaces = status.partition("NSpid:")[2].partition("\n")[0].split()
+        if len(spaces) == FIRST_SPACE and spaces[-1] == wanted:
             found.append(process.pid)
     return found
 

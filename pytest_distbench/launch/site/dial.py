@@ -8,11 +8,9 @@ tries the addresses one after the other, says who it is in a line of JSON, and i
 from __future__ import annotations
 
 import os
-import platform
 import socket
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
@@ -36,16 +34,12 @@ class Hello(Record, frozen=True, kw_only=True):
         host: its name.
         address: of it, on the way to the controller: others reach it there.
         port: that was free on that address.
-        python: release that runs here.
-        torch: release that ranks here would import; empty: none.
     """
 
     secret: str
     host: str
     address: str
     port: int
-    python: str
-    torch: str
 
 
 def main() -> None:
@@ -91,17 +85,11 @@ def keep_alive(line: socket.socket) -> None:
 
 def _hello(line: socket.socket, secret: str) -> Hello:
     address = line.getsockname()[0]
-    try:
-        torch = version("torch")
-    except PackageNotFoundError:
-        torch = ""
     return Hello(
         secret=secret,
         host=host_name(),
         address=address,
         port=_free_port(line.family, address),
-        python=platform.python_version(),
-        torch=torch,
     )
 
 

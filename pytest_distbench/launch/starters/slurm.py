@@ -34,7 +34,7 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
 _CALL_S = 60.0
-"""How long the relays of a step may take to call, and so much more for each hundred of nodes."""
+"""How long a step's processes may take to answer, and so much more for each hundred of nodes."""
 _HELLO_BYTES = 4096
 _LEAVE_S = 5.0
 
@@ -52,10 +52,17 @@ def describe(*, gpu: bool, platform: str | None) -> Environment:
     allocation = read_allocation(os.environ)
     nodes = len(allocation.nodes)
     told = [sys.executable, "-m", "pytest_distbench.launch.site.describe", *(["--gpu"] if gpu else [])]
-    done = subprocess.run(
-        [*_srun(allocation.nodes), *told],
-        env=_inherited(os.environ), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [*_srun(allocation.nodes), *told],
+            env=_inherited(os.environ), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=_within_s(nodes),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ConfigurationError(
+            f"the nodes of job {allocation.job} do not say what they are within {_within_s(nodes):.0f} s: does srun "
+            "--overlap hostname answer?"
+        ) from None
     try:
         hosts = [msgspec.json.decode(line, type=HostDescription) for line in done.stdout.splitlines()]
     except msgspec.MsgspecError:
@@ -110,7 +117,6 @@ class SlurmLauncher:
         calls: dict[str, Call] = {}
         try:
             calls = step.answer()
-            check_alike([calls[node].hello for node in nodes])
             first = calls[nodes[0]].hello
             hosts = [Host(name=node, relay=calls[node], ranks=ranks) for node, ranks in zip(nodes, layout, strict=True)]
         except BaseException:
@@ -191,7 +197,7 @@ class Step:
         return calls
 
     def _take_calls(self, calls: dict[str, Call]) -> None:
-        within_s = _CALL_S * (1 + len(self._nodes) / 100)
+        within_s = _within_s(len(self._nodes))
         deadline = time.monotonic() + within_s
         ended = os.pidfd_open(self.process.pid)
         with contextlib.ExitStack() as stack:
@@ -224,9 +230,10 @@ class Step:
 
     def _hello(self, line: socket.socket) -> Hello | None:
         line.settimeout(_LEAVE_S)
+        said = b""
         try:
-            said = line.recv(_HELLO_BYTES, socket.MSG_PEEK).partition(b"\n")[0]
-            line.recv(len(said) + 1)
+            while not said.endswith(b"\n") and len(said) < _HELLO_BYTES and (byte := line.recv(1)):
+                said += byte  # and not what follows, which is the relay's
             hello = msgspec.json.decode(said, type=Hello)
         except (OSError, msgspec.MsgspecError):
             return None
@@ -238,23 +245,13 @@ class Step:
         return show(tail(self._log, lines=5).strip() or "srun said nothing", longest=600)
 
 
-def check_alike(hellos: Sequence[Hello]) -> None:
-    """Refuse nodes that would not run the same.
-
-    Raises:
-        LauncherError: Python or torch is another one somewhere, or there is no torch.
-    """
-    for what in ("python", "torch"):
-        found: dict[str, list[str]] = {}
-        for hello in hellos:
-            found.setdefault(getattr(hello, what), []).append(hello.host)
-        if len(found) > 1 or "" in found:
-            told = "; ".join(f"{release or 'none'} on {', '.join(hosts[:4])}" for release, hosts in found.items())
-            raise LauncherError(f"the nodes have different releases of {what}: {told}: start pytest with one of all")
-
-
 _OF_THE_BATCH = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST", "SLURM_MEM_PER_CPU")
 """What the allocation's own step was given, and a step of ours would take over."""
+
+
+def _within_s(nodes: int) -> float:
+    """How long a process on each of so many nodes may take to start and answer."""
+    return _CALL_S * (1 + nodes / 100)
 
 
 def _srun(nodes: Sequence[str]) -> list[str]:

@@ -13,10 +13,9 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.site.describe import HostDescription
-from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.starters import slurm
 from pytest_distbench.launch.starters.allocation import Allocation
-from pytest_distbench.launch.starters.slurm import Step, check_alike
+from pytest_distbench.launch.starters.slurm import Step
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.record import replace
@@ -60,7 +59,6 @@ def test_the_relays_of_a_step_call_and_say_who_they_are(tmp_path: Path, srun: Pa
     assert sorted(calls) == ["n1", "n2"]
     assert {call.hello.address for call in calls.values()} == {"127.0.0.1"}
     assert len({call.hello.port for call in calls.values()}) == 2
-    assert calls["n1"].hello.python.startswith("3.")
     for call in calls.values():
         call.hang_up()
 
@@ -152,26 +150,13 @@ def test_nodes_that_cannot_be_compared_are_refused_before_the_first_launch(
         slurm.describe(gpu=gpu, platform=None)
 
 
-def hello(host: str, **changes: str) -> Hello:
-    facts = {"python": "3.12.1", "torch": "2.13.0", **changes}
-    return Hello(secret="", host=host, address="", port=1, **facts)
+@pytest.mark.usefixtures("allocation")
+def test_nodes_that_do_not_answer_are_not_waited_for_without_end(srun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_CALL_S", 0.5)
+    write(srun, "exec sleep 60")
 
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"torch": "2.12.0"}, "different releases of torch: 2.13.0 on n1; 2.12.0 on n2"),
-        ({"torch": ""}, "different releases of torch: 2.13.0 on n1; none on n2"),
-        ({"python": "3.11.7"}, "different releases of python"),
-    ],
-)
-def test_nodes_that_would_not_run_the_same_are_refused(changes: dict[str, str], told: str) -> None:
-    with pytest.raises(LauncherError, match=told):
-        check_alike([hello("n1"), hello("n2", **changes)])
-
-
-def test_nodes_that_are_alike_are_taken() -> None:
-    check_alike([hello("n1"), hello("n2")])
+    with pytest.raises(ConfigurationError, match=r"job 7 do not say what they are within 1 s: does srun"):
+        slurm.describe(gpu=False, platform=None)
 
 
 def test_a_call_that_is_cancelled_ends_its_step(tmp_path: Path) -> None:
