@@ -68,8 +68,8 @@ class BackendUnavailable(DistbenchError):
         self.available = available
 
 
-class QuotaUnavailable(DistbenchError):
-    """No control group can be made here, which limits what a rank may compute."""
+class AroundUnavailable(DistbenchError):
+    """What a test wants around its launches cannot be made here: control groups, a network."""
 
 
 class TableError(DistbenchError):

@@ -17,7 +17,7 @@ from typing import Literal
 
 import psutil
 
-from pytest_distbench.errors import QuotaUnavailable
+from pytest_distbench.errors import AroundUnavailable
 
 PERIOD_US = 5_000
 """Short, so that a quota slows iterations and does not only pause between them. Under the kernel's own 100 ms the fast
@@ -56,7 +56,7 @@ class CpuController:
         """Make a group whose processes together may use so many cores.
 
         Raises:
-            QuotaUnavailable: this process may not, or the groups above it do not let it.
+            AroundUnavailable: this process may not, or the groups above it do not let it.
         """
         period_us = max(PERIOD_US, math.ceil(LEAST_US / cpus))
         quota_us = round(cpus * period_us)
@@ -89,7 +89,7 @@ def find_controller(root: Path = Path("/")) -> CpuController:
     """The cpu controller.
 
     Raises:
-        QuotaUnavailable: this system has none, or does not hand it down to the group of this process.
+        AroundUnavailable: this system has none, or does not hand it down to the group of this process.
     """
     for version in (1, 2):
         if (folder := _own_group(root, version)) is not None:
@@ -148,5 +148,5 @@ def _hands_down(folder: Path) -> bool:
     return False
 
 
-def _unavailable(why: str) -> QuotaUnavailable:
-    return QuotaUnavailable(f"needs a control group that may be written: {why}; {_ADVICE}")
+def _unavailable(why: str) -> AroundUnavailable:
+    return AroundUnavailable(f"needs a control group that may be written: {why}; {_ADVICE}")

@@ -11,11 +11,11 @@ from typing import Any, Literal, NoReturn, TypeVar, Unpack
 import pytest
 
 from pytest_distbench.errors import (
+    AroundUnavailable,
     BackendUnavailable,
     DerivationError,
     DistbenchError,
     DistbenchWarning,
-    QuotaUnavailable,
     show,
 )
 from pytest_distbench.judging.bounds import check_measured
@@ -619,7 +619,7 @@ class Distbench:
             if set(self._session.settings.backends) & set(error.available):
                 pytest.skip(f"not available: {error}")
             pytest.exit(f"--distbench-backend: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
-        except QuotaUnavailable as error:
+        except AroundUnavailable as error:
             pytest.skip(f"not run: {error}")
         except DistbenchError as error:
             raise Misuse(str(error)) from None

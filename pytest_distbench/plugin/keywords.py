@@ -38,9 +38,12 @@ class Sized(TypedDict, total=False):
     Attributes:
         world_size: ranks of this run's process groups, at most those the run was given; part of the case's name.
             Default: the test's.
+        network: between the ranks, as the marker ``network`` has it: ``"1gbit,delay=1ms,overlay"``. Part of the case's
+            name. Default: that of the marker, else of ``--distbench-network``.
     """
 
     world_size: int | None
+    network: str | None
 
 
 class Limited(TypedDict, total=False):
@@ -148,6 +151,7 @@ class Wanted:
     makes_group: bool = True
     seeds: Sequence[int] = (0,)
     world_size: int | None = None
+    network: str | None = None
     launches: int | None = None
     timeout: float | None = None
     tolerance: float | Mapping[str, float] | None = None

@@ -12,6 +12,7 @@ MARKERS = (
     "world_size(*sizes, min=, max=): process-group sizes this test runs at; without it the largest given",
     "gpu(min_memory=, capability=, link=): this test needs CUDA, and such GPUs; not run without --gpu",
     "cpu: this test stays on the CPU, with gloo, under --gpu too",
+    "network(rate, delay=, loss=, overlay=, hosts=, label=): the network between the ranks of this test",
     "full: a long form, left out of a first picture; not run without --distbench-full",
     "distbench(timeout=, launches=, tolerance=, metrics=, bounds=, xfail_perf=, fake_rank=, takes=): how it is judged",
 )

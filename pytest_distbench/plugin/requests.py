@@ -18,11 +18,12 @@ from pytest_distbench.plugin.keywords import Wanted
 from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
-from pytest_distbench.plugin.room import check_room, find_quota
+from pytest_distbench.plugin.room import check_room, find_network, find_quota
 from pytest_distbench.plugin.workload import Workload, make_workload
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
+from pytest_distbench.records.network import Network
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
@@ -113,6 +114,7 @@ class RequestMaker:
             timeout_s=seconds if self._settings.attach is None else ATTACHED_TIMEOUT_S,
             cores=cores,
             cpus=cpus,
+            network=self._network(given, wanted, work, world_size),
         )
         request = self.case(
             given,
@@ -154,6 +156,11 @@ class RequestMaker:
         return self.case(
             given, run=metric, conditions=conditions, identity=identity, launches=launches, tolerance=tolerance
         )
+
+    def _network(self, given: Arguments, wanted: Wanted, work: Work, world_size: int) -> Network | None:
+        """That between the ranks: of the call, its test, or the run."""
+        called = None if wanted.network is None else given.network(wanted.network)
+        return find_network(given, self._settings, work, called or self._wanted.network, world_size)
 
     def check_kind(self, given: Arguments, kind: type[Work]) -> None:
         """Refuse a kind of launch, or skip the test, where what the run wants of its ranks cannot be."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.records.network import Network, rank_hosts
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.work import Work
 from pytest_distbench.run.kinds import kind_of
@@ -71,3 +73,30 @@ def find_quota(given: Arguments, settings: Settings, work: Work, cpus: object) -
     if kind.hosted_by(LAUNCHERS[settings.launcher]).hosts == "many":
         pytest.skip(f"not run: a CPU quota needs ranks on this host, and those of {settings.launcher} are on others")
     return found
+
+
+def find_network(
+    given: Arguments, settings: Settings, work: Work, wanted: Network | None, ranks: int
+) -> Network | None:
+    """The network between the ranks of a call: that it asks for, its test, or the run; None: whatever there is.
+
+    A test is skipped where none can be made for it; the name of one that is there is that of every launch.
+    """
+    network = wanted or settings.network
+    if network is None or network.label:
+        return network
+    kind = kind_of(work)
+    if kind.why_no_ranks:
+        pytest.skip(f"not run: the network {network.text} needs ranks of ours, and {kind.why_no_ranks}")
+    if settings.fake_rank is not None:
+        return None  # structure alone is judged, and the ranks send nothing
+    if kind.hosted_by(LAUNCHERS[settings.launcher]).hosts == "many":
+        pytest.skip(
+            f"not run: the network {network.text} is made between ranks of this host, and those of "
+            f"{settings.launcher} are on others: name theirs with --distbench-network label=NAME"
+        )
+    try:
+        rank_hosts(network, ranks)
+    except ConfigurationError as error:
+        given.refuse(str(error))
+    return network

@@ -94,6 +94,7 @@ class Scaling:
                 launches=options.get("launches"),
                 timeout=options.get("timeout"),
                 tolerance=of_runs,
+                network=options.get("network"),
                 oversubscribed=oversubscribed,
                 cpus=cpus,
             )

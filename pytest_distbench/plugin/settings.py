@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pytest_distbench.records.choices import Update
     from pytest_distbench.records.experiment import Experiment
     from pytest_distbench.records.kinds import VerdictName
+    from pytest_distbench.records.network import Network
     from pytest_distbench.run.settings import AgainstSettings, ConfirmSettings, ControlSettings, Settings, TraceSettings
 
 T = TypeVar("T")
@@ -136,6 +137,7 @@ def read_settings(config: pytest.Config) -> Settings:
         max_message_bytes=_size(config, "max_message"),
         preload=tuple(config.getini("distbench_preload")),
         full=_is_on(config, "full"),
+        network=_network(config),
         data=_data(config),
         against=_against(config),
         confirm=_confirm(config),
@@ -301,6 +303,16 @@ def _size(config: pytest.Config, name: str) -> int | None:
         return parse_bytes(text) if text else None
     except ConfigurationError as error:
         raise ConfigurationError(f"{_spell(name)}: {error}") from None
+
+
+def _network(config: pytest.Config) -> Network | None:
+    from pytest_distbench.records.network import parse_network
+
+    text = _text(config, "network")
+    try:
+        return parse_network(text) if text else None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{_spell('network')}: {error}") from None
 
 
 def _logs_folder(config: pytest.Config) -> Path | None:

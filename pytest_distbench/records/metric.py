@@ -46,13 +46,16 @@ No test asks for it. So it is nothing to judge alone, and where one side has non
 CPU_THROTTLED = "cpu_throttled"
 """Under a CPU quota: the share of its periods in which that stopped a rank, of the rank that it stopped most seldom."""
 
+NETWORK_RATE, NETWORK_ROUND_TRIP = "network_rate", "network_round_trip"
+"""What a network that was made carries from one host to the next, by TCP alone, where no rank uses it."""
+
 EVALUATED = "evaluated_"
 """What the series of a goal's evaluations is called before the name of its metric."""
 
 EVERY = "every"
 """Fact of such a series: steps between its values."""
 
-OWN_NAMES = (WALL_TIME, PEAK_MEMORY, CPU_THROTTLED, "fingerprint")
+OWN_NAMES = (WALL_TIME, PEAK_MEMORY, CPU_THROTTLED, NETWORK_RATE, NETWORK_ROUND_TRIP, "fingerprint")
 """Of what the plugin itself records, besides phases."""
 
 LONGEST_TEXT = 100

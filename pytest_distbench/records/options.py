@@ -94,6 +94,11 @@ OPTIONS: dict[str, Option] = {
         summary="how ranks are started: warm, from a process that has torch loaded (default); torchrun, the "
         "command line tool; slurm, in an allocation; or another one that a conftest or plugin has added",
     ),
+    "network": Option(
+        metavar="NETWORK",
+        summary="network between the ranks, made of namespaces of this host: 1gbit, or 100mbit,delay=5ms,loss=1% with "
+        "overlay and hosts=N as needed; or label=NAME of the one that is there",
+    ),
     "launches": Option(
         metavar="N",
         summary="launches of each case judged first (default: 1; of pairs 5), or made "

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.network import Network
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.work import Command, Job, Pool, Ranks, Work
@@ -56,6 +57,8 @@ class LaunchRequest(Record, frozen=True, kw_only=True):
     """Of this host, where there are fewer of them than ranks, and the test has asked for it: it is oversubscribed."""
     cpus: float | None = None
     """CPU quota of each rank, in cores: of its process, and of all that this starts. None: it has none."""
+    network: Network | None = None
+    """Between its ranks, that was chosen; None: whatever there is."""
 
 
 class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
@@ -89,6 +92,9 @@ class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
     """Modules to import once for all processes, where what starts them can."""
     cpu_groups: list[str] = []
     """Folder of the control group of each rank, which is there while the launch runs; empty: no quota."""
+    network_place: str = ""
+    """Folder of the links to the network namespaces of its hosts, which are there while the launch runs; empty: no
+    network is made for it."""
     set_threads: int | None = None
     """Intra-op threads to set in a rank that did not import torch itself; None leaves them alone."""
     tree: str = ""

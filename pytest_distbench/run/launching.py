@@ -35,6 +35,7 @@ from pytest_distbench.run.around import AroundSetup, Surroundings
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.gpus import devices
 from pytest_distbench.run.kinds import kind_of, run_launch
+from pytest_distbench.run.network import network_place
 from pytest_distbench.run.outputs import Outputs
 from pytest_distbench.run.quota import rank_groups
 from pytest_distbench.run.settings import Settings
@@ -285,6 +286,7 @@ class Launching:
             tree=variables.get(TREE, ""),
             foreign_tree=variables.get(FOREIGN_TREE, ""),
             cpu_groups=rank_groups(request, self.hosting(request.work)),
+            network_place=network_place(request, self.hosting(request.work), self.directory.path),
             set_threads=_threads(variables) if self.hosting(request.work).sets_threads else None,
         )
 

@@ -50,7 +50,7 @@ class QuotaAround:
         The sides of a pair have them in common, rank by rank: they take turns.
 
         Raises:
-            QuotaUnavailable: they cannot be made here.
+            AroundUnavailable: they cannot be made here.
         """
         del hosting
         seen = Limited()
@@ -83,7 +83,7 @@ def rank_groups(request: LaunchRequest, hosting: Hosting) -> list[str]:
     """The control group of each rank of a launch; none without a quota, and for ranks that are made up.
 
     Raises:
-        QuotaUnavailable: this system has none.
+        AroundUnavailable: this system has none.
     """
     if request.cpus is None or hosting.hosts == "none":
         return []

@@ -12,6 +12,7 @@ from pytest_distbench.records.experiment import Experiment
 if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.choices import Confirm, TracedCases, Update
+    from pytest_distbench.records.network import Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,7 @@ class Settings:
         max_message_bytes: larger messages are not sent; None: no limit.
         preload: modules to import once for all ranks.
         full: tests with the marker ``full``, long forms, run too.
+        network: between ranks whose test does not choose one; None: whatever there is.
         data: where full-size data sets lie, an absolute path or a URL; empty: nobody says.
     """
 
@@ -119,6 +121,7 @@ class Settings:
     max_message_bytes: int | None
     preload: tuple[str, ...]
     full: bool = False
+    network: Network | None = None
     data: str = ""
     against: AgainstSettings | None = None
     confirm: ConfirmSettings = ConfirmSettings()

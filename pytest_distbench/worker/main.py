@@ -31,6 +31,7 @@ from pytest_distbench.worker.leaving import flush_output, leave
 from pytest_distbench.worker.line import ControlLine
 from pytest_distbench.worker.load import LoadWindow, oldest_marked, usable_cpus
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
+from pytest_distbench.worker.network import enter_network
 from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import (
     bind_near_gpu,
@@ -67,6 +68,8 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
     if plan.cpu_groups:
         enter_control_group(plan.cpu_groups[rank])
     take_environment(plan)
+    if plan.network_place:
+        enter_network(plan, rank)
     if not work.is_program:
         take_program(work.body.file)
     take_signals(plan.files.stacks(rank))

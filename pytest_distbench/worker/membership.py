@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined] # exported at run time only
 from torch.distributed.rendezvous import rendezvous
 
+from pytest_distbench.records.network import host_address
 from pytest_distbench.worker import limits
 from pytest_distbench.worker.torch_internals import (
     gloo_groups,
@@ -55,8 +56,10 @@ def _meet(rank: int, *, timeout_s: float) -> Store:
 
     torch's own would listen on every interface then. A group that the body makes in its place joins this one.
     """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True) and os.environ["MASTER_ADDR"] == _LOOPBACK:
-        address = _LOOPBACK, int(os.environ["MASTER_PORT"])
+    own = os.environ["MASTER_ADDR"]
+    is_own = own == _LOOPBACK or own == host_address(0)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True) and is_own:
+        address = own, int(os.environ["MASTER_PORT"])
         if rank == 0:
             return store_on(socket.create_server(address), timeout_s=timeout_s, multi_tenant=True)
         wait_for_listener(address, at_most_s=min(timeout_s, _LISTENS_S))

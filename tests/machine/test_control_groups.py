@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.control_groups import MadeUp
 
-from pytest_distbench.errors import QuotaUnavailable
+from pytest_distbench.errors import AroundUnavailable
 from pytest_distbench.machine import control_groups
 from pytest_distbench.machine.control_groups import Version, find_controller, remove, throttled
 
@@ -35,7 +35,7 @@ def test_without_a_way_to_the_group_it_says_so(
     MadeUp(tmp_path, version, monkeypatch)
     (tmp_path / "proc/self/mountinfo").write_text("31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n")
 
-    with pytest.raises(QuotaUnavailable, match="/jobs/mine of the cpu controller is mounted nowhere; run pytest as"):
+    with pytest.raises(AroundUnavailable, match="/jobs/mine of the cpu controller is mounted nowhere; run pytest as"):
         find_controller(tmp_path)
 
 
@@ -43,12 +43,12 @@ def test_a_controller_that_is_not_handed_down_is_none(tmp_path: Path, monkeypatc
     made_up = MadeUp(tmp_path, 2, monkeypatch)
     (made_up.folder / "cgroup.controllers").write_text("memory pids")
 
-    with pytest.raises(QuotaUnavailable, match="no cpu controller in /proc/self/cgroup"):
+    with pytest.raises(AroundUnavailable, match="no cpu controller in /proc/self/cgroup"):
         find_controller(tmp_path)
 
 
 def test_a_system_without_control_groups_has_none(tmp_path: Path) -> None:
-    with pytest.raises(QuotaUnavailable, match="/proc/self/cgroup: No such file or directory; run pytest as root"):
+    with pytest.raises(AroundUnavailable, match="/proc/self/cgroup: No such file or directory; run pytest as root"):
         find_controller(tmp_path)
 
 
@@ -86,7 +86,7 @@ def test_where_no_group_can_be_made_it_says_which_and_what_to_do(
     refusing.symlink_to(tmp_path / "nowhere" / "file")
     told = f"needs a control group that may be written: {re.escape(str(refusing))}: .*; run pytest as root"
 
-    with pytest.raises(QuotaUnavailable, match=told):
+    with pytest.raises(AroundUnavailable, match=told):
         made_up.controller.make(group, 0.3)
 
 

@@ -12,7 +12,7 @@ from support.launching import RunInside
 from support.plans import make_plan
 from support.processes import LIMIT_S
 
-from pytest_distbench.errors import QuotaUnavailable
+from pytest_distbench.errors import AroundUnavailable
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.machine import control_groups
 from pytest_distbench.machine.control_groups import CpuController, find_controller
@@ -64,7 +64,7 @@ def test_none_is_left_however_the_launch_ends(kind: type[BaseException], made_up
 def test_none_is_left_where_the_second_cannot_be_made(made_up: MadeUp) -> None:
     (made_up.folder / OWN[1]).write_text("a file in its place")
 
-    with pytest.raises(QuotaUnavailable, match="rank1: File exists"), QuotaAround().during(plan_of(made_up), HERE):
+    with pytest.raises(AroundUnavailable, match="rank1: File exists"), QuotaAround().during(plan_of(made_up), HERE):
         pass
     assert made_up.groups() == OWN[1:]
 

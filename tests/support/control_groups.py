@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_distbench.errors import QuotaUnavailable
+from pytest_distbench.errors import AroundUnavailable
 from pytest_distbench.machine.control_groups import CpuController, Version, find_controller, remove
 
 MOUNTS = """
@@ -57,7 +57,7 @@ def why_no_groups() -> str:
     try:
         controller = find_controller()
         controller.make(controller.group(10**6), 0.5)
-    except QuotaUnavailable as error:
+    except AroundUnavailable as error:
         return str(error)
     remove(controller.group(10**6))
     return ""

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.network import NETWORK
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.tables.sweep import SweepPoint, refusals, sweep_points
@@ -40,11 +41,13 @@ class Kind:
     redop: str
     root: str
     device: str
+    network: str
+    """That was chosen; empty: whatever there is."""
 
     @property
-    def program(self) -> tuple[str, str, int]:
+    def program(self) -> tuple[str, str, int, str]:
         """What one program of nccl-tests would have run."""
-        return self.collective, self.backend, self.world_size
+        return self.collective, self.backend, self.world_size, self.network
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,6 +134,7 @@ def _kind(result: CaseResult, facts: dict[str, Scalar]) -> Kind:
         redop=str(told.get("redop", "none")),
         root=str(told.get("root", NO_ROOT)),
         device=case.device,
+        network=case.conditions.around.get(NETWORK, ""),
     )
 
 
@@ -151,13 +155,14 @@ def footer(rows: Sequence[CollectiveRow]) -> list[str]:
     state = "OK" if not wrong and not failed else "FAILED"
     more = f", and {failed} sweep{'s' * (failed != 1)} without numbers" if failed else ""
     lines = [f"# Out of bounds values : {wrong} {state}{more}"]
-    programs: dict[tuple[str, str, int], list[CollectiveRow]] = {}
+    programs: dict[tuple[str, str, int, str], list[CollectiveRow]] = {}
     for row in rows:
         programs.setdefault(row.kind.program, []).append(row)
-    for (collective, backend, ranks), own in programs.items():
+    for (collective, backend, ranks, network), own in programs.items():
         mean = mean_busbw(own)
         if mean is not None:
-            whose = f"  {collective}, {backend}, {ranks} ranks" if len(programs) > 1 else ""
+            over = f", {network}" if network else ""
+            whose = f"  {collective}, {backend}, {ranks} ranks{over}" if len(programs) > 1 else ""
             lines.append(f"# Avg bus bandwidth    : {mean:g}{whose}")
     return lines
 
@@ -199,6 +204,12 @@ COLLECTIVES: TableKind[CollectiveRow] = TableKind(
         Column("mode", str, "mode", lambda row: Cell(row.kind.mode, f"{row.kind.mode} {row.kind.how}".rstrip())),
         Column("how", str, None, lambda row: row.kind.how),
         Column("world_size", int, "ranks", lambda row: row.kind.world_size),
+        Column(
+            "network",
+            str,
+            lambda rows: "network" if any(row.kind.network for row in rows) else None,
+            lambda row: row.kind.network,
+        ),
         Column("message_bytes", int, "size(B)", lambda row: number(row.message_bytes, "", nothing="")),
         Column("count", int, "count", lambda row: number(row.count, "", nothing="")),
         Column("type", str, "type", lambda row: row.kind.dtype),

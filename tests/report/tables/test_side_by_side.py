@@ -7,7 +7,7 @@ from support.results import point, result, verdict
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.tables.backends import BACKENDS
+from pytest_distbench.report.tables.side_by_side import BACKENDS, NETWORKS
 
 FACTS = {"collective": "all_reduce", "dtype": "float32", "redop": "sum", "count": 16, "mode": "per-iteration"}
 

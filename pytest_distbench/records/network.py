@@ -1,0 +1,205 @@
+"""The network between the ranks of a launch: what is made for it, or the name of the one that is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.records.record import Record
+from pytest_distbench.units import convert, parse_quantity
+
+NETWORK = "network"
+"""What a case has around it whose ranks have a network that was chosen: its text."""
+
+UNLIMITED = "unlimited"
+"""In the place of a rate: as much as this machine carries."""
+
+LEAST_RATE, MOST_DELAY_S, MOST_LOSS = 10e6, 1.0, 0.2
+"""Bits per second, seconds one way, and a fraction. Below that rate a message of a few KiB takes longer than any
+suite has time for; beyond that loss TCP is no network to train on."""
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit")
+_FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_WANTED = (
+    "wanted a rate of at least 10mbit or 'unlimited', and behind it as needed delay=1ms (one way, at most 1s), "
+    "loss=0.1% (at most 20%), overlay and hosts=2, as in '1gbit,delay=1ms,overlay'; or label=NAME of the network that "
+    "is there, as in 'label=infiniband'"
+)
+
+
+class Network(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A network between hosts: with a label that of the cluster, else one that is made of namespaces of this host."""
+
+    rate: float = 0.0
+    """Bits per second that each host sends and receives at most; 0: what this machine carries."""
+    delay_s: float = 0.0
+    """One way, between any two hosts."""
+    loss: float = 0.0
+    """Fraction of packets that are lost on the way."""
+    overlay: bool = False
+    """VXLAN (RFC 7348) over the network of the hosts, as container networks have it."""
+    hosts: int = 0
+    """That share the ranks evenly, in their order; 0: each rank is a host of its own."""
+    label: str = ""
+    """The name of a network that nobody can make here: that of the cluster."""
+
+    @property
+    def text(self) -> str:
+        """As options and names of cases have it; :func:`parse_network` reads it."""
+        if self.label:
+            return f"label={self.label}"
+        parts = [_rate_text(self.rate)]
+        if self.delay_s:
+            parts.append(f"delay={self.delay_s * 1e3:g}ms")
+        if self.loss:
+            parts.append(f"loss={self.loss * 100:g}%")
+        if self.overlay:
+            parts.append("overlay")
+        if self.hosts:
+            parts.append(f"hosts={self.hosts}")
+        return ",".join(parts)
+
+
+def parse_network(text: str) -> Network:
+    """Read a network: ``"1gbit"``, ``"unlimited,overlay"``, ``"100mbit,delay=5ms,hosts=2"``, ``"label=roce"``.
+
+    Raises:
+        ConfigurationError: it is none; the message says what is wanted.
+    """
+    first, *others = (part.strip() for part in text.split(","))
+    keywords: dict[str, object] = {}
+    for part in others:
+        name, equals, value = part.partition("=")
+        keywords[name] = value if equals else True
+    if first.startswith("label="):
+        keywords, first = {"label": first.partition("=")[2], **keywords}, ""
+    return make_network(first, keywords, told=show(text))
+
+
+def make_network(rate: object, keywords: Mapping[str, object], *, told: str) -> Network:
+    """A network of its parts, as the marker has them: values are texts, and numbers where they are no quantities.
+
+    Args:
+        rate: ``"1gbit"``, ``"unlimited"``; empty with a label.
+        keywords: ``delay``, ``loss``, ``overlay``, ``hosts``, ``label``.
+        told: how the whole was written, for an error.
+
+    Raises:
+        ConfigurationError: a part of it is none.
+    """
+    if (unknown := next((name for name in keywords if name not in _READ), None)) is not None:
+        raise ConfigurationError(f"network {told}: there is no {show(unknown)}; {_WANTED}")
+    given = {name: value for name, value in keywords.items() if value is not None}
+    if "label" in given:
+        if rate or len(given) > 1:
+            raise ConfigurationError(f"network {told}: a label names what is there, and nothing is made; {_WANTED}")
+        return Network(label=_read("label", given["label"], told))
+    found = {_FIELDS.get(name, name): _read(name, value, told) for name, value in given.items()}
+    return Network(rate=_read("rate", rate, told), **found)
+
+
+def rank_hosts(network: Network, world_size: int) -> list[int]:
+    """The host of each rank.
+
+    Raises:
+        ConfigurationError: the ranks cannot be shared evenly.
+    """
+    hosts = network.hosts or world_size
+    if world_size % hosts:
+        raise ConfigurationError(
+            f"network {show(network.text)}: {world_size} ranks cannot be shared evenly by {hosts} hosts"
+        )
+    return [rank * hosts // world_size for rank in range(world_size)]
+
+
+def host_address(host: int) -> str:
+    """The address of a host that was made, in the network between them."""
+    return f"10.78.{(host + 10) // 256}.{(host + 10) % 256}"
+
+
+USER_NAMESPACE = "user"
+"""The link beside those of the hosts, where they belong to a user namespace of their own."""
+
+
+def host_place(folder: str, host: int) -> str:
+    """Path of the link to a host's network namespace."""
+    return f"{folder}/host{host}"
+
+
+def _read(name: str, value: object, told: str) -> Any:
+    found = _READ[name](value)
+    if found is None:
+        raise ConfigurationError(f"network {told}: {name}={show(value)}; {_WANTED}")
+    return found
+
+
+def _read_rate(value: object) -> float | None:
+    if value == UNLIMITED:
+        return 0.0
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    rate = float(match[1]) * _FACTORS[match[2]] if match else 0.0
+    return rate if rate >= LEAST_RATE else None
+
+
+def _read_quantity(value: object, unit: str, most: float) -> float | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        amount, given = parse_quantity(value)
+        found = convert(amount, given or "?", unit)  # a number alone could be anything
+    except ConfigurationError:
+        return None
+    return found if 0 <= found <= most else None
+
+
+def _read_hosts(value: object) -> int | None:
+    if isinstance(value, str):
+        value = int(value) if value.isdecimal() and len(value) < 6 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 1 else None
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "rate": _read_rate,
+    "delay": lambda value: _read_quantity(value, "s", MOST_DELAY_S),
+    "loss": lambda value: _read_quantity(value, "", MOST_LOSS),
+    "overlay": lambda value: value if isinstance(value, bool) else None,
+    "hosts": _read_hosts,
+    "label": lambda value: value if isinstance(value, str) and _LABEL.fullmatch(value) else None,
+}
+_FIELDS = {"delay": "delay_s"}
+
+
+def _rate_text(rate: float) -> str:
+    if not rate:
+        return UNLIMITED
+    factor, unit = (1e9, "gbit") if rate >= 1e9 else (1e6, "mbit")
+    return f"{rate / factor:g}{unit}"
+
+
+class Passage(Record, frozen=True, kw_only=True):
+    """What a probe found on the way from one host to another, by TCP alone."""
+
+    source: int
+    target: int
+    rate: float
+    """Bits per second of what is sent, without headers."""
+    round_trip_s: float
+    """Of one byte, the median of some."""
+
+
+class NetworkAnswer(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the process that holds the hosts of a network."""
+
+    places: list[str] = []
+    """Paths of their namespaces, while that process is there."""
+    is_user: bool = False
+    """They belong to a user namespace, its own, which who enters them enters first."""
+    made_by: str = ""
+    """What shapes and delays: the ``kernel``, or a ``relay``."""
+    passages: list[Passage] = []
+    """Of a probe."""
+    trouble: str = ""
+    """Why there is no network, or no answer; nothing more comes then."""
