@@ -80,14 +80,18 @@ def find_network(
 ) -> Network | None:
     """The network between the ranks of a call: that it asks for, its test, or the run; None: whatever there is.
 
-    A test is skipped where none can be made for it; the name of one that is there is that of every launch.
+    A test is skipped where none can be made for it; the name of one that is there is that of every launch. Refused is
+    one that was asked for what has no ranks of ours.
     """
     network = wanted or settings.network
     if network is None or network.label:
         return network
     kind = kind_of(work)
-    if kind.why_no_ranks:
-        pytest.skip(f"not run: the network {network.text} needs ranks of ours, and {kind.why_no_ranks}")
+    if why := kind.why_no_ranks:
+        needs = f"the network {network.text} needs ranks of ours, and {why}"
+        if wanted is not None:
+            given.refuse(needs)
+        pytest.skip(f"not run: {needs}")
     if settings.fake_rank is not None:
         return None  # structure alone is judged, and the ranks send nothing
     if kind.hosted_by(LAUNCHERS[settings.launcher]).hosts == "many":

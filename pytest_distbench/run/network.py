@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,6 @@ from pytest_distbench.records.metric import NETWORK_RATE, NETWORK_ROUND_TRIP, Me
 from pytest_distbench.records.network import NETWORK, Network, Passage
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.units import format_seconds
 
 CLOSE = 0.1
@@ -73,7 +73,7 @@ class NetworkAround:
         if plan.network is None or not plan.network_place:
             yield Carried()
             return
-        lab = self._lab(plan.network, plan.world_size, Path(plan.network_place), plan)
+        lab = self._lab(plan.network, plan.network.hosts or plan.world_size, Path(plan.network_place))
         carried = Carried(before=_expect(lab), facts={"made_by": lab.made_by})
         yield carried
         carried.after.extend(lab.probe())
@@ -89,14 +89,13 @@ class NetworkAround:
         for lab in labs.values():
             lab.close()
 
-    def _lab(self, network: Network, world_size: int, folder: Path, plan: LaunchPlan) -> Lab:
+    def _lab(self, network: Network, hosts: int, folder: Path) -> Lab:
         known = self._labs.get(folder)
         if known is not None and known.is_there and folder.exists():
             return known
         if known is not None:
             known.close()
-        variables = {SESSION_VARIABLE: plan.variables[SESSION_VARIABLE]} if SESSION_VARIABLE in plan.variables else {}
-        self._labs[folder] = Lab(network, network.hosts or world_size, folder, variables)
+        self._labs[folder] = Lab(network, hosts, folder)
         return self._labs[folder]
 
 
@@ -113,10 +112,10 @@ def _expect(lab: Lab) -> Sequence[Passage]:
 
 
 def misses(network: Network, found: Sequence[Passage]) -> list[str]:
-    """Where a network is not what was wanted, in words; with packets that are lost TCP has no rate of its own."""
+    """Where a network is not what was wanted, in words; where packets are lost TCP has no rate or time of its own."""
     told = []
     wanted = 0.0 if network.loss else network.rate * _PAYLOAD[network.overlay]
-    most_s = 2 * network.delay_s * (1 + _LATE_SHARE) + _LATE_S
+    most_s = math.inf if network.loss else 2 * network.delay_s * (1 + _LATE_SHARE) + _LATE_S
     for passage in found:
         way = f"host {passage.source} to host {passage.target}"
         if wanted and abs(passage.rate / wanted - 1) > CLOSE:
@@ -133,5 +132,3 @@ def network_place(request: LaunchRequest, hosting: Hosting, directory: Path) -> 
     if network is None or network.label or hosting.hosts != "one":
         return ""
     return str(directory / "networks" / f"{network.text}-of-{request.world_size}")
-
-

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,13 +28,12 @@ class Lab:
         network: that joins them.
         hosts: how many.
         folder: where ranks find the namespaces: a link for each, see :func:`host_place`. Made, and removed.
-        variables: added to the environment of that process.
 
     Raises:
         AroundUnavailable: this machine has no such thing, or gives it not to this user.
     """
 
-    def __init__(self, network: Network, hosts: int, folder: Path, variables: Mapping[str, str]) -> None:
+    def __init__(self, network: Network, hosts: int, folder: Path) -> None:
         self.network = network
         self._folder = folder
         package = Path(__file__).parents[3]
@@ -43,7 +42,7 @@ class Lab:
             [sys.executable, "-m", f"{__package__}", str(hosts), network.text],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **variables, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path},
             cwd="/",
             start_new_session=True,  # Ctrl-C is not its to act on
         )
@@ -71,10 +70,14 @@ class Lab:
             AroundUnavailable: it carries nothing, or the hosts are gone.
         """
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended, and said why
-            self._process.stdin.write(b"probe\n")
-            self._process.stdin.flush()
-        return self._answer().passages
+        try:
+            with contextlib.suppress(OSError):  # it has ended, and said why
+                self._process.stdin.write(b"probe\n")
+                self._process.stdin.flush()
+            return self._answer().passages
+        except BaseException:
+            self.close()  # an answer that comes late would be taken for that of the next probe
+            raise
 
     def close(self) -> None:
         """End the process, and the network with it."""

@@ -15,7 +15,7 @@ MTU = 1500
 _VXLAN_HEADERS = 50
 """Bytes of Ethernet, IP, UDP and VXLAN around each packet (RFC 7348)."""
 _PREFIX = 16
-_VXLAN = "type vxlan id 42 dstport 4789 nolearning"
+_VXLAN = "type vxlan id 42 dstport 4789 learning"
 _PACKET_S = 0.00015
 """The longest that one packet may take: what the kernel would send in pieces of up to 64 KiB, and a token bucket lets
 pass whole, is cut to that, so that small messages do not pass it for nothing."""
@@ -76,7 +76,10 @@ def addressed(network: Network, host: int) -> list[str]:
 
 
 def cover(network: Network, hosts: int) -> Iterator[Commands]:
-    """Lay the overlay over a network that is there: each host sends what is for all to each other one itself."""
+    """Lay the overlay over a network that is there.
+
+    Each host sends what is for all to each other one itself, and learns from what comes where the others are.
+    """
     if not network.overlay:
         return
     for host in range(hosts):
@@ -109,6 +112,4 @@ def _shape(network: Network, device: str, *, delays: bool) -> Iterator[str]:
         at = "parent 1:"
     if delays and (network.delay_s or network.loss):
         loss = f" loss {network.loss * 100:g}%" if network.loss else ""
-        yield (
-            f"qdisc add dev {device} {at} handle 10: netem delay {network.delay_s * 1e6:.0f}us{loss} limit 100000"
-        )
+        yield (f"qdisc add dev {device} {at} handle 10: netem delay {network.delay_s * 1e6:.0f}us{loss} limit 100000")

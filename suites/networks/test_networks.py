@@ -1,0 +1,49 @@
+"""One network against another: what an overlay costs, what a slower network costs, and whether they are as they say.
+
+The networks are made on this host (docs/networks.md); where they cannot be, the tests are skipped with the reason.
+"""
+
+import pytest
+
+SIZES = [4096 * 4**i for i in range(6)]
+LARGEST = f"latency[message_bytes={SIZES[-1]}]"
+
+pytestmark = [pytest.mark.full, pytest.mark.cpu]
+
+
+@pytest.mark.distbench(takes="9 s")
+@pytest.mark.parametrize("other", ["1gbit,overlay", "100mbit"])
+def test_comparison(collective_sweep, distbench, tolerance, other):
+    """The same sweep over two networks, in turns: how many times as long its largest message takes over the other."""
+    ours, theirs = (
+        collective_sweep("all_reduce", sizes=SIZES, network=network, name=name, tolerance=tolerance)
+        for name, network in (("first", "1gbit"), ("other", other))
+    )
+    distbench.judge(
+        "times_as_long", lambda one, two: two[LARGEST] / one[LARGEST], of=[ours, theirs], better="lower", tolerance=0.1
+    )
+
+
+@pytest.mark.world_size(2)
+@pytest.mark.distbench(takes="12 s", bounds={"asymptotic_bandwidth": ">= 11.36 MB/s and <= 12.55 MB/s"})
+@pytest.mark.parametrize(
+    "delay",
+    [
+        "0ms",
+        pytest.param("5ms", marks=pytest.mark.distbench(bounds={"startup_latency": ">= 20 ms and <= 23 ms"})),
+    ],
+)
+def test_model(collective_sweep, tolerance, delay):
+    """An all_reduce of two ranks sends each byte once: at 100 Mbit/s, of which TCP has 95.6, within 5 %.
+
+    Each of its two steps waits for a round trip: gloo tells that it is ready before it sends.
+    """
+    collective_sweep("all_reduce", sizes=SIZES, network=f"100mbit,delay={delay}", tolerance=tolerance)
+
+
+@pytest.mark.world_size(4)
+@pytest.mark.distbench(takes="4 s")
+@pytest.mark.network("100mbit")
+def test_links(communication, tolerance):
+    """Every pair of hosts, one at a time: one that carries less than the others is named."""
+    communication.links(bandwidth_bytes=2**18, max_imbalance=1.5, tolerance=tolerance)

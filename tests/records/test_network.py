@@ -1,0 +1,75 @@
+"""What a network is written as, and which host each rank is of."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.network import Network, host_address, make_network, parse_network, rank_hosts
+
+WRITTEN = {
+    "unlimited": Network(),
+    "1gbit": Network(rate=1e9),
+    "2.5gbit": Network(rate=2.5e9),
+    "100mbit,delay=5ms": Network(rate=1e8, delay_s=0.005),
+    "10mbit,delay=0.25ms,loss=0.1%,overlay,hosts=2": Network(
+        rate=1e7, delay_s=0.00025, loss=0.001, overlay=True, hosts=2
+    ),
+    "unlimited,overlay": Network(overlay=True),
+    "label=infiniband": Network(label="infiniband"),
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_a_network_is_read_and_written(text: str) -> None:
+    assert parse_network(text) == WRITTEN[text]
+    assert WRITTEN[text].text == text
+
+
+def test_other_ways_to_write_it_are_the_same() -> None:
+    assert parse_network(" 1000mbit , delay=1000us ").text == "1gbit,delay=1ms"
+    assert make_network(
+        "1gbit", {"delay": "1ms", "overlay": True, "loss": None, "hosts": 2}, told="x"
+    ) == parse_network("1gbit,delay=1ms,overlay,hosts=2")
+    assert parse_network("1gbit,delay=0s").text == "1gbit"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    {
+        "": "rate=''",
+        "fast": "rate='fast'",
+        "1 Gbit": "rate='1 Gbit'",
+        "9mbit": "rate='9mbit'",
+        "1gbit,delay=1": "delay='1'",
+        "1gbit,delay=-1ms": "delay='-1ms'",
+        "1gbit,delay=2s": "delay='2s'",
+        "1gbit,delay": "delay=True",
+        "1gbit,loss=30%": "loss='30%'",
+        "1gbit,overlay=yes": "overlay='yes'",
+        "1gbit,hosts=1": "hosts='1'",
+        "1gbit,hosts=two": "hosts='two'",
+        "1gbit,dealy=1ms": "there is no 'dealy'",
+        "label=": "label=''",
+        "label=a b": "label='a b'",
+        "label=roce,overlay": "a label names what is there",
+    }.items(),
+)
+def test_what_is_no_network_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match="wanted a rate of at least 10mbit or 'unlimited'") as raised:
+        parse_network(text)
+    assert problem in str(raised.value)
+
+
+def test_each_rank_is_a_host_or_hosts_share_them_evenly() -> None:
+    assert rank_hosts(Network(), 3) == [0, 1, 2]
+    assert rank_hosts(Network(hosts=2), 4) == [0, 0, 1, 1]
+    with pytest.raises(ConfigurationError, match="3 ranks cannot be shared evenly by 2 hosts"):
+        rank_hosts(Network(hosts=2), 3)
+
+
+def test_hosts_have_addresses_of_their_own() -> None:
+    found = [host_address(host) for host in range(600)]
+    assert len(set(found)) == 600
+    assert found[:2] == ["10.78.0.10", "10.78.0.11"]
+    assert all(int(part) < 256 for address in found for part in address.split("."))
