@@ -35,17 +35,20 @@ def inside(place: str, *command: str) -> str:
 
 def slow_down(folder: str, host: int, rate: str) -> None:
     """Let a host send no more than this from now on."""
-    line = f"qdisc replace dev eth0 root tbf rate {rate} burst 20000 latency 100ms"
-    inside(host_place(folder, host), "tc", *line.split())
+    _send_through(host_place(folder, host), f"qdisc add dev eth0 root tbf rate {rate} burst 20000 latency 100ms")
 
 
 def slow_link(folder: str, source: int, target: str, rate: str, full: str) -> None:
     """Let a host send no more than this to one address, and as before to all others."""
-    place = host_place(folder, source)
-    for line in (
-        "qdisc replace dev eth0 root handle 1: htb default 1",
+    _send_through(
+        host_place(folder, source),
+        "qdisc add dev eth0 root handle 1: htb default 1",
         f"class add dev eth0 parent 1: classid 1:1 htb rate {full} quantum 20000",
         f"class add dev eth0 parent 1: classid 1:2 htb rate {rate} quantum 20000",
         f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {target}/32 flowid 1:2",
-    ):
+    )
+
+
+def _send_through(place: str, *lines: str) -> None:
+    for line in ("qdisc del dev eth0 root", *lines):
         inside(place, "tc", *line.split())

@@ -54,3 +54,26 @@ def test_what_a_backend_has_not_is_said_in_its_column() -> None:
 def test_one_backend_alone_and_other_world_sizes_are_not_beside_it() -> None:
     assert not BACKENDS.section([swept("gloo", told(64, 1e-6))]).rows
     assert not BACKENDS.section([swept("gloo", told(64, 1e-6)), swept("mpi", told(64, 1e-6), world_size=4)]).rows
+
+
+def over(network: str, *verdicts: Verdict) -> CaseResult:
+    made = swept("gloo", *verdicts)
+    around = {"network": network} if network else {}
+    return replace(made, case=replace(made.case, conditions=replace(made.case.conditions, around=around)))
+
+
+def test_a_network_has_a_column_and_how_many_times_the_first_it_takes() -> None:
+    section = NETWORKS.section(
+        [
+            over("", told(64, 9e-6)),
+            over("1gbit", told(64, 2e-6)),
+            over("1gbit,overlay", told(64, 3e-6), told(128, 4e-6)),
+        ]
+    )
+
+    assert section.header[-3:] == ["1gbit time(us)", "1gbit,overlay time(us)", "x 1gbit,overlay"]
+    assert [row[-3:] for row in section.texts] == [["2.00", "3.00", "1.500"], ["-", "4.00", "-"]]
+
+
+def test_one_network_alone_and_none_that_was_chosen_are_no_comparison() -> None:
+    assert not NETWORKS.section([over("", told(64, 1e-6)), over("1gbit", told(64, 1e-6))]).rows

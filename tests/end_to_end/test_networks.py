@@ -1,0 +1,290 @@
+"""Ranks that have a network of their own: they use it, nothing is left of it, and what is planted in it is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.launching import RunInside
+from support.networks import WITHOUT_PRIVILEGES, why_no_networks
+from support.processes import LIMIT_S, wait_for, working_in
+
+pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
+
+SUITE = """
+    import os
+    import socket
+    import subprocess
+
+    import pytest
+
+
+    def look(rank):
+        import torch.distributed as dist
+
+        assert os.environ["MASTER_ADDR"] == "10.78.0.10"
+        found = subprocess.check_output(["ip", "-brief", "-4", "address"], text=True)
+        host = rank.rank * rank.params["hosts"] // rank.world_size
+        assert f"10.78.0.{10 + host}/16" in found, found
+        assert {line.split()[0].partition("@")[0] for line in found.splitlines()} <= {"lo", "eth0", "under0"}
+        value = rank.sum_over_ranks(rank.rank)
+        assert value == rank.world_size * (rank.world_size - 1) / 2
+        rank.record("sum", value, better="info")
+
+
+    def fails(rank):
+        raise ValueError("it does")
+
+
+    @pytest.mark.network("1gbit", delay="1ms")
+    def test_looks(distbench):
+        distbench.check(look, params={"hosts": 2}, world_size=2)
+
+
+    @pytest.mark.network("100mbit,overlay,hosts=2")
+    def test_shares(distbench):
+        distbench.check(look, params={"hosts": 2}, world_size=4)
+
+
+    @pytest.mark.network("100mbit")
+    def test_fails(distbench):
+        distbench.check(fails, world_size=2)
+
+
+    @pytest.mark.network("100mbit")
+    def test_script(distbench):
+        distbench.run("script.py", world_size=2)
+
+
+    @pytest.mark.network("100mbit", hosts=3)
+    def test_cannot_be_shared(distbench):
+        distbench.check(look, world_size=2)
+
+
+    def test_command(distbench):
+        distbench.run(["true"], network="100mbit")
+"""
+SCRIPT = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+assert total.item() == 2
+dist.destroy_process_group()
+"""
+
+
+def need(text: str = "unlimited") -> None:
+    if why := why_no_networks(text):
+        pytest.skip(f"not run: {why}")
+
+
+def cases(folder: Path) -> dict[str, Any]:
+    results = json.loads((folder / "run.json").read_text())["results"]
+    return {result["case"]["test"].partition("::")[2]: result for result in results}
+
+
+@pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
+def test_ranks_are_hosts_of_the_network_and_of_no_other(
+    launcher_name: str, pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
+    need("1gbit,delay=1ms")
+    pytester.makepyfile(test_real=SUITE, script=SCRIPT)
+    result = run_inside("--world-size=4", f"--distbench-launcher={launcher_name}", "--distbench-json=run.json")
+
+    result.assert_outcomes(passed=3, failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "launch 1 on 2 ranks: * raised ValueError: it does",
+            "*network '100mbit,hosts=3': 2 ranks cannot be shared evenly by 3 hosts*",
+            "*the network 100mbit needs ranks of ours, and a command starts its processes itself*",
+        ]
+    )
+    found = cases(pytester.path)
+    assert found["test_looks"]["case"]["conditions"]["around"] == {"network": "1gbit,delay=1ms"}
+    measured = {m["name"]: m["value"] for m in found["test_looks"]["launches"][0]["measurements"]}
+    assert measured["network_round_trip"] >= 0.002
+    assert 0 < measured["network_rate"] < 125e6
+    assert found["test_script"]["launches"][0]["outcome"] == "passed"
+
+
+def test_an_ordinary_user_has_it_too(pytester: pytest.Pytester) -> None:
+    need()
+    pytester.makepyfile(test_real=SUITE, script=SCRIPT)
+    command = [*WITHOUT_PRIVILEGES, sys.executable, "-m", "pytest", "-k", "looks or script", "--world-size=2", "-rs"]
+    ended = subprocess.run(command, cwd=pytester.path, capture_output=True, text=True)
+
+    if "no network namespace" in ended.stdout:
+        pytest.skip("not run: this machine gives an ordinary user no namespaces")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill", "interrupt"])
+def test_nothing_is_left_of_a_run_that_is_ended(number: signal.Signals, pytester: pytest.Pytester) -> None:
+    need("100mbit,delay=1ms")
+    pytester.makepyfile(
+        test_hangs="""
+        import time
+
+        def sleeps(rank):
+            import os
+            open(os.path.join(rank.params["folder"], f"begun{rank.rank}"), "w").close()
+            time.sleep(1000)
+
+        def test_hangs(distbench, request):
+            folder = str(request.config.rootpath)
+            distbench.check(sleeps, params={"folder": folder}, network="100mbit,delay=1ms")
+        """
+    )
+    mark = f"NETWORK_TEST={pytester.path.name}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "--world-size=2"],
+        cwd=pytester.path,
+        env={**os.environ, **dict([mark.split("=")])},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    wait_for(lambda: (pytester.path / "begun1").exists(), process)
+    process.send_signal(number)
+    process.wait()
+    wait_for(lambda: not marked(mark) and not working_in(pytester.path))
+
+
+def marked(mark: str) -> list[str]:
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdecimal() and mark.encode() in (process / "environ").read_bytes():
+                found.append(process.name)
+        except OSError:
+            continue
+    return found
+
+
+PLANTING = """
+    import contextlib
+
+    import pytest
+    from support.networks import slow_down, slow_link
+
+    from pytest_distbench.run.around import AROUND
+
+
+    class Witness:
+        def describe(self, record):
+            return record
+
+
+    class Planted:
+        @contextlib.contextmanager
+        def during(self, plan, hosting):
+            PLANT(plan)
+            yield Witness()
+            restore(plan)
+
+        def conditions(self, request):
+            return {}
+
+        def close(self):
+            pass
+
+
+    def restore(plan):
+        hosts = plan.network.hosts or plan.world_size
+        for host in range(hosts):
+            slow_down(plan.network_place, host, "100mbit")
+
+
+    def half_link(plan):
+        slow_link(plan.network_place, 0, "10.78.0.12", "50mbit", "100mbit")
+
+
+    def half_host(plan):
+        slow_down(plan.network_place, 2, "50mbit")
+
+
+    def slower_overlay(plan):
+        if plan.network.overlay:
+            for host in range(plan.world_size):
+                slow_down(plan.network_place, host, "60mbit")
+
+
+    PLANT = {plant}
+    AROUND["planted"] = lambda setup: Planted()
+
+
+    def pytest_unconfigure():
+        del AROUND["planted"]
+"""
+LINKS = """
+    import pytest
+
+    @pytest.mark.network("100mbit")
+    @pytest.mark.distbench(tolerance=0.15)
+    def test_links(communication):
+        communication.links(pattern="one-way", bandwidth_bytes=1 << 15, iterations=9)
+"""
+OVERLAY = """
+    import pytest
+
+    @pytest.mark.parametrize("net", ["100mbit", "100mbit,overlay"])
+    @pytest.mark.distbench(tolerance=0.15)
+    def test_sweep(collective_sweep, net):
+        collective_sweep("all_reduce", sizes=[1 << 18, 1 << 19], network=net)
+"""
+
+
+def plant(pytester: pytest.Pytester, name: str) -> None:
+    pytester.makeconftest(PLANTING.replace("{plant}", name))
+
+
+def regressed(folder: Path) -> list[str]:
+    """Metrics that became worse, with the case's name."""
+    results = json.loads((folder / "run.json").read_text())["results"]
+    return [
+        f"{result['case']['id']} {verdict['metric']}"
+        for result in results
+        for verdict in result["verdicts"]
+        if verdict["kind"] == "regressed"
+    ]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "links"), [("half_link", [(0, 2)]), ("half_host", [(2, 0), (2, 1)])])
+def test_what_carries_half_is_named_and_nothing_else(
+    name: str, links: list[tuple[int, int]], pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
+    need("100mbit")
+    pytester.makepyfile(test_links=LINKS)
+    options = ["--world-size=3", "--distbench-confirm=never"]
+    run_inside(*options, "--distbench-update=new", "--distbench-launches=3").assert_outcomes(passed=1)
+    plant(pytester, name)
+    result = run_inside(*options, "--distbench-json=run.json")
+
+    result.assert_outcomes(failed=1)
+    wanted = [f"ws3 bandwidth[from={source},to={target}]" for source, target in links]
+    assert [line for line in regressed(pytester.path) if "bandwidth" in line] == wanted
+
+
+@pytest.mark.thorough
+def test_an_overlay_that_became_slower_is_red_and_its_network_is_not(
+    pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
+    need("100mbit,overlay")
+    pytester.makepyfile(test_overlay=OVERLAY)
+    options = ["--world-size=2", "--distbench-confirm=never"]
+    run_inside(*options, "--distbench-update=new", "--distbench-launches=5").assert_outcomes(passed=2)
+    plant(pytester, "slower_overlay")
+    result = run_inside(*options, "--distbench-json=run.json")
+
+    result.assert_outcomes(passed=1, failed=1)
+    assert {line.split(" latency")[0] for line in regressed(pytester.path)} == {"100mbit,overlay-ws2"}
