@@ -103,11 +103,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     from pytest_distbench.errors import ConfigurationError
     from pytest_distbench.plugin import markers
+    from pytest_distbench.plugin.network_marker import network_of
 
     state = metafunc.config.stash[STATE]
     definition = metafunc.definition
     try:
         markers.requirement(definition.iter_markers())
+        network_of(definition.iter_markers())
         sizes = markers.sizes(definition.iter_markers(), settings_for(definition), metafunc.cls)
     except markers.UnfitClass:
         return  # the fixture world_size tells it, as these tests are set up

@@ -12,13 +12,13 @@ import pytest
 from pytest_distbench.errors import ConfigurationError, DistbenchWarning, show
 from pytest_distbench.plugin.gpu_marker import WANTED, gpu_need
 from pytest_distbench.plugin.names import RANKS
+from pytest_distbench.plugin.network_marker import NETWORK_KEYWORDS, network_of
 from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.wanted import NAMED, TOLERANCE, Wanted, seconds, text, whole
 from pytest_distbench.units import as_float, as_int, convert, parse_quantity
 
 if TYPE_CHECKING:
-    from pytest_distbench.records.network import Network
     from pytest_distbench.run.settings import Settings
 
 _LEFT_OUT = pytest.StashKey[str]()
@@ -37,7 +37,6 @@ class Requirement:
         bounds: limits that need no baseline, by a metric's key or its name: docs/bounds.md.
         xfail_perf: reason why a regression is expected.
         fake_rank: the rank that one process stands for on the backend ``fake``; negative: from the end.
-        network: between the ranks.
         takes_s: what the test takes with one launch of each case, for the estimate before the first run.
     """
 
@@ -49,7 +48,6 @@ class Requirement:
     xfail_perf: str | None = None
     fake_rank: int | None = None
     takes_s: float | None = None
-    network: Network | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +114,10 @@ def sizes_of_class(owner: type | None) -> tuple[int, ...]:
 
 
 def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
-    """The ``distbench`` marker of a test; of several, the closest one wins keyword by keyword. And its network."""
+    """The ``distbench`` marker of a test; of several, the closest one wins keyword by keyword."""
     options: dict[str, object] = {}
-    network: Network | None = None
     for mark in markers:
         _check_keywords(mark)
-        if mark.name == "network":
-            network = network or _network(mark)
         if mark.name == "distbench":
             if mark.args:
                 raise ConfigurationError(f"@pytest.mark.distbench takes keywords only, found {mark.args!r}")
@@ -137,7 +132,7 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
             terms_of(bound)
         except ConfigurationError as error:
             raise ConfigurationError(f"@pytest.mark.distbench: bounds[{key!r}]: {error}") from None
-    return Requirement(**given, network=network)
+    return Requirement(**given)
 
 
 def choose_ranks(item: pytest.Item, settings: Settings) -> None:
@@ -146,6 +141,7 @@ def choose_ranks(item: pytest.Item, settings: Settings) -> None:
     Such tests are methods of unittest.TestCase.
     """
     requirement(item.iter_markers())
+    network_of(item.iter_markers())
     wanted = sizes(item.iter_markers(), settings, getattr(item, "cls", None))
     running = sorted(size.ranks for size in wanted if not size.not_run)
     if not running:
@@ -178,20 +174,6 @@ def _check_keywords(mark: pytest.Mark) -> None:
         raise ConfigurationError(
             f"@pytest.mark.{mark.name}: unknown keyword {', '.join(unknown)}; known are: {allowed}"
         )
-
-
-def _network(mark: pytest.Mark) -> Network:
-    """The network that a marker asks for: by keywords, or all in one text as the option has it."""
-    from pytest_distbench.records.network import make_network, parse_network  # late: few tests have one
-
-    told = ", ".join([*map(show, mark.args), *(f"{name}={show(value)}" for name, value in mark.kwargs.items())])
-    try:
-        if len(mark.args) == 1 and isinstance(mark.args[0], str) and not mark.kwargs:
-            return parse_network(mark.args[0])
-        rate = mark.args[0] if len(mark.args) == 1 else mark.args or ""
-        return make_network(rate, mark.kwargs, told=told)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"@pytest.mark.network: {error}") from None
 
 
 def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float]:
@@ -266,7 +248,7 @@ KEYWORDS = {
     "world_size": ("min", "max"),
     "gpu": tuple(WANTED),
     "cpu": (),
-    "network": ("delay", "loss", "overlay", "hosts", "label"),
+    "network": NETWORK_KEYWORDS,
     "full": (),
     "distbench": tuple(_WANTED),
 }

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_distbench.errors import BodyError
+from pytest_distbench.errors import BodyError, ConfigurationError
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
@@ -18,6 +18,8 @@ from pytest_distbench.plugin.keywords import Wanted
 from pytest_distbench.plugin.locate import json_able
 from pytest_distbench.plugin.markers import requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
+from pytest_distbench.plugin.network_marker import network_of
+from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.room import check_room, find_network, find_quota
 from pytest_distbench.plugin.workload import Workload, make_workload
 from pytest_distbench.records.bound_text import AskedBound
@@ -60,7 +62,11 @@ class RequestMaker:
         self._world_size = world_size
         self._backend = backend
         self._device: Literal["cpu", "cuda"] = "cuda" if settings.gpu else "cpu"
-        self._wanted = requirement(node.iter_markers())
+        try:
+            self._wanted = requirement(node.iter_markers())
+            self._network_of_test = network_of(node.iter_markers())
+        except ConfigurationError as error:  # those of single parameters are known only now
+            raise Misuse(str(error)) from None
         self._labels: set[str] = set()
         self._around = around
         self.only_structure = settings.fake_rank is not None
@@ -160,7 +166,7 @@ class RequestMaker:
     def _network(self, given: Arguments, wanted: Wanted, work: Work, world_size: int) -> Network | None:
         """That between the ranks: of the call, its test, or the run."""
         called = None if wanted.network is None else given.network(wanted.network)
-        return find_network(given, self._settings, work, called or self._wanted.network, world_size)
+        return find_network(given, self._settings, work, called or self._network_of_test, world_size)
 
     def check_kind(self, given: Arguments, kind: type[Work]) -> None:
         """Refuse a kind of launch, or skip the test, where what the run wants of its ranks cannot be."""

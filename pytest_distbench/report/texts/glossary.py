@@ -89,6 +89,8 @@ METRICS: Sequence[Entry] = (
     _metric("wall_time", "Of a script or a command, from its start to its end.", "scripts.md"),
     _metric("peak_memory", "The most memory that a rank had, of the rank that had most.", "verdicts.md"),
     _metric("cpu_throttled", "Share of its periods in which a CPU quota stopped a rank.", "scaling.md"),
+    _metric("network_rate", "What a chosen network carries between two hosts, by a probe of TCP alone.", "networks.md"),
+    _metric("network_round_trip", "The time of a byte there and back over it, by the same probe.", "networks.md"),
     _metric("fingerprint", "Which collectives an iteration sends, how many, how large; exact.", "fingerprints.md"),
     _metric("phase/<name>", "Time of a phase of an iteration, in seconds.", "phases.md"),
     _metric("goodput", "Share of the nodes' time that went into steps that counted.", "elastic.md"),
