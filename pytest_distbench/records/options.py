@@ -96,8 +96,8 @@ OPTIONS: dict[str, Option] = {
     ),
     "network": Option(
         metavar="NETWORK",
-        summary="network between the ranks, made of namespaces of this host: 1gbit, or 100mbit,delay=5ms,loss=1% with "
-        "overlay and hosts=N as needed; or label=NAME of the one that is there",
+        summary="network between the ranks, made of namespaces of this host: 1gbit, or 100mbit,delay=5ms with "
+        "loss=, overlay and hosts= as needed; or label=NAME of the one that is there",
     ),
     "launches": Option(
         metavar="N",
