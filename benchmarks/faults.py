@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import signal
 import sys
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 CULPRIT = 1
 FOREVER_S = 1000.0
-_RELAY = "launch.site.dial"
-"""In the command line of what starts the ranks of another host, and waits for them."""
+_RELAY = re.compile(r"launch\.site\.dial|starters\.parent")
+"""In the command line of what starts the ranks of another host, and waits for them, or of what that was forked from."""
 PHASE_VARIABLE = "DISTBENCH_FAULT_PHASE"
 """``import:hang``, ``rendezvous:kill``: what rank 1 does when it comes to that phase, before any body runs."""
 
@@ -229,7 +230,7 @@ def stops_who_waits_for_it(rank: RankContext) -> None:
     healthy(rank)
     if rank.rank == CULPRIT:
         parent, above, *_ = psutil.Process().parents()
-        (parent if _RELAY in " ".join(parent.cmdline()) else above).suspend()
+        (parent if _RELAY.search(" ".join(parent.cmdline())) else above).suspend()
 
 
 def hangs_in_teardown(rank: RankContext) -> None:
@@ -479,7 +480,8 @@ def kills_the_agent(rank: RankContext) -> None:
     _wait(rank)
     if rank.rank == CULPRIT:
         above = [(process, " ".join(process.cmdline())) for process in psutil.Process().parents()]
-        agents = [p for p, line in above if "starters.agent" in line or _RELAY in line]  # the last: others are forked
+        agents = [process for process, line in above if "starters.agent" in line or _RELAY.search(line)]
+        # The last: others were forked from it.
         for process in agents[-1:] or [process for process, line in above if "torch.distributed.run" in line]:
             process.kill()
         time.sleep(FOREVER_S)

@@ -70,9 +70,9 @@ def cluster(tmp_path: Path) -> Cluster:
     return run
 
 
-def in_cluster(folder: Path, nodes: int, tests: str, *options: str) -> list[str]:
+def in_cluster(folder: Path, nodes: int, tests: str, *options: str, launcher: str = "slurm") -> list[str]:
     (folder / "test_s.py").write_text(textwrap.dedent(SUITE) + textwrap.dedent(tests))
-    pytest_ = [sys.executable, "-m", "pytest", "test_s.py", "-p", "no:cacheprovider", "--distbench-launcher", "slurm"]
+    pytest_ = [sys.executable, "-m", "pytest", "test_s.py", "-p", "no:cacheprovider", "--distbench-launcher", launcher]
     return command_of(nodes, ["salloc", "-Q", f"--nodes={nodes}", *pytest_, *options])
 
 
@@ -136,7 +136,7 @@ def test_a_pytest_that_is_ended_leaves_no_step(tmp_path: Path, number: signal.Si
     script = (
         'set -m; "$@" & wait $!; '
         "for i in $(seq 100); do squeue -h -s -o %j | grep -q python || break; sleep 0.2; done; "
-        "squeue -h -s -o %j > steps; pgrep -fc '[s]ite.dial|[d]istbench.worker' > left"
+        "squeue -h -s -o %j > steps; pgrep -fc '[s]ite.dial|[s]tarters.parent|[d]istbench.worker' > left"
     )
     words = [*words[:at], "bash", "-c", script, "bash", *words[at:]]
     with subprocess.Popen(

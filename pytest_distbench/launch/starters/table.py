@@ -101,11 +101,23 @@ def _make_torchrun(setup: LauncherSetup) -> Launcher:
 def _make_slurm(setup: LauncherSetup) -> Launcher:
     from pytest_distbench.launch.starters.slurm import SlurmLauncher
 
-    return SlurmLauncher(setup.session)
+    return SlurmLauncher(
+        setup.directory,
+        setup.session,
+        setup.preload,
+        interpreter=setup.interpreter,
+        python_path=setup.python_path,
+    )
+
+
+def _make_slurm_cold(setup: LauncherSetup) -> Launcher:
+    from pytest_distbench.launch.starters.slurm import ColdSlurmLauncher
+
+    return ColdSlurmLauncher(setup.session, interpreter=setup.interpreter, python_path=setup.python_path)
 
 
 def _describe_slurm(*, gpu: bool, platform: str | None) -> Environment:
-    from pytest_distbench.launch.starters.slurm import describe
+    from pytest_distbench.launch.starters.nodes import describe
 
     return describe(gpu=gpu, platform=platform)
 
@@ -121,8 +133,17 @@ LAUNCHERS: dict[str, LauncherKind] = {
     ),
     "torchrun": LauncherKind(help="the command line tool", make=_make_torchrun, variables=LOOPBACK),
     "slurm": LauncherKind(
-        help="a job step for each launch, in a Slurm allocation",
+        help="on the nodes of a Slurm allocation, from processes that have torch loaded",
         make=_make_slurm,
+        hosts="many",
+        holds_two=True,
+        is_spaced=False,
+        sets_threads=True,
+        describe=_describe_slurm,
+    ),
+    "slurm-cold": LauncherKind(
+        help="the same, by a job step for each launch",
+        make=_make_slurm_cold,
         hosts="many",
         holds_two=True,
         is_spaced=False,
