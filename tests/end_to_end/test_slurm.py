@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -45,13 +46,30 @@ SUITE = """
         Path(rank.params["there"], f"up{rank.rank}").touch()
         time.sleep(1000)
 
-    def kill_a_node_when_all_wait(there, ranks):
-        def kill():
+    def when_all_wait(there, ranks, do):
+        def wait_and_do():
             while len(list(Path(there).glob("up*"))) < ranks:
                 time.sleep(0.05)
-            lab = Path(os.environ["DISTBENCH_TEST_SLURM"])
-            os.kill(int((lab / "node2.init").read_text()), signal.SIGKILL)
-        threading.Thread(target=kill, daemon=True).start()
+            do()
+        threading.Thread(target=wait_and_do, daemon=True).start()
+
+    def kill_a_node():
+        lab = Path(os.environ["DISTBENCH_TEST_SLURM"])
+        os.kill(int((lab / "node2.init").read_text()), signal.SIGKILL)
+
+    def kill_a_parent():
+        lab = Path(os.environ["DISTBENCH_TEST_SLURM"])
+        inside = ["nsenter", "--pid", "--mount", "--target", (lab / "node2.init").read_text()]
+        subprocess.run([*inside, "pkill", "-KILL", "--oldest", "-f", "starters.parent"], check=True)
+
+    def cancel_the_step():
+        job = os.environ["SLURM_JOB_ID"]
+        steps = subprocess.run(["squeue", "-h", "-s", "-j", job, "-o", "%i %j"], capture_output=True, text=True).stdout
+        [step] = [line.split()[0] for line in steps.splitlines() if "python" in line]
+        subprocess.run(["scancel", step], check=True)
+
+    def cancel_the_job():
+        subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], check=True)
 """
 
 Cluster = Callable[..., subprocess.CompletedProcess[str]]
@@ -112,7 +130,7 @@ def test_ranks_of_four_hosts_measure_in_one_step_and_their_numbers_and_output_co
 def test_a_node_that_dies_is_named_and_the_next_test_runs(cluster: Cluster) -> None:
     tests = """
         def test_dies(distbench, tmp_path):
-            kill_a_node_when_all_wait(tmp_path, 2)
+            when_all_wait(tmp_path, 2, kill_a_node)
             distbench.run(waits, params={"there": str(tmp_path)})
 
         def test_next(distbench):
@@ -124,15 +142,45 @@ def test_a_node_that_dies_is_named_and_the_next_test_runs(cluster: Cluster) -> N
     assert "1 failed, 1 passed" in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
-def test_a_pytest_that_is_ended_leaves_no_step(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("fault", ["cancel_the_step", "kill_a_parent"])
+def test_a_node_whose_processes_are_ended_is_named_and_the_next_test_runs_on_all(cluster: Cluster, fault: str) -> None:
+    tests = f"""
+        def test_ended(distbench, tmp_path):
+            when_all_wait(tmp_path, 2, {fault})
+            distbench.run(waits, params={{"there": str(tmp_path)}})
+
+        def test_next(distbench):
+            distbench.run(measures)
+    """
+    done = cluster(2, tests, "--world-size=2", "--distbench-timeout=200", "--distbench-launches=1")
+
+    assert re.search(r"the launcher failed: host node\d: its relay has ended", done.stdout), done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout
+
+
+def test_ranks_on_several_nodes_are_another_case_than_those_of_one(cluster: Cluster, tmp_path: Path) -> None:
+    tests = """
+        @pytest.mark.world_size(1, 2, 4)
+        def test_it(distbench):
+            distbench.run(measures)
+    """
+    done = cluster(2, "import pytest\n" + textwrap.dedent(tests), "--world-size=4", "--distbench-update=new")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    stored = {path.name for path in (tmp_path / "baselines").rglob("ws*.json")}
+    assert stored == {"ws1.gloo.slurm.json", "ws2%3A@nodes=2x1.gloo.slurm.json", "ws4%3A@nodes=2x2.gloo.slurm.json"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, None], ids=["Ctrl-C", "kill -9", "scancel"])
+def test_a_pytest_that_is_ended_leaves_no_step(tmp_path: Path, number: signal.Signals | None) -> None:
     tests = f"""
         def test_long(distbench):
             Path("pid").write_text(str(os.getpid()))
+            {"when_all_wait('.', 2, cancel_the_job)" if number is None else ""}
             distbench.run(waits, params={{"there": {str(tmp_path)!r}}})
     """
     words = in_cluster(tmp_path, 2, tests, "--world-size=2")
-    at = words.index("--nodes=2") + 1
+    at = words.index("salloc")
     script = (
         'set -m; "$@" & wait $!; '
         "for i in $(seq 100); do squeue -h -s -o %j | grep -q python || break; sleep 0.2; done; "
@@ -143,13 +191,15 @@ def test_a_pytest_that_is_ended_leaves_no_step(tmp_path: Path, number: signal.Si
         words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
         try:
-            wait_for(lambda: (tmp_path / "up1").exists() and (tmp_path / "up0").exists(), running, limit_s=60)
-            [pid] = pids_of(tmp_path / "pid", running.pid)
-            os.kill(pid, number)
+            if number is not None:
+                wait_for(lambda: (tmp_path / "up1").exists() and (tmp_path / "up0").exists(), running, limit_s=60)
+                [pid] = pids_of(tmp_path / "pid", running.pid)
+                os.kill(pid, number)
             said = running.communicate(timeout=120)[0]
         finally:
             running.kill()
 
+    assert (tmp_path / "up1").exists(), said
     assert (tmp_path / "left").read_text().strip() == "0", said
     assert "python" not in (tmp_path / "steps").read_text()
 

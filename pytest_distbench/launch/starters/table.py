@@ -6,6 +6,7 @@ every pytest run, so it imports nothing: a row's ``make`` does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -70,6 +71,7 @@ class LauncherKind(Hosting):
         holds_two: two groups may be open at once, which a comparison in turns needs, under another Python too.
         variables: set in the environment of all launches of the run unless the user has.
         describe: what its hosts are, before the first launch; None: as this one.
+        layout: how many of so many ranks live on each of its hosts, with GPUs or without; None: all on one.
     """
 
     help: str
@@ -78,6 +80,7 @@ class LauncherKind(Hosting):
     holds_two: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     describe: Callable[..., Environment] | None = None
+    layout: Callable[..., Sequence[int]] | None = None
 
 
 def _make_warm(setup: LauncherSetup) -> Launcher:
@@ -122,6 +125,12 @@ def _describe_slurm(*, gpu: bool, platform: str | None) -> Environment:
     return describe(gpu=gpu, platform=platform)
 
 
+def _layout_slurm(ranks: int, *, on_gpus: bool) -> Sequence[int]:
+    from pytest_distbench.launch.starters.allocation import read_allocation
+
+    return [len(node) for node in read_allocation(os.environ).layout(ranks, on_gpus=on_gpus)]
+
+
 LAUNCHERS: dict[str, LauncherKind] = {
     "warm": LauncherKind(
         help="start ranks from a process that has torch loaded",
@@ -140,6 +149,7 @@ LAUNCHERS: dict[str, LauncherKind] = {
         is_spaced=False,
         sets_threads=True,
         describe=_describe_slurm,
+        layout=_layout_slurm,
     ),
     "slurm-cold": LauncherKind(
         help="the same, by a job step for each launch",
@@ -148,6 +158,7 @@ LAUNCHERS: dict[str, LauncherKind] = {
         holds_two=True,
         is_spaced=False,
         describe=_describe_slurm,
+        layout=_layout_slurm,
     ),
 }
 """By the name that ``--distbench-launcher`` takes and baselines are stored under."""
