@@ -27,6 +27,8 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"no Slurm here: {why_not()}"),
 ]
 
+OTHERS = ("slurm-cold", "slurm-torchrun")
+
 SUITE = """
     import os, signal, socket, subprocess, sys, threading, time
     from pathlib import Path
@@ -54,8 +56,14 @@ SUITE = """
         threading.Thread(target=wait_and_do, daemon=True).start()
 
     def kill_a_node():
-        lab = Path(os.environ["DISTBENCH_TEST_SLURM"])
-        os.kill(int((lab / "node2.init").read_text()), signal.SIGKILL)
+        Path(os.environ["DISTBENCH_TEST_SLURM"], "node2.dies").touch()
+
+    def part_a_node():
+        Path(os.environ["DISTBENCH_TEST_SLURM"], "node2.parts").touch()
+
+    def wait_until_whole():
+        while Path(os.environ["DISTBENCH_TEST_SLURM"], "node2.parts").exists():
+            time.sleep(0.1)
 
     def kill_a_parent():
         lab = Path(os.environ["DISTBENCH_TEST_SLURM"])
@@ -79,9 +87,9 @@ Cluster = Callable[..., subprocess.CompletedProcess[str]]
 def cluster(tmp_path: Path) -> Cluster:
     """Runs pytest in an allocation of so many nodes, on a suite that begins with :data:`SUITE`."""
 
-    def run(nodes: int, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
+    def run(nodes: int, tests: str, *options: str, launcher: str = "slurm") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            in_cluster(tmp_path, nodes, tests, *options),
+            in_cluster(tmp_path, nodes, tests, *options, launcher=launcher),
             cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
 
@@ -110,21 +118,22 @@ def test_a_cluster_changes_nothing_of_this_machine() -> None:
     assert "br0" not in psutil.net_if_addrs()
 
 
-def test_ranks_of_four_hosts_measure_in_one_step_and_their_numbers_and_output_come_back(
-    cluster: Cluster, tmp_path: Path
+@pytest.mark.parametrize("launcher", ["slurm", *(pytest.param(name, marks=pytest.mark.thorough) for name in OTHERS)])
+def test_ranks_of_four_hosts_measure_and_their_numbers_and_output_come_back(
+    cluster: Cluster, tmp_path: Path, launcher: str
 ) -> None:
     tests = """
         def test_it(distbench):
             distbench.run(measures)
     """
-    done = cluster(4, tests, "--world-size=4", "--distbench-json=run.json", "--distbench-logs=logs")
+    done = cluster(4, tests, "--world-size=4", "--distbench-json=run.json", "--distbench-logs=logs", launcher=launcher)
 
     assert done.returncode == 0, done.stdout + done.stderr
     [launch] = read_run_record(tmp_path / "run.json").results[0].launches
     found = {measured.name: measured.value for measured in launch.measurements}
     assert (found["node"], found["sum"]) == (1 + 2 + 3 + 4, 256 * 4**6)
-    logs = sorted(path.read_text().split()[-1] for path in (tmp_path / "logs").rglob("rank*.log"))
-    assert logs == ["node1", "node2", "node3", "node4"]
+    logs = {path.name: path.read_text().split()[-1] for path in (tmp_path / "logs").rglob("rank*.log")}
+    assert logs == {f"rank{rank}.log": f"node{rank + 1}" for rank in range(4)}
 
 
 def test_a_node_that_dies_is_named_and_the_next_test_runs(cluster: Cluster) -> None:
@@ -140,6 +149,25 @@ def test_a_node_that_dies_is_named_and_the_next_test_runs(cluster: Cluster) -> N
 
     assert "host node2: its relay " in done.stdout, done.stdout + done.stderr  # and not that the launch's time was over
     assert "1 failed, 1 passed" in done.stdout
+
+
+def test_a_network_that_parts_is_told_and_the_node_is_used_again_when_it_is_back(cluster: Cluster) -> None:
+    tests = """
+        def test_parts(distbench, tmp_path):
+            when_all_wait(tmp_path, 2, part_a_node)
+            distbench.run(waits, params={"there": str(tmp_path)})
+
+        def test_next(distbench):
+            distbench.run(measures, world_size=1)
+
+        def test_back(distbench):
+            wait_until_whole()
+            distbench.run(measures)
+    """
+    done = cluster(2, tests, "--world-size=2", "--distbench-timeout=200")
+
+    assert "host node2: its relay has said nothing for" in done.stdout, done.stdout + done.stderr
+    assert "1 failed, 2 passed" in done.stdout
 
 
 @pytest.mark.parametrize("fault", ["cancel_the_step", "kill_a_parent"])

@@ -42,7 +42,7 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         ),
         (
             ["--distbench-launcher", "mpirun"],
-            "*unknown launcher 'mpirun'; known are warm, torchrun, slurm, slurm-cold, stand-in*",
+            "*unknown launcher 'mpirun'; known are warm, torchrun, slurm, slurm-cold, slurm-torchrun, stand-in*",
         ),
         (["--distbench-update", "sometimes"], "*unknown update 'sometimes'; known are new, failed, changed, all*"),
         (["--distbench-missing", "shrug"], "*unknown policy 'shrug'*"),

@@ -59,7 +59,9 @@ from pytest_distbench.records.wire import variables_from_wire
 _READ_BYTES = 65536
 _CHUNK_BYTES = 2**18
 _MOST_OUTPUT = 64 * 2**20
-"""Of what a rank has printed since it was last fetched: what lies before is left out."""
+_MOST_OF_PASSED = 2**20
+"""Of what a rank has printed since it was last fetched: what lies before is left out. Of one that has passed, and whose
+output nobody reads numbers from, the end will do."""
 
 
 def main() -> None:
@@ -117,7 +119,8 @@ class Relay:
         self._told = 0
         self._closed: set[int] = set()
         self._has_ended = False
-        self._sent: dict[tuple[int, FileKind], int] = {}
+        self._sent: dict[tuple[int, FileKind], tuple[int, int]] = {}
+        """Bytes of a file that the controller has, or does without, and how many of them it does without."""
 
     def serve(self) -> None:
         """Listen to both ends until the controller's closes."""
@@ -214,18 +217,21 @@ class Relay:
     def _send_files(self, kinds: Sequence[FileKind]) -> None:
         """What ranks have written since it was last sent."""
         assert self._plan is not None
+        assert self._site is not None
+        passed = set() if self._plan.read else self._site.heard.ranks_passed()
         for rank in self._ranks:
             for kind in kinds:
                 with contextlib.suppress(OSError), open_left(place_of(self._plan.files, kind, rank)) as file:
                     end = file.seek(0, os.SEEK_END)
-                    begin = self._sent.get((rank, kind), 0)
+                    begin, left_out = self._sent.get((rank, kind), (0, 0))
                     if kind in OUTPUT:
-                        begin = max(begin, end - _MOST_OUTPUT)
+                        last = end - (_MOST_OF_PASSED if rank in passed else _MOST_OUTPUT)
+                        begin, left_out = max(begin, last), left_out + max(0, last - begin)
                     file.seek(begin)
                     while data := file.read(_CHUNK_BYTES):
-                        self._say(Wrote(rank=rank, kind=kind, offset=begin, data=data))
+                        self._say(Wrote(rank=rank, kind=kind, offset=begin - left_out, data=data))
                         begin += len(data)
-                    self._sent[rank, kind] = begin
+                    self._sent[rank, kind] = begin, left_out
 
     def _say(self, word: Word) -> None:
         rest = msgspec.json.encode(word) + b"\n"

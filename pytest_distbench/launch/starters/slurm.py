@@ -99,11 +99,26 @@ class ColdSlurmLauncher:
                 caller.line.close()
             step.kill()
             raise
-        return _site(plan, layout, [(callers[node], step) for node in nodes])
+        return _site(plan, layout, [(caller, step) for caller in self._in_order([callers[node] for node in nodes])])
+
+    def _in_order(self, callers: list[Caller]) -> list[Caller]:
+        """As the ranks are numbered."""
+        return callers
 
     def close(self) -> None:
         """End the steps that are still there."""
         processes.kill(processes.find_marked(SESSION_VARIABLE, self.session))
+
+
+class SlurmTorchrunLauncher(ColdSlurmLauncher):
+    """Starts a step for each launch: on each node a torchrun, which starts the ranks."""
+
+    name = "slurm-torchrun"
+    relay = "pytest_distbench.launch.starters.torchrun_relay"
+
+    def _in_order(self, callers: list[Caller]) -> list[Caller]:
+        """As the rendezvous of torchrun numbers its nodes: by the texts of their addresses."""
+        return sorted(callers, key=lambda caller: caller.hello.address)
 
 
 class SlurmLauncher:

@@ -119,6 +119,12 @@ def _make_slurm_cold(setup: LauncherSetup) -> Launcher:
     return ColdSlurmLauncher(setup.session, interpreter=setup.interpreter, python_path=setup.python_path)
 
 
+def _make_slurm_torchrun(setup: LauncherSetup) -> Launcher:
+    from pytest_distbench.launch.starters.slurm import SlurmTorchrunLauncher
+
+    return SlurmTorchrunLauncher(setup.session, interpreter=setup.interpreter, python_path=setup.python_path)
+
+
 def _describe_slurm(*, gpu: bool, platform: str | None) -> Environment:
     from pytest_distbench.launch.starters.nodes import describe
 
@@ -154,6 +160,15 @@ LAUNCHERS: dict[str, LauncherKind] = {
     "slurm-cold": LauncherKind(
         help="the same, by a job step for each launch",
         make=_make_slurm_cold,
+        hosts="many",
+        holds_two=True,
+        is_spaced=False,
+        describe=_describe_slurm,
+        layout=_layout_slurm,
+    ),
+    "slurm-torchrun": LauncherKind(
+        help="the same, by a torchrun on each node",
+        make=_make_slurm_torchrun,
         hosts="many",
         holds_two=True,
         is_spaced=False,
