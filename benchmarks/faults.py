@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
 CULPRIT = 1
 FOREVER_S = 1000.0
-_RELAY = "launch.site.dial"
-"""In the command line of what starts the ranks of another host, and waits for them."""
+_RELAY = re.compile(r"launch\.site\.dial|starters\.(parent|torchrun_relay)")
+"""In the command line of what starts the ranks of another host, and waits for them, or of what that was forked from."""
 PHASE_VARIABLE = "DISTBENCH_FAULT_PHASE"
 """``import:hang``, ``rendezvous:kill``: what rank 1 does when it comes to that phase, before any body runs."""
 
@@ -229,7 +231,7 @@ def stops_who_waits_for_it(rank: RankContext) -> None:
     healthy(rank)
     if rank.rank == CULPRIT:
         parent, above, *_ = psutil.Process().parents()
-        (parent if _RELAY in " ".join(parent.cmdline()) else above).suspend()
+        (parent if _RELAY.search(" ".join(parent.cmdline())) else above).suspend()
 
 
 def hangs_in_teardown(rank: RankContext) -> None:
@@ -479,10 +481,25 @@ def kills_the_agent(rank: RankContext) -> None:
     _wait(rank)
     if rank.rank == CULPRIT:
         above = [(process, " ".join(process.cmdline())) for process in psutil.Process().parents()]
-        agents = [p for p, line in above if "starters.agent" in line or _RELAY in line]  # the last: others are forked
+        agents = [process for process, line in above if "starters.agent" in line or _RELAY.search(line)]
+        # The last: others were forked from it.
         for process in agents[-1:] or [process for process, line in above if "torch.distributed.run" in line]:
             process.kill()
         time.sleep(FOREVER_S)
+    _wait(rank)
+
+
+def loses_its_network(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        _ask_cluster("parts")
+    _wait(rank)
+
+
+def loses_its_node(rank: RankContext) -> None:
+    _wait(rank)
+    if rank.rank == CULPRIT:
+        _ask_cluster("dies")
     _wait(rank)
 
 
@@ -623,6 +640,23 @@ FAULTS: tuple[Fault, ...] = (
     Fault(kills_the_agent, LAUNCHER_DIED, root_cause=None, is_any_launchers=True),  # torchrun's is the group above
 )
 
+NODE_LOST = r"the launcher failed: host \w+: its relay has said nothing for "
+
+ON_NODES: tuple[Fault, ...] = (
+    Fault(stops_who_waits_for_it, NODE_LOST, root_cause=None),
+    Fault(loses_its_network, NODE_LOST, root_cause=None),
+    Fault(loses_its_node, NODE_LOST, root_cause=None),
+)
+"""What happens on the nodes of ``tests/support/slurm_cluster.py`` alone, or is told differently there."""
+
+
+def known_under(launcher: str) -> tuple[Fault, ...]:
+    """The faults that can happen under a launcher, as they are told there, and none."""
+    from pytest_distbench.launch.starters.table import LAUNCHERS
+
+    elsewhere = ON_NODES if LAUNCHERS[launcher].hosts == "many" else ()
+    return (*{fault.name: fault for fault in (*FAULTS, *elsewhere, HEALTHY)}.values(),)
+
 
 class _UnpicklableError(Exception):
     def __init__(self, text: str) -> None:
@@ -664,6 +698,12 @@ def _wait(rank: RankContext) -> None:
     dist.all_reduce(torch.ones(8, device=rank.device))
     if rank.device.type == "cuda":
         torch.cuda.synchronize()
+
+
+def _ask_cluster(what: str) -> None:
+    """Have it done to this node, and wait."""
+    Path(os.environ["DISTBENCH_TEST_SLURM"], f"{socket.gethostname()}.{what}").touch()
+    time.sleep(FOREVER_S)
 
 
 def _sleep(*_: object) -> bool:

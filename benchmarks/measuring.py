@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.starters.contract import Launcher
-from pytest_distbench.launch.starters.table import LOOPBACK
+from pytest_distbench.launch.starters.table import LAUNCHERS, LOOPBACK
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
@@ -58,7 +58,7 @@ def launched(
         data_dir=str(folder),
         python_path=sys.path,
         variables={**os.environ, "OMP_NUM_THREADS": "1"},
-        set_threads=1 if launcher.name == "warm" else None,
+        set_threads=1 if LAUNCHERS[launcher.name].sets_threads else None,
     )
     record = supervise(plan, Side(launcher=lambda: launcher))
     if record.outcome != "passed":

@@ -2,7 +2,9 @@
 
     python benchmarks/soak.py                    # 300 launches and 20 kills, about six minutes on two cores
     python benchmarks/soak.py --launches 60 --kills 4 --launcher torchrun
+    python tests/support/slurm_cluster.py 4 -- salloc -Q --no-kill --nodes=4 python benchmarks/soak.py --launcher slurm
 
+Under Slurm, which is that cluster in namespaces, nodes die, too, as long as two are left, and networks part for 45 s.
 Prints which faults were injected, detected and attributed to the right rank, how long such a launch took (a hang: 4 s
 until the time-out), whether memory grew, and what was left behind: processes, sockets, semaphores, shared memory,
 folders, damaged baselines. Exit code 1 unless all is well. The same seed draws the same faults.
@@ -32,6 +34,7 @@ import psutil
 
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.starters.allocation import read_allocation
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.store.baselines import read_file
@@ -53,7 +56,7 @@ import json, sys
 sys.path.insert(0, {folder!r})
 import faults, pytest
 
-BY_NAME = {{fault.name: fault for fault in (*faults.FAULTS, faults.HEALTHY)}}
+BY_NAME = {{fault.name: fault for fault in faults.known_under({launcher!r})}}
 PLAN = json.load(open("plan.json"))
 
 @pytest.mark.parametrize("launch", range(len(PLAN)))
@@ -139,11 +142,13 @@ class Memory(threading.Thread):
         return lines
 
 
-def draw(count: int, seed: int) -> list[str]:
+def draw(count: int, seed: int, launcher: str) -> list[str]:
     """Names of faults, ``healthy`` among them, every fault at least once if there is room."""
     dice = random.Random(seed)
-    usual = [f.name for f in faults.FAULTS if f.reason != faults.LAUNCHER_DIED]
-    hard = [f.name for f in faults.FAULTS if f.reason == faults.LAUNCHER_DIED]
+    hard_reasons = (faults.LAUNCHER_DIED, faults.NODE_LOST)
+    known = [fault for fault in faults.known_under(launcher) if fault is not faults.HEALTHY]
+    usual = [fault.name for fault in known if fault.reason not in hard_reasons]
+    hard = [fault.name for fault in known if fault.reason in hard_reasons]
     last = max(len(hard), int(count * LAST_SHARE)) if count > 2 * len(hard) else 0
     each_once = dice.sample(usual, len(usual))
     first = [*each_once, *(dice.choice(usual) for _ in range(count))][: int((count - last) * (1 - HEALTHY_SHARE))]
@@ -151,17 +156,27 @@ def draw(count: int, seed: int) -> list[str]:
     dice.shuffle(first)
     ending = [*hard, *(dice.choice([*usual, *hard, "healthy", "healthy"]) for _ in range(last))][:last]
     dice.shuffle(ending)
-    return first + ending
+    return spare_nodes(first + ending)
 
 
-def make_test() -> str:
+def spare_nodes(plan: list[str]) -> list[str]:
+    """The same, where no more nodes die than leaves two of the allocation."""
+    dying = faults.loses_its_node.__name__
+    if dying not in plan:
+        return plan
+    spare = iter(range(len(read_allocation(os.environ).nodes) - 2))
+    return [faults.HEALTHY.name if name == dying and next(spare, None) is None else name for name in plan]
+
+
+def make_test(launcher: str) -> str:
     """The test file: one launch for each name in ``plan.json``."""
-    return TEST.format(folder=str(Path(faults.__file__).parent), hang=HANG_S, timeout=TIMEOUT_S)
+    folder = str(Path(faults.__file__).parent)
+    return TEST.format(folder=folder, launcher=launcher, hang=HANG_S, timeout=TIMEOUT_S)
 
 
 def soak(folder: Path, plan: list[str], launcher: str, leftovers: Leftovers) -> tuple[list[list[str]], list[str], int]:
     """One pytest run; returns the table's rows, lines about memory, and how many launches went wrong."""
-    (folder / "test_soak.py").write_text(make_test())
+    (folder / "test_soak.py").write_text(make_test(launcher))
     (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
     process = start(folder, launcher, "--distbench-json=run.json")
     memory = Memory(process.pid, leftovers)
@@ -169,7 +184,7 @@ def soak(folder: Path, plan: list[str], launcher: str, leftovers: Leftovers) -> 
     process.wait()
     memory.join(5)
     found = {result.case.name: result for result in read_run_record(folder / "run.json").results}
-    by_name = {fault.name: fault for fault in (*faults.FAULTS, faults.HEALTHY)}
+    by_name = {fault.name: fault for fault in faults.known_under(launcher)}
     rows: dict[str, list[int]] = {}
     walls: dict[str, list[float]] = {}
     for i, name in enumerate(plan):
@@ -202,7 +217,7 @@ def verdict_on(fault: faults.Fault, result: CaseResult | None) -> tuple[bool, bo
 
 def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str, leftovers: Leftovers) -> int:
     """Kill updating runs, their agents and forkservers, then let one end; returns how many baselines it cost."""
-    (folder / "test_soak.py").write_text(make_test())
+    (folder / "test_soak.py").write_text(make_test(launcher))
     (folder / "plan.json").write_bytes(msgspec.json.encode(["healthy"] * 8))
     begin = time.monotonic()
     start(folder, launcher, "--distbench-update=all", "--distbench-launches=2").wait()
@@ -247,6 +262,8 @@ def kill(pid: int, victim: str) -> None:
         os.kill(pid, signal.SIGKILL)
         return
     with contextlib.suppress(psutil.Error):
+        for parent in parents_on_nodes():
+            parent.kill()
         for agent in helpers(psutil.Process(pid)):
             for process in [agent] if victim == "agent" else helpers(agent):  # the forkserver is forked from it
                 process.kill()
@@ -255,6 +272,13 @@ def kill(pid: int, victim: str) -> None:
 def helpers(parent: psutil.Process) -> list[psutil.Process]:
     """The children of a process that run an agent's code."""
     return [p for p in parent.children() if "starters.agent" in " ".join(p.cmdline())]
+
+
+def parents_on_nodes() -> list[psutil.Process]:
+    """The processes that have torch loaded on the nodes of a cluster in namespaces of ours; none: there is no such."""
+    marked = [process for process in processes.find_marked(MARK, str(os.getpid())) if process.name() != "srun"]
+    found = {process.pid: process for process in marked if "starters.parent" in " ".join(process.cmdline())}
+    return [process for process in found.values() if process.ppid() not in found]  # the others were forked from it
 
 
 def is_whole(path: Path) -> bool:
@@ -291,13 +315,14 @@ def main() -> int:
     parser.add_argument("--launches", type=int, default=300)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--launcher", choices=("warm", "torchrun"), default="warm")
+    parser.add_argument("--launcher", choices=("warm", "torchrun", "slurm", "slurm-cold"), default="warm")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         folder = Path(name)
         leftovers = Leftovers(folder)
         begin = time.monotonic()
-        table, memory, wrong = soak(folder, draw(options.launches, options.seed), options.launcher, leftovers)
+        plan = draw(options.launches, options.seed, options.launcher)
+        table, memory, wrong = soak(folder, plan, options.launcher, leftovers)
         leftovers.processes += len(wait_until_gone())
         leftovers.sockets += len(sockets_below(folder))
         print("\n".join(layout(("fault", "injected", "detected", "mis-attributed", "median s"), table)))

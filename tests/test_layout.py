@@ -31,6 +31,8 @@ EXEMPT = {
     "launch/starters/warm.py": (
         "live with real process groups: tests/launch/starters/test_contract.py, end_to_end/test_interruptions.py"
     ),
+    "launch/starters/parent.py": "lives on nodes: tests/launch/starters/test_slurm.py, tests/end_to_end/test_slurm.py",
+    "launch/starters/torchrun_relay.py": "lives on nodes: tests/end_to_end/test_slurm.py",
     "worker/member.py": "what a rank has beside its loops: tests/worker/test_context.py",
     "worker/elastic/node.py": "what an elastic rank has beside its training: tests/worker/elastic/test_training.py",
     **dict.fromkeys(

@@ -20,6 +20,9 @@ OVERSUBSCRIBED = "oversubscribed"
 CPUS = "cpus"
 """What a case has around it whose ranks have a CPU quota: the cores of each."""
 
+NODES = "nodes"
+"""What a case has around it whose ranks live on several hosts: how many hosts, and the ranks on each."""
+
 
 class Conditions(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What a case was measured under: numbers of cases that differ in it are never compared."""

@@ -92,7 +92,8 @@ OPTIONS: dict[str, Option] = {
     "launcher": Option(
         metavar="NAME",
         summary="how ranks are started: warm, from a process that has torch loaded (default); torchrun, the "
-        "command line tool; slurm, in an allocation; or another one that a conftest or plugin has added",
+        "command line tool; slurm, slurm-cold and slurm-torchrun, on the nodes of an allocation; or another one that a "
+        "conftest or plugin has added",
     ),
     "network": Option(
         metavar="NETWORK",

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_distbench.errors import ExtensionError, blame, expect, show
-from pytest_distbench.launch.starters.table import Hosting
-from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED
+from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting
+from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.network import NETWORK
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.run.gpus import GpusAround
+from pytest_distbench.run.layout import LayoutAround
 from pytest_distbench.run.network import NetworkAround
 from pytest_distbench.run.oversubscribed import OversubscribedAround
 from pytest_distbench.run.quota import QuotaAround
@@ -74,6 +75,7 @@ AROUND: dict[str, Callable[[AroundSetup], Around]] = {
     OVERSUBSCRIBED: lambda setup: OversubscribedAround(),
     CPUS: lambda setup: QuotaAround(),
     NETWORK: lambda setup: NetworkAround(),
+    NODES: lambda setup: LayoutAround(LAUNCHERS[setup.settings.launcher]),
 }
 """By name; what comes first is outermost."""
 

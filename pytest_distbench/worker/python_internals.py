@@ -96,14 +96,14 @@ def fork_forkserver(*, close: Collection[int]) -> None:
     resource_tracker.ensure_running()
     tracker: Any = resource_tracker._resource_tracker
     own = multiprocessing.util.spawnv_passfds
-    before = _open_descriptors()
+    before = open_descriptors()
 
     def fork(_: str, arguments: list[str], descriptors: list[int]) -> int:
         multiprocessing.util.spawnv_passfds = own  # in both: this is the way to start other helpers, too
         pid = os.fork()
         if pid == 0:
             try:
-                for descriptor in {*close, tracker._fd, *(_open_descriptors() - before)}.difference(descriptors):
+                for descriptor in {*close, tracker._fd, *(open_descriptors() - before)}.difference(descriptors):
                     os.close(descriptor)
                 tracker._fd = tracker._pid = None
                 forkserver._forkserver.__init__()  # type: ignore[misc] # it is locked, and knows of no forkserver
@@ -124,7 +124,8 @@ def fork_forkserver(*, close: Collection[int]) -> None:
         multiprocessing.util.spawnv_passfds = own
 
 
-def _open_descriptors() -> set[int]:
+def open_descriptors() -> set[int]:
+    """The descriptors that this process has open."""
     found = {int(name) for name in os.listdir("/proc/self/fd")}
     return {number for number in found if os.path.exists(f"/proc/self/fd/{number}")}  # not the list's own
 

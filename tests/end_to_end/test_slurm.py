@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -26,6 +27,8 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"no Slurm here: {why_not()}"),
 ]
 
+OTHERS = ("slurm-cold", "slurm-torchrun")
+
 SUITE = """
     import os, signal, socket, subprocess, sys, threading, time
     from pathlib import Path
@@ -45,13 +48,36 @@ SUITE = """
         Path(rank.params["there"], f"up{rank.rank}").touch()
         time.sleep(1000)
 
-    def kill_a_node_when_all_wait(there, ranks):
-        def kill():
+    def when_all_wait(there, ranks, do):
+        def wait_and_do():
             while len(list(Path(there).glob("up*"))) < ranks:
                 time.sleep(0.05)
-            lab = Path(os.environ["DISTBENCH_TEST_SLURM"])
-            os.kill(int((lab / "node2.init").read_text()), signal.SIGKILL)
-        threading.Thread(target=kill, daemon=True).start()
+            do()
+        threading.Thread(target=wait_and_do, daemon=True).start()
+
+    def kill_a_node():
+        Path(os.environ["DISTBENCH_TEST_SLURM"], "node2.dies").touch()
+
+    def part_a_node():
+        Path(os.environ["DISTBENCH_TEST_SLURM"], "node2.parts").touch()
+
+    def wait_until_whole():
+        while Path(os.environ["DISTBENCH_TEST_SLURM"], "node2.parts").exists():
+            time.sleep(0.1)
+
+    def kill_a_parent():
+        lab = Path(os.environ["DISTBENCH_TEST_SLURM"])
+        inside = ["nsenter", "--pid", "--mount", "--target", (lab / "node2.init").read_text()]
+        subprocess.run([*inside, "pkill", "-KILL", "--oldest", "-f", "starters.parent"], check=True)
+
+    def cancel_the_step():
+        job = os.environ["SLURM_JOB_ID"]
+        steps = subprocess.run(["squeue", "-h", "-s", "-j", job, "-o", "%i %j"], capture_output=True, text=True).stdout
+        [step] = [line.split()[0] for line in steps.splitlines() if "python" in line]
+        subprocess.run(["scancel", step], check=True)
+
+    def cancel_the_job():
+        subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], check=True)
 """
 
 Cluster = Callable[..., subprocess.CompletedProcess[str]]
@@ -61,18 +87,18 @@ Cluster = Callable[..., subprocess.CompletedProcess[str]]
 def cluster(tmp_path: Path) -> Cluster:
     """Runs pytest in an allocation of so many nodes, on a suite that begins with :data:`SUITE`."""
 
-    def run(nodes: int, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
+    def run(nodes: int, tests: str, *options: str, launcher: str = "slurm") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            in_cluster(tmp_path, nodes, tests, *options),
+            in_cluster(tmp_path, nodes, tests, *options, launcher=launcher),
             cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
 
     return run
 
 
-def in_cluster(folder: Path, nodes: int, tests: str, *options: str) -> list[str]:
+def in_cluster(folder: Path, nodes: int, tests: str, *options: str, launcher: str = "slurm") -> list[str]:
     (folder / "test_s.py").write_text(textwrap.dedent(SUITE) + textwrap.dedent(tests))
-    pytest_ = [sys.executable, "-m", "pytest", "test_s.py", "-p", "no:cacheprovider", "--distbench-launcher", "slurm"]
+    pytest_ = [sys.executable, "-m", "pytest", "test_s.py", "-p", "no:cacheprovider", "--distbench-launcher", launcher]
     return command_of(nodes, ["salloc", "-Q", f"--nodes={nodes}", *pytest_, *options])
 
 
@@ -92,27 +118,28 @@ def test_a_cluster_changes_nothing_of_this_machine() -> None:
     assert "br0" not in psutil.net_if_addrs()
 
 
-def test_ranks_of_four_hosts_measure_in_one_step_and_their_numbers_and_output_come_back(
-    cluster: Cluster, tmp_path: Path
+@pytest.mark.parametrize("launcher", ["slurm", *(pytest.param(name, marks=pytest.mark.thorough) for name in OTHERS)])
+def test_ranks_of_four_hosts_measure_and_their_numbers_and_output_come_back(
+    cluster: Cluster, tmp_path: Path, launcher: str
 ) -> None:
     tests = """
         def test_it(distbench):
             distbench.run(measures)
     """
-    done = cluster(4, tests, "--world-size=4", "--distbench-json=run.json", "--distbench-logs=logs")
+    done = cluster(4, tests, "--world-size=4", "--distbench-json=run.json", "--distbench-logs=logs", launcher=launcher)
 
     assert done.returncode == 0, done.stdout + done.stderr
     [launch] = read_run_record(tmp_path / "run.json").results[0].launches
     found = {measured.name: measured.value for measured in launch.measurements}
     assert (found["node"], found["sum"]) == (1 + 2 + 3 + 4, 256 * 4**6)
-    logs = sorted(path.read_text().split()[-1] for path in (tmp_path / "logs").rglob("rank*.log"))
-    assert logs == ["node1", "node2", "node3", "node4"]
+    logs = {path.name: path.read_text().split()[-1] for path in (tmp_path / "logs").rglob("rank*.log")}
+    assert logs == {f"rank{rank}.log": f"node{rank + 1}" for rank in range(4)}
 
 
 def test_a_node_that_dies_is_named_and_the_next_test_runs(cluster: Cluster) -> None:
     tests = """
         def test_dies(distbench, tmp_path):
-            kill_a_node_when_all_wait(tmp_path, 2)
+            when_all_wait(tmp_path, 2, kill_a_node)
             distbench.run(waits, params={"there": str(tmp_path)})
 
         def test_next(distbench):
@@ -124,32 +151,83 @@ def test_a_node_that_dies_is_named_and_the_next_test_runs(cluster: Cluster) -> N
     assert "1 failed, 1 passed" in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
-def test_a_pytest_that_is_ended_leaves_no_step(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_network_that_parts_is_told_and_the_node_is_used_again_when_it_is_back(cluster: Cluster) -> None:
+    tests = """
+        def test_parts(distbench, tmp_path):
+            when_all_wait(tmp_path, 2, part_a_node)
+            distbench.run(waits, params={"there": str(tmp_path)})
+
+        def test_next(distbench):
+            distbench.run(measures, world_size=1)
+
+        def test_back(distbench):
+            wait_until_whole()
+            distbench.run(measures)
+    """
+    done = cluster(2, tests, "--world-size=2", "--distbench-timeout=200")
+
+    assert "host node2: its relay has said nothing for" in done.stdout, done.stdout + done.stderr
+    assert "1 failed, 2 passed" in done.stdout
+
+
+@pytest.mark.parametrize("fault", ["cancel_the_step", "kill_a_parent"])
+def test_a_node_whose_processes_are_ended_is_named_and_the_next_test_runs_on_all(cluster: Cluster, fault: str) -> None:
+    tests = f"""
+        def test_ended(distbench, tmp_path):
+            when_all_wait(tmp_path, 2, {fault})
+            distbench.run(waits, params={{"there": str(tmp_path)}})
+
+        def test_next(distbench):
+            distbench.run(measures)
+    """
+    done = cluster(2, tests, "--world-size=2", "--distbench-timeout=200", "--distbench-launches=1")
+
+    assert re.search(r"the launcher failed: host node\d: its relay has ended", done.stdout), done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout
+
+
+def test_ranks_on_several_nodes_are_another_case_than_those_of_one(cluster: Cluster, tmp_path: Path) -> None:
+    tests = """
+        @pytest.mark.world_size(1, 2, 4)
+        def test_it(distbench):
+            distbench.run(measures)
+    """
+    done = cluster(2, "import pytest\n" + textwrap.dedent(tests), "--world-size=4", "--distbench-update=new")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    stored = {path.name for path in (tmp_path / "baselines").rglob("ws*.json")}
+    assert stored == {"ws1.gloo.slurm.json", "ws2%3A@nodes=2x1.gloo.slurm.json", "ws4%3A@nodes=2x2.gloo.slurm.json"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, None], ids=["Ctrl-C", "kill -9", "scancel"])
+def test_a_pytest_that_is_ended_leaves_no_step(tmp_path: Path, number: signal.Signals | None) -> None:
     tests = f"""
         def test_long(distbench):
             Path("pid").write_text(str(os.getpid()))
+            {"when_all_wait('.', 2, cancel_the_job)" if number is None else ""}
             distbench.run(waits, params={{"there": {str(tmp_path)!r}}})
     """
     words = in_cluster(tmp_path, 2, tests, "--world-size=2")
-    at = words.index("--nodes=2") + 1
+    at = words.index("salloc")
     script = (
         'set -m; "$@" & wait $!; '
         "for i in $(seq 100); do squeue -h -s -o %j | grep -q python || break; sleep 0.2; done; "
-        "squeue -h -s -o %j > steps; pgrep -fc '[s]ite.dial|[d]istbench.worker' > left"
+        "squeue -h -s -o %j > steps; pgrep -fc '[s]ite.dial|[s]tarters.parent|[d]istbench.worker' > left"
     )
     words = [*words[:at], "bash", "-c", script, "bash", *words[at:]]
     with subprocess.Popen(
         words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
         try:
-            wait_for(lambda: (tmp_path / "up1").exists() and (tmp_path / "up0").exists(), running, limit_s=60)
-            [pid] = pids_of(tmp_path / "pid", running.pid)
-            os.kill(pid, number)
+            if number is not None:
+                wait_for(lambda: (tmp_path / "up1").exists() and (tmp_path / "up0").exists(), running, limit_s=60)
+                [pid] = pids_of(tmp_path / "pid", running.pid)
+                os.kill(pid, number)
             said = running.communicate(timeout=120)[0]
         finally:
             running.kill()
 
+    assert (tmp_path / "up1").exists(), said
     assert (tmp_path / "left").read_text().strip() == "0", said
     assert "python" not in (tmp_path / "steps").read_text()
 

@@ -40,7 +40,10 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
             ["--distbench-backend", "fake", "--distbench-against", "HEAD"],
             "*no clocks*distbench compare*",
         ),
-        (["--distbench-launcher", "mpirun"], "*unknown launcher 'mpirun'; known are warm, torchrun, slurm, stand-in*"),
+        (
+            ["--distbench-launcher", "mpirun"],
+            "*unknown launcher 'mpirun'; known are warm, torchrun, slurm, slurm-cold, slurm-torchrun, stand-in*",
+        ),
         (["--distbench-update", "sometimes"], "*unknown update 'sometimes'; known are new, failed, changed, all*"),
         (["--distbench-missing", "shrug"], "*unknown policy 'shrug'*"),
         (

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.launch.supervise import supervise
 from pytest_distbench.records.launch import LaunchRecord
@@ -26,6 +27,18 @@ MadeLauncher = Callable[..., Launcher]
 """Gives the launcher of a name, and of a side, that this process has made."""
 RunInside = Callable[..., pytest.RunResult]
 """Runs pytest with real ranks, inside this process."""
+
+
+def left_of(launcher: Launcher) -> list[psutil.Process]:
+    """Processes of a launcher's launches that have ended, as far as this host sees them.
+
+    Where ranks live on nodes, what is kept has been started by srun or Slurm, and what is left by a process of ours.
+    """
+    if LAUNCHERS[launcher.name].hosts == "one":
+        return launcher.leftovers()  # type: ignore[attr-defined,no-any-return]
+    marked = processes.find_marked(SESSION_VARIABLE, launcher.session)
+    ours = {process.pid: process for process in marked if process.name() != "srun"}
+    return [process for process in ours.values() if process.ppid() in ours]
 
 
 class Launch:
@@ -89,7 +102,7 @@ class Launch:
             Side(launcher=lambda: self.launcher),
         )
         wait_for(lambda: not working_in(self.directory), limit_s=SETTLE_S)
-        assert self.launcher.leftovers() == []
+        wait_for(lambda: not left_of(self.launcher), limit_s=SETTLE_S)
         assert not LaunchFiles(directory).control.exists()
         assert not LaunchFiles(directory).plan.exists()
         return record
@@ -105,4 +118,4 @@ class Lent:
         return getattr(self._launcher, name)
 
     def close(self) -> None:
-        processes.kill(self._launcher.leftovers())
+        processes.kill(left_of(self._launcher))

@@ -4,14 +4,19 @@
 of it down again, however the command ends: it lives in a process namespace whose first process this one is. Needs the
 Debian packages slurmctld, slurmd, slurm-client, munge and slurm-wlm-basic-plugins, and namespaces.
 
+While the command runs, a file ``node2.dies`` in the folder that DISTBENCH_TEST_SLURM names ends that host, and
+``node2.parts`` takes its network away for a while; the files vanish when that is done.
+
 What made it work: a slurmd needs a network and a host name of its own, and sees /sys/fs/cgroup (``ip netns exec`` hides
 that); ``SlurmdParameters=config_overrides`` lets nodes claim more CPUs than there are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +28,8 @@ PROGRAMS = ("slurmctld", "slurmd", "srun", "munged", "ip", "unshare")
 NETWORK = "10.77.0"
 HEAD = "head"
 _UP_S = 30.0
+PARTED_S = 45.0
+"""How long the network of a host is away: longer than its silence is borne."""
 _PAUSE = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print(flush=True); signal.pause()"
 
 CONFIGURATION = """\
@@ -92,7 +99,16 @@ def main() -> int:
         folder.chmod(0o755)
         variables = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "DISTBENCH_TEST_SLURM": str(folder)}
         bring_up(folder, nodes, variables)
-        return subprocess.run(command, env=variables, check=False).returncode
+        with subprocess.Popen(command, env=variables) as running:
+            while running.poll() is None:
+                do_to_nodes(folder)
+                time.sleep(0.05)
+        code = running.returncode
+        os.kill(-1, signal.SIGKILL)  # all in our namespace, so that nobody writes into the folder
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.wait()
+        return code
 
 
 def bring_up(folder: Path, nodes: int, variables: dict[str, str]) -> None:
@@ -151,6 +167,19 @@ def add_node(folder: Path, number: int, variables: dict[str, str]) -> None:
     _run(*there, "ip", "address", "add", f"{NETWORK}.{10 + number}/24", "dev", "eth0")
     _run(*there, "ip", "link", "set", "eth0", "up")
     _run(*there, "slurmd", "-N", f"node{number}", variables=variables)
+
+
+def do_to_nodes(folder: Path) -> None:
+    """What files ask for."""
+    for wish in folder.glob("node*.dies"):
+        os.kill(int(wish.with_suffix(".init").read_text()), signal.SIGKILL)
+        wish.unlink()
+    for wish in folder.glob("node*.parts"):
+        link = wish.stem.replace("node", "v")
+        since = time.time() - wish.stat().st_mtime
+        _run("ip", "link", "set", link, "up" if since > PARTED_S else "down")
+        if since > PARTED_S:
+            wish.unlink()
 
 
 def _idle(variables: dict[str, str]) -> int:

@@ -146,6 +146,10 @@ class Heard:
         """Ranks that have said how they ended."""
         return self._who_said("failed", "skipped", "done")
 
+    def ranks_passed(self) -> set[int]:
+        """Ranks that have said that their body has passed."""
+        return self._who_said("done")
+
     def ranks_lost(self) -> set[int]:
         """Ranks whose line ended before they said how they ended: they have died."""
         return set(self.closed_at) - self.ranks_done() if self.closed_at else set()

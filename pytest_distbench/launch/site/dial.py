@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -46,12 +47,22 @@ def main() -> None:
     """Connect, say hello, and serve one launch."""
     port, *addresses = sys.argv[1:]
     secret = os.environ.pop(SECRET_VARIABLE)  # ranks have no use for it
-    with connect(addresses, int(port)) as line:
-        line.sendall(msgspec.json.encode(_hello(line, secret)) + b"\n")
+    with call(addresses, int(port), secret) as line:
         relay.serve(line.fileno(), line.fileno())
 
 
-def connect(addresses: list[str], port: int) -> socket.socket:
+def call(addresses: Sequence[str], port: int, secret: str) -> socket.socket:
+    """A connection to the controller, which has been told who calls.
+
+    Raises:
+        SystemExit: it cannot be reached.
+    """
+    line = connect(addresses, port)
+    line.sendall(msgspec.json.encode(_hello(line, secret)) + b"\n")
+    return line
+
+
+def connect(addresses: Sequence[str], port: int) -> socket.socket:
     """A connection to the first of the addresses that answers.
 
     Raises:

@@ -18,6 +18,7 @@ import re
 import resource
 import selectors
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,7 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.load import CommandUse
 from pytest_distbench.worker.load import LoadWindow, usable_cpus
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _HELPER = re.compile(r"multiprocessing\.(resource_tracker|forkserver|spawn)")
 """Of Python: such a process ends a moment after the one it is for."""
@@ -43,6 +45,13 @@ _NOT_STARTED = 126
 def adopt_orphans() -> None:
     """Make this process the parent of all its descendants whose own parent ends (Linux, prctl(2))."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with(parent: int) -> None:
+    """Get SIGTERM when the parent of this process, which is to be this one, ends (Linux, prctl(2))."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)  # it has ended before
 
 
 def remove_traces(launch: LaunchFiles) -> None:

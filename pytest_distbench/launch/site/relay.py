@@ -2,7 +2,7 @@
 
 ``python -m pytest_distbench.launch.site.relay`` is started once per launch and host by whatever starts processes there,
 ``srun`` or ``ssh`` for one, with :data:`SESSION_VARIABLE` in its environment. It takes orders on its stdin, answers on
-its stdout (``stream.py``), and starts the ranks itself. When the stream breaks it ends them and all they have started:
+its stdout (``stream.py``), and starts the ranks. When the stream breaks it ends them and all they have started:
 their lifeline has two hops.
 """
 
@@ -12,11 +12,10 @@ import contextlib
 import os
 import selectors
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,9 +23,9 @@ import psutil
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.contract import Exit
 from pytest_distbench.launch.site.guardian import adopt_orphans
-from pytest_distbench.launch.site.local import LocalSite
+from pytest_distbench.launch.site.local import LocalLauncher, LocalSite
+from pytest_distbench.launch.site.ranks import ChildRanks, start_interpreter
 from pytest_distbench.launch.site.stream import (
     EVERYTHING,
     OUTPUT,
@@ -60,7 +59,9 @@ from pytest_distbench.records.wire import variables_from_wire
 _READ_BYTES = 65536
 _CHUNK_BYTES = 2**18
 _MOST_OUTPUT = 64 * 2**20
-"""Of what a rank has printed since it was last fetched: what lies before is left out."""
+_MOST_OF_PASSED = 2**20
+"""Of what a rank has printed since it was last fetched: what lies before is left out. Of one that has passed, and whose
+output nobody reads numbers from, the end will do."""
 
 
 def main() -> None:
@@ -72,17 +73,27 @@ def main() -> None:
     serve(orders, words)
 
 
-def serve(orders: int, words: int) -> None:
+MakeLauncher = Callable[[Open], LocalLauncher]
+"""Makes what starts the ranks that have a place here."""
+
+
+def start_interpreters(order: Open) -> LocalLauncher:
+    """Each rank is a Python of its own."""
+    return ChildRanks(order.places, start_interpreter)
+
+
+def serve(orders: int, words: int, make_launcher: MakeLauncher = start_interpreters) -> None:
     """Serve one launch, until the other end of the stream closes.
 
     Args:
         orders: descriptor that orders are read from.
         words: descriptor that answers are written to; it may be the same.
+        make_launcher: how ranks are started here.
     """
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="distbench-relay-") as folder:
-        relay = Relay(orders, words, Path(folder))
+        relay = Relay(orders, words, Path(folder), make_launcher)
         try:
             relay.serve()
         finally:
@@ -95,7 +106,8 @@ class Relay:
     The launch's files are in a private folder, which whoever made it removes.
     """
 
-    def __init__(self, orders: int, words: int, folder: Path) -> None:
+    def __init__(self, orders: int, words: int, folder: Path, make_launcher: MakeLauncher) -> None:
+        self._make_launcher = make_launcher
         self._orders = orders
         self._words = words
         self._folder = folder
@@ -107,7 +119,8 @@ class Relay:
         self._told = 0
         self._closed: set[int] = set()
         self._has_ended = False
-        self._sent: dict[tuple[int, FileKind], int] = {}
+        self._sent: dict[tuple[int, FileKind], tuple[int, int]] = {}
+        """Bytes of a file that the controller has, or does without, and how many of them it does without."""
 
     def serve(self) -> None:
         """Listen to both ends until the controller's closes."""
@@ -182,7 +195,7 @@ class Relay:
                 "pytest's (another revision is checked out below TMPDIR there)"
             )
         self._ranks = sorted(order.places)
-        self._site = LocalSite(_Ranks(order.places), plan, ranks=self._ranks)
+        self._site = LocalSite(self._make_launcher(order), plan, ranks=self._ranks)
         self._selector.register(self._site, selectors.EVENT_READ)
 
     def _tell_news(self) -> None:
@@ -204,71 +217,26 @@ class Relay:
     def _send_files(self, kinds: Sequence[FileKind]) -> None:
         """What ranks have written since it was last sent."""
         assert self._plan is not None
+        assert self._site is not None
+        passed = set() if self._plan.read else self._site.heard.ranks_passed()
         for rank in self._ranks:
             for kind in kinds:
                 with contextlib.suppress(OSError), open_left(place_of(self._plan.files, kind, rank)) as file:
                     end = file.seek(0, os.SEEK_END)
-                    begin = self._sent.get((rank, kind), 0)
+                    begin, left_out = self._sent.get((rank, kind), (0, 0))
                     if kind in OUTPUT:
-                        begin = max(begin, end - _MOST_OUTPUT)
+                        last = end - (_MOST_OF_PASSED if rank in passed else _MOST_OUTPUT)
+                        begin, left_out = max(begin, last), left_out + max(0, last - begin)
                     file.seek(begin)
                     while data := file.read(_CHUNK_BYTES):
-                        self._say(Wrote(rank=rank, kind=kind, offset=begin, data=data))
+                        self._say(Wrote(rank=rank, kind=kind, offset=begin - left_out, data=data))
                         begin += len(data)
-                    self._sent[rank, kind] = begin
+                    self._sent[rank, kind] = begin, left_out
 
     def _say(self, word: Word) -> None:
         rest = msgspec.json.encode(word) + b"\n"
         while rest:
             rest = rest[os.write(self._words, rest) :]
-
-
-class _Ranks:
-    """The ranks that live here: processes that this one started, with the variables that tell each its place."""
-
-    def __init__(self, places: Mapping[int, Mapping[str, str]]) -> None:
-        self._places = places
-        self._started: dict[int, subprocess.Popen[bytes]] = {}
-        self._selector = selectors.EpollSelector()
-
-    def start(self, plan: LaunchPlan) -> _Ranks:
-        path = os.pathsep.join(p for p in plan.python_path if p)
-        for rank, place in self._places.items():
-            with open(plan.files.log(rank), "ab") as log:
-                self._started[rank] = process = subprocess.Popen(
-                    [sys.executable, "-m", "pytest_distbench.worker", "rank", str(plan.files.plan)],
-                    env={**plan.variables, "PYTHONPATH": path, **place},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ)
-        return self
-
-    def fileno(self) -> int:
-        return self._selector.fileno()
-
-    def poll(self) -> Exit | None:
-        for key, _ in self._selector.select(0):
-            self._selector.unregister(key.fd)
-            os.close(key.fd)
-        codes = {rank: process.poll() for rank, process in self._started.items()}
-        known = {rank: code for rank, code in codes.items() if code is not None}
-        return Exit(codes=known) if len(known) == len(codes) else None
-
-    def pids(self) -> dict[int, int]:
-        return {rank: process.pid for rank, process in self._started.items() if process.poll() is None}
-
-    def drivers(self) -> list[int]:
-        """This process is their parent."""
-        return []
-
-    def abandon(self) -> None:
-        processes.kill_descendants()
-
-    def leftovers(self) -> list[psutil.Process]:
-        return psutil.Process().children(recursive=True)
 
 
 def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int) -> LaunchPlan:

@@ -10,8 +10,9 @@ import gc
 import importlib
 import multiprocessing
 import os
+import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.launch.site import processes
@@ -36,9 +37,33 @@ group because each rank begins in it, and torch's agents come along."""
 LOST = 255
 """multiprocessing's exit code for a process whose forkserver has died."""
 
+_READ_AT_START = re.compile(
+    r"(OMP|MKL|KMP|GOMP|OPENBLAS|LD|PYTHON|TORCH|PYTORCH|ATEN|DNNL|ONEDNN|MALLOC|CUDA|NCCL|GLOO)_?\w*|PATH"
+)
+
+_SET_HERE = frozenset({"OMP_NUM_THREADS", "PYTHONPATH"})
+"""What the process that loads torch does not get from the user, and a rank has of its own. The sides of a pair differ
+in their paths."""
+
+_HASH_SEED = "PYTHONHASHSEED"
+
 _DEATH_S = 0.5
 _HELPERS_S = 3.0
 """How long the forkserver's exit handlers may take."""
+
+
+def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that libraries read when they are loaded: a change asks for a process that loads them anew."""
+    return {k: v for k, v in variables.items() if _READ_AT_START.fullmatch(k) and k not in _SET_HERE}
+
+
+def variables_of_parent(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those of a process that loads torch, and that ranks are forked from. They have their own.
+
+    But Python's hashes are the parent's in all of them, and by chance they would make the order of a set repeat in all
+    launches of a run, and be another one in the next.
+    """
+    return {_HASH_SEED: "1", **variables, "OMP_NUM_THREADS": "1"}
 
 
 def preload(names: Sequence[str] = PRELOAD) -> None:

@@ -6,6 +6,7 @@ every pytest run, so it imports nothing: a row's ``make`` does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -70,6 +71,7 @@ class LauncherKind(Hosting):
         holds_two: two groups may be open at once, which a comparison in turns needs, under another Python too.
         variables: set in the environment of all launches of the run unless the user has.
         describe: what its hosts are, before the first launch; None: as this one.
+        layout: how many of so many ranks live on each of its hosts, with GPUs or without; None: all on one.
     """
 
     help: str
@@ -78,6 +80,7 @@ class LauncherKind(Hosting):
     holds_two: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     describe: Callable[..., Environment] | None = None
+    layout: Callable[..., Sequence[int]] | None = None
 
 
 def _make_warm(setup: LauncherSetup) -> Launcher:
@@ -101,13 +104,37 @@ def _make_torchrun(setup: LauncherSetup) -> Launcher:
 def _make_slurm(setup: LauncherSetup) -> Launcher:
     from pytest_distbench.launch.starters.slurm import SlurmLauncher
 
-    return SlurmLauncher(setup.session)
+    return SlurmLauncher(
+        setup.directory,
+        setup.session,
+        setup.preload,
+        interpreter=setup.interpreter,
+        python_path=setup.python_path,
+    )
+
+
+def _make_slurm_cold(setup: LauncherSetup) -> Launcher:
+    from pytest_distbench.launch.starters.slurm import ColdSlurmLauncher
+
+    return ColdSlurmLauncher(setup.session, interpreter=setup.interpreter, python_path=setup.python_path)
+
+
+def _make_slurm_torchrun(setup: LauncherSetup) -> Launcher:
+    from pytest_distbench.launch.starters.slurm import SlurmTorchrunLauncher
+
+    return SlurmTorchrunLauncher(setup.session, interpreter=setup.interpreter, python_path=setup.python_path)
 
 
 def _describe_slurm(*, gpu: bool, platform: str | None) -> Environment:
-    from pytest_distbench.launch.starters.slurm import describe
+    from pytest_distbench.launch.starters.nodes import describe
 
     return describe(gpu=gpu, platform=platform)
+
+
+def _layout_slurm(ranks: int, *, on_gpus: bool) -> Sequence[int]:
+    from pytest_distbench.launch.starters.allocation import read_allocation
+
+    return [len(node) for node in read_allocation(os.environ).layout(ranks, on_gpus=on_gpus)]
 
 
 LAUNCHERS: dict[str, LauncherKind] = {
@@ -121,12 +148,32 @@ LAUNCHERS: dict[str, LauncherKind] = {
     ),
     "torchrun": LauncherKind(help="the command line tool", make=_make_torchrun, variables=LOOPBACK),
     "slurm": LauncherKind(
-        help="a job step for each launch, in a Slurm allocation",
+        help="on the nodes of a Slurm allocation, from processes that have torch loaded",
         make=_make_slurm,
         hosts="many",
         holds_two=True,
         is_spaced=False,
+        sets_threads=True,
         describe=_describe_slurm,
+        layout=_layout_slurm,
+    ),
+    "slurm-cold": LauncherKind(
+        help="the same, by a job step for each launch",
+        make=_make_slurm_cold,
+        hosts="many",
+        holds_two=True,
+        is_spaced=False,
+        describe=_describe_slurm,
+        layout=_layout_slurm,
+    ),
+    "slurm-torchrun": LauncherKind(
+        help="the same, by a torchrun on each node",
+        make=_make_slurm_torchrun,
+        hosts="many",
+        holds_two=True,
+        is_spaced=False,
+        describe=_describe_slurm,
+        layout=_layout_slurm,
     ),
 }
 """By the name that ``--distbench-launcher`` takes and baselines are stored under."""

@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from pytest_distbench.launch.site.standstill import below_guardian
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
 from pytest_distbench.releases import PARTS, release_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _EXIT_CODES = re.compile(r"rank\s*: (\d{1,9}) .*\n\s*exitcode\s*: (-?\d{1,9})", 
 
 _MAIN = "import gc; gc.disable(); from torch.distributed.run import main; gc.freeze(); gc.enable(); main()"
 """What the command ``torchrun`` runs. To go through torch's objects while they become more is a sixth of its start."""
+
+TORCHRUN = [sys.executable, "-c", _MAIN]
 
 
 class TorchrunLauncher:
@@ -55,27 +58,9 @@ class TorchrunLauncher:
         return LocalSite(self, plan)
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
-        lifeline, theirs = os.pipe()
-        command = [
-            sys.executable, "-m", "pytest_distbench.launch.site.guardian", str(lifeline), plan.directory,
-            *torchrun_on_loopback(plan.processes, logs=plan.files.torchrun_logs),
-            "-m", "pytest_distbench.worker", "rank", str(plan.files.plan),
-        ]  # fmt: skip
-        variables = {**plan.variables, **NO_REVERSE_DNS, SESSION_VARIABLE: self.session}
-        variables["PYTHONPATH"] = os.pathsep.join(p for p in plan.python_path if p)
-        with open(plan.files.launcher_log, "ab") as log:
-            process = subprocess.Popen(
-                command,
-                env=variables,
-                cwd=plan.working_dir,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[lifeline],
-                start_new_session=True,
-            )
-        os.close(lifeline)
-        return _TorchrunLaunch(process, theirs, self.session, plan.files.launcher_log)
+        marked = replace(plan, variables={**plan.variables, SESSION_VARIABLE: self.session})
+        command = torchrun_on_loopback(plan.processes, logs=plan.files.torchrun_logs)
+        return start_torchrun(command, marked, self.leftovers)
 
     def leftovers(self) -> list[psutil.Process]:
         return processes.find_marked(SESSION_VARIABLE, self.session)
@@ -84,13 +69,50 @@ class TorchrunLauncher:
         processes.kill(self.leftovers())
 
 
+def start_torchrun(
+    command: Sequence[str], plan: LaunchPlan, leftovers: Callable[[], Iterable[psutil.Process]]
+) -> RunningLaunch:
+    """Start a torchrun, below a guardian, whose ranks run a stored plan.
+
+    Args:
+        command: torchrun, up to what its ranks run.
+        plan: of the launch.
+        leftovers: finds what is left of it on this host.
+    """
+    lifeline, theirs = os.pipe()
+    whole = [
+        sys.executable, "-m", "pytest_distbench.launch.site.guardian", str(lifeline), plan.directory,
+        *command, "-m", "pytest_distbench.worker", "rank", str(plan.files.plan),
+    ]  # fmt: skip
+    path = os.pathsep.join(p for p in plan.python_path if p)
+    with open(plan.files.launcher_log, "ab") as log:
+        process = subprocess.Popen(
+            whole,
+            env={**plan.variables, **NO_REVERSE_DNS, "PYTHONPATH": path},
+            cwd=plan.working_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[lifeline],
+            start_new_session=True,
+        )
+    os.close(lifeline)
+    return _TorchrunLaunch(process, theirs, plan.files.launcher_log, leftovers)
+
+
 class _TorchrunLaunch:
     """A guardian (see there), which ends as its torchrun ends, and that below it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], lifeline: int, session: str, log: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        lifeline: int,
+        log: Path,
+        leftovers: Callable[[], Iterable[psutil.Process]],
+    ) -> None:
         self._process = process
         self._log = log
-        self._session = session
+        self._leftovers = leftovers
         self._handle = os.pidfd_open(process.pid)
         self._open = contextlib.ExitStack()
         for descriptor in (self._handle, lifeline):
@@ -119,7 +141,7 @@ class _TorchrunLaunch:
         self._open.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
-        processes.kill(processes.find_marked(SESSION_VARIABLE, self._session))
+        processes.kill(self._leftovers())
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
 
@@ -127,7 +149,7 @@ class _TorchrunLaunch:
 def torchrun_on_loopback(processes: int, *, logs: Path) -> list[str]:
     """The command line of a torchrun of one host, up to what its ranks run; nobody outside this host reaches it."""
     return [
-        sys.executable, *_torchrun(),
+        *_torchrun_knowing_loopback(),
         f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
         "--rdzv-endpoint=127.0.0.1:0",
         "--nnodes=1",
@@ -137,13 +159,37 @@ def torchrun_on_loopback(processes: int, *, logs: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _torchrun() -> list[str]:
-    """What Python runs. Where torch reads no entry points, our rendezvous is made known to it first."""
+def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, logs: Path) -> list[str]:
+    """The command line of the torchrun of one of several hosts, up to what its ranks run.
+
+    They meet at a rendezvous that the first host keeps, and are numbered in the order of their addresses, as texts.
+
+    Args:
+        processes: ranks on this host.
+        place: of one of them (``records/torchrun.py``); the store that it names is that of the rendezvous.
+        address: of this host, at which the others reach it.
+        logs: a folder.
+    """
+    return [
+        *TORCHRUN,
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={place['MASTER_ADDR']}:{place['MASTER_PORT']}",
+        f"--rdzv-id={place['TORCHELASTIC_RUN_ID']}",
+        f"--rdzv-conf=is_host={place['GROUP_RANK'] == '0'}",
+        f"--nnodes={place['GROUP_WORLD_SIZE']}",
+        f"--nproc-per-node={processes}",
+        f"--log-dir={logs}",
+        f"--local-addr={address}",
+    ]
+
+
+def _torchrun_knowing_loopback() -> list[str]:
+    """Where torch reads no entry points, our rendezvous is made known to it first."""
     if release_of(hardware.installed_version("torch")) >= PARTS["handlers"].since:
-        return ["-c", _MAIN]
+        return TORCHRUN
     name = repr(LOOPBACK_RENDEZVOUS)
     register = f"from pytest_distbench.launch.starters.group import register_rendezvous; register_rendezvous({name})"
-    return ["-c", f"{register}; {_MAIN}"]
+    return [sys.executable, "-c", f"{register}; {_MAIN}"]
 
 
 def rendezvous_handler() -> Callable[[object], object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -21,22 +20,14 @@ from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.contract import Exit
 from pytest_distbench.launch.site.local import LocalSite, RunningLaunch
 from pytest_distbench.launch.site.standstill import LOOK_S, Standstill
+from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.launch.starters.agent import Reply, Request
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE
 from pytest_distbench.records.launch_files import sockets_folder
 from pytest_distbench.records.plan import LaunchPlan
 
 _START_TIMEOUT_S = 120.0
-_HASH_SEED = "PYTHONHASHSEED"
 _READ_BYTES = 65536
-
-_READ_AT_START = re.compile(
-    r"(OMP|MKL|KMP|GOMP|OPENBLAS|LD|PYTHON|TORCH|PYTORCH|ATEN|DNNL|ONEDNN|MALLOC|CUDA|NCCL|GLOO)_?\w*|PATH"
-)
-"""Variables that libraries read when they are loaded: a change asks for a new agent."""
-
-_SET_HERE = frozenset({"OMP_NUM_THREADS", "PYTHONPATH"})
-"""What an agent does not get from the user, and a rank has of its own. The sides of a pair differ in their paths."""
 
 
 class WarmLauncher:
@@ -61,14 +52,13 @@ class WarmLauncher:
         self._agent: _Agent | None = None
 
     def prepare(self, variables: dict[str, str]) -> None:
-        read = {k: v for k, v in variables.items() if _READ_AT_START.fullmatch(k)}
-        fingerprint = {k: v for k, v in read.items() if k not in _SET_HERE}
-        if self._agent is not None and self._agent.is_usable(fingerprint):
+        read = forkserver.read_at_start(variables)
+        if self._agent is not None and self._agent.is_usable(read):
             return
         self.close()
         path = sys.path if self._python_path is None else self._python_path
         inherited = {**variables, SESSION_VARIABLE: self.session, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
-        self._agent = _Agent(self._interpreter, self._directory, inherited, fingerprint, list(self._preload))
+        self._agent = _Agent(self._interpreter, self._directory, inherited, read, list(self._preload))
 
     def open(self, plan: LaunchPlan) -> LocalSite:
         return LocalSite(self, plan)
@@ -116,22 +106,19 @@ class _Agent:
         interpreter: str,
         directory: Path,
         variables: dict[str, str],
-        fingerprint: dict[str, str],
+        read_at_start: dict[str, str],
         preload: list[str],
     ) -> None:
-        self.fingerprint = fingerprint
+        self._read_at_start = read_at_start
         self.is_broken = False
         self._log = directory / f"agent-{variables[SESSION_VARIABLE][:8]}.log"
         self._link, theirs = socket.socketpair()
         start = f"main({theirs.fileno()}, {str(directory)!r}, {preload!r})"
         code = f"from pytest_distbench.launch.starters.agent import main; {start}"
-        # Ranks have their own variables. But Python's hashes are the agent's in all of them, and by chance they would
-        # make the order of a set repeat in all launches of a run, and be another one in the next.
-        environment = {_HASH_SEED: "1", **variables, "OMP_NUM_THREADS": "1", **NO_REVERSE_DNS}
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 [interpreter, "-c", code],
-                env=environment,
+                env={**forkserver.variables_of_parent(variables), **NO_REVERSE_DNS},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -144,8 +131,8 @@ class _Agent:
         self.pid = self._process.pid
         self.kept: set[int] = {self.pid}
 
-    def is_usable(self, fingerprint: dict[str, str]) -> bool:
-        return not self.is_broken and self._process.poll() is None and self.fingerprint == fingerprint
+    def is_usable(self, read_at_start: dict[str, str]) -> bool:
+        return not self.is_broken and self._process.poll() is None and self._read_at_start == read_at_start
 
     def wait_until_ready(self) -> dict[str, bool]:
         """Wait until the agent has torch loaded; returns which backends that torch has."""

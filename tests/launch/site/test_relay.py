@@ -16,9 +16,11 @@ from support.processes import wait_for
 from pytest_distbench.launch.site.processes import is_alive
 from pytest_distbench.launch.site.relay import _settle_here
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
+from pytest_distbench.read import stdout
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_UP
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP
 from pytest_distbench.records.work import BodyReference, Ranks
 
 
@@ -122,3 +124,58 @@ def test_when_the_stream_breaks_the_ranks_end_and_what_they_have_started_and_no_
     site.close()
 
     assert [process for process in started if is_alive(process.pid)] == []
+
+
+PRINTS = """
+def body(rank):
+    print("x" * 1000 * (3000 if rank.params["much"] else 1))
+    print("the end")
+    if rank.params["fails"]:
+        raise ValueError
+"""
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize(
+    ("much", "fails", "read", "least", "most"),
+    [
+        pytest.param(False, False, {}, 1000, 2000, id="little"),
+        pytest.param(True, False, {}, 2**20, 2**20, id="much of one that passed"),
+        pytest.param(True, True, {}, 3_000_000, 3_100_000, id="of one that failed"),
+        pytest.param(True, False, {"x": stdout("(x)", better="info")}, 3_000_000, 3_100_000, id="with a reader"),
+    ],
+)
+def test_of_a_rank_that_has_passed_the_end_of_its_output_comes_back(
+    relay: subprocess.Popen[bytes],
+    plan: LaunchPlan,
+    tmp_path: Path,
+    much: bool,
+    fails: bool,
+    read: dict[str, Reader],
+    least: int,
+    most: int,
+) -> None:
+    (tmp_path / "bodies.py").write_text(PRINTS)
+    body = BodyReference(file=str(tmp_path / "bodies.py"), function="body", makes_group=False)
+    plan = replace(
+        plan,
+        world_size=1,
+        timeout_s=60.0,
+        work=Ranks(body=body, params={"much": much, "fails": fails}),
+        variables=dict(os.environ),
+        python_path=sys.path,
+        read=read,
+    )
+    site = RelayedSite(plan, [Host(name="here", relay=relay, ranks=[0])], meeting_point=("127.0.0.1", 29500))
+    site.start()
+    wait_for(lambda: any(event.kind == "hello" for event in site.listen(1.0)))
+    site.ask([0], ALL_UP + ALL_JOINED)
+    wait_for(lambda: bool(site.listen(1.0)) and bool(site.heard.ranks_done()))
+    site.end([0])
+    site.clear()
+    site.close()
+
+    kept = plan.files.log(0).read_text()
+    assert least <= len(kept) <= most
+    assert "the end\n" in kept
+    assert "\0" not in kept

@@ -1,166 +1,155 @@
-"""A step and its relays, with a stand-in for srun; a real Slurm is in tests/end_to_end/test_slurm.py."""
+"""Launches from parents that are kept, with a stand-in for srun: all nodes are this host."""
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
-import subprocess
+import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import msgspec
+import psutil
 import pytest
+from support.launching import Launch
+from support.processes import wait_for
+from support.srun import ALL, write_srun
 
-from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.launch.site.describe import HostDescription
-from pytest_distbench.launch.starters import slurm
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.site.dial import Hello
+from pytest_distbench.launch.starters import slurm, step
 from pytest_distbench.launch.starters.allocation import Allocation
-from pytest_distbench.launch.starters.slurm import Step
-from pytest_distbench.machine import hardware
-from pytest_distbench.machine.gpus import Gpus
-from pytest_distbench.records.record import replace
+from pytest_distbench.launch.starters.slurm import SlurmLauncher, SlurmTorchrunLauncher
+from pytest_distbench.launch.starters.step import Caller
+
+pytestmark = pytest.mark.spawn
+
+BODIES = """
+import json, os, sys
+from pathlib import Path
+from helper import VALUE
+
+def tells(rank):
+    import torch
+    def parent(pid):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    started_with = Path("/proc/self/environ").read_bytes().split(b"\\0")
+    [node] = [entry.decode() for entry in started_with if entry.startswith(b"SLURMD_NODENAME=")]
+    told = {
+        "node": node.partition("=")[2], "pid": os.getpid(), "parent": parent(os.getppid()), "value": VALUE,
+        "mine": os.environ.get("MINE"), "random": torch.rand(1).item(), "cwd": os.getcwd(),
+        "files": len([fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]),
+    }
+    Path(rank.params["out"], f"{rank.rank}.json").write_text(json.dumps(told))
+
+def exits(rank):
+    os._exit(7)
+
+def dumps(rank):
+    os.abort()
+"""
 
 
 @pytest.fixture
-def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for srun, which does what is written into it with the words behind its options as ``$@``."""
-    program = tmp_path / "srun"
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLauncher]:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm, "_addresses", lambda: ["127.0.0.1"])
-    return program
-
-
-def write(program: Path, does: str) -> None:
-    take = 'nodes=$(echo "$*" | tr " " "\n" | sed -n "s/--nodelist=//p" | tr "," " ")'
-    skip = 'while [ "${1#--}" != "$1" ] || [ "$1" = srun ]; do shift; done'
-    program.write_text(f"#!/bin/sh\n{take}\n{skip}\n{does}\n")
-    program.chmod(0o755)
-
-
-ALL = 'for node in $nodes; do SLURMD_NODENAME=$node "$@" & done; wait'
-
-
-@contextlib.contextmanager
-def step(tmp_path: Path, *nodes: str) -> Iterator[Step]:
-    log = tmp_path / "log"
-    made = Step(nodes, log=log, variables=dict(os.environ), session="s")
-    try:
-        yield made
-    finally:
-        made.cancel()
-        assert made.process.poll() is not None
-
-
-def test_the_relays_of_a_step_call_and_say_who_they_are(tmp_path: Path, srun: Path) -> None:
-    write(srun, ALL)
-    with step(tmp_path, "n1", "n2") as made:
-        calls = made.answer()
-
-    assert sorted(calls) == ["n1", "n2"]
-    assert {call.hello.address for call in calls.values()} == {"127.0.0.1"}
-    assert len({call.hello.port for call in calls.values()}) == 2
-    for call in calls.values():
-        call.hang_up()
-
-
-def test_a_step_that_ends_before_its_relays_call_is_told_with_what_srun_said(tmp_path: Path, srun: Path) -> None:
-    write(srun, "echo srun: error: Invalid partition >&2; exit 1")
-    with (
-        step(tmp_path, "n1") as made,
-        pytest.raises(LauncherError, match=r"ended before its relays .*Invalid partition"),
-    ):
-        made.answer()
-
-
-def test_a_node_from_which_nobody_calls_is_named(tmp_path: Path, srun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "_CALL_S", 3.0)
-    write(srun, 'for node in ${nodes% *}; do SLURMD_NODENAME=$node "$@" & done; sleep 60')
-    with (
-        step(tmp_path, "n1", "n2") as made,
-        pytest.raises(LauncherError, match="no relay has called from n2 within 3 s"),
-    ):
-        made.answer()
-
-
-def test_a_stranger_who_calls_is_not_heard(tmp_path: Path, srun: Path) -> None:
-    write(srun, f'DISTBENCH_RELAY_SECRET=wrong SLURMD_NODENAME=n1 "$@" & {ALL}')
-    with step(tmp_path, "n1") as made:
-        calls = made.answer()
-
-    assert list(calls) == ["n1"]
-    calls["n1"].hang_up()
+    monkeypatch.setattr(step, "_addresses", lambda: ["127.0.0.1"])
+    monkeypatch.setattr(slurm, "read_allocation", lambda _: Allocation(job="7", nodes=["n1", "n2", "n3"]))
+    write_srun(tmp_path, ALL)
+    made = SlurmLauncher(tmp_path, f"slurm-{tmp_path.name}")
+    yield made
+    made.close()
+    assert psutil.Process().children(recursive=True) == []
 
 
 @pytest.fixture
-def allocation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "read_allocation", lambda _: Allocation(job="7", nodes=["n1", "n2"]))
+def launch(launcher: SlurmLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
+    (tmp_path / "bodies.py").write_text(BODIES)
+    (tmp_path / "helper.py").write_text("VALUE = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    return Launch(launcher, tmp_path, tmp_path / "bodies.py")
 
 
-def says(*platforms: str, torch: str = "2.13.0") -> str:
-    """A step in which each node says that it is of a class; the last one runs this torch."""
-    environment = hardware.describe(platform_name="x", gpus=Gpus(), software={"torch": "2.13.0"}, variables={})
-    lines = []
-    for number, platform in enumerate(platforms, 1):
-        software = {"torch": torch if number == len(platforms) else "2.13.0"}
-        described = replace(environment, platform=platform, software=software)
-        lines.append(msgspec.json.encode(HostDescription(host=f"n{number}", environment=described)).decode())
-    return "cat <<'END'\n" + "\n".join(reversed(lines)) + "\nEND"
+def told(launch: Launch, world_size: int = 2, **variables: str) -> list[dict[str, Any]]:
+    """What the ranks of a launch have told."""
+    record = launch("tells", params={"out": str(launch.directory)}, world_size=world_size, variables=variables)
+    assert record.outcome == "passed", record.reason
+    return [json.loads((launch.directory / f"{rank}.json").read_text()) for rank in range(world_size)]
 
 
-@pytest.mark.usefixtures("allocation")
-def test_the_hardware_is_that_of_the_nodes(srun: Path) -> None:
-    write(srun, says("cpu-a", "cpu-a"))
+@pytest.mark.usefixtures("launcher")
+def test_nodes_under_torchrun_are_ordered_as_its_rendezvous_does() -> None:
+    """By the texts of their addresses: so the ranks are where they are looked for."""
+    line = socket.socket()
+    hellos = [Hello(secret="", host=f"n{i}", address=f"10.0.0.{i}", port=1) for i in (2, 9, 10)]
+    ordered = SlurmTorchrunLauncher("s")._in_order([Caller(line, hello) for hello in hellos])
+    line.close()
 
-    assert slurm.describe(gpu=False, platform=None).platform == "cpu-a"
-
-
-@pytest.mark.usefixtures("allocation")
-def test_nodes_of_several_classes_are_of_the_one_that_is_named(srun: Path) -> None:
-    write(srun, says("cpu-a", "cpu-b"))
-
-    assert slurm.describe(gpu=False, platform="mine").platform == "mine"
+    assert [caller.hello.host for caller in ordered] == ["n10", "n2", "n9"]
 
 
-@pytest.mark.usefixtures("allocation")
-@pytest.mark.parametrize(
-    ("does", "gpu", "told"),
-    [
-        (
-            says("cpu-a", "cpu-b"),
-            False,
-            r"several classes of hardware: .* n1: 'cpu-a'; n2: 'cpu-b'",
-        ),
-        (says("cpu-a", "cpu-a", torch="2.12.0"), False, r"run other software: n1: .*2\.13.*; n2: .*2\.12"),
-        (says("cpu-a", "cpu-a"), True, r"--gpu: no GPU is visible on n1 of job 7: allocate some"),
-        (says("cpu-a"), False, r"1 of 2 nodes of job 7 say what they are"),
-        (
-            "echo No module named pytest_distbench >&2; exit 1",
-            False,
-            r"0 of 2 nodes .*No module named",
-        ),
-    ],
-    ids=["classes", "software", "no GPU", "one is silent", "not installed"],
-)
-def test_nodes_that_cannot_be_compared_are_refused_before_the_first_launch(
-    srun: Path, does: str, gpu: bool, told: str
+def test_each_launch_has_new_processes_of_parents_that_stay_and_shares_nothing_with_the_one_before(
+    launch: Launch,
 ) -> None:
-    write(srun, does)
+    first = told(launch, MINE="1")
+    (launch.directory / "helper.py").write_text("VALUE = 22")
+    second = told(launch)
 
-    with pytest.raises(ConfigurationError, match=told):
-        slurm.describe(gpu=gpu, platform=None)
-
-
-@pytest.mark.usefixtures("allocation")
-def test_nodes_that_do_not_answer_are_not_waited_for_without_end(srun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "_CALL_S", 0.5)
-    write(srun, "exec sleep 60")
-
-    with pytest.raises(ConfigurationError, match=r"job 7 do not say what they are within 1 s: does srun"):
-        slurm.describe(gpu=False, platform=None)
+    assert [one["node"] for one in first] == ["n1", "n2"]
+    assert [one["parent"] for one in first] == [one["parent"] for one in second]
+    assert {one["pid"] for one in first}.isdisjoint(one["pid"] for one in second)
+    assert [one["mine"] for one in (*first, *second)] == ["1", "1", None, None]
+    assert [one["value"] for one in (*first, *second)] == [1, 1, 22, 22]
+    assert len({one["random"] for one in (*first, *second)}) == 4
+    assert sorted(one["files"] for one in first) == sorted(one["files"] for one in second)
 
 
-def test_a_call_that_is_cancelled_ends_its_step(tmp_path: Path) -> None:
-    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    slurm._cancel(process)
+def test_a_launch_that_needs_more_nodes_starts_parents_on_those_alone(launch: Launch) -> None:
+    two, three = told(launch, 2), told(launch, 3)
 
-    assert process.returncode == -15
+    assert [one["node"] for one in three] == ["n1", "n2", "n3"]
+    assert [one["parent"] for one in three][:2] == [one["parent"] for one in two]
+
+
+def test_a_variable_that_libraries_read_when_they_are_loaded_makes_new_parents(launch: Launch) -> None:
+    first, second = told(launch), told(launch, OMP_PROC_BIND="false")
+
+    assert {one["parent"] for one in first}.isdisjoint(one["parent"] for one in second)
+
+
+def test_a_node_whose_parent_was_killed_is_taken_last(launch: Launch) -> None:
+    first = told(launch)
+    victim = psutil.Process(first[0]["parent"])
+    victim.kill()
+    wait_for(lambda: not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE)
+
+    second, all_of_them = told(launch), told(launch, 3)
+
+    assert [one["node"] for one in second] == ["n2", "n3"]
+    assert second[0]["parent"] == first[1]["parent"]
+    assert [one["node"] for one in all_of_them] == ["n1", "n2", "n3"]
+
+
+def test_a_parent_that_stands_still_is_named_and_the_next_launch_goes_without(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "_FORK_S", 3.0)
+    [first, _] = told(launch)
+    os.kill(first["parent"], signal.SIGSTOP)
+    try:
+        with pytest.raises(LauncherError, match="no relay has called from n1 within 3 s"):
+            launch("tells", params={"out": str(launch.directory)})
+        after = told(launch)
+    finally:
+        os.kill(first["parent"], signal.SIGCONT)
+
+    assert [one["node"] for one in after] == ["n2", "n3"]
+
+
+@pytest.mark.parametrize(("body", "says"), [("exits", "exit code 7"), ("dumps", "SIGABRT")])
+def test_how_a_rank_has_ended_is_told(launch: Launch, body: str, says: str) -> None:
+    record = launch(body)
+
+    assert record.outcome == "failed"
+    assert says in record.reason

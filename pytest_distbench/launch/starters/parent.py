@@ -1,0 +1,119 @@
+"""A node's process that has torch loaded: for each launch it forks a relay, which forks the ranks of its node.
+
+It lives as long as the controller wants ranks on its node. When the controller asks on its connection it forks a relay,
+which makes a connection of its own (``site/dial.py``), and it says when nothing of that launch is left here. However
+the connection ends, all that was started here does, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NoReturn
+
+from pytest_distbench.launch.site import dial, processes, relay
+from pytest_distbench.launch.site.dial import SECRET_VARIABLE
+from pytest_distbench.launch.site.guardian import adopt_orphans, end_with
+from pytest_distbench.launch.site.ranks import ChildRanks
+from pytest_distbench.launch.starters import forkserver
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.worker import preloaded
+from pytest_distbench.worker.python_internals import open_descriptors
+
+FORK, END, GONE = b"f", b"e", b"g"
+"""From the controller: fork a relay; end it if it does not end by itself. To it, once for each: nothing of it is
+left."""
+_LEAVE_S = 2.0
+"""How long a relay may take to end by itself, which removes its files."""
+
+
+def main(port: int, addresses: Sequence[str], projects: Sequence[str]) -> None:
+    """Load torch and what the project adds, connect, and serve one launch after the other."""
+    adopt_orphans()
+    secret = os.environ.pop(SECRET_VARIABLE)  # ranks have no use for it
+    forkserver.preload()
+    preloaded.load(projects)
+    kept = open_descriptors()
+    with dial.call(addresses, port, secret) as line:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        with contextlib.suppress(ConnectionError):
+            while order := line.recv(1):
+                if order == FORK:  # else it had ended by itself
+                    _serve_launch(line, lambda: dial.call(addresses, port, secret), kept)
+                    line.sendall(GONE)
+
+
+def _serve_launch(line: socket.socket, call: Callable[[], socket.socket], kept: Collection[int]) -> None:
+    """Fork a relay, and see that nothing is left of it once it ends, or the controller says so or is gone."""
+    this = os.getpid()
+    child = os.fork()
+    if child == 0:
+        line.close()
+        _be_relay(this, call, kept)
+    ended = os.pidfd_open(child)
+    with selectors.DefaultSelector() as selector:
+        selector.register(line, selectors.EVENT_READ)
+        selector.register(ended, selectors.EVENT_READ)
+        try:
+            if any(key.fileobj is line for key, _ in selector.select()):
+                line.recv(1)
+        finally:
+            selector.unregister(line)
+            selector.select(_LEAVE_S)
+            processes.kill_descendants()
+            processes.reap_orphans(kept=())
+            os.close(ended)
+
+
+def _be_relay(parent: int, call: Callable[[], socket.socket], kept: Collection[int]) -> NoReturn:
+    """Serve one launch in this process, which ends with its parent."""
+    try:
+        end_with(parent)
+        with call() as line:
+            relay.serve(
+                line.fileno(),
+                line.fileno(),
+                lambda order: ChildRanks(order.places, lambda plan, _, place: ForkedRank(plan, place, kept)),
+            )
+    except Exception:  # noqa: BLE001 it must not come back into the code of the process it was forked from
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+class ForkedRank:
+    """A rank that was forked from this process, with torch loaded; it has none of its descriptors but ``kept``."""
+
+    def __init__(self, plan: LaunchPlan, place: Mapping[str, str], kept: Collection[int]) -> None:
+        self._code: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            _be_rank(plan, place, kept)
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+
+def _be_rank(plan: LaunchPlan, place: Mapping[str, str], kept: Collection[int]) -> NoReturn:
+    """Run a stored plan in this process. The worker is named, not imported, as in ``group.py``."""
+    try:
+        os.setsid()
+        for descriptor in open_descriptors().difference(kept):
+            os.close(descriptor)
+        os.environ.update(place)
+        importlib.import_module("pytest_distbench.worker.forked").begin_anew()
+        importlib.import_module("pytest_distbench.worker.main").run_rank(str(plan.files.plan))()
+    except BaseException:  # noqa: BLE001 it must not come back into the code of the process it was forked from
+        traceback.print_exc()
+    finally:
+        os._exit(1)
