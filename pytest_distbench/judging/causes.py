@@ -20,6 +20,7 @@ from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.link_check import LinkCheck
 from pytest_distbench.records.link_terms import FEWEST_SIZES, LinkTerms, fit_link_terms
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -74,6 +75,15 @@ class SlowLinks:
     slow: Slow
     metrics: tuple[str, ...]
     measured: int
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinksBeside:
+    """What was found of the links between the ranks of a case that became slower."""
+
+    check: LinkCheck
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +138,7 @@ class LateRank:
     rank: int
     metric: str
     late_s: float
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +146,7 @@ class SlowestRank:
     """A rank whose own clock was the slowest in nearly all iterations."""
 
     rank: int
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +177,7 @@ Cause = (
     OtherFingerprint
     | CostlierSizes
     | SlowLinks
+    | LinksBeside
     | LongerPhase
     | CpuTime
     | HostTime
@@ -182,6 +195,7 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *_fingerprints(result),
         *_sizes(result),
         *_links(result),
+        *([LinksBeside(check=result.links, hosts=_hosts(result))] if result.links is not None else []),
         *_phases(result),
         *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
         *_stragglers(result),
@@ -189,6 +203,11 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *find_gpu_troubles(result.launches),
         *_algorithm(result),
     ]
+
+
+def _hosts(result: CaseResult) -> tuple[str, ...]:
+    """Where each rank lived; empty: all on one host."""
+    return next((tuple(launch.hosts) for launch in reversed(result.launches) if launch.hosts), ())
 
 
 def find_gpu_troubles(launches: Sequence[LaunchRecord]) -> Iterator[GpuTrouble]:
@@ -248,7 +267,8 @@ def _links(result: CaseResult) -> Iterator[SlowLinks]:
         if slow:
             found.setdefault(find_slow(slow, list(verdicts)), []).append(name)
     for slow_ones, names in found.items():
-        yield SlowLinks(slow=slow_ones, metrics=tuple(names), measured=max(len(matrices[name]) for name in names))
+        measured = max(len(matrices[name]) for name in names)
+        yield SlowLinks(slow=slow_ones, metrics=tuple(names), measured=measured, hosts=_hosts(result))
 
 
 def _phases(result: CaseResult) -> Iterator[LongerPhase]:
@@ -328,7 +348,7 @@ def _stragglers(result: CaseResult) -> Iterator[LateRank | SlowestRank]:
         rank, times = Counter(_latest(launch, _LATE_SHARE * verdict.current) for launch in late).most_common(1)[0]
         if rank is not None and times >= _LATE_LAUNCHES * len(late):
             typical = statistics.median(launch[rank] for launch in late)
-            yield LateRank(rank=rank, metric=verdict.metric, late_s=typical)
+            yield LateRank(rank=rank, metric=verdict.metric, late_s=typical, hosts=_hosts(result))
             return
     names = {v.metric for v in failed}
     votes: Counter[int] = Counter()
@@ -340,7 +360,7 @@ def _stragglers(result: CaseResult) -> Iterator[LateRank | SlowestRank]:
                 votes[m.summary.slowest_rank] += m.summary.slowest_share > _SLOWEST_ITERATIONS
     for rank, times in votes.most_common(1):
         if times > _SLOWEST_LAUNCHES * total:
-            yield SlowestRank(rank=rank)
+            yield SlowestRank(rank=rank, hosts=_hosts(result))
 
 
 def _latest(late_s: Sequence[float], margin_s: float) -> int | None:

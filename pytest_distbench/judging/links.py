@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.verdict import Verdict
 
-STANDS_OUT = 2.0
-"""A link that takes so many times as long as a typical one stands out."""
+STANDS_OUT = 1.8
+"""A link that takes so many times as long as a typical one stands out: one at half its rate does."""
 
 
 class Link(NamedTuple):
@@ -30,6 +31,11 @@ class Link(NamedTuple):
 def link_at(at: Mapping[str, Scalar]) -> Link | None:
     """The link of a metric's point; None where it is no link's."""
     return Link(int(at["from"]), int(at["to"])) if at.keys() == {"from", "to"} else None
+
+
+def all_links(ranks: int) -> list[Link]:
+    """Every way from one of so many ranks to another."""
+    return [Link(source, target) for source, target in itertools.permutations(range(ranks), 2)]
 
 
 def by_link(verdicts: Iterable[Verdict]) -> dict[str, dict[Link, Verdict]]:
@@ -54,10 +60,14 @@ class Slow:
     Attributes:
         ranks: every link of theirs is slow, and some link of others is not.
         links: slow ones of other ranks.
+        senders: of other ranks those that every link from is slow, where links were measured both ways.
+        receivers: the same of links to them.
     """
 
     ranks: tuple[int, ...]
     links: tuple[Link, ...]
+    senders: tuple[int, ...] = ()
+    receivers: tuple[int, ...] = ()
 
 
 def find_slow(slow: Collection[Link], measured: Collection[Link]) -> Slow:
@@ -69,7 +79,16 @@ def find_slow(slow: Collection[Link], measured: Collection[Link]) -> Slow:
     if len(slow) == len(measured):
         return Slow((), tuple(sorted(slow)))
     named = [rank for rank in ranks if all(link in slow for link in measured if rank in link)]
-    return Slow(tuple(named), tuple(sorted(link for link in slow if not set(named) & set(link))))
+    left = [link for link in slow if not set(named) & set(link)]
+    senders: tuple[int, ...] = ()
+    receivers: tuple[int, ...] = ()
+    others = len(ranks) - 1 - len(named)
+    if others > 1 and all(Link(link.target, link.source) in measured for link in measured):
+        senders, receivers = (
+            tuple(rank for rank in ranks if sum(link[end] == rank for link in left) == others) for end in (0, 1)
+        )
+    left = [link for link in left if link.source not in senders and link.target not in receivers]
+    return Slow(tuple(named), tuple(sorted(left)), senders, receivers)
 
 
 def typical_time(times: Mapping[Link, float]) -> float | None:

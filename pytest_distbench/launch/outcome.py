@@ -92,6 +92,7 @@ def make_record(
         if has_passed and plan.work.stands_for is None
         else {},
         peak_memory_bytes=largest(told) if plan.work.stands_for is None else 0,
+        hosts=_hosts(plan, ending.clocks.hosts),
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
         software=_software(plan, reports),
         remarks=[*_merge_remarks(heard.remarks()), *filter(None, remarks)],
@@ -104,6 +105,12 @@ def _software(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> dict[str, 
     """What rank 0 ran; of a process that stands for a rank what decides about structure, and not about arithmetic."""
     told = reports[0].software if 0 in reports else {}
     return told if plan.work.stands_for is None else {name: told[name] for name in ("python", "torch") if name in told}
+
+
+def _hosts(plan: LaunchPlan, found: Mapping[int, str]) -> list[str]:
+    """Where each rank lived; empty where all lived on one host, or it is not known of all."""
+    hosts = [found.get(rank, "") for rank in range(plan.processes)]
+    return hosts if all(hosts) and len(set(hosts)) > 1 else []
 
 
 def _phases(reports: Mapping[int, RankReport], ended: Exit, clock: Clock) -> dict[str, float]:

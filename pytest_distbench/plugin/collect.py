@@ -329,13 +329,16 @@ class ResultsPlugin:
         from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
         from pytest_distbench.plugin.rerun import record_arguments
         from pytest_distbench.plugin.settings import given_options
+        from pytest_distbench.records.hosts import number_hosts
         from pytest_distbench.records.run import RunRecord
         from pytest_distbench.store.run_record import SCHEMA
 
         given = mask_secrets(given_options(self._config))
         arguments = [str(argument) for argument in self._config.invocation_params.args]
         commands = [shlex.join(["pytest", *mask_arguments(a)]) for a in (arguments, record_arguments(self._config))]
+        results = self._results
         if "addresses" not in given:
+            results = [number_hosts(result) for result in results]
             given = {name: mask_addresses(value) for name, value in given.items()}
             commands = [mask_addresses(command) for command in commands]
         failed_cases = {result.nodeid for result in self._results if result.outcome == "failed"}
@@ -353,7 +356,7 @@ class ResultsPlugin:
             experiment=settings.experiment,
             world_sizes=list(settings.world_sizes),
             gpu=settings.gpu,
-            results=self._results,
+            results=results,
             unused=self._unused,
         )
 

@@ -49,6 +49,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """Cores that they would have kept busy, had there been enough; None where that is not known."""
     crowding: float | None = None
     """How many times as long the work took because they wanted the same cores; None where that is not known."""
+    hosts: list[str] = []
+    """Where each rank lived, by rank; empty: all on one host."""
     gpus: list[str] = []
     """UUIDs of the CUDA devices the ranks say they computed on, by rank; empty for those that do not say."""
     gpu_witnesses: list[GpuWitness] = msgspec.field(default_factory=list, name="cards")

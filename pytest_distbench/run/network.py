@@ -13,7 +13,7 @@ from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.machine.network.lab import Lab
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import NETWORK_RATE, NETWORK_ROUND_TRIP, Measurement, Scalar
-from pytest_distbench.records.network import NETWORK, Network, Passage
+from pytest_distbench.records.network import NETWORK, Network, Passage, rank_hosts
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_seconds
@@ -36,11 +36,12 @@ class Carried:
     before: Sequence[Passage] = ()
     after: list[Passage] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    hosts: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self, record: LaunchRecord) -> LaunchRecord:
         """With what the probes found: of each way the worse of two, as information."""
-        record = replace(record, remarks=[*record.remarks, *self.remarks])
+        record = replace(record, remarks=[*record.remarks, *self.remarks], hosts=list(self.hosts))
         if record.outcome != "passed":
             return record
         found = []
@@ -74,7 +75,8 @@ class NetworkAround:
             yield Carried()
             return
         lab = self._lab(plan.network, plan.network.hosts or plan.world_size, Path(plan.network_place))
-        carried = Carried(before=_expect(lab), facts={"made_by": lab.made_by})
+        hosts = [f"host{host}" for host in rank_hosts(plan.network, plan.world_size)]
+        carried = Carried(before=_expect(lab), facts={"made_by": lab.made_by}, hosts=hosts)
         yield carried
         carried.after.extend(lab.probe())
         carried.remarks.extend(f"the network after it: {missed}" for missed in misses(plan.network, carried.after))

@@ -55,7 +55,9 @@ def test_of_links_in_both_directions_a_rank_is_slow_where_it_is_so_both_ways() -
     both = [Link(*pair) for pair in itertools.permutations(range(3), 2)]
     sends_slowly = [Link(0, 1), Link(0, 2)]
 
-    assert find_slow(sends_slowly, both) == Slow((), tuple(sends_slowly))
+    assert find_slow(sends_slowly, both) == Slow((), (), senders=(0,))
+    assert find_slow([Link(0, 1), Link(2, 1), Link(2, 0)], both) == Slow((), (), senders=(2,), receivers=(1,))
+    assert find_slow(sends_slowly[:1], both) == Slow((), (Link(0, 1),))
     assert find_slow([link for link in both if 0 in link], both) == Slow((0,), ())
 
 

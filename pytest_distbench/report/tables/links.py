@@ -19,7 +19,8 @@ class LinkPoint:
     """One link: the latency of a small message, and the bandwidth of large ones in GB/s (1e9 bytes).
 
     ``share`` is how many times as long as a typical link of the case it takes, in the metric where that is most;
-    ``note`` who is slow: ``this link``, ``rank 2``; empty: nobody.
+    ``note`` who is slow: ``this link``, ``rank 2``, ``from rank 2``; empty: nobody. ``hosts`` are those of its two
+    ranks, empty where all ranks live on one.
     """
 
     result: CaseResult
@@ -29,6 +30,7 @@ class LinkPoint:
     share: float | None
     note: str
     gravest: str
+    hosts: tuple[str, str] = ("", "")
 
 
 def link_points(result: CaseResult) -> Iterator[LinkPoint]:
@@ -42,7 +44,10 @@ def link_points(result: CaseResult) -> Iterator[LinkPoint]:
             shares |= {link: max(shares.get(link, 0.0), seconds / typical) for link, seconds in times.items()}
         slow = find_slow(outliers(times), list(times))
         notes |= dict.fromkeys(slow.links, "this link")
+        notes |= {link: f"from rank {rank}" for rank in slow.senders for link in times if link.source == rank}
+        notes |= {link: f"to rank {rank}" for rank in slow.receivers for link in times if link.target == rank}
         notes |= {link: f"rank {rank}" for rank in slow.ranks for link in times if rank in link}
+    hosts = next((launch.hosts for launch in result.launches if launch.hosts), [])
     for link in sorted({link for verdicts in found.values() for link in verdicts}):
         own = {name: verdicts[link] for name, verdicts in found.items() if link in verdicts}
         latency, bandwidth = own.get("latency"), own.get("bandwidth")
@@ -53,6 +58,7 @@ def link_points(result: CaseResult) -> Iterator[LinkPoint]:
             bandwidth=bandwidth.current if bandwidth else None,
             share=shares.get(link),
             note=notes.get(link, ""),
+            hosts=(hosts[link.source], hosts[link.target]) if hosts else ("", ""),
             gravest=min((v.kind for v in own.values()), key=list(VERDICT_KINDS).index),
         )
 
@@ -67,6 +73,11 @@ def slowest_links(result: CaseResult) -> list[Verdict]:
     return chosen
 
 
+def _if_several(heading: str, points: Sequence[LinkPoint]) -> str | None:
+    """People see no column of hosts where there is one."""
+    return heading if any(point.hosts[0] for point in points) else None
+
+
 LINKS: TableKind[LinkPoint] = TableKind(
     summary="Every link between two ranks, with who is slow among them.",
     rows=lambda results: [point for result in results for point in link_points(result)],
@@ -74,6 +85,8 @@ LINKS: TableKind[LinkPoint] = TableKind(
         TEST,
         Column("from", int, "from", lambda point: point.link.source),
         Column("to", int, "to", lambda point: point.link.target),
+        Column("from_host", str, lambda points: _if_several("from host", points), lambda point: point.hosts[0]),
+        Column("to_host", str, lambda points: _if_several("to host", points), lambda point: point.hosts[1]),
         Column("latency_s", float, "latency us", lambda point: microseconds(point.latency_s, ".1f")),
         Column("bandwidth_gb_per_s", float, "bandwidth GB/s", lambda point: number(point.bandwidth, ".3f")),
         Column("times_typical", float, "x typical", lambda point: number(point.share, ".2f")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pytest_distbench.judging.causes import (
     Cause,
@@ -14,12 +14,14 @@ from pytest_distbench.judging.causes import (
     GpuTrouble,
     HostTime,
     LateRank,
+    LinksBeside,
     LongerPhase,
     OtherFingerprint,
     SlowestRank,
     SlowLinks,
     find_causes,
 )
+from pytest_distbench.judging.links import Link, Slow, all_links, find_slow
 from pytest_distbench.records.metric import WALL_TIME, metric_name
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.units import format_change, format_seconds
@@ -85,14 +87,35 @@ def _(cause: CostlierSizes) -> Iterator[str]:
 
 @describe.register
 def _(cause: SlowLinks) -> Iterator[str]:
-    named = [f"rank {rank}: every link of it is slow" for rank in cause.slow.ranks]
+    named = _slow_ranks(cause.slow, cause.hosts)
     if len(cause.slow.links) == cause.measured > 1:
         named.append(f"all {cause.measured} links are slow: no single rank, no single pair")
     else:
-        named += [f"rank {link.source} to rank {link.target}: this link is slow" for link in cause.slow.links]
+        named += [f"{_link(link, cause.hosts)}: this link is slow" for link in cause.slow.links]
     others = "" if cause.measured == 1 else f" of {cause.measured} links"
     yield from (f"{line} ({' and '.join(cause.metrics)}{others})" for line in named[:_MOST_DIFFERENCES])
     if (more := len(named) - _MOST_DIFFERENCES) > 0:
+        yield f"  and {more} more links"
+
+
+@describe.register
+def _(cause: LinksBeside) -> Iterator[str]:
+    check = cause.check
+    if check.why_not:
+        yield f"its links were not looked at: {check.why_not}"
+        return
+    of = f"of {check.measured} links between its ranks"
+    if not check.slow:
+        yield f"none {of} stands out: the slowest takes {check.most:.2f} times as long as a typical one"
+        return
+    slow = find_slow([Link(each.source, each.target) for each in check.slow], all_links(len(cause.hosts)))
+    yield from (f"{line}, {of}" for line in _slow_ranks(slow, cause.hosts))
+    times = {(each.source, each.target): each.times for each in check.slow}
+    yield from (
+        f"{_link(link, cause.hosts)} takes {times[link]:.2f} times as long as a typical one {of}"
+        for link in slow.links[:_MOST_DIFFERENCES]
+    )
+    if (more := len(slow.links) - _MOST_DIFFERENCES) > 0:
         yield f"  and {more} more links"
 
 
@@ -121,13 +144,13 @@ def _(cause: HostTime) -> Iterator[str]:
 
 @describe.register
 def _(cause: LateRank) -> Iterator[str]:
-    late = format_seconds(cause.late_s)
-    yield f"rank {cause.rank} comes {late} late to the collectives of {cause.metric}, the others wait for it"
+    who, late = _rank(cause.rank, cause.hosts), format_seconds(cause.late_s)
+    yield f"{who} comes {late} late to the collectives of {cause.metric}, the others wait for it"
 
 
 @describe.register
 def _(cause: SlowestRank) -> Iterator[str]:
-    yield f"rank {cause.rank} was the slowest in over 90 % of the iterations"
+    yield f"{_rank(cause.rank, cause.hosts)} was the slowest in over 90 % of the iterations"
 
 
 @describe.register
@@ -150,6 +173,23 @@ def _(cause: GpuTrouble) -> Iterator[str]:
 def _(cause: FreeAlgorithm) -> Iterator[str]:
     yield f"{cause.metric}: NCCL_ALGO is not set, so NCCL may sum in another order than it did at the baseline"
     yield "  NCCL_ALGO=Ring (or Tree) fixes it; record the baseline again under it"
+
+
+def _slow_ranks(slow: Slow, hosts: Sequence[str]) -> list[str]:
+    return [
+        f"{_rank(rank, hosts)}: every link {way} it is slow"
+        for ranks, way in ((slow.ranks, "of"), (slow.senders, "from"), (slow.receivers, "to"))
+        for rank in ranks
+    ]
+
+
+def _rank(rank: int, hosts: Sequence[str]) -> str:
+    return f"rank {rank} ({hosts[rank]})" if hosts else f"rank {rank}"
+
+
+def _link(link: Link, hosts: Sequence[str]) -> str:
+    where = f" ({hosts[link.source]} to {hosts[link.target]})" if hosts else ""
+    return f"rank {link.source} to rank {link.target}{where}"
 
 
 def _megahertz(clock: float) -> str:
