@@ -107,7 +107,7 @@ def rank_hosts(network: Network, world_size: int) -> list[int]:
     Raises:
         ConfigurationError: the ranks cannot be shared evenly.
     """
-    hosts = network.hosts or world_size
+    hosts = min(network.hosts or world_size, world_size)
     if world_size % hosts:
         raise ConfigurationError(
             f"network {show(network.text)}: {world_size} ranks cannot be shared evenly by {hosts} hosts"

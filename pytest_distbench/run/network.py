@@ -74,9 +74,10 @@ class NetworkAround:
         if plan.network is None or not plan.network_place:
             yield Carried()
             return
-        lab = self._lab(plan.network, plan.network.hosts or plan.world_size, Path(plan.network_place))
-        hosts = [f"host{host}" for host in rank_hosts(plan.network, plan.world_size)]
-        carried = Carried(before=_expect(lab), facts={"made_by": lab.made_by}, hosts=hosts)
+        hosts = rank_hosts(plan.network, plan.world_size)
+        lab = self._lab(plan.network, hosts[-1] + 1, Path(plan.network_place))
+        names = [f"host{host}" for host in hosts] if hosts[-1] else []
+        carried = Carried(before=_expect(lab), facts={"made_by": lab.made_by}, hosts=names)
         yield carried
         carried.after.extend(lab.probe())
         carried.remarks.extend(f"the network after it: {missed}" for missed in misses(plan.network, carried.after))

@@ -40,6 +40,13 @@ def enter_network(plan: LaunchPlan, rank: int) -> None:
         "NCCL_HOSTID": f"distbench-host{hosts[rank]}",
         "NCCL_IB_DISABLE": "1",
     }
+    if plan.device == "cpu":  # a GPU is chosen by the local rank, and all are on this machine
+        os.environ |= {
+            "LOCAL_RANK": str(rank - hosts.index(hosts[rank])),
+            "LOCAL_WORLD_SIZE": str(hosts.count(hosts[rank])),
+            "GROUP_RANK": str(hosts[rank]),
+            "GROUP_WORLD_SIZE": str(hosts[-1] + 1),
+        }
 
 
 def _enter(place: Path, kind: int, rank: int) -> None:

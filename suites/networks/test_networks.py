@@ -24,6 +24,14 @@ def test_comparison(collective_sweep, distbench, tolerance, other):
     )
 
 
+@pytest.mark.distbench(takes="25 s")
+@pytest.mark.parametrize("network", ["1gbit", "1gbit,overlay"], ids=["host", "overlay"])
+def test_scaling(scaling, tolerance, network):
+    """Report 001's scaling efficiency over the host's network and over Calico: MobileNetV2, with synthetic data."""
+    params = {"model": "mobilenet_v2", "batch": 8}
+    scaling("../scaling/convolutional.py::train", params=params, network=network, tolerance=tolerance)
+
+
 @pytest.mark.world_size(2)
 @pytest.mark.distbench(takes="12 s", bounds={"asymptotic_bandwidth": ">= 11.36 MB/s and <= 12.55 MB/s"})
 @pytest.mark.parametrize(

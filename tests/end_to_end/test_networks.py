@@ -33,6 +33,9 @@ SUITE = """
         host = rank.rank * rank.params["hosts"] // rank.world_size
         assert f"10.78.0.{10 + host}/16" in found, found
         assert {line.split()[0].partition("@")[0] for line in found.splitlines()} <= {"lo", "eth0", "under0"}
+        assert (int(os.environ["GROUP_RANK"]), int(os.environ["GROUP_WORLD_SIZE"])) == (host, rank.params["hosts"])
+        assert int(os.environ["LOCAL_WORLD_SIZE"]) == rank.world_size // rank.params["hosts"]
+        assert int(os.environ["LOCAL_RANK"]) == rank.rank % int(os.environ["LOCAL_WORLD_SIZE"])
         value = rank.sum_over_ranks(rank.rank)
         assert value == rank.world_size * (rank.world_size - 1) / 2
         rank.record("sum", value, better="info")

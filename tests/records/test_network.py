@@ -64,6 +64,7 @@ def test_what_is_no_network_is_refused(text: str, problem: str) -> None:
 def test_each_rank_is_a_host_or_hosts_share_them_evenly() -> None:
     assert rank_hosts(Network(), 3) == [0, 1, 2]
     assert rank_hosts(Network(hosts=2), 4) == [0, 0, 1, 1]
+    assert rank_hosts(Network(hosts=2), 1) == [0]
     with pytest.raises(ConfigurationError, match="3 ranks cannot be shared evenly by 2 hosts"):
         rank_hosts(Network(hosts=2), 3)
 

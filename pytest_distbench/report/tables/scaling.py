@@ -12,6 +12,7 @@ from pytest_distbench.judging.noise import variance_of_iterations
 from pytest_distbench.judging.stored_rule import STANDARD_ERRORS
 from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED, Case
 from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.network import NETWORK
 from pytest_distbench.records.rate import (
     COMMUNICATION,
     EFFICIENCY,
@@ -131,7 +132,7 @@ class ScalingRow:
         notes = [NEGATIVE] if self.gain is not None and self.gain < 1 else []
         if cores := self.sized.result.case.conditions.around.get(OVERSUBSCRIBED):
             notes.append(f"{OVERSUBSCRIBED}: {cores.replace('-', ' ')}")
-        if cpus := _quota_of(self.sized.result.case):
+        if cpus := self.sized.result.case.conditions.around.get(CPUS):
             notes.append(f"{CPUS}={cpus}")
         return "; ".join(notes)
 
@@ -146,12 +147,12 @@ def scaling_rows(results: Sequence[CaseResult]) -> list[ScalingRow]:
     return [row for found in tests.values() for row in _rows_of(found, verdicts)]
 
 
-_Place = tuple[str, str, str, str, str, Scalar]
+_Place = tuple[str, str, str, str, str, str, Scalar]
 
 
 def _place(case: Case, workers: Scalar) -> _Place:
-    """Where an efficiency belongs: to the call of that name and quota of a test, and so many workers."""
-    return case.test, case.id, case.conditions.backend, _name_of(case), _quota_of(case), workers
+    """Where an efficiency belongs: to the call of that name, quota and network of a test, and so many workers."""
+    return case.test, case.id, case.conditions.backend, _name_of(case), *_chosen(case), workers
 
 
 def _efficiencies(results: Sequence[CaseResult]) -> Iterator[tuple[_Place, Verdict]]:
@@ -222,9 +223,10 @@ def _name_of(case: Case) -> str:
     return case.run.rpartition(" ")[0]
 
 
-def _quota_of(case: Case) -> str:
-    """The CPU quota of each worker; empty: none."""
-    return case.conditions.around.get(CPUS, "")
+def _chosen(case: Case) -> tuple[str, str]:
+    """The CPU quota of each worker, and the network between them; empty: none was chosen."""
+    around = case.conditions.around
+    return around.get(CPUS, ""), around.get(NETWORK, "")
 
 
 def _test_of(result: CaseResult) -> tuple[str, ...]:
@@ -232,7 +234,13 @@ def _test_of(result: CaseResult) -> tuple[str, ...]:
     rest = {name: value for name, value in result.case.params.items() if name not in _OF_THE_SIZE}
     case = result.case
     parameters = json.dumps(rest, sort_keys=True)
-    return case.test, case.id, case.conditions.backend, _name_of(case), _quota_of(case), parameters
+    return case.test, case.id, case.conditions.backend, _name_of(case), *_chosen(case), parameters
+
+
+def _network(row: ScalingRow) -> Cell:
+    case = row.sized.result.case
+    _, network = _chosen(case)
+    return Cell(case.conditions.backend, ", ".join(filter(None, [case.conditions.backend, network])))
 
 
 def _workers(row: ScalingRow) -> Cell:
@@ -272,7 +280,7 @@ SCALING: TableKind[ScalingRow] = TableKind(
         Column("workers", int, "Workers", _workers),
         Column("communicates", bool, None, lambda row: row.sized.communicates),
         Column("layout", str, "nodes x ranks", _layout),
-        Column("backend", str, "Network", lambda row: row.sized.result.case.conditions.backend),
+        Column("backend", str, "Network", _network),
         Column(
             "computation_to_communication",
             str,
