@@ -41,7 +41,7 @@ class Carried:
 
     def describe(self, record: LaunchRecord) -> LaunchRecord:
         """With what the probes found: of each way the worse of two, as information."""
-        record = replace(record, remarks=[*record.remarks, *self.remarks], hosts=list(self.hosts))
+        record = replace(record, remarks=[*record.remarks, *self.remarks], hosts=[*self.hosts] or record.hosts)
         if record.outcome != "passed":
             return record
         found = []

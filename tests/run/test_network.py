@@ -137,6 +137,14 @@ def test_what_is_not_as_wanted(text: str, found: Passage, *, is_missed: bool) ->
     assert bool(misses(parse_network(text), [found])) is is_missed
 
 
+def test_ranks_are_of_its_hosts_and_else_of_those_they_were_on(hosts: type[MadeUp], tmp_path: Path) -> None:
+    elsewhere = replace(PASSED, hosts=["node7", "node8"])
+    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
+        assert carried.describe(PASSED).hosts == ["host0", "host1"]
+    with NetworkAround().during(plan_of(tmp_path, None), HERE) as carried:
+        assert carried.describe(elsewhere) == elsewhere
+
+
 def test_nothing_is_made_for_a_label_or_on_other_hosts(hosts: type[MadeUp], tmp_path: Path) -> None:
     plan = plan_of(tmp_path, parse_network("label=roce"))
     with NetworkAround().during(plan, HERE) as carried:
