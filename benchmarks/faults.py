@@ -479,8 +479,10 @@ def kills_the_agent(rank: RankContext) -> None:
     _wait(rank)
     if rank.rank == CULPRIT:
         above = [(process, " ".join(process.cmdline())) for process in psutil.Process().parents()]
-        agents = [p for p, line in above if "starters.agent" in line or _RELAY in line]  # the last: others are forked
-        for process in agents[-1:] or [process for process, line in above if "torch.distributed.run" in line]:
+        agents = [process for process, line in above if "starters.agent" in line]  # the last: others are forked
+        relays = [process for process, line in above if _RELAY in line]  # the first: what leads to it has that word too
+        torchruns = [process for process, line in above if "torch.distributed.run" in line]
+        for process in agents[-1:] or relays[:1] or torchruns:
             process.kill()
         time.sleep(FOREVER_S)
     _wait(rank)

@@ -16,6 +16,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from support.doors import is_open, watched
+from support.engine import ENGINE
 from support.launching import Launch, Lent, MadeLauncher, RunInside
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE, ModulesOfProject
@@ -164,7 +165,7 @@ def made_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeLaun
         key = name, side, tuple(preload)
         if key not in made:
             directory = tmp_path_factory.mktemp("agent")
-            setup = LauncherSetup(directory=directory, session=uuid.uuid4().hex, preload=key[2])
+            setup = LauncherSetup(directory=directory, session=uuid.uuid4().hex, preload=key[2], engine=ENGINE)
             made[key] = (kinds.get(name) or LAUNCHERS[name]).make(setup), setup
         return made[key][0]
 

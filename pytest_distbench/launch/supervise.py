@@ -12,7 +12,7 @@ from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.logs import LogFollower
 from pytest_distbench.launch.outcome import Clock, make_record
 from pytest_distbench.launch.side import Side
-from pytest_distbench.launch.site.contract import Aftermath, Site
+from pytest_distbench.launch.site.contract import PULSE_S, Aftermath, Site
 from pytest_distbench.launch.site.standstill import LOOK_S
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
@@ -120,9 +120,9 @@ class Supervised:
             pass
 
     def patience(self) -> float:
-        """Seconds for which nothing has to be done unless something arrives."""
+        """Seconds for which nothing has to be done, nor looked at, unless something arrives."""
         now = time.monotonic()
-        remaining = self.stop_at - (now if self.waits_since is None else self.waits_since)
+        remaining = min(PULSE_S, self.stop_at - (now if self.waits_since is None else self.waits_since))
         if self._needs_drivers():
             remaining = min(remaining, LOOK_S)
         return max(0.0, remaining if self.follower is None else min(remaining, FOLLOW_INTERVAL_S))

@@ -198,15 +198,20 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     """Say what will be measured on what, and how long that takes; under -q only the time, and that of an update."""
     if not any(FIXTURE in getattr(item, "fixturenames", ()) for item in items):
         return []
+    from pytest_distbench.errors import DistbenchError
     from pytest_distbench.report.texts.header import header_lines
 
     session, settings = session_of(config), settings_of(config)
     duration = _duration(config, items)
     if config.get_verbosity() < 0:
         return [f"distbench: {duration}"] if settings.update and duration else []
+    try:
+        hardware, store = session.hardware, session.store
+    except DistbenchError as error:  # of hosts that do not say what they are
+        raise pytest.UsageError(str(error)) from None
     return header_lines(
-        session.hardware,
-        session.store,
+        hardware,
+        store,
         world_sizes=settings.world_sizes,
         gpus=settings.gpus,
         backend=", ".join(settings.backends),

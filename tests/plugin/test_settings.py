@@ -40,7 +40,19 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
             ["--distbench-backend", "fake", "--distbench-against", "HEAD"],
             "*no clocks*distbench compare*",
         ),
-        (["--distbench-launcher", "mpirun"], "*unknown launcher 'mpirun'; known are warm, torchrun, slurm, stand-in*"),
+        (["--distbench-launcher", "mpirun"], "*unknown launcher 'mpirun'; known are warm, torchrun, slurm, cmd, sta*"),
+        (["--distbench-launcher", "cmd"], "*--distbench-launcher cmd: give the command, such as *'mpirun -np {nodes}*"),
+        (["--distbench-launcher-cmd", ""], "*--distbench-launcher-cmd*is empty: is the variable it comes from set?*"),
+        (["--distbench-launcher-cmd", "sh {x}"], "*no placeholder {x}; there are {nodes}*"),
+        (
+            ["--distbench-launcher-cmd=sh {nodes} {command}", "--distbench-launcher=warm"],
+            "*--distbench-launcher warm runs no --distbench-launcher-cmd: leave out one of them*",
+        ),
+        (["--distbench-ranks-per-node", "2"], "*ranks-per-node*give --distbench-launcher-cmd too*"),
+        (
+            ["--distbench-launcher-cmd=sh {nodes} {command}", "--distbench-against-python=python"],
+            "*ranks on other hosts run the Python of pytest, under cmd*",
+        ),
         (["--distbench-update", "sometimes"], "*unknown update 'sometimes'; known are new, failed, changed, all*"),
         (["--distbench-missing", "shrug"], "*unknown policy 'shrug'*"),
         (

@@ -15,6 +15,9 @@ from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.wire import EventKind, RankEvent
 
+PULSE_S = 5.0
+"""A site is listened to at least so often: whoever is to be heard there may have gone without a word."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exit:

@@ -56,6 +56,9 @@ class Call:
         for file in filter(None, (self.stdin, self.stdout)):
             file.close()
 
+    def poll(self) -> int | None:
+        return self._command.poll()
+
     def wait(self, timeout: float | None = None) -> int:
         return self._command.wait(timeout)
 

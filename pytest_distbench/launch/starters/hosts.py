@@ -10,27 +10,25 @@ from pathlib import Path
 from pytest_distbench.errors import ConfigurationError, LauncherError, show
 from pytest_distbench.launch.site.describe import HostDescription
 from pytest_distbench.launch.starters.calls import Callers
+from pytest_distbench.launch.starters.contract import HostsWanted
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
 
 
-def describe_hosts(
-    whose: str, start: Callable[..., Callers], *, gpu: bool, platform: str | None, gpu_advice: str
-) -> Environment:
+def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWanted, *, gpu_advice: str) -> Environment:
     """What hosts are, told by each of them before the first launch.
 
     Args:
         whose: they are, for errors.
         start: starts a process on each; takes the arguments of :class:`~.calls.Callers` that are the same for all.
-        gpu: the ranks are to have GPUs.
-        platform: the class of hardware that the user has named; None: that of the hosts, which must be one.
+        wanted: for whom.
         gpu_advice: for who has found no GPU there.
 
     Raises:
         ConfigurationError: they are of several classes, run other software, have no GPU, or do not tell.
     """
     with tempfile.TemporaryDirectory(prefix="distbench-hosts-") as folder:
-        module, words = "pytest_distbench.launch.site.describe", ["--gpu"] if gpu else []
+        module, words = "pytest_distbench.launch.site.describe", ["--gpu"] if wanted.gpu else []
         callers = start(module, *words, log=Path(folder, "log"), session=uuid.uuid4().hex)
         try:
             hosts = callers.descriptions(HostDescription)
@@ -40,14 +38,14 @@ def describe_hosts(
             callers.cancel()
     first = hosts[0].environment
     _refuse_differences(hosts, lambda found: found.software, f"{whose} run other software")
-    if platform is None:
+    if wanted.platform is None:
         _refuse_differences(
             hosts, lambda found: found.platform, f"{whose} are of several classes of hardware: take some of one class, "
             "or name the class of all of them, --distbench-platform NAME",
         )  # fmt: skip
-    if gpu and first.gpu_host is None:
+    if wanted.gpu and first.gpu_host is None:
         raise ConfigurationError(f"--gpu: no GPU is visible on {hosts[0].host}: {gpu_advice}")
-    return first if platform is None else replace(first, platform=platform)
+    return first if wanted.platform is None else replace(first, platform=wanted.platform)
 
 
 def _refuse_differences(hosts: Sequence[HostDescription], of: Callable[[Environment], object], told: str) -> None:

@@ -13,7 +13,7 @@ from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters.allocation import read_allocation
 from pytest_distbench.launch.starters.calls import Callers, open_site
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchPlan
@@ -22,14 +22,13 @@ _OF_THE_BATCH = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST",
 """What the allocation's own step was given, and a step of ours would take over."""
 
 
-def describe(*, gpu: bool, platform: str | None) -> Environment:
+def describe(wanted: HostsWanted) -> Environment:
     """What the nodes of the allocation are, from one step on all of them. See :func:`describe_hosts`."""
     allocation = read_allocation(os.environ)
     return describe_hosts(
         f"the nodes of job {allocation.job}",
         functools.partial(step, allocation.nodes),
-        gpu=gpu,
-        platform=platform,
+        wanted,
         gpu_advice="allocate some, as salloc --gpus-per-node=4; with no partition that has any (sinfo -o '%P %G'), "
         "leave --gpu out",
     )

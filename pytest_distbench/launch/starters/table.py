@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_distbench.launch.starters.contract import Launcher
+    from pytest_distbench.launch.starters.contract import Engine, HostsWanted, Launcher
     from pytest_distbench.records.environment import Environment
 
 DEFAULT_LAUNCHER = "warm"
+CMD = "cmd"
+"""The launcher that ``--distbench-launcher-cmd`` implies."""
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
 """For ranks of one host: their sockets are not for others to see, and one reverse look-up of 127.0.0.1 (where
@@ -33,6 +35,7 @@ class LauncherSetup:
         preload: modules to import once for all ranks, where that is possible.
         interpreter: the Python that runs the ranks; None: this one.
         python_path: where that one finds this package, and whatever else it should; None: as here.
+        engine: that starts processes on other hosts; None: nobody has named one.
     """
 
     directory: Path
@@ -40,6 +43,7 @@ class LauncherSetup:
     preload: Sequence[str] = ()
     interpreter: Path | None = None
     python_path: Sequence[str] | None = None
+    engine: Engine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,7 @@ class LauncherKind(Hosting):
     most_ranks: int | None = None
     holds_two: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
-    describe: Callable[..., Environment] | None = None
+    describe: Callable[[HostsWanted], Environment] | None = None
 
 
 def _make_warm(setup: LauncherSetup) -> Launcher:
@@ -104,10 +108,23 @@ def _make_slurm(setup: LauncherSetup) -> Launcher:
     return SlurmLauncher(setup.session)
 
 
-def _describe_slurm(*, gpu: bool, platform: str | None) -> Environment:
+def _describe_slurm(wanted: HostsWanted) -> Environment:
     from pytest_distbench.launch.starters.slurm import describe
 
-    return describe(gpu=gpu, platform=platform)
+    return describe(wanted)
+
+
+def _make_cmd(setup: LauncherSetup) -> Launcher:
+    from pytest_distbench.launch.starters.cmd import CmdLauncher
+
+    assert setup.engine is not None
+    return CmdLauncher(setup.session, setup.engine)
+
+
+def _describe_cmd(wanted: HostsWanted) -> Environment:
+    from pytest_distbench.launch.starters.cmd import describe
+
+    return describe(wanted)
 
 
 LAUNCHERS: dict[str, LauncherKind] = {
@@ -127,6 +144,14 @@ LAUNCHERS: dict[str, LauncherKind] = {
         holds_two=True,
         is_spaced=False,
         describe=_describe_slurm,
+    ),
+    CMD: LauncherKind(
+        help="a command of your own that reaches other hosts",
+        make=_make_cmd,
+        hosts="many",
+        holds_two=True,
+        is_spaced=False,
+        describe=_describe_cmd,
     ),
 }
 """By the name that ``--distbench-launcher`` takes and baselines are stored under."""

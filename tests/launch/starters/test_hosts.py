@@ -15,6 +15,7 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.site.describe import HostDescription
 from pytest_distbench.launch.starters import calls
 from pytest_distbench.launch.starters.calls import Callers
+from pytest_distbench.launch.starters.contract import HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.gpus import Gpus
@@ -49,7 +50,9 @@ def described(does: str, *, gpu: bool = False, platform: str | None = None) -> E
         rest: dict[str, Any] = {"environment": os.environ, "count": 2, "log": log, "session": session, "advice": "Up?"}
         return Callers(module, *words, command=lambda words, _: ["sh", "-c", does, "sh", *words], **rest)
 
-    return describe_hosts("the hosts", start, gpu=gpu, platform=platform, gpu_advice="take others")
+    return describe_hosts(
+        "the hosts", start, HostsWanted(gpu=gpu, platform=platform, ranks=2), gpu_advice="take others"
+    )
 
 
 def test_the_hardware_is_that_of_the_hosts() -> None:

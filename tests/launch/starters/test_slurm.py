@@ -10,10 +10,12 @@ import pytest
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.starters import calls, slurm
 from pytest_distbench.launch.starters.allocation import Allocation
+from pytest_distbench.launch.starters.contract import HostsWanted
 from pytest_distbench.machine import hardware
 
 pytestmark = pytest.mark.spawn
 
+WANTED = HostsWanted(gpu=False, platform=None, ranks=2)
 SRUN = """#!/bin/sh
 test -z "$SLURM_CPU_BIND" || exit 1
 nodes=$(echo "$*" | tr " " "\\n" | sed -n "s/--nodelist=//p" | tr "," " ")
@@ -40,7 +42,7 @@ def test_the_hardware_is_that_of_the_nodes_from_one_step_on_all(
 ) -> None:
     write_srun(tmp_path, 'for node in $nodes; do SLURMD_NODENAME=$node "$@" & done; wait', monkeypatch)
 
-    assert slurm.describe(gpu=False, platform=None).platform == hardware.cpu_class()
+    assert slurm.describe(WANTED).platform == hardware.cpu_class()
 
 
 def test_a_node_that_is_not_up_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,4 +51,4 @@ def test_a_node_that_is_not_up_is_named_with_what_to_do(tmp_path: Path, monkeypa
 
     told = r"the nodes of job 7 do not all say .*: 1 of 2 hosts have called \(n1\), and not n2 .*Are the nodes up \(sin"
     with pytest.raises(ConfigurationError, match=told):
-        slurm.describe(gpu=False, platform=None)
+        slurm.describe(WANTED)
