@@ -96,15 +96,29 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     check_device_for_workers(session.config)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Turn the world sizes of a distbench test into ids: test[float32-ws2], test[float32-ws4]."""
-    if FIXTURE not in metafunc.fixturenames:
-        return
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
+    """Turn the world sizes of a distbench test into ids, behind its own: test[float32-ws2], test[float32-ws4]."""
+    state = metafunc.config.stash[STATE]
+    state.names_variables = FIXTURE in metafunc.fixturenames
+    yield
+    if state.names_variables:
+        _generate_sizes(metafunc, state)
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Variables of the ranks that a distbench test is parametrized by, in its id: ``NCCL_ALGO=Ring``."""
+    if argname != "env" or not config.stash[STATE].names_variables:
+        return None
+    from pytest_distbench.plugin.names import id_of_variables
+
+    return id_of_variables(val)
+
+
+def _generate_sizes(metafunc: pytest.Metafunc, state: State) -> None:
     from pytest_distbench.errors import ConfigurationError
     from pytest_distbench.plugin import markers
 
-    state = metafunc.config.stash[STATE]
     definition = metafunc.definition
     try:
         markers.requirement(definition.iter_markers())

@@ -9,7 +9,6 @@ from typing import Any
 from pytest_distbench.errors import TableError, tell
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.tables.accuracy import ACCURACY
-from pytest_distbench.report.tables.backends import BACKENDS
 from pytest_distbench.report.tables.buckets import BUCKETS
 from pytest_distbench.report.tables.collectives import COLLECTIVES
 from pytest_distbench.report.tables.control import CONTROL
@@ -23,6 +22,7 @@ from pytest_distbench.report.tables.phases import PHASES
 from pytest_distbench.report.tables.pool import POOLS, SERVINGS
 from pytest_distbench.report.tables.record import RECORD
 from pytest_distbench.report.tables.scaling import SCALING
+from pytest_distbench.report.tables.side_by_side import BACKENDS, TRANSPORTS
 from pytest_distbench.report.tables.table import Section, TableKind
 from pytest_distbench.report.tables.verdicts import VERDICTS
 
@@ -30,6 +30,7 @@ TABLES: dict[str, TableKind[Any]] = {
     "verdicts": VERDICTS,
     "collectives": COLLECTIVES,
     "backends": BACKENDS,
+    "transports": TRANSPORTS,
     "control": CONTROL,
     "scaling": SCALING,
     "phases": PHASES,

@@ -40,6 +40,7 @@ class Kind:
     redop: str
     root: str
     device: str
+    transport: str = ""
 
     @property
     def program(self) -> tuple[str, str, int]:
@@ -131,6 +132,7 @@ def _kind(result: CaseResult, facts: dict[str, Scalar]) -> Kind:
         redop=str(told.get("redop", "none")),
         root=str(told.get("root", NO_ROOT)),
         device=case.device,
+        transport=str(told.get("transport", "")),
     )
 
 
@@ -198,6 +200,12 @@ COLLECTIVES: TableKind[CollectiveRow] = TableKind(
         Column("backend", str, "backend", lambda row: row.kind.backend),
         Column("mode", str, "mode", lambda row: Cell(row.kind.mode, f"{row.kind.mode} {row.kind.how}".rstrip())),
         Column("how", str, None, lambda row: row.kind.how),
+        Column(
+            "transport",
+            str,
+            lambda rows: "transport" if any(row.kind.transport for row in rows) else None,
+            lambda row: row.kind.transport,
+        ),
         Column("world_size", int, "ranks", lambda row: row.kind.world_size),
         Column("message_bytes", int, "size(B)", lambda row: number(row.message_bytes, "", nothing="")),
         Column("count", int, "count", lambda row: number(row.count, "", nothing="")),
