@@ -3,8 +3,9 @@
     salloc --nodes=2 python benchmarks/slurm_cost.py [--repeats 5]
     python tests/support/slurm_cluster.py 2 -- salloc -Q --nodes=2 python benchmarks/slurm_cost.py   # as root, anywhere
 
-One rank a node; the body is one barrier. *step* is ``srun hostname``, the least that any of them costs. Methods are
-interleaved; figures are medians. Absolute seconds belong to this machine at this hour, the ratios travel better.
+One rank a node; the body is one barrier. *step* is ``srun hostname``, the least that any of them costs; *cmd launcher*
+is ``--distbench-launcher-cmd`` with an ``srun`` for its engine. Methods are interleaved; figures are medians. Absolute
+seconds belong to this machine at this hour, the ratios travel better.
 """
 
 from __future__ import annotations
@@ -40,12 +41,16 @@ def main() -> None:
     """Measure, and print the table."""
     from measuring import launched
 
+    from pytest_distbench.launch.starters.cmd import CmdLauncher
+    from pytest_distbench.launch.starters.contract import Engine
     from pytest_distbench.launch.starters.slurm import SlurmLauncher
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
     launcher = SlurmLauncher(uuid.uuid4().hex)
+    engine = Engine(template="srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --mpi=none {command}")
+    by_command = CmdLauncher(uuid.uuid4().hex, engine)
     nodes, first = len(launcher.allocation.nodes), launcher.allocation.nodes[0]
     ports = iter(range(24000, 25000))
     with tempfile.TemporaryDirectory() as made:
@@ -65,6 +70,7 @@ def main() -> None:
             "step": lambda: srun(nodes, "hostname"),
             "srun python": plain,
             "slurm launcher": lambda: launched(launcher, Path(made), "barrier", world_size=nodes),
+            "cmd launcher": lambda: launched(by_command, Path(made), "barrier", world_size=nodes),
             "srun torchrun": with_torchrun,
         }
         seconds: dict[str, list[float]] = {name: [] for name in methods}

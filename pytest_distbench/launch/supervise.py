@@ -21,11 +21,10 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST, RankEvent
 from pytest_distbench.records.work import Ranks
+from pytest_distbench.worker.limits import start_s
 
 VICTIM_GRACE_S = 0.5
 """How long the other ranks may still report after one has failed."""
-START_S = 120.0
-"""What ranks may need to start, besides the launch's own time: torchrun imports torch in each of them."""
 CRASH_GRACE_S = 1.0
 """How long the launcher may take to end a launch by itself after a rank has died."""
 SKIP_GRACE_S = 2.0
@@ -106,7 +105,7 @@ class Supervised:
         self.latest = float("inf")
         if plan.test_ends_at is not None:
             self.latest = plan.test_ends_at - min(TELLING_S, max(0.0, plan.test_ends_at - self.started_at) / 4)
-        self.stop_at = min(self.latest, self.up_at + plan.timeout_s + START_S)
+        self.stop_at = min(self.latest, self.up_at + plan.timeout_s + start_s(plan.processes))
 
     def wait(self) -> None:
         """Listen until all ranks have ended or one must not go on."""

@@ -319,10 +319,10 @@ class RelayedSite:
         match word:
             case Said(event=event):
                 told = replace(event, at=event.at + hop.offset_s)
-                self.heard.events.append(told)
+                self.heard.take([told])
                 self._fresh.append(told)
             case Closed(rank=rank, at=at):
-                self.heard.closed_at[rank] = at + hop.offset_s
+                self.heard.close(rank, at + hop.offset_s)
             case Ended():
                 hop.ended = word
                 self._note_end()
@@ -352,8 +352,8 @@ class RelayedSite:
         hop.is_lost, hop.trouble = True, why
         if hop.ended is None:
             hop.shut()
-            for rank in hop.host.ranks:
-                self.heard.closed_at.setdefault(rank, time.monotonic())
+            for rank in set(hop.host.ranks) - set(self.heard.closed_at):
+                self.heard.close(rank, time.monotonic())
         self._note_end()
 
     def _note_end(self) -> None:

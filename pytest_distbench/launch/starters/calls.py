@@ -23,6 +23,7 @@ import psutil
 
 from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.logs import tail
+from pytest_distbench.launch.site.descriptors import check_calls
 from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Caller, Hello, keep_alive
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE
@@ -79,6 +80,9 @@ class Callers:
         log: gets what the command prints.
         session: cookie of all that is started.
         advice: for who waits for a call that does not come.
+
+    Raises:
+        LauncherError: this process may not have so many connections.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Callers:
         session: str,
         advice: str,
     ) -> None:
+        check_calls(count)
         self._count = count
         self._names = names
         self._log = log

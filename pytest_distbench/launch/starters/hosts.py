@@ -29,13 +29,14 @@ def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWante
     """
     with tempfile.TemporaryDirectory(prefix="distbench-hosts-") as folder:
         module, words = "pytest_distbench.launch.site.describe", ["--gpu"] if wanted.gpu else []
-        callers = start(module, *words, log=Path(folder, "log"), session=uuid.uuid4().hex)
         try:
-            hosts = callers.descriptions(HostDescription)
+            callers = start(module, *words, log=Path(folder, "log"), session=uuid.uuid4().hex)
+            try:
+                hosts = callers.descriptions(HostDescription)
+            finally:
+                callers.cancel()
         except LauncherError as error:
             raise ConfigurationError(f"{whose} do not all say what they are: {error}") from None
-        finally:
-            callers.cancel()
     first = hosts[0].environment
     _refuse_differences(hosts, lambda found: found.software, f"{whose} run other software")
     if wanted.platform is None:
