@@ -489,6 +489,11 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
     _refuse_empty(config, "against", "against_python")
     given = (_text(config, name) for name in ("against", "against_python"))
     revision, interpreter = ("" if text == NOTHING else text for text in given)
+    if interpreter and LAUNCHERS[_launcher(config)].hosts == "many":
+        raise ConfigurationError(
+            f"--distbench-against-python: ranks on other hosts run the Python of pytest, under {_launcher(config)}; "
+            "compare on one host, or run both and give the two run records to distbench compare"
+        )
     if (not revision and not interpreter) or _python_of_recorder(config):
         return None
     option = "--distbench-against" if revision else "--distbench-against-python"
@@ -500,11 +505,6 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
         raise ConfigurationError(
             f"{option} holds two groups open at once, which the {_launcher(config)} launcher cannot; "
             f"take one of {who_hold_two()}"
-        )
-    if interpreter and LAUNCHERS[_launcher(config)].hosts == "many":
-        raise ConfigurationError(
-            f"--distbench-against-python: ranks on other hosts run the Python of pytest, under {_launcher(config)}; "
-            f"compare on one host, or run both and give the two run records to distbench compare"
         )
     if _option(config, "share_gpu"):
         raise ConfigurationError(f"{option}: with --distbench-share-gpu nothing is judged; leave out one of them")

@@ -21,6 +21,10 @@ CPUS = "cpus"
 """What a case has around it whose ranks have a CPU quota: the cores of each."""
 
 
+RANKS_PER_NODE = "ranks_per_node"
+"""What a case has around it whose ranks fill hosts, several each: as many."""
+
+
 class Conditions(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What a case was measured under: numbers of cases that differ in it are never compared."""
 

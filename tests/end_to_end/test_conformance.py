@@ -33,12 +33,12 @@ CASES = [
         name,
         fault,
         id=f"{name}-{fault.name}",
-        marks=pytest.mark.thorough if name != "warm" and fault.is_any_launchers else (),
+        marks=pytest.mark.thorough if name in ("torchrun", "cmd") and fault.is_any_launchers else (),
     )
     for name in LAUNCHERS_UNDER_TEST
     for fault in faults.FAULTS
 ]
-"""Others import torch in every rank, for seconds."""
+"""These import torch in every rank, for seconds."""
 
 
 def expected(fault: faults.Fault) -> str:

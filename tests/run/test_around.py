@@ -12,6 +12,7 @@ from support.plans import make_plan
 
 from pytest_distbench.errors import ExtensionError
 from pytest_distbench.launch.starters.table import Hosting
+from pytest_distbench.records.case import RANKS_PER_NODE
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
@@ -49,7 +50,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     for name in ("outer", "inner"):
         monkeypatch.setitem(AROUND, name, lambda setup, name=name: Noted(name, found))
-    monkeypatch.delitem(AROUND, "gpus")
+    for name in ("gpus", RANKS_PER_NODE):  # which ask the settings
+        monkeypatch.delitem(AROUND, name)
     return found
 
 
