@@ -222,3 +222,13 @@ def test_a_folder_of_traces_that_cannot_be_made_is_a_usage_error(project: Projec
 
     assert result.ret == EXIT_USAGE
     result.stderr.fnmatch_lines(["*distbench-trace*its files go to */.distbench/traces, and *is no folder: give *"])
+
+
+def test_a_command_of_the_ini_file_gives_way_to_a_launcher_that_is_named(project: Project) -> None:
+    made = project(TEST)
+    made.makeini("[pytest]\ndistbench_launcher_cmd = sh -c 'exit 3' {nodes} {command}\n")
+    named, implied = run(made, "--distbench-launcher=stand-in"), run(made)
+
+    named.assert_outcomes(passed=1)
+    implied.stderr.fnmatch_lines(["ERROR: the hosts of --distbench-launcher-cmd do not*sh has ended (exit code 3)*"])
+    assert implied.ret == EXIT_USAGE
