@@ -21,8 +21,8 @@ CPUS = "cpus"
 """What a case has around it whose ranks have a CPU quota: the cores of each."""
 
 
-RANKS_PER_NODE = "ranks_per_node"
-"""What a case has around it whose ranks fill hosts, several each: as many."""
+NODES = "nodes"
+"""What a case has around it whose ranks live on several hosts: how many hosts, and the ranks on each."""
 
 
 class Conditions(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_distbench.errors import ExtensionError, blame, expect, show
-from pytest_distbench.launch.starters.table import Hosting
-from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED, RANKS_PER_NODE
+from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting
+from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.run.gpus import GpusAround
@@ -72,7 +72,7 @@ AROUND: dict[str, Callable[[AroundSetup], Around]] = {
     "gpus": _make_gpus,
     OVERSUBSCRIBED: lambda setup: OversubscribedAround(),
     CPUS: lambda setup: QuotaAround(),
-    RANKS_PER_NODE: lambda setup: LayoutAround(setup.settings.engine),
+    NODES: lambda setup: LayoutAround(LAUNCHERS[setup.settings.launcher], setup.settings.engine),
 }
 """By name; what comes first is outermost."""
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from pytest_distbench.records.case import Conditions, EntryName
+from pytest_distbench.records.case import NODES, Conditions, EntryName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.store.baselines import BaselineStore, read_file
 
@@ -77,4 +77,5 @@ def _ranks_in(test_id: str) -> set[str]:
 
 def _but_for_size(conditions: Conditions) -> tuple[object, ...]:
     """What a run measures under, whatever its tests are."""
-    return conditions.backend, conditions.launcher, *sorted(conditions.around.items())
+    around = (pair for pair in sorted(conditions.around.items()) if pair[0] != NODES)
+    return conditions.backend, conditions.launcher, *around

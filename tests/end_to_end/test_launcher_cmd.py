@@ -74,7 +74,7 @@ def test_a_command_starts_ranks_on_its_hosts_and_their_numbers_are_kept_under_it
     found = {measured.name: measured.value for measured in launch.measurements}
     assert (found["sum"], found["node"], found["local"]) == (256 * 3.0**6, 1, 1)
     [stored] = (pytester.path / "baselines").rglob("*.json")
-    assert stored.name == "ws3%3A@ranks_per_node=2.gloo.cmd.json"
+    assert stored.name == "ws3%3A@nodes=1x2+1x1.gloo.cmd.json"
 
 
 @pytest.mark.parametrize(

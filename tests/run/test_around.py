@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from support.plans import make_plan
 
 from pytest_distbench.errors import ExtensionError
 from pytest_distbench.launch.starters.table import Hosting
-from pytest_distbench.records.case import RANKS_PER_NODE
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
@@ -50,14 +50,13 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     for name in ("outer", "inner"):
         monkeypatch.setitem(AROUND, name, lambda setup, name=name: Noted(name, found))
-    for name in ("gpus", RANKS_PER_NODE):  # which ask the settings
-        monkeypatch.delitem(AROUND, name)
+    monkeypatch.delitem(AROUND, "gpus")
     return found
 
 
 @pytest.fixture
 def surroundings(events: list[str]) -> Surroundings:
-    nothing: Any = None
+    nothing: Any = SimpleNamespace(launcher="warm", engine=None)
     return Surroundings(AroundSetup(settings=nothing, on_progress=print))
 
 
@@ -81,7 +80,7 @@ def test_all_rows_are_closed_also_where_one_fails_at_it(events: list[str], monke
             raise OSError("it is stuck")
 
     monkeypatch.setitem(AROUND, "innermost", lambda setup: Stuck("innermost", events))
-    nothing: Any = None
+    nothing: Any = SimpleNamespace(launcher="warm", engine=None)
 
     with pytest.raises(ExtensionError, match=r"AROUND\['innermost'\]: OSError: it is stuck"):
         Surroundings(AroundSetup(settings=nothing, on_progress=print)).close()

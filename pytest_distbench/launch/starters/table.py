@@ -6,6 +6,7 @@ every pytest run, so it imports nothing: a row's ``make`` does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -74,6 +75,8 @@ class LauncherKind(Hosting):
         holds_two: two groups may be open at once, which a comparison in turns needs, under another Python too.
         variables: set in the environment of all launches of the run unless the user has.
         describe: what its hosts are, before the first launch; None: as this one.
+        layout: how many of so many ranks live on each of its hosts, with GPUs or without, and by which engine, where
+            one was named; None: all on one.
     """
 
     help: str
@@ -82,6 +85,7 @@ class LauncherKind(Hosting):
     holds_two: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     describe: Callable[[HostsWanted], Environment] | None = None
+    layout: Callable[..., Sequence[int]] | None = None
 
 
 def _make_warm(setup: LauncherSetup) -> Launcher:
@@ -114,11 +118,24 @@ def _describe_slurm(wanted: HostsWanted) -> Environment:
     return describe(wanted)
 
 
+def _layout_slurm(ranks: int, *, on_gpus: bool) -> Sequence[int]:
+    from pytest_distbench.launch.starters.allocation import read_allocation
+
+    return [len(node) for node in read_allocation(os.environ).layout(ranks, on_gpus=on_gpus)]
+
+
 def _make_cmd(setup: LauncherSetup) -> Launcher:
     from pytest_distbench.launch.starters.cmd import CmdLauncher
 
     assert setup.engine is not None
     return CmdLauncher(setup.session, setup.engine)
+
+
+def _layout_cmd(ranks: int, *, on_gpus: bool, engine: Engine) -> Sequence[int]:
+    from pytest_distbench.launch.starters.cmd import layout
+
+    del on_gpus
+    return [len(node) for node in layout(ranks, engine.ranks_per_node)]
 
 
 def _describe_cmd(wanted: HostsWanted) -> Environment:
@@ -144,6 +161,7 @@ LAUNCHERS: dict[str, LauncherKind] = {
         holds_two=True,
         is_spaced=False,
         describe=_describe_slurm,
+        layout=_layout_slurm,
     ),
     CMD: LauncherKind(
         help="a command of your own that reaches other hosts",
@@ -152,6 +170,7 @@ LAUNCHERS: dict[str, LauncherKind] = {
         holds_two=True,
         is_spaced=False,
         describe=_describe_cmd,
+        layout=_layout_cmd,
     ),
 }
 """By the name that ``--distbench-launcher`` takes and baselines are stored under."""

@@ -12,7 +12,7 @@ from datetime import date
 from statistics import median
 from typing import NamedTuple
 
-from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED
+from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.metric import Measurement, metric_key, without
 from pytest_distbench.records.prices import TERMS, Machine, Prices, Term
 from pytest_distbench.records.rate import COMMUNICATION, RATE_COMMUNICATION
@@ -128,9 +128,9 @@ def _over(one: float | None, other: float | None) -> float | None:
 
 
 def _group(result: CaseResult) -> tuple[object, ...]:
-    """What cases have in common that differ in their world size alone, and in whether there are cores for it."""
+    """What cases have in common that differ in their world size alone, and in what it needs: cores, nodes."""
     case, under = result.case, result.case.conditions
-    around = tuple(sorted((by, what) for by, what in under.around.items() if by != OVERSUBSCRIBED))
+    around = tuple(sorted((by, what) for by, what in under.around.items() if by not in (OVERSUBSCRIBED, NODES)))
     return (case.test, case.family, case.run, case.device, result.environment.platform, under.backend, around)
 
 
