@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CULPRIT = 1
 FOREVER_S = 1000.0
+_FORKS = re.compile(r"starters\.(agent|parent)")
 _RELAY = re.compile(r"launch\.site\.dial|starters\.(parent|torchrun_relay)")
 """In the command line of what starts the ranks of another host, and waits for them, or of what that was forked from."""
 PHASE_VARIABLE = "DISTBENCH_FAULT_PHASE"
@@ -481,9 +482,10 @@ def kills_the_agent(rank: RankContext) -> None:
     _wait(rank)
     if rank.rank == CULPRIT:
         above = [(process, " ".join(process.cmdline())) for process in psutil.Process().parents()]
-        agents = [process for process, line in above if "starters.agent" in line or _RELAY.search(line)]
-        # The last: others were forked from it.
-        for process in agents[-1:] or [process for process, line in above if "torch.distributed.run" in line]:
+        agents = [process for process, line in above if _FORKS.search(line)]  # the last: others are forked
+        relays = [process for process, line in above if _RELAY.search(line)]  # the first: what leads to it says so too
+        torchruns = [process for process, line in above if "torch.distributed.run" in line]
+        for process in agents[-1:] or relays[:1] or torchruns:
             process.kill()
         time.sleep(FOREVER_S)
     _wait(rank)

@@ -3,10 +3,10 @@
     salloc --nodes=2 python benchmarks/slurm_cost.py [--repeats 5]
     python tests/support/slurm_cluster.py 2 -- salloc -Q --nodes=2 python benchmarks/slurm_cost.py   # as root, anywhere
 
-One rank a node; the body is one barrier. *step* is ``srun hostname``, the least that any of them costs. *to body* is,
-of a launch of ours, the time until its last rank begins the body. Methods are interleaved, first on a quiet machine,
-then beside a load that computes on every CPU of this host; figures are medians. Absolute seconds belong to this machine
-at this hour, the ratios travel better.
+One rank a node; the body is one barrier. *step* is ``srun hostname``, the least that any of them costs; *cmd* is
+``--distbench-launcher-cmd`` with an ``srun`` for its engine. *to body* is, of a launch of ours, the time until its last
+rank begins the body. Methods are interleaved, first on a quiet machine, then beside a load that computes on every CPU
+of this host; figures are medians. Absolute seconds belong to this machine at this hour, the ratios travel better.
 """
 
 from __future__ import annotations
@@ -69,11 +69,15 @@ def main() -> None:
     from measuring import launched
 
     from pytest_distbench.launch.starters.allocation import read_allocation
+    from pytest_distbench.launch.starters.cmd import CmdLauncher
+    from pytest_distbench.launch.starters.contract import Engine
     from pytest_distbench.launch.starters.slurm import ColdSlurmLauncher, SlurmLauncher
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
+    engine = Engine(template="srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --mpi=none {command}")
+    by_command = CmdLauncher(uuid.uuid4().hex, engine)
     names = read_allocation(os.environ).nodes
     nodes, first = len(names), names[0]
     ports = iter(range(24000, 25000))
@@ -94,6 +98,7 @@ def main() -> None:
         methods: dict[str, Callable[[], LaunchRecord | None]] = {
             "step": lambda: srun(nodes, "hostname"),
             "srun python": plain,
+            "cmd": lambda: launched(by_command, Path(made), "barrier", world_size=nodes),
             "srun torchrun": with_torchrun,
             "slurm-cold": lambda: launched(cold, Path(made), "barrier", world_size=nodes),
             "slurm": lambda: launched(warm, Path(made), "barrier", world_size=nodes),

@@ -16,6 +16,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from support.doors import is_open, watched
+from support.engine import ENGINE
 from support.launching import Launch, Lent, MadeLauncher, RunInside
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE, ModulesOfProject
@@ -114,19 +115,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Give what starts process groups a time limit, and one worker to those that share a warm launcher.
 
     The longest come first, then other whole runs, then single launches, then all that is quick: a long test
-    that is begun last would keep one worker busy while the others have nothing left. Torchrun keeps nothing between
-    launches: any worker will do for it.
+    that is begun last would keep one worker busy while the others have nothing left. Torchrun and a command keep
+    nothing between launches: any worker will do for them.
     """
     turns = {}
     for item in items:
         spawns, shares = item.get_closest_marker("spawn") is not None, _shares_launcher(item)
-        torchrun = hasattr(item, "callspec") and item.callspec.params.get("launcher") == "torchrun"
-        is_long = item.path in LONGEST and not torchrun
+        alone = hasattr(item, "callspec") and item.callspec.params.get("launcher") in ("torchrun", "cmd")
+        is_long = item.path in LONGEST and not alone
         turn = 0 if is_long else 3 if not spawns else 2 if shares else 1
         turns[item] = (turn, LONGEST.index(item.path) if is_long else 0)
         if spawns and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
-        if shares and not torchrun:
+        if shares and not alone:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     yield
     items.sort(key=turns.__getitem__)  # after pytest, which would put what shares a launcher side by side
@@ -164,7 +165,7 @@ def made_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeLaun
         key = name, side, tuple(preload)
         if key not in made:
             directory = tmp_path_factory.mktemp("agent")
-            setup = LauncherSetup(directory=directory, session=uuid.uuid4().hex, preload=key[2])
+            setup = LauncherSetup(directory=directory, session=uuid.uuid4().hex, preload=key[2], engine=ENGINE)
             made[key] = (kinds.get(name) or LAUNCHERS[name]).make(setup), setup
         return made[key][0]
 

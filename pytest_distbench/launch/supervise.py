@@ -12,7 +12,7 @@ from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.logs import LogFollower
 from pytest_distbench.launch.outcome import Clock, make_record
 from pytest_distbench.launch.side import Side
-from pytest_distbench.launch.site.contract import Aftermath, Site
+from pytest_distbench.launch.site.contract import PULSE_S, Aftermath, Site
 from pytest_distbench.launch.site.standstill import LOOK_S
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
@@ -21,11 +21,10 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST, RankEvent
 from pytest_distbench.records.work import Ranks
+from pytest_distbench.worker.limits import start_s
 
 VICTIM_GRACE_S = 0.5
 """How long the other ranks may still report after one has failed."""
-START_S = 120.0
-"""What ranks may need to start, besides the launch's own time: torchrun imports torch in each of them."""
 CRASH_GRACE_S = 1.0
 """How long the launcher may take to end a launch by itself after a rank has died."""
 SKIP_GRACE_S = 2.0
@@ -106,7 +105,7 @@ class Supervised:
         self.latest = float("inf")
         if plan.test_ends_at is not None:
             self.latest = plan.test_ends_at - min(TELLING_S, max(0.0, plan.test_ends_at - self.started_at) / 4)
-        self.stop_at = min(self.latest, self.up_at + plan.timeout_s + START_S)
+        self.stop_at = min(self.latest, self.up_at + plan.timeout_s + start_s(plan.processes))
 
     def wait(self) -> None:
         """Listen until all ranks have ended or one must not go on."""
@@ -120,9 +119,9 @@ class Supervised:
             pass
 
     def patience(self) -> float:
-        """Seconds for which nothing has to be done unless something arrives."""
+        """Seconds for which nothing has to be done, nor looked at, unless something arrives."""
         now = time.monotonic()
-        remaining = self.stop_at - (now if self.waits_since is None else self.waits_since)
+        remaining = min(PULSE_S, self.stop_at - (now if self.waits_since is None else self.waits_since))
         if self._needs_drivers():
             remaining = min(remaining, LOOK_S)
         return max(0.0, remaining if self.follower is None else min(remaining, FOLLOW_INTERVAL_S))

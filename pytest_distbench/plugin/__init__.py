@@ -96,16 +96,30 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     check_device_for_workers(session.config)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Turn the world sizes of a distbench test into ids: test[float32-ws2], test[float32-ws4]."""
-    if FIXTURE not in metafunc.fixturenames:
-        return
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
+    """Turn the world sizes of a distbench test into ids, behind its own: test[float32-ws2], test[float32-ws4]."""
+    state = metafunc.config.stash[STATE]
+    state.names_variables = FIXTURE in metafunc.fixturenames
+    yield
+    if state.names_variables:
+        _generate_sizes(metafunc, state)
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Variables of the ranks that a distbench test is parametrized by, in its id: ``NCCL_ALGO=Ring``."""
+    if argname != "env" or not config.stash[STATE].names_variables:
+        return None
+    from pytest_distbench.plugin.names import id_of_variables
+
+    return id_of_variables(val)
+
+
+def _generate_sizes(metafunc: pytest.Metafunc, state: State) -> None:
     from pytest_distbench.errors import ConfigurationError
     from pytest_distbench.plugin import markers
     from pytest_distbench.plugin.network_marker import network_of
 
-    state = metafunc.config.stash[STATE]
     definition = metafunc.definition
     try:
         markers.requirement(definition.iter_markers())
@@ -200,15 +214,20 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     """Say what will be measured on what, and how long that takes; under -q only the time, and that of an update."""
     if not any(FIXTURE in getattr(item, "fixturenames", ()) for item in items):
         return []
+    from pytest_distbench.errors import DistbenchError
     from pytest_distbench.report.texts.header import header_lines
 
     session, settings = session_of(config), settings_of(config)
     duration = _duration(config, items)
     if config.get_verbosity() < 0:
         return [f"distbench: {duration}"] if settings.update and duration else []
+    try:
+        hardware, store = session.hardware, session.store
+    except DistbenchError as error:  # of hosts that do not say what they are
+        raise pytest.UsageError(str(error)) from None
     return header_lines(
-        session.hardware,
-        session.store,
+        hardware,
+        store,
         world_sizes=settings.world_sizes,
         gpus=settings.gpus,
         backend=", ".join(settings.backends),

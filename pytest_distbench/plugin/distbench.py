@@ -185,7 +185,11 @@ class Distbench:
         return self.run_request(*self.ask.launch(given, found, wanted, world_size=ranks))
 
     def run_in_turns(
-        self, given: Arguments, wanted: Sequence[Wanted], *, check_first: Callable[[str, LaunchRecord], None]
+        self,
+        given: Arguments,
+        wanted: Sequence[Wanted],
+        *,
+        check_first: Callable[[str, LaunchRecord], None] = lambda label, launch: None,
     ) -> list[Run]:
         """As :meth:`run_wanted` for several, whose launches are made in turns: one of each, then one of each again.
 

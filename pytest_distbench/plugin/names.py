@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ RANKS = pytest.StashKey[int]()
 
 
 _INSTALLED = "site-packages"
+_LONGEST_ID = 80
+
+
+def id_of_variables(value: object) -> str | None:
+    """Variables as a part of a test's id: ``NCCL_ALGO=Ring,NCCL_PROTO=LL``; None: pytest's own is to stand there."""
+    if not isinstance(value, Mapping):
+        return None
+    text = ",".join(f"{name}={inner}" for name, inner in value.items())
+    return text if 0 < len(text) <= _LONGEST_ID else None
 
 
 def full_name(item: pytest.Item) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError
-from pytest_distbench.launch.starters.table import DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
+from pytest_distbench.launch.starters.table import CMD, DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
 from pytest_distbench.records.choices import (
     ANY_PLATFORM,
     CONFIRM_BUDGET_S,
@@ -32,6 +32,7 @@ from pytest_distbench.releases import PARTS, check_torch, release_of, text
 from pytest_distbench.units import parse_bytes
 
 if TYPE_CHECKING:
+    from pytest_distbench.launch.starters.contract import Engine
     from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.choices import Update
     from pytest_distbench.records.experiment import Experiment
@@ -115,7 +116,8 @@ def read_settings(config: pytest.Config) -> Settings:
         attach=_attach(config, sizes[-1], is_update=bool(update)),
         backends=backends,
         fake_rank=fake_rank,
-        launcher=_launcher(config),
+        launcher=launcher,
+        engine=_engine(config, launcher),
         launches=launches,
         max_launches=most,
         given_max_launches=given_most,
@@ -208,7 +210,33 @@ def _update(config: pytest.Config) -> Update | None:
 
 
 def _launcher(config: pytest.Config) -> str:
-    return _choice(config, "launcher", tuple(LAUNCHERS), DEFAULT_LAUNCHER)
+    """As named, or what a template implies; what the command line says comes before the ini file."""
+    _refuse_empty(config, "launcher_cmd")
+    named, template = _option(config, "launcher"), _option(config, "launcher_cmd")
+    if template and named is None:
+        return CMD
+    name = _choice(config, "launcher", tuple(LAUNCHERS), CMD if _text(config, "launcher_cmd") else DEFAULT_LAUNCHER)
+    if template and name != CMD:
+        raise ConfigurationError(f"--distbench-launcher {name} runs no --distbench-launcher-cmd: leave out one of them")
+    return name
+
+
+def _engine(config: pytest.Config, launcher: str) -> Engine | None:
+    """What starts processes on other hosts, where the launcher leaves that to a command."""
+    if launcher != CMD:
+        if _option(config, "ranks_per_node"):
+            raise ConfigurationError(f"{_spell('ranks_per_node')}: give --distbench-launcher-cmd too")
+        return None
+    from pytest_distbench.launch.starters.cmd import check_template  # late: a plain pytest run must not pay for it
+    from pytest_distbench.launch.starters.contract import Engine
+
+    if not (template := _text(config, "launcher_cmd")):
+        raise ConfigurationError(
+            f"--distbench-launcher {CMD}: give the command, such as --distbench-launcher-cmd 'mpirun -np {{nodes}} "
+            "--map-by ppr:1:node {command}'"
+        )
+    check_template(template)
+    return Engine(template=template, ranks_per_node=_integer(config, "ranks_per_node", 1, least=1))
 
 
 def _refuse_empty(config: pytest.Config, *names: str) -> None:
@@ -473,6 +501,11 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
     _refuse_empty(config, "against", "against_python")
     given = (_text(config, name) for name in ("against", "against_python"))
     revision, interpreter = ("" if text == NOTHING else text for text in given)
+    if interpreter and LAUNCHERS[_launcher(config)].hosts == "many":
+        raise ConfigurationError(
+            f"--distbench-against-python: ranks on other hosts run the Python of pytest, under {_launcher(config)}; "
+            "compare on one host, or run both and give the two run records to distbench compare"
+        )
     if (not revision and not interpreter) or _python_of_recorder(config):
         return None
     option = "--distbench-against" if revision else "--distbench-against-python"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
@@ -32,6 +32,7 @@ from pytest_distbench.workloads.protocol import (
     groups_of,
     preset,
 )
+from pytest_distbench.workloads.transports import TRANSPORTS, Transport, transport_of
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -71,9 +72,12 @@ class CollectiveSweep:
         together: str = "turns",
         cache: str = "rotate",
         buffers: str = "plain",
+        transport: str | Sequence[str] = "",
         **options: Unpack[ShapeKeywords],
-    ) -> Run:
-        """Measure and judge a sweep. Each choice is part of what is measured; docs/collectives.md has them all.
+    ) -> Run | list[Run]:
+        """Measure and judge a sweep, or one by each transport.
+
+        Each choice is part of what is measured; docs/collectives.md has them all.
 
         Args:
             collective: torch name, for example ``all_reduce``, or an
@@ -102,6 +106,9 @@ class CollectiveSweep:
             cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
             buffers: ``registered`` takes NCCL's own memory, registered with the group (zero copy where the links can);
                 it needs a GPU.
+            transport: how the backend is to send, a row of ``workloads/transports.py`` such as ``ring`` or ``tree``:
+                variables of the ranks. Of several, or of ``"all"``, each is a case of its own, named by it, and their
+                launches are made in turns. Where the backend has no such choice the test is skipped.
 
         Raises:
             Misuse: a name is unknown, a choice does not fit the collective or the ranks, or no size is left.
@@ -166,7 +173,31 @@ class CollectiveSweep:
             **choices.unusual(),
         }
         wanted = Wanted(body=body, called_by=called_by, params=params, argument="collective", **options)
-        return self._distbench.run_wanted(given, wanted)
+        return self._run(given, wanted, transport)
+
+    def _run(self, given: Arguments, wanted: Wanted, transport: str | Sequence[str]) -> Run | list[Run]:
+        """One sweep, or one by each of several transports, in turns."""
+        if transport == "":
+            return self._distbench.run_wanted(given, wanted)
+        try:
+            names = _names(given, "transport", transport, _fitting(wanted), transport_of)
+        except ConfigurationError as error:
+            given.refuse(str(error))
+        if isinstance(names, str):
+            return self._distbench.run_wanted(given, self._sent_by(given, wanted, names))
+        each = [replace(self._sent_by(given, wanted, name), name=f"{wanted.name} {name}".strip()) for name in names]
+        return self._distbench.run_in_turns(given, each)
+
+    def _sent_by(self, given: Arguments, wanted: Wanted, name: str) -> Wanted:
+        """The same by a transport; the test is skipped where the backend has it not."""
+        row, backend, params = transport_of(name), self._distbench.backend, dict(wanted.params or {})
+        if row.collectives and params["collective"] not in row.collectives:
+            given.refuse(f"transport={name!r} is for {', '.join(row.collectives)}, and not for {params['collective']}")
+        if backend not in row.variables:
+            pytest.skip(
+                f"not run: {' and '.join(row.variables)} can send by {name!r}, and {backend} has no such choice"
+            )
+        return replace(wanted, params={**params, "transport": name}, env=row.variables[backend])
 
     def _check_machine(self, given: Arguments, choices: _Choices, cache: str) -> None:
         """Refuse choices that these ranks, or what is timed, have no place for."""
@@ -247,6 +278,12 @@ class TimeToAccuracy:
         params = {**parameters, "goal": target}
         wanted = Wanted(body=train, params=params, seeds=seeds, argument="train", **options)
         return self._distbench.run_wanted(given, wanted)
+
+
+def _fitting(wanted: Wanted) -> dict[str, Transport]:
+    """The transports by which a collective can be sent."""
+    collective = (wanted.params or {})["collective"]
+    return {name: row for name, row in TRANSPORTS.items() if not row.collectives or collective in row.collectives}
 
 
 _UNNAMED = Preset(summary="a list", sizes=lambda item: [])

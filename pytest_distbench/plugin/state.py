@@ -29,7 +29,7 @@ class State:
 
     A conftest has defined the taken options before us. Tests that stay on the CPU under ``--gpu`` have a session of
     their own: another class of hardware, so another store. There are interrupts, the handlers of Ctrl-C and SIGTERM,
-    once this process has a session.
+    once this process has a session. While the parameters of a test of ours are named, so are variables among them.
     """
 
     @property
@@ -45,6 +45,7 @@ class State:
         self.session_on_cpu: Session | None = None
         self.progress: Progress | None = None
         self.usage_errors: list[str] = []
+        self.names_variables = False
         self.results: ResultsPlugin | None = None
         self.interrupts: Interrupts | None = None
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from pytest_distbench import git
 from pytest_distbench.installation import is_installed_here
 from pytest_distbench.launch.side import Side
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters.contract import Engine, Launcher
 from pytest_distbench.launch.starters.table import LauncherSetup
 from pytest_distbench.machine.interpreters import Interpreter, find_interpreter
 from pytest_distbench.records.launch import LaunchRecord
@@ -192,14 +192,16 @@ def _may_hold(folder: str) -> bool:
     return "{" in folder or Path(folder).is_dir()
 
 
-def make_setup(variant: Variant, directory: Path, session: str, preload: Sequence[str]) -> LauncherSetup:
+def make_setup(
+    variant: Variant, directory: Path, session: str, preload: Sequence[str], engine: Engine | None
+) -> LauncherSetup:
     """What the launcher of the reference's ranks is made of.
 
     Its session is its own: what ends on one side must not end on the other.
     """
     interpreter = variant.interpreter
     if interpreter is None:
-        return LauncherSetup(directory=directory, session=session, preload=preload)
+        return LauncherSetup(directory=directory, session=session, preload=preload, engine=engine)
     return LauncherSetup(
         directory=directory,
         session=session,

@@ -75,7 +75,7 @@ AROUND: dict[str, Callable[[AroundSetup], Around]] = {
     OVERSUBSCRIBED: lambda setup: OversubscribedAround(),
     CPUS: lambda setup: QuotaAround(),
     NETWORK: lambda setup: NetworkAround(),
-    NODES: lambda setup: LayoutAround(LAUNCHERS[setup.settings.launcher]),
+    NODES: lambda setup: LayoutAround(LAUNCHERS[setup.settings.launcher], setup.settings.engine),
 }
 """By name; what comes first is outermost."""
 

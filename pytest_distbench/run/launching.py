@@ -115,7 +115,12 @@ class Launching:
     def launcher(self) -> Launcher:
         """The launcher the settings ask for."""
         if self._launcher is None:
-            setup = LauncherSetup(directory=self.directory.path, session=self.cookie, preload=self.preload)
+            setup = LauncherSetup(
+                directory=self.directory.path,
+                session=self.cookie,
+                preload=self.preload,
+                engine=self.settings.engine,
+            )
             self._launcher = self._make_launcher(setup)
         return self._launcher
 
@@ -131,7 +136,7 @@ class Launching:
         known = self._launchers_beside.setdefault(variant.key[1], [])
         while len(known) <= number:
             preload = outside(self.settings.preload, variant)
-            setup = make_setup(variant, self.directory.path, uuid.uuid4().hex, preload)
+            setup = make_setup(variant, self.directory.path, uuid.uuid4().hex, preload, self.settings.engine)
             known.append(self._make_launcher(setup))
         return known[number]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from pytest_distbench.launch.starters.contract import Engine
 from pytest_distbench.launch.starters.table import Hosting, LauncherKind
 from pytest_distbench.records.case import NODES
 from pytest_distbench.records.launch import LaunchRecord
@@ -25,9 +26,10 @@ class Anywhere:
 class LayoutAround:
     """On how many hosts the ranks of each launch live."""
 
-    def __init__(self, launcher: LauncherKind) -> None:
+    def __init__(self, launcher: LauncherKind, engine: Engine | None = None) -> None:
         self._hosting = launcher
-        self._layout = functools.cache(launcher.layout or (lambda ranks, *, on_gpus: [ranks]))
+        layout: Callable[..., Sequence[int]] = launcher.layout or (lambda ranks, *, on_gpus: [ranks])
+        self._layout = functools.cache(layout if engine is None else functools.partial(layout, engine=engine))
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Anywhere]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pytest_distbench.judging.bounds import check_measured, judge_bounds
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.judgement import Judgement, certain_failure, close
+from pytest_distbench.launch.starters.contract import HostsWanted
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
@@ -74,7 +75,11 @@ class Session:
     def hardware(self) -> Environment:
         """This machine, or those of the launcher, with the software that is installed there."""
         if (describe := self.launching.launcher_kind.describe) is not None:
-            return describe(gpu=self.settings.gpu, platform=self.settings.platform)
+            settings = self.settings
+            wanted = HostsWanted(
+                gpu=settings.gpu, platform=settings.platform, ranks=settings.largest, engine=settings.engine
+            )
+            return describe(wanted)
         return hardware.describe(
             platform_name=self.settings.platform,
             gpus=self.settings.gpus,

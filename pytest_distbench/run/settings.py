@@ -10,6 +10,7 @@ from pytest_distbench.judging.policy import Strictness
 from pytest_distbench.records.experiment import Experiment
 
 if TYPE_CHECKING:
+    from pytest_distbench.launch.starters.contract import Engine
     from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.choices import Confirm, TracedCases, Update
     from pytest_distbench.records.network import Network
@@ -103,6 +104,7 @@ class Settings:
     backends: tuple[str, ...]
     fake_rank: int | None = None
     launcher: str
+    engine: Engine | None = None
     launches: int
     max_launches: int
     given_max_launches: bool = False

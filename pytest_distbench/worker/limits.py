@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_START_S = 120.0
+_RANKS_A_SECOND = 100.0
 _STORE_SHARE = 0.6
 _GROUP_SHARE = 0.8
 _BEYOND_S = 60.0
@@ -16,6 +18,11 @@ _BEYOND_S = 60.0
 _HEARTBEAT_S = 480.0
 """torch's own limit for a watchdog that makes no progress."""
 _YES = ("1", "y", "yes", "t", "true")
+
+
+def start_s(ranks: int) -> float:
+    """Seconds that ranks may need to come up, besides the launch's: torchrun imports torch in each of them."""
+    return _START_S + ranks / _RANKS_A_SECOND
 
 
 def store_s(timeout_s: float) -> float:

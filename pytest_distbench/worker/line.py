@@ -27,9 +27,7 @@ from pytest_distbench.records.wire import (
     short_address,
 )
 from pytest_distbench.worker import recorder
-
-_START_S = 120.0
-"""How long ranks wait for one that does not come up; pytest's own limit is the launch's time longer."""
+from pytest_distbench.worker.limits import start_s
 
 PROGRESS_INTERVAL_S = 0.2
 
@@ -63,9 +61,17 @@ class ControlLine:
     """
 
     def __init__(
-        self, address: Path, files: LaunchFiles, rank: int, *, reports_progress: bool, is_attached: bool = False
+        self,
+        address: Path,
+        files: LaunchFiles,
+        rank: int,
+        *,
+        ranks: int,
+        reports_progress: bool,
+        is_attached: bool = False,
     ) -> None:
         self._rank = rank
+        self._start_s = start_s(ranks)  # for one that does not come up: pytest's own limit is the launch's time longer
         self._flight = files.flight(rank)
         self._groups = files.groups(rank)
         self._reports_progress = reports_progress
@@ -111,14 +117,14 @@ class ControlLine:
 
     def wait_for_the_others(self) -> None:
         """Wait until every rank is up. A time-out counted from here does not count how long the slowest one starts."""
-        self._all_up.wait(_START_S)
+        self._all_up.wait(self._start_s)
 
     def wait_until_all_joined(self) -> None:
         """Wait until every rank has joined the group.
 
         One that ended sooner would break the others: gloo lets one rank go while another still connects to it.
         """
-        self._all_joined.wait(_START_S)
+        self._all_joined.wait(self._start_s)
 
     def take_turn(self) -> None:
         """Wait until it is this group's turn. No limit: pytest bounds the other group, and the lifeline this rank."""

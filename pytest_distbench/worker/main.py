@@ -92,7 +92,12 @@ def _connect(plan: LaunchPlan, rank: int, before: int, *, is_attached: bool) -> 
     """
     try:
         return ControlLine(
-            Path(plan.address), plan.files, rank, reports_progress=plan.reports_progress, is_attached=is_attached
+            Path(plan.address),
+            plan.files,
+            rank,
+            ranks=plan.processes,
+            reports_progress=plan.reports_progress,
+            is_attached=is_attached,
         )
     except LauncherError as error:
         for descriptor in (2, before):

@@ -148,7 +148,7 @@ class _Sweep:
     def _identity(self, redop: str, root: int | str) -> dict[str, Scalar]:
         """What defines the clock's number; a choice of the usual kind stands there only where it always did."""
         params, measured = self.rank.params, self.measured
-        usual = {"buffers": "plain", "group": "all", "parts": 1}
+        usual = {"buffers": "plain", "group": "all", "parts": 1, "transport": ""}
         chosen = {name: params[name] for name in usual if params.get(name, usual[name]) != usual[name]}
         return {
             "mode": params.get("mode", "per-iteration"),

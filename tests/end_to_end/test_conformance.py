@@ -1,4 +1,4 @@
-"""Whatever happens in a rank, the launch ends, says what it was and leaves nothing: a fault a test, both launchers."""
+"""Whatever happens in a rank, the launch ends, says what it was and leaves nothing: a fault a test, each launcher."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EARLY_HANG_S = 12.0
 SHORT_S = 9.0
 """The time-out of launches whose ranks pass and then take 10 s to leave, which is no part of it."""
 
-LAUNCHERS_UNDER_TEST = os.environ.get("DISTBENCH_TEST_LAUNCHERS", "warm torchrun").split()
+LAUNCHERS_UNDER_TEST = os.environ.get("DISTBENCH_TEST_LAUNCHERS", "warm torchrun cmd").split()
 """Others where pytest itself has to run elsewhere: ``test_slurm.py``."""
 
 CASES = [
@@ -33,12 +33,12 @@ CASES = [
         name,
         fault,
         id=f"{name}-{fault.name}",
-        marks=pytest.mark.thorough if name == "torchrun" and fault.is_any_launchers else (),
+        marks=pytest.mark.thorough if name in ("torchrun", "cmd") and fault.is_any_launchers else (),
     )
     for name in LAUNCHERS_UNDER_TEST
     for fault in faults.FAULTS
 ]
-"""Torchrun imports torch in every rank, for seconds."""
+"""These import torch in every rank, for seconds."""
 
 
 def expected(fault: faults.Fault) -> str:
@@ -82,6 +82,7 @@ def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: 
         ("torchrun", 1),
         ("torchrun", 3),
         pytest.param("torchrun", 5, marks=pytest.mark.thorough),
+        ("cmd", 3),
     ],
     indirect=["launcher"],
     scope="module",

@@ -74,7 +74,7 @@ def test_a_rank_whose_line_has_ended_without_a_word_ends_the_launch_within_a_sec
     site: MadeUpSite, launch: Supervised
 ) -> None:
     site.say(0, "hello")
-    site.heard.closed_at[0] = 1.0
+    site.heard.close(0, 1.0)
     launch.advance(0.0)
 
     assert launch.patience() <= 1.0

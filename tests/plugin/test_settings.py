@@ -42,7 +42,19 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         ),
         (
             ["--distbench-launcher", "mpirun"],
-            "*unknown launcher 'mpirun'; known are warm, torchrun, slurm, slurm-cold, slurm-torchrun, stand-in*",
+            "*unknown launcher 'mpirun'; known are warm, torchrun, slurm, slurm-cold, slurm-torchrun, cmd, stand-in*",
+        ),
+        (["--distbench-launcher", "cmd"], "*--distbench-launcher cmd: give the command, such as *'mpirun -np {nodes}*"),
+        (["--distbench-launcher-cmd", ""], "*--distbench-launcher-cmd*is empty: is the variable it comes from set?*"),
+        (["--distbench-launcher-cmd", "sh {x}"], "*no placeholder {x}; there are {nodes}*"),
+        (
+            ["--distbench-launcher-cmd=sh {nodes} {command}", "--distbench-launcher=warm"],
+            "*--distbench-launcher warm runs no --distbench-launcher-cmd: leave out one of them*",
+        ),
+        (["--distbench-ranks-per-node", "2"], "*ranks-per-node*give --distbench-launcher-cmd too*"),
+        (
+            ["--distbench-launcher-cmd=sh {nodes} {command}", "--distbench-against-python=python"],
+            "*ranks on other hosts run the Python of pytest, under cmd*",
         ),
         (["--distbench-update", "sometimes"], "*unknown update 'sometimes'; known are new, failed, changed, all*"),
         (["--distbench-missing", "shrug"], "*unknown policy 'shrug'*"),
@@ -213,3 +225,13 @@ def test_a_folder_of_traces_that_cannot_be_made_is_a_usage_error(project: Projec
 
     assert result.ret == EXIT_USAGE
     result.stderr.fnmatch_lines(["*distbench-trace*its files go to */.distbench/traces, and *is no folder: give *"])
+
+
+def test_a_command_of_the_ini_file_gives_way_to_a_launcher_that_is_named(project: Project) -> None:
+    made = project(TEST)
+    made.makeini("[pytest]\ndistbench_launcher_cmd = sh -c 'exit 3' {nodes} {command}\n")
+    named, implied = run(made, "--distbench-launcher=stand-in"), run(made)
+
+    named.assert_outcomes(passed=1)
+    implied.stderr.fnmatch_lines(["ERROR: the hosts of --distbench-launcher-cmd do not*sh has ended (exit code 3)*"])
+    assert implied.ret == EXIT_USAGE

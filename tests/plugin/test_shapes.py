@@ -9,13 +9,18 @@ import numpy
 import pytest
 from support.fixtures import made_up_distbench
 
+from pytest_distbench.plugin import shapes
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.shapes import CollectiveSweep
+from pytest_distbench.workloads import transports
+from pytest_distbench.workloads.transports import Transport
 
 
 def sweep(folder: Path, *arguments: Any, most: int | None = None, **options: Any) -> Run:
-    return CollectiveSweep(made_up_distbench(Path(__file__), folder), most)(*arguments, **options)
+    run = CollectiveSweep(made_up_distbench(Path(__file__), folder), most)(*arguments, **options)
+    assert isinstance(run, Run)
+    return run
 
 
 def wanted(run: Run) -> dict[str, Any]:
@@ -63,6 +68,9 @@ def wanted(run: Run) -> dict[str, Any]:
             "sizes: of 5, 9, 6 B all_reduce would send 4, 8 B, as it rounds down to what fits elements and ranks",
         ),
         ("all_gather", {"sizes": [64, 80]}, "sizes: of 64, 80 B all_gather would send 64 B"),
+        ("all_reduce", {"transport": "rings"}, "unknown transport 'rings': known are ring, tree"),
+        ("all_reduce", {"transport": []}, "transport=[]; wanted a name, a list of names, or 'all'"),
+        ("all_gather", {"transport": "tree"}, "transport='tree' is for all_reduce, and not for all_gather"),
         ("all_reduce", {"mode": "batch", "warmup": 0}, "mode='batch' needs a warm-up, which gives the fingerprint"),
         ("all_reduce", {"mode": "loop"}, "mode='loop'; wanted one of per-iteration, batch, graph"),
         (
@@ -129,3 +137,38 @@ def test_a_sweep_of_larger_messages_than_the_option_leaves_is_skipped_with_both(
         sweep(tmp_path, "all_reduce", sizes="nccl-tests", most=2**16)
     with pytest.raises(Misuse, match="no message size left"):
         sweep(tmp_path, "all_reduce", sizes="nccl-tests", max_bytes=2**16)
+
+
+TWO = {
+    name: Transport(summary="", variables={"gloo": {"HOW": name}, "nccl": {}}, collectives=collectives)
+    for name, collectives in {"wide": (), "narrow": (), "deep": ("all_reduce",)}.items()
+}
+
+
+def test_a_transport_is_variables_of_the_ranks_and_part_of_the_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shapes, "TRANSPORTS", TWO)
+    monkeypatch.setattr(transports, "TRANSPORTS", TWO)
+    wide, narrow = (sweep(tmp_path, "all_reduce", transport=name) for name in ("wide", "narrow"))
+
+    assert wanted(wide)["env"] == {"HOW": "wide"}
+    assert wanted(wide)["transport"] == "wide"
+    assert wide.result.case.key == narrow.result.case.key
+    assert wide.result.case.workload != narrow.result.case.workload
+
+
+def test_of_several_transports_each_is_a_case_and_all_are_those_that_the_collective_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shapes, "TRANSPORTS", TWO)
+    monkeypatch.setattr(transports, "TRANSPORTS", TWO)
+    both = CollectiveSweep(made_up_distbench(Path(__file__), tmp_path), None)("broadcast", transport="all", name="b")
+
+    assert isinstance(both, list)
+    assert [run.result.case.run for run in both] == ["b wide", "b narrow"]
+
+
+def test_where_a_backend_has_no_such_choice_the_sweep_is_skipped(tmp_path: Path) -> None:
+    with pytest.raises(pytest.skip.Exception, match="nccl can send by 'ring', and gloo has no such choice"):
+        sweep(tmp_path, "all_reduce", transport="ring")

@@ -56,7 +56,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def surroundings(events: list[str]) -> Surroundings:
-    nothing: Any = SimpleNamespace(launcher="warm")
+    nothing: Any = SimpleNamespace(launcher="warm", engine=None)
     return Surroundings(AroundSetup(settings=nothing, on_progress=print))
 
 
@@ -80,7 +80,7 @@ def test_all_rows_are_closed_also_where_one_fails_at_it(events: list[str], monke
             raise OSError("it is stuck")
 
     monkeypatch.setitem(AROUND, "innermost", lambda setup: Stuck("innermost", events))
-    nothing: Any = SimpleNamespace(launcher="warm")
+    nothing: Any = SimpleNamespace(launcher="warm", engine=None)
 
     with pytest.raises(ExtensionError, match=r"AROUND\['innermost'\]: OSError: it is stuck"):
         Surroundings(AroundSetup(settings=nothing, on_progress=print)).close()

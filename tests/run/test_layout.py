@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.plans import make_plan
 
+from pytest_distbench.launch.starters.contract import Engine
 from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.work import Command
@@ -43,3 +44,9 @@ def test_what_no_launcher_of_ranks_starts_and_ranks_of_one_host_have_none(tmp_pa
 @pytest.mark.parametrize(("layout", "text"), [([4, 4], "2x4"), ([4, 3], "1x4+1x3"), ([8, 8, 2], "2x8+1x2")])
 def test_a_last_host_with_fewer_ranks_is_told_apart(layout: list[int], text: str) -> None:
     assert layout_text(layout) == text
+
+
+def test_a_launcher_of_an_engine_s_is_told_which(tmp_path: Path) -> None:
+    around = LayoutAround(LAUNCHERS["cmd"], Engine(template="", ranks_per_node=3))
+
+    assert around.conditions(make_plan(tmp_path, world_size=8)) == {"nodes": "2x3+1x2"}

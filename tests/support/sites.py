@@ -38,7 +38,7 @@ class MadeUpSite:
 
     def listen(self, timeout_s: float) -> list[RankEvent]:
         fresh, self.arrived = self.arrived, []
-        self.heard.events += fresh
+        self.heard.take(fresh)
         return fresh
 
     def ask(self, ranks: Iterable[int], request: bytes) -> None:

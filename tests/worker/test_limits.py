@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_distbench.worker.limits import collective_s, heartbeat_s, store_s
+from pytest_distbench.worker.limits import collective_s, heartbeat_s, start_s, store_s
 
 
 @pytest.mark.parametrize("timeout_s", [10.0, 240.0, 301.0, 600.0, 3600.0, 86_400.0])
@@ -25,3 +25,7 @@ def test_what_raises_does_so_between_the_rendezvous_and_the_launchs_end(
 
 def test_torchs_own_limit_for_a_heartbeat_is_not_made_shorter() -> None:
     assert heartbeat_s(10.0) == 480.0
+
+
+def test_ten_thousand_ranks_have_longer_to_come_up() -> None:
+    assert start_s(10_000) - start_s(2) == pytest.approx(99.98)

@@ -123,7 +123,7 @@ class ControlChannel:
                 self._watch(event.rank, connection)
                 if event.rank == self._attached:
                     socket.send_fds(connection, [b"t"], [0, 1, 2])
-        self._heard.events += fresh
+        self._heard.take(fresh)
         return fresh
 
     def _watch(self, rank: int, connection: socket.socket) -> None:
@@ -162,4 +162,4 @@ class ControlChannel:
         connection.close()
         del self._lines[connection]
         if connection in self._ranks:
-            self._heard.closed_at[self._ranks[connection]] = time.monotonic()
+            self._heard.close(self._ranks[connection], time.monotonic())

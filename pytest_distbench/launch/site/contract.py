@@ -7,13 +7,17 @@ stamp of another clock: only who lives where the ranks live can tell what these 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.wire import EventKind, RankEvent
+
+PULSE_S = 5.0
+"""A site is listened to at least so often: whoever is to be heard there may have gone without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,34 +132,63 @@ class Site(Protocol):
 
 
 class Heard:
-    """All that the ranks of a launch have said, and when their lines ended, in the controller's time."""
+    """All that the ranks of a launch have said, and when their lines ended, in the controller's time.
+
+    Sets of ranks are kept as they grow: they are asked for at every event.
+    """
 
     def __init__(self) -> None:
         self.events: list[RankEvent] = []
         self.closed_at: dict[int, float] = {}
+        self._who_said: defaultdict[EventKind, set[int]] = defaultdict(set)
+        self._in_body: set[int] = set()
+        self._done: set[int] = set()
+        self._lost: set[int] = set()
+        self._last_phase: dict[int, str] = {}
 
-    def ranks_up(self) -> set[int]:
+    def take(self, events: Iterable[RankEvent]) -> None:
+        """Ranks have said this."""
+        for event in events:
+            self.events.append(event)
+            self._who_said[event.kind].add(event.rank)
+            if event.kind == "phase":
+                self._last_phase[event.rank] = event.text
+                if event.text == "body":
+                    self._in_body.add(event.rank)
+            elif event.kind in ("failed", "skipped", "done"):
+                self._done.add(event.rank)
+                self._lost.discard(event.rank)
+
+    def close(self, rank: int, at: float) -> None:
+        """The line of a rank has ended."""
+        self.closed_at[rank] = at
+        if rank not in self._done:
+            self._lost.add(rank)
+
+    def ranks_up(self) -> Set[int]:
         """Ranks that have said hello."""
-        return self._who_said("hello")
+        return self._who_said["hello"]
 
-    def ranks_in_body(self) -> set[int]:
+    def ranks_in_body(self) -> Set[int]:
         """Ranks that have begun their body."""
-        return {event.rank for event in self.events if event.kind == "phase" and event.text == "body"}
+        return self._in_body
 
-    def ranks_done(self) -> set[int]:
+    def ranks_done(self) -> Set[int]:
         """Ranks that have said how they ended."""
-        return self._who_said("failed", "skipped", "done")
+        return self._done
 
-    def ranks_passed(self) -> set[int]:
+    def ranks_passed(self) -> Set[int]:
         """Ranks that have said that their body has passed."""
-        return self._who_said("done")
+        return self._who_said["done"]
 
-    def ranks_lost(self) -> set[int]:
+    def ranks_lost(self) -> Set[int]:
         """Ranks whose line ended before they said how they ended: they have died."""
-        return set(self.closed_at) - self.ranks_done() if self.closed_at else set()
+        return self._lost
 
     def said(self, rank: int) -> str:
         """What a rank that failed said on the line; empty where it left a report instead."""
+        if rank not in self._who_said["failed"]:
+            return ""
         return next((e.text for e in self.events if e.rank == rank and e.kind == "failed" and e.text), "")
 
     def remarks(self) -> dict[int, str]:
@@ -168,12 +201,8 @@ class Heard:
 
     def is_holding(self) -> bool:
         """Whether a rank has not passed, and so waits to be ended."""
-        return bool(self._who_said("failed", "skipped"))
+        return bool(self._who_said["failed"] or self._who_said["skipped"])
 
     def last_phase(self, rank: int) -> str:
         """The phase a rank said it entered last."""
-        phases = [event.text for event in self.events if event.rank == rank and event.kind == "phase"]
-        return phases[-1] if phases else "start"
-
-    def _who_said(self, *kinds: EventKind) -> set[int]:
-        return {event.rank for event in self.events if event.kind in kinds}
+        return self._last_phase.get(rank, "start")

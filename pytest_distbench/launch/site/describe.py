@@ -1,6 +1,6 @@
-"""What a host is, told by itself: ``python -m pytest_distbench.launch.site.describe [--gpu]`` prints a line of JSON.
+"""What a host is, told by itself: ``python -m pytest_distbench.launch.site.describe PORT ADDRESS... [--gpu]``.
 
-For whoever starts a process on each host of a cluster, before the first launch.
+It runs on each host of a launcher before the first launch, and calls the controller as a relay does (``dial.py``).
 """
 
 from __future__ import annotations
@@ -9,27 +9,26 @@ import os
 import platform
 import sys
 
-import msgspec
-
-from pytest_distbench.launch.site.dial import host_name
+from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Caller, connect, host_name, say
 from pytest_distbench.machine import gpus, hardware
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.record import Record
 
 
-class HostDescription(Record, frozen=True, kw_only=True):
-    """A host, by its name, and what is measured there is measured on."""
+class HostDescription(Caller, frozen=True, kw_only=True):
+    """A host that says what is measured on it is measured on."""
 
-    host: str
     environment: Environment
 
 
 def main() -> None:
     """Describe this host."""
-    found = gpus.read_gpus(os.environ) if "--gpu" in sys.argv[1:] else gpus.Gpus()
+    port, *words = sys.argv[1:]
+    found = gpus.read_gpus(os.environ) if "--gpu" in words else gpus.Gpus()
     software = {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
     environment = hardware.describe(platform_name=None, gpus=found, software=software, variables=os.environ)
-    print(msgspec.json.encode(HostDescription(host=host_name(), environment=environment)).decode())
+    told = HostDescription(secret=os.environ[SECRET_VARIABLE], host=host_name(), environment=environment)
+    with connect([word for word in words if word != "--gpu"], int(port)) as line:
+        say(line, told)
 
 
 if __name__ == "__main__":

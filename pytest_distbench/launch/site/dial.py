@@ -19,7 +19,7 @@ from pytest_distbench.launch.site import relay
 from pytest_distbench.records.record import Record
 
 SECRET_VARIABLE = "DISTBENCH_RELAY_SECRET"
-NAME_VARIABLES = ("SLURMD_NODENAME",)
+NAME_VARIABLES = ("DISTBENCH_HOST", "SLURMD_NODENAME")
 """Which name a host has where it was asked for; else its host name."""
 _CONNECT_S = 10.0
 _TRIES = 3
@@ -27,18 +27,26 @@ _LOST_S = 20
 """A connection whose other end says nothing at all, not even that it is there, is broken after so many seconds."""
 
 
-class Hello(Record, frozen=True, kw_only=True):
+class Caller(Record, frozen=True, kw_only=True):
     """Who calls.
 
     Attributes:
         secret: shows that it was asked for.
         host: its name.
-        address: of it, on the way to the controller: others reach it there.
-        port: that was free on that address.
     """
 
     secret: str
     host: str
+
+
+class Hello(Caller, frozen=True, kw_only=True):
+    """A relay that calls.
+
+    Attributes:
+        address: of its host, on the way to the controller: others reach it there.
+        port: that was free on that address.
+    """
+
     address: str
     port: int
 
@@ -52,14 +60,19 @@ def main() -> None:
 
 
 def call(addresses: Sequence[str], port: int, secret: str) -> socket.socket:
-    """A connection to the controller, which has been told who calls.
+    """A connection to the controller, which has been told that a relay calls.
 
     Raises:
         SystemExit: it cannot be reached.
     """
     line = connect(addresses, port)
-    line.sendall(msgspec.json.encode(_hello(line, secret)) + b"\n")
+    say(line, _hello(line, secret))
     return line
+
+
+def say(line: socket.socket, caller: Caller) -> None:
+    """Tell the controller who calls, which is the first that it hears."""
+    line.sendall(msgspec.json.encode(caller) + b"\n")
 
 
 def connect(addresses: Sequence[str], port: int) -> socket.socket:

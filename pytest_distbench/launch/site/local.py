@@ -16,6 +16,7 @@ from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.site import evidence, processes
 from pytest_distbench.launch.site.channel import ControlChannel
 from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
+from pytest_distbench.launch.site.descriptors import check_ranks
 from pytest_distbench.launch.site.standstill import LOOK_S, Standstill
 from pytest_distbench.launch.site.stuck import tell_stuck
 from pytest_distbench.records.plan import LaunchPlan
@@ -66,9 +67,13 @@ class LocalSite:
         launcher: starts them.
         plan: what they run; its directory exists.
         ranks: those that live here; None: all.
+
+    Raises:
+        LauncherError: a rank may not have as many files open as it needs.
     """
 
     def __init__(self, launcher: LocalLauncher, plan: LaunchPlan, *, ranks: Collection[int] | None = None) -> None:
+        check_ranks(plan.processes)
         self.heard = Heard()
         self.clocks = Clocks()
         self.ended: Exit | None = None

@@ -22,7 +22,7 @@ import msgspec
 
 from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.reports import read_reports
-from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
+from pytest_distbench.launch.site.contract import PULSE_S, Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.site.standstill import Standstill
 from pytest_distbench.launch.site.stream import (
     Ask,
@@ -59,9 +59,9 @@ _ANSWER_S = 120.0
 """How long a relay may take to do what it is told: its own limits are shorter."""
 _LEAVE_S = 10.0
 """How long a relay may take to end when its stream has closed: it ends what is left of its ranks."""
-_PULSE_S = 5.0
 _SILENT_S = 20.0
-"""How often a relay is asked whether it is there, and how long it may say nothing to that."""
+"""How long a relay may say nothing when it is asked whether it is there, which it is every :data:`PULSE_S`."""
+_LED_NOWHERE = "its relay has ended, or what leads to it"
 _COMPLAINT_BYTES = 300
 """Of what a relay, or what leads to it, has said on stderr: the last is shown when its host is lost."""
 
@@ -80,6 +80,9 @@ class Way(Protocol):
     stdin: IO[bytes] | None
     stdout: IO[bytes] | None
     stderr: IO[bytes] | None
+
+    def poll(self) -> int | None:
+        """The exit code of the process; None: it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the process. Raises ``subprocess.TimeoutExpired``."""
@@ -242,9 +245,14 @@ class RelayedSite:
         )
 
     def _feel_pulses(self) -> None:
-        """Lose hosts whose relay says nothing any more: it stands still, or the host has gone without a word."""
+        """Lose hosts whose relay says nothing any more: it stands still, or the host has gone without a word.
+
+        Also those to which nothing leads any more: who would end it then?
+        """
         for hop in self._hops:
-            if hop.has_answered and time.monotonic() - hop.pinged_at >= _PULSE_S:
+            if hop.ended is None and hop.host.relay.poll() is not None:
+                self._lose(hop, _LED_NOWHERE)
+            if hop.has_answered and time.monotonic() - hop.pinged_at >= PULSE_S:
                 self._ping(hop)
             self._lose_if_silent(hop)
 
@@ -281,7 +289,7 @@ class RelayedSite:
                     self._lose(hop, f"its relay {otherwise} within {within_s:.0f} s")
             for hop in waiting:
                 self._lose_if_silent(hop)
-            self._take(max(0.0, min(remaining, _PULSE_S)))
+            self._take(max(0.0, min(remaining, PULSE_S)))
 
     def _send(self, hop: _Hop, order: Order) -> None:
         if not hop.is_lost:
@@ -305,16 +313,16 @@ class RelayedSite:
                         self._lose(hop, f"its relay said {line[:200]!r}: is it this pytest-distbench, and alone?")
                         break
             else:
-                self._lose(hop, "its relay has ended, or what leads to it")
+                self._lose(hop, _LED_NOWHERE)
 
     def _heed(self, hop: _Hop, word: Word) -> None:
         match word:
             case Said(event=event):
                 told = replace(event, at=event.at + hop.offset_s)
-                self.heard.events.append(told)
+                self.heard.take([told])
                 self._fresh.append(told)
             case Closed(rank=rank, at=at):
-                self.heard.closed_at[rank] = at + hop.offset_s
+                self.heard.close(rank, at + hop.offset_s)
             case Ended():
                 hop.ended = word
                 self._note_end()
@@ -344,8 +352,8 @@ class RelayedSite:
         hop.is_lost, hop.trouble = True, why
         if hop.ended is None:
             hop.shut()
-            for rank in hop.host.ranks:
-                self.heard.closed_at.setdefault(rank, time.monotonic())
+            for rank in set(hop.host.ranks) - set(self.heard.closed_at):
+                self.heard.close(rank, time.monotonic())
         self._note_end()
 
     def _note_end(self) -> None:

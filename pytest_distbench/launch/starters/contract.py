@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_distbench.launch.site.contract import Site
@@ -11,6 +12,36 @@ from pytest_distbench.records.wire import SESSION_VARIABLE as SESSION_VARIABLE
 NO_REVERSE_DNS = {"RES_OPTIONS": "attempts:0"}
 """For the processes that keep a store: torch asks for the name of every client, and where /etc/hosts does not know
 127.0.0.1 and DNS does not answer, glibc waits 10 s each time while all clients wait too (seen: 10 s for two ranks)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What starts processes on other hosts for us.
+
+    Attributes:
+        template: a command of the user's, with placeholders (``cmd.py``).
+        ranks_per_node: that a host is filled with.
+    """
+
+    template: str
+    ranks_per_node: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsWanted:
+    """For whom hosts say what they are.
+
+    Attributes:
+        gpu: the ranks are to have GPUs.
+        platform: the class of hardware that the user has named; None: that of the hosts, which must be one.
+        ranks: of the largest launch.
+        engine: that starts processes there, None: nobody has named one.
+    """
+
+    gpu: bool
+    platform: str | None
+    ranks: int
+    engine: Engine | None = None
 
 
 class Launcher(Protocol):

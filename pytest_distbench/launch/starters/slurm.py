@@ -37,6 +37,9 @@ class Keeper(Protocol):
 
     pid: int
 
+    def poll(self) -> int | None:
+        """The exit code of what leads there; None: it runs."""
+
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the relay has ended. Raises ``subprocess.TimeoutExpired``."""
 
@@ -55,6 +58,9 @@ class Call:
         self.stdout: IO[bytes] | None = caller.line.makefile("rb")  # of which only the descriptor is used
         self._keeper = keeper
         caller.line.close()  # once both files are
+
+    def poll(self) -> int | None:
+        return self._keeper.poll()
 
     def wait(self, timeout: float | None = None) -> int:
         return self._keeper.wait(timeout)
@@ -258,6 +264,10 @@ class Parent:
         """Ask for a relay, which calls. A parent that cannot hear any more is noticed by its connection."""
         self._has_relay = True
         self._tell(FORK)
+
+    def poll(self) -> int | None:
+        """The exit code of the step; None: it runs."""
+        return self.step.poll()
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until nothing is left of the relay, or the parent is lost."""

@@ -127,10 +127,14 @@ class Step:
                 else:
                     calls[hello.host] = Caller(line, hello)
 
+    def poll(self) -> int | None:
+        """The exit code of srun; None: it runs."""
+        return self._process.poll()
+
     @property
     def is_alive(self) -> bool:
         """Whether srun is there."""
-        return self._process.poll() is None
+        return self.poll() is None
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until all its processes have ended."""

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_distbench.launch.starters.contract import Launcher
+    from pytest_distbench.launch.starters.contract import Engine, HostsWanted, Launcher
     from pytest_distbench.records.environment import Environment
 
 DEFAULT_LAUNCHER = "warm"
+CMD = "cmd"
+"""The launcher that ``--distbench-launcher-cmd`` implies."""
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
 """For ranks of one host: their sockets are not for others to see, and one reverse look-up of 127.0.0.1 (where
@@ -34,6 +36,7 @@ class LauncherSetup:
         preload: modules to import once for all ranks, where that is possible.
         interpreter: the Python that runs the ranks; None: this one.
         python_path: where that one finds this package, and whatever else it should; None: as here.
+        engine: that starts processes on other hosts; None: nobody has named one.
     """
 
     directory: Path
@@ -41,6 +44,7 @@ class LauncherSetup:
     preload: Sequence[str] = ()
     interpreter: Path | None = None
     python_path: Sequence[str] | None = None
+    engine: Engine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,8 @@ class LauncherKind(Hosting):
         holds_two: two groups may be open at once, which a comparison in turns needs, under another Python too.
         variables: set in the environment of all launches of the run unless the user has.
         describe: what its hosts are, before the first launch; None: as this one.
-        layout: how many of so many ranks live on each of its hosts, with GPUs or without; None: all on one.
+        layout: how many of so many ranks live on each of its hosts, with GPUs or without, and by which engine, where
+            one was named; None: all on one.
     """
 
     help: str
@@ -79,7 +84,7 @@ class LauncherKind(Hosting):
     most_ranks: int | None = None
     holds_two: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
-    describe: Callable[..., Environment] | None = None
+    describe: Callable[[HostsWanted], Environment] | None = None
     layout: Callable[..., Sequence[int]] | None = None
 
 
@@ -125,10 +130,30 @@ def _make_slurm_torchrun(setup: LauncherSetup) -> Launcher:
     return SlurmTorchrunLauncher(setup.session, interpreter=setup.interpreter, python_path=setup.python_path)
 
 
-def _describe_slurm(*, gpu: bool, platform: str | None) -> Environment:
+def _describe_slurm(wanted: HostsWanted) -> Environment:
     from pytest_distbench.launch.starters.nodes import describe
 
-    return describe(gpu=gpu, platform=platform)
+    return describe(wanted)
+
+
+def _make_cmd(setup: LauncherSetup) -> Launcher:
+    from pytest_distbench.launch.starters.cmd import CmdLauncher
+
+    assert setup.engine is not None
+    return CmdLauncher(setup.session, setup.engine)
+
+
+def _layout_cmd(ranks: int, *, on_gpus: bool, engine: Engine) -> Sequence[int]:
+    from pytest_distbench.launch.starters.cmd import layout
+
+    del on_gpus
+    return [len(node) for node in layout(ranks, engine.ranks_per_node)]
+
+
+def _describe_cmd(wanted: HostsWanted) -> Environment:
+    from pytest_distbench.launch.starters.cmd import describe
+
+    return describe(wanted)
 
 
 def _layout_slurm(ranks: int, *, on_gpus: bool) -> Sequence[int]:
@@ -174,6 +199,15 @@ LAUNCHERS: dict[str, LauncherKind] = {
         is_spaced=False,
         describe=_describe_slurm,
         layout=_layout_slurm,
+    ),
+    CMD: LauncherKind(
+        help="a command of your own that reaches other hosts",
+        make=_make_cmd,
+        hosts="many",
+        holds_two=True,
+        is_spaced=False,
+        describe=_describe_cmd,
+        layout=_layout_cmd,
     ),
 }
 """By the name that ``--distbench-launcher`` takes and baselines are stored under."""

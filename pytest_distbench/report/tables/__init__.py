@@ -22,7 +22,7 @@ from pytest_distbench.report.tables.phases import PHASES
 from pytest_distbench.report.tables.pool import POOLS, SERVINGS
 from pytest_distbench.report.tables.record import RECORD
 from pytest_distbench.report.tables.scaling import SCALING
-from pytest_distbench.report.tables.side_by_side import BACKENDS, NETWORKS
+from pytest_distbench.report.tables.side_by_side import BACKENDS, NETWORKS, TRANSPORTS
 from pytest_distbench.report.tables.table import Section, TableKind
 from pytest_distbench.report.tables.verdicts import VERDICTS
 
@@ -30,6 +30,7 @@ TABLES: dict[str, TableKind[Any]] = {
     "verdicts": VERDICTS,
     "collectives": COLLECTIVES,
     "backends": BACKENDS,
+    "transports": TRANSPORTS,
     "networks": NETWORKS,
     "control": CONTROL,
     "scaling": SCALING,

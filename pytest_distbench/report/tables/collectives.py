@@ -41,8 +41,9 @@ class Kind:
     redop: str
     root: str
     device: str
-    network: str
+    network: str = ""
     """That was chosen; empty: whatever there is."""
+    transport: str = ""
 
     @property
     def program(self) -> tuple[str, str, int, str]:
@@ -135,6 +136,7 @@ def _kind(result: CaseResult, facts: dict[str, Scalar]) -> Kind:
         root=str(told.get("root", NO_ROOT)),
         device=case.device,
         network=case.conditions.around.get(NETWORK, ""),
+        transport=str(told.get("transport", "")),
     )
 
 
@@ -203,6 +205,12 @@ COLLECTIVES: TableKind[CollectiveRow] = TableKind(
         Column("backend", str, "backend", lambda row: row.kind.backend),
         Column("mode", str, "mode", lambda row: Cell(row.kind.mode, f"{row.kind.mode} {row.kind.how}".rstrip())),
         Column("how", str, None, lambda row: row.kind.how),
+        Column(
+            "transport",
+            str,
+            lambda rows: "transport" if any(row.kind.transport for row in rows) else None,
+            lambda row: row.kind.transport,
+        ),
         Column("world_size", int, "ranks", lambda row: row.kind.world_size),
         Column(
             "network",

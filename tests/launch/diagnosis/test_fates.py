@@ -34,7 +34,7 @@ def heard() -> Heard:
 
 
 def say(heard: Heard, rank: int, kind: EventKind, text: str = "") -> None:
-    heard.events.append(RankEvent(kind=kind, rank=rank, at=0.0, text=text))
+    heard.take([RankEvent(kind=kind, rank=rank, at=0.0, text=text)])
 
 
 def ended(codes: dict[int, int] | None = None, *, by_us: set[int] = frozenset(), **rest: object) -> Ending:  # type: ignore[assignment]
@@ -96,7 +96,7 @@ def test_what_they_can_order_is_ordered(plan: LaunchPlan, heard: Heard) -> None:
 
 
 def test_a_rank_whose_peer_is_gone_is_a_victim_although_it_said_so_first(plan: LaunchPlan, heard: Heard) -> None:
-    heard.closed_at[1] = 5.0
+    heard.close(1, 5.0)
     fates = tell_fates(plan, reports(raised(0, at=1.0, torch=GONE)), heard, ended({1: -signal.SIGKILL}))
 
     assert [(f.rank, f.how, f.is_victim) for f in fates] == [
@@ -134,7 +134,7 @@ def test_a_rank_without_a_report_ended_as_its_parent_saw_it(
 
 
 def test_one_that_only_closed_its_line_ended_without_a_report(plan: LaunchPlan, heard: Heard) -> None:
-    heard.closed_at[1] = 1.0
+    heard.close(1, 1.0)
 
     assert tell_fates(plan, reports(passed(0)), heard, ended())[0].how == "ended without a report"
 
@@ -157,7 +157,7 @@ def test_one_that_hung_up_and_went_on_is_told_so(plan: LaunchPlan, heard: Heard)
 
 
 def test_one_that_the_kernel_still_keeps_is_told_so(plan: LaunchPlan, heard: Heard) -> None:
-    heard.closed_at[1] = 1.0
+    heard.close(1, 1.0)
     fate = tell_fates(plan, reports(passed(0)), heard, ended(stuck={1: "rank 1 (pid 7) is still there"}))[0]
 
     assert (fate.how, fate.is_victim) == ("ended, and is still in the kernel", False)
@@ -196,7 +196,8 @@ def test_when_the_launcher_died_its_ranks_are_not_to_blame(plan: LaunchPlan, hea
 
 def test_with_nobody_else_to_blame_the_first_that_sigterm_ended_was_killed(plan: LaunchPlan, heard: Heard) -> None:
     """The agent sends SIGTERM only after another rank has died: one came from elsewhere."""
-    heard.closed_at.update({0: 2.0, 1: 1.0})
+    heard.close(0, 2.0)
+    heard.close(1, 1.0)
     fates = tell_fates(plan, {}, heard, ended({0: -signal.SIGTERM, 1: -signal.SIGTERM}))
 
     assert [(f.rank, f.how, f.is_victim) for f in fates] == [(1, "killed by SIGTERM", False), (0, "was starting", True)]
@@ -233,7 +234,8 @@ def test_who_did_not_come_is_to_blame_when_nccls_watchdog_ends_the_rank_that_wai
 ) -> None:
     for rank in (0, 1):
         say(heard, rank, "phase", "body")
-    heard.closed_at.update({0: 60.0, 1: 61.0})
+    heard.close(0, 60.0)
+    heard.close(1, 61.0)
     plan.files.log(0).write_text(watchdog_log(LATE))
     plan.files.stacks(1).write_text(IN_OWN_CODE)
     fates = tell_fates(plan, {}, heard, ending)
@@ -264,7 +266,8 @@ def test_who_died_is_to_blame_and_not_who_was_ended_for_it(plan: LaunchPlan, hea
 
 
 def test_ranks_that_all_waited_in_vain_are_in_a_deadlock(plan: LaunchPlan, heard: Heard) -> None:
-    heard.closed_at.update({0: 60.0, 1: 61.0})
+    heard.close(0, 60.0)
+    heard.close(1, 61.0)
     for rank in (0, 1):
         say(heard, rank, "phase", "body")
     plan.files.log(0).write_text(watchdog_log(LATE))
@@ -276,7 +279,8 @@ def test_ranks_that_all_waited_in_vain_are_in_a_deadlock(plan: LaunchPlan, heard
 
 
 def test_an_error_that_nccls_watchdog_met_is_the_cause_with_its_next_step(plan: LaunchPlan, heard: Heard) -> None:
-    heard.closed_at.update({0: 60.0, 1: 61.0})
+    heard.close(0, 60.0)
+    heard.close(1, 61.0)
     plan.files.log(1).write_text(watchdog_log("CUDA error: uncorrectable ECC error encountered"))
     plan.files.log(0).write_text(watchdog_log(TEXTS["a peer that is gone"][0]))
 
@@ -298,7 +302,8 @@ def test_with_a_peer_gone_and_nobody_else_to_blame_the_one_that_says_so_is_first
     plan: LaunchPlan, heard: Heard
 ) -> None:
     """The other was ended by the elastic agent for its sake: nobody sent that SIGTERM from outside."""
-    heard.closed_at.update({0: 60.0, 1: 61.0})
+    heard.close(0, 60.0)
+    heard.close(1, 61.0)
     plan.files.log(0).write_text(watchdog_log(TEXTS["a peer that is gone"][0].removeprefix("DistBackendError: ")))
 
     assert reason(plan, {}, heard, ended({0: -signal.SIGABRT, 1: -signal.SIGTERM})).startswith(

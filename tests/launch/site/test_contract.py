@@ -22,13 +22,14 @@ def test_on_this_host_nothing_is_in_doubt() -> None:
 
 def heard(*said: tuple[int, EventKind, str]) -> Heard:
     found = Heard()
-    found.events += [RankEvent(rank=rank, kind=kind, at=0.0, text=text) for rank, kind, text in said]
+    found.take([RankEvent(rank=rank, kind=kind, at=0.0, text=text) for rank, kind, text in said])
     return found
 
 
 def test_a_rank_whose_line_ended_is_lost_unless_it_had_said_how_it_ended() -> None:
     found = heard((0, "hello", ""), (1, "hello", ""), (1, "done", ""))
-    found.closed_at |= {0: 1.0, 1: 2.0}
+    found.close(0, 1.0)
+    found.close(1, 2.0)
 
     assert (found.ranks_up(), found.ranks_done(), found.ranks_lost()) == ({0, 1}, {1}, {0})
 

@@ -64,9 +64,13 @@ class MadeUpRelay:
         self.stderr = None
         self.rank, self.ahead_s, self._says = rank, ahead_s, says
         self.pid = os.getpid()
+        self.leads_there = True
         self.given: list[Order] = []
         self._thread = threading.Thread(target=self._serve, args=(os.fdopen(orders, "rb"), os.fdopen(self.words, "wb")))
         self._thread.start()
+
+    def poll(self) -> int | None:
+        return None if self.leads_there else 1
 
     def wait(self, timeout: float | None = None) -> int:
         self._thread.join(timeout)
@@ -150,7 +154,7 @@ def test_each_host_is_told_the_places_of_its_ranks_and_where_all_meet(make_site:
 def test_a_relay_that_says_nothing_any_more_is_lost_however_long_its_order_may_take(
     make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relayed, "_PULSE_S", 0.05)
+    monkeypatch.setattr(relayed, "PULSE_S", 0.05)
     monkeypatch.setattr(relayed, "_SILENT_S", 0.3)
     stands_still = threading.Event()
 
@@ -174,7 +178,7 @@ def test_a_relay_that_says_nothing_any_more_is_lost_however_long_its_order_may_t
 def test_a_relay_that_has_nothing_to_say_is_asked_whether_it_is_there(
     make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relayed, "_PULSE_S", 0.05)
+    monkeypatch.setattr(relayed, "PULSE_S", 0.05)
     relay = MadeUpRelay(0)
     site = make_site(relay)
     site.start()
@@ -185,6 +189,17 @@ def test_a_relay_that_has_nothing_to_say_is_asked_whether_it_is_there(
 
     assert {type(order) for order in relay.given[before:]} == {Ping}
     assert site.ended is None
+
+
+def test_a_relay_to_which_nothing_leads_any_more_is_lost_though_it_answers(make_site: MakeSite) -> None:
+    relay = MadeUpRelay(0)
+    site = make_site(relay)
+    site.start()
+    relay.leads_there = False
+    site.listen(0.0)
+
+    assert site.ended is not None
+    assert site.ended.trouble == "host host0: its relay has ended, or what leads to it"
 
 
 def test_moments_of_a_host_are_told_in_our_time_as_well_as_its_clock_could_be_read(

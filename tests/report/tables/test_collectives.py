@@ -129,7 +129,7 @@ def test_collectives_have_the_columns_of_nccl_tests() -> None:
         ]
     ]
     assert section.footer == ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.5"]
-    assert len(section.table.rows[0]) == len(section.columns) == 24
+    assert len(section.table.rows[0]) == len(section.columns) == 25
 
 
 def test_where_the_peak_of_the_links_is_known_its_share_has_a_column() -> None:

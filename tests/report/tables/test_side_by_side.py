@@ -1,4 +1,4 @@
-"""Sweeps of several backends side by side."""
+"""Sweeps of several backends, and by several transports, side by side."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support.results import point, result, verdict
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.tables.side_by_side import BACKENDS, NETWORKS
+from pytest_distbench.report.tables.side_by_side import BACKENDS, NETWORKS, TRANSPORTS
 
 FACTS = {"collective": "all_reduce", "dtype": "float32", "redop": "sum", "count": 16, "mode": "per-iteration"}
 
@@ -77,3 +77,21 @@ def test_a_network_has_a_column_and_how_many_times_the_first_it_takes() -> None:
 
 def test_one_network_alone_and_none_that_was_chosen_are_no_comparison() -> None:
     assert not NETWORKS.section([over("", told(64, 1e-6)), over("1gbit", told(64, 1e-6))]).rows
+
+
+def sent_by(transport: str, size: int, seconds: float) -> CaseResult:
+    made = swept("nccl", told(size, seconds))
+    return replace(made, case=replace(made.case, params={"transport": transport} if transport else {}))
+
+
+def test_a_transport_has_a_column_and_so_has_what_the_backend_would_have_taken() -> None:
+    section = TRANSPORTS.section([sent_by("tree", 64, 3e-6), sent_by("ring", 64, 1e-6), sent_by("", 64, 2e-6)])
+
+    assert section.header[-3:] == ["ring time(us)", "tree time(us)", "usual time(us)"]
+    assert [row[-3:] for row in section.texts] == [["1.00", "3.00", "2.00"]]
+    assert "backend" in section.header
+    assert "transport" not in section.header
+
+
+def test_backends_are_beside_each_other_by_the_same_transport_alone() -> None:
+    assert not BACKENDS.section([swept("gloo", told(64, 1e-6)), sent_by("ring", 64, 1e-6)]).rows

@@ -1,0 +1,128 @@
+"""Ranks on hosts that a command of the user's reaches: it starts a relay on each, by whatever engine there is."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psutil
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.relayed import RelayedSite
+from pytest_distbench.launch.starters.calls import Callers, addresses, open_site
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Engine, HostsWanted
+from pytest_distbench.launch.starters.hosts import describe_hosts
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.plan import LaunchPlan
+
+_OPTION = "--distbench-launcher-cmd"
+_PLACEHOLDERS = {
+    "nodes": "number of hosts",
+    "ranks": "number of ranks",
+    "ranks_per_node": "the most ranks of a host",
+    "command": "what to run once on each host",
+}
+_NEEDED = ("nodes", "command")
+
+
+def check_template(template: str) -> None:
+    """Refuse a template that could start nothing.
+
+    Raises:
+        ConfigurationError: it has a placeholder that there is not, lacks one that is needed, is no command, or its
+            program cannot be found.
+    """
+    known = ", ".join(f"{{{name}}} ({what})" for name, what in _PLACEHOLDERS.items())
+    found = re.findall(r"\{(\w+)\}", template)
+    if wrong := [name for name in found if name not in _PLACEHOLDERS]:
+        raise ConfigurationError(f"{_OPTION}: there is no placeholder {{{wrong[0]}}}; there are {known}")
+    if missing := [name for name in _NEEDED if name not in found]:
+        raise ConfigurationError(f"{_OPTION}: {template!r} lacks {{{missing[0]}}}; placeholders are {known}")
+    try:
+        program = shlex.split(template)[0]
+    except ValueError as error:
+        raise ConfigurationError(f"{_OPTION}: {template!r}: {error}") from None
+    if shutil.which(program) is None:
+        raise ConfigurationError(
+            f"{_OPTION}: there is no program {program!r}. What a shell is to read goes into a script, or behind sh -c"
+        )
+
+
+def fill(template: str, *, nodes: int, engine: Engine, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """The words of a command, none of which a shell reads.
+
+    What runs on each host carries its variables itself: not every engine passes them on. Its words are plain ones, so
+    that an ``ssh`` may join and a shell over there may split them.
+    """
+    values = {
+        "nodes": str(nodes),
+        "ranks": str(nodes * engine.ranks_per_node),
+        "ranks_per_node": str(engine.ranks_per_node),
+        "command": shlex.join(["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *words]),
+    }
+    return shlex.split(re.sub(r"\{(\w+)\}", lambda found: values[found[1]], template))
+
+
+def layout(ranks: int, per_node: int) -> list[range]:
+    """Which ranks live on each host: as many as it takes, each but the last filled."""
+    return [range(first, min(first + per_node, ranks)) for first in range(0, ranks, per_node)]
+
+
+def describe(wanted: HostsWanted) -> Environment:
+    """What the hosts of the largest launch are, which the command starts a process on. See :func:`describe_hosts`."""
+    engine = wanted.engine
+    assert engine is not None
+    nodes = len(layout(wanted.ranks, engine.ranks_per_node))
+    return describe_hosts(
+        f"the hosts of {_OPTION}",
+        functools.partial(start, nodes, engine),
+        wanted,
+        gpu_advice="let the command start it where some are, or leave --gpu out",
+    )
+
+
+class CmdLauncher:
+    """Runs the user's command once per launch."""
+
+    name = "cmd"
+
+    def __init__(self, session: str, engine: Engine) -> None:
+        self.session = session
+        self.engine = engine
+
+    def prepare(self, variables: dict[str, str]) -> None:
+        """Nothing can be prepared."""
+
+    def open(self, plan: LaunchPlan) -> RelayedSite:
+        ranks = layout(plan.processes, self.engine.ranks_per_node)
+        return open_site(plan, ranks, functools.partial(start, len(ranks), self.engine, session=self.session))
+
+    def leftovers(self) -> list[psutil.Process]:
+        """What there is on this host: commands that have not ended."""
+        return processes.find_marked(SESSION_VARIABLE, self.session)
+
+    def close(self) -> None:
+        """End the commands that are still there."""
+        processes.kill(self.leftovers())
+
+
+def start(nodes: int, engine: Engine, module: str, *words: str, **callers: Any) -> Callers:
+    """The user's command, which starts a process on each of so many hosts."""
+    return Callers(
+        module,
+        *words,
+        command=lambda words, variables: fill(
+            engine.template, nodes=nodes, engine=engine, words=words, variables=variables
+        ),
+        environment=os.environ,
+        count=nodes,
+        advice=f"The command has to start {{command}} once on each of {nodes} hosts, which reach this one at one of "
+        f"{', '.join(addresses())} and have Python and pytest-distbench under the paths of this one",
+        **callers,
+    )

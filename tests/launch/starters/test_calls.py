@@ -1,0 +1,131 @@
+"""What one command starts on several hosts and calls back, with a stand-in for the command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support.processes import wait_for
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.site.describe import HostDescription
+from pytest_distbench.launch.starters import calls
+from pytest_distbench.launch.starters.calls import Callers, addresses, cancel
+
+pytestmark = pytest.mark.spawn
+
+DIAL, DESCRIBE = "pytest_distbench.launch.site.dial", "pytest_distbench.launch.site.describe"
+
+
+@contextlib.contextmanager
+def callers(
+    tmp_path: Path, does: str, *, count: int = 2, names: Sequence[str] = (), module: str = DIAL
+) -> Iterator[Callers]:
+    """What a shell script starts, whose words are what is to run on each host."""
+    made = Callers(
+        module,
+        command=lambda words, variables: ["sh", "-c", does, "sh", *words],
+        environment=os.environ,
+        count=count,
+        names=names,
+        log=tmp_path / "log",
+        session="s",
+        advice="Are they up?",
+    )
+    try:
+        yield made
+    finally:
+        made.cancel()
+        assert made.process.poll() is not None
+
+
+def on(*hosts: str) -> str:
+    return " ".join(f'DISTBENCH_HOST={host} "$@" &' for host in hosts) + " wait"
+
+
+def test_relays_call_and_come_in_the_order_of_the_names(tmp_path: Path) -> None:
+    with callers(tmp_path, on("n1", "n2"), names=["n2", "n1"]) as made:
+        found = made.relays()
+
+    assert [call.hello.host for call in found] == ["n2", "n1"]
+    assert len({call.hello.port for call in found}) == 2
+    for call in found:
+        call.hang_up()
+
+
+def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_path: Path) -> None:
+    with callers(tmp_path, on("b", "a"), module=DESCRIBE) as made:
+        assert [said.host for said in made.descriptions(HostDescription)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("does", "names", "told"),
+    [
+        ("echo Invalid partition >&2; exit 3", [], r"sh has ended \(exit code 3\) .*0 of 2 hosts.*Invalid partition"),
+        (on("n1", "n1"), [], "sh has started two processes on n1; wanted one on each of 2 hosts"),
+        (on("n1", "n7"), ["n1", "n2"], "n7 has called, which is none of n1, n2"),
+    ],
+    ids=["ends", "twice on a host", "elsewhere"],
+)
+def test_relays_that_do_not_all_call_are_told(tmp_path: Path, does: str, names: list[str], told: str) -> None:
+    with callers(tmp_path, does, names=names) as made, pytest.raises(LauncherError, match=told):
+        made.relays()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told"),
+    [
+        (["n1"], r"sh has ended \(exit code 0\) before all hosts called; 1 of 2 hosts have called \(n1\)"),
+        (["n1", "n2", "n3"], "sh has started processes on n., n., n.; wanted 2"),
+    ],
+    ids=["too few", "too many"],
+)
+def test_hosts_that_are_too_few_or_too_many_are_told_when_they_describe_themselves(
+    tmp_path: Path, hosts: list[str], told: str
+) -> None:
+    with callers(tmp_path, on(*hosts), module=DESCRIBE) as made, pytest.raises(LauncherError, match=told):
+        made.descriptions(HostDescription)
+
+
+def test_a_host_from_which_nobody_calls_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "CALL_S", 3.0)
+    told = r"1 of 2 hosts have called \(n1\), and not n2 within 3 s: .* Are they up\?"
+    with (
+        callers(tmp_path, f"{on('n1')[:-5]} sleep 60", names=["n1", "n2"]) as made,
+        pytest.raises(LauncherError, match=told),
+    ):
+        made.relays()
+
+
+def test_a_stranger_who_calls_is_not_heard(tmp_path: Path) -> None:
+    with callers(tmp_path, f"DISTBENCH_RELAY_SECRET=wrong {on('n1')[:-4]} {on('n1')}", count=1) as made:
+        [call] = made.relays()
+
+    call.hang_up()
+
+
+def test_a_command_is_ended_with_what_it_has_started_here_whatever_that_makes_of_sigterm(tmp_path: Path) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('up', 'w').close(); time.sleep(60)"
+    process = subprocess.Popen(
+        ["sh", "-c", f'{sys.executable} -c "{deaf}"; true'], cwd=tmp_path, start_new_session=True
+    )
+    wait_for((tmp_path / "up").exists)
+    cancel(process)
+
+    assert process.returncode is not None
+    wait_for(lambda: subprocess.run(["pgrep", "-g", str(process.pid)], check=False, capture_output=True).stdout == b"")
+
+
+def test_a_name_that_leads_this_host_to_itself_is_the_last_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_interfaces", lambda: ["10.0.0.1"])
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    monkeypatch.setattr("socket.gethostbyname", {"here": "127.0.1.1"}.get)
+    assert addresses() == ["10.0.0.1", "here"]
+
+    monkeypatch.setattr("socket.gethostbyname", {"here": "10.0.0.1"}.get)
+    assert addresses() == ["here", "10.0.0.1"]

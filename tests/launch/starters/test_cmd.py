@@ -1,0 +1,48 @@
+"""A command of the user's: its template, and what it is filled with."""
+
+from __future__ import annotations
+
+import pytest
+from support.engine import TEMPLATE
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.launch.starters.cmd import check_template, fill, layout
+from pytest_distbench.launch.starters.contract import Engine
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("sh {node} {command}", r"no placeholder \{node\}; there are \{nodes\} \(number of hosts\), .*\{command\}"),
+        ("sh start.sh {nodes}", r"'sh start.sh \{nodes\}' lacks \{command\}; placeholders are \{nodes\}"),
+        ("sh start.sh {command}", r"lacks \{nodes\}"),
+        ("sh -c '{nodes} {command}", r"No closing quotation"),
+        ("no-such-engine {nodes} {command}", r"there is no program 'no-such-engine'\. What a shell is to read"),
+    ],
+)
+def test_a_template_that_could_start_nothing_is_refused(template: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        check_template(template)
+
+
+def test_a_template_may_have_braces_of_its_own() -> None:
+    check_template("sh -o jsonpath={.items} {nodes} {command}")
+    check_template(TEMPLATE)
+
+
+def test_what_runs_on_each_host_carries_its_variables_as_words_or_as_one_word_of_a_shell() -> None:
+    filled = fill(
+        "run -n {ranks} -N {ranks_per_node} --hosts={nodes} sh -c 'exec {command}' -- {command}",
+        nodes=2,
+        engine=Engine(template="", ranks_per_node=4),
+        words=["python", "-m", "x"],
+        variables={"A": "/b:/c"},
+    )
+
+    command = ["/usr/bin/env", "A=/b:/c", "python", "-m", "x"]
+    assert filled == ["run", "-n", "8", "-N", "4", "--hosts=2", "sh", "-c", f"exec {' '.join(command)}", "--", *command]
+
+
+def test_hosts_are_filled_one_after_the_other() -> None:
+    assert layout(5, 2) == [range(2), range(2, 4), range(4, 5)]
+    assert layout(2, 4) == [range(2)]
