@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.starters import forkserver
@@ -155,9 +156,7 @@ class SlurmLauncher:
     def open(self, plan: LaunchPlan) -> RelayedSite:
         layout = self._allocation.layout(plan.processes, on_gpus=plan.device == "cuda")
         self._drop_unusable(plan.variables)
-        nodes = sorted(self._preferred[: len(layout)], key=self._allocation.nodes.index)
-        self._start_parents([node for node in nodes if node not in self._parents], plan.variables)
-        parents = {node: self._parents[node] for node in nodes}
+        parents = self._parents_on(len(layout), plan.variables)
         callers: dict[str, Caller] = {}
         try:
             for parent in parents.values():
@@ -186,6 +185,19 @@ class SlurmLauncher:
         is_other = read != self._read_at_start
         self._read_at_start = read
         self._drop([node for node, parent in self._parents.items() if is_other or not parent.is_idle])
+
+    def _parents_on(self, number: int, variables: Mapping[str, str]) -> dict[str, Parent]:
+        """The parents of so many nodes. In place of nodes that start none others are taken, if there are more."""
+        for spare in range(len(self._preferred) - number, -1, -1):
+            nodes = sorted(self._preferred[:number], key=self._allocation.nodes.index)
+            try:
+                self._start_parents([node for node in nodes if node not in self._parents], variables)
+            except LauncherError:
+                if not spare:
+                    raise
+            else:
+                return {node: self._parents[node] for node in nodes}
+        raise AssertionError("unreachable")
 
     def _start_parents(self, nodes: Sequence[str], variables: Mapping[str, str]) -> None:
         """Start a step on nodes, and wait until its processes have loaded torch."""

@@ -176,11 +176,11 @@ def within_s(nodes: int) -> float:
 
 
 def srun(nodes: Sequence[str]) -> list[str]:
-    """Starts one process on each of the nodes, beside whatever runs there."""
+    """Starts one process on each of the nodes, beside whatever runs there; where one ends, the others go on."""
     return [
         "srun", "--overlap", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
         f"--nodelist={','.join(nodes)}", "--distribution=block", "--cpu-bind=none", "--mpi=none", "--input=none",
-        "--unbuffered", "--kill-on-bad-exit=0", "--export=ALL",
+        "--unbuffered", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--export=ALL",
     ]  # fmt: skip
 
 

@@ -147,6 +147,14 @@ def test_a_parent_that_stands_still_is_named_and_the_next_launch_goes_without(
     assert [one["node"] for one in after] == ["n2", "n3"]
 
 
+def test_a_node_that_starts_no_parent_is_left_out_as_long_as_there_are_others(launch: Launch, tmp_path: Path) -> None:
+    write_srun(tmp_path, 'case "$nodes" in *n1*) echo n1 is down >&2; exit 1;; esac; ' + ALL)
+
+    assert [one["node"] for one in told(launch, 1)] == ["n2"]
+    with pytest.raises(LauncherError, match="n1 is down"):
+        launch("tells", params={"out": str(launch.directory)}, world_size=3)
+
+
 @pytest.mark.parametrize(("body", "says"), [("exits", "exit code 7"), ("dumps", "SIGABRT")])
 def test_how_a_rank_has_ended_is_told(launch: Launch, body: str, says: str) -> None:
     record = launch(body)
