@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +15,7 @@ from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.launch.starters.allocation import read_allocation
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
-from pytest_distbench.launch.starters.parent import END, FORK, GONE
+from pytest_distbench.launch.starters.parents import Parent
 from pytest_distbench.launch.starters.step import Caller, Step, within_s
 from pytest_distbench.records.plan import LaunchPlan
 
@@ -25,8 +23,6 @@ _FORK_S = 20.0
 """How long a parent may take to fork a relay, and that to call."""
 _LEAVE_S = 10.0
 """How long parents may take to end when they have been hung up on."""
-_END_S = 5.0
-"""How long a parent may take to end a relay."""
 
 
 class Keeper(Protocol):
@@ -241,64 +237,6 @@ class SlurmLauncher:
 
     def _put_last(self, nodes: Sequence[str]) -> None:
         self._preferred = [*(node for node in self._preferred if node not in nodes), *nodes]
-
-
-class Parent:
-    """A node's process that has torch loaded (``parent.py``), and keeps the relay of one launch after the other."""
-
-    def __init__(self, caller: Caller, step: Step) -> None:
-        self.line = caller.line
-        self.step = step
-        self.pid = step.pid
-        self._has_relay = False
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it can fork a relay: it is there, and the one before has gone."""
-        if self.line.fileno() < 0 or self._has_relay or not self.step.is_alive:
-            return False
-        self.line.settimeout(0)
-        try:
-            self.line.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
-
-    def fork_relay(self) -> None:
-        """Ask for a relay, which calls. A parent that cannot hear any more is noticed by its connection."""
-        self._has_relay = True
-        self._tell(FORK)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait until nothing is left of the relay, or the parent is lost."""
-        if self._has_relay:
-            self.line.settimeout(timeout)
-            try:
-                said = self.line.recv(1)
-            except OSError as error:
-                if isinstance(error, TimeoutError) and error.errno is None:
-                    raise subprocess.TimeoutExpired("srun", timeout or 0.0) from None
-                said = b""
-            self._has_relay = False
-            if said != GONE:
-                self.line.close()
-        return 0
-
-    def kill(self) -> None:
-        """End the relay; a parent that does not is hung up on, upon which it ends, with all that it has started."""
-        self._tell(END)
-        try:
-            self.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._has_relay = False
-            self.line.close()
-
-    def _tell(self, order: bytes) -> None:
-        with contextlib.suppress(OSError):
-            self.line.settimeout(None)
-            self.line.sendall(order)
 
 
 def _site(plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Caller, Keeper]]) -> RelayedSite:
