@@ -231,8 +231,8 @@ def stops_who_waits_for_it(rank: RankContext) -> None:
 
     healthy(rank)
     if rank.rank == CULPRIT:
-        parent, above, *_ = psutil.Process().parents()
-        (parent if _RELAY.search(" ".join(parent.cmdline())) else above).suspend()
+        above = psutil.Process().parents()
+        next((process for process in above if _RELAY.search(" ".join(process.cmdline()))), above[1]).suspend()
 
 
 def hangs_in_teardown(rank: RankContext) -> None:
@@ -507,7 +507,7 @@ def loses_its_node(rank: RankContext) -> None:
 
 HEALTHY = Fault(healthy, "")
 _PASSES = ""
-LAUNCHER_DIED = r"the launcher failed: (the agent|the forkserver|torchrun|host \w+: its relay) "
+LAUNCHER_DIED = r"the launcher failed: (the agent|the forkserver|torchrun|host \w+: (its relay|torchrun)) "
 
 FAULTS: tuple[Fault, ...] = (
     Fault(raises, r"rank 1 raised ValueError: bad number 42"),
@@ -646,8 +646,8 @@ NODE_LOST = r"the launcher failed: host \w+: its relay has said nothing for "
 
 ON_NODES: tuple[Fault, ...] = (
     Fault(stops_who_waits_for_it, NODE_LOST, root_cause=None),
-    Fault(loses_its_network, NODE_LOST, root_cause=None),
-    Fault(loses_its_node, NODE_LOST, root_cause=None),
+    Fault(loses_its_network, LAUNCHER_DIED, root_cause=None),  # the connection breaks, or is silent for too long
+    Fault(loses_its_node, LAUNCHER_DIED, root_cause=None),
 )
 """What happens on the nodes of ``tests/support/slurm_cluster.py`` alone, or is told differently there."""
 

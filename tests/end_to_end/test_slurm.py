@@ -28,6 +28,10 @@ pytestmark = [
 ]
 
 OTHERS = ("slurm-cold", "slurm-torchrun")
+SOME_FAULTS = (
+    "slurm and (asserts or is_killed or aborts or hangs_in_c or stops_who or leaves_a_child or prints_everywhere "
+    "or kills_the or rendezvous_in)"
+)
 
 SUITE = """
     import os, signal, socket, subprocess, sys, threading, time
@@ -166,7 +170,7 @@ def test_a_network_that_parts_is_told_and_the_node_is_used_again_when_it_is_back
     """
     done = cluster(2, tests, "--world-size=2", "--distbench-timeout=200")
 
-    assert "host node2: its relay has said nothing for" in done.stdout, done.stdout + done.stderr
+    assert re.search(r"host node2: its relay has (said nothing for|ended)", done.stdout), done.stdout + done.stderr
     assert "1 failed, 2 passed" in done.stdout
 
 
@@ -253,17 +257,20 @@ def pids_of(file: Path, above: int) -> list[int]:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1300)
-def test_a_fault_of_any_kind_is_detected_and_attributed(tmp_path: Path) -> None:
-    """The list of conformance, in an allocation."""
+@pytest.mark.parametrize(
+    ("launcher", "faults", "least"), [("slurm", "slurm", 54), *((name, SOME_FAULTS, 13) for name in OTHERS)]
+)
+def test_a_fault_of_any_kind_is_detected_and_attributed(tmp_path: Path, launcher: str, faults: str, least: int) -> None:
+    """The list of conformance, in an allocation; of launchers that import torch for each launch a part of it."""
     folder = Path(__file__).parent
     words = ["salloc", "-Q", "--nodes=2", sys.executable, "-m", "pytest", "-q", str(folder / "test_conformance.py")]
     report = tmp_path / "report.json"
-    variables = {**environment(), "DISTBENCH_TEST_LAUNCHERS": "slurm"}
-    more = ["-k", "slurm", "-p", "no:cacheprovider", "--json-report", f"--json-report-file={report}", "--tb=short"]
+    variables = {**environment(), "DISTBENCH_TEST_LAUNCHERS": launcher}
+    more = ["-k", faults, "-p", "no:cacheprovider", "--json-report", f"--json-report-file={report}", "--tb=short"]
     done = subprocess.run(
         command_of(2, [*words, *more]),
         cwd=folder.parents[1], env=variables, capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
-    assert json.loads(report.read_text())["summary"]["passed"] > 50
+    assert json.loads(report.read_text())["summary"]["passed"] >= least

@@ -28,7 +28,7 @@ PROGRAMS = ("slurmctld", "slurmd", "srun", "munged", "ip", "unshare")
 NETWORK = "10.77.0"
 HEAD = "head"
 _UP_S = 30.0
-PARTED_S = 45.0
+PARTED_S = 30.0
 """How long the network of a host is away: longer than its silence is borne."""
 _PAUSE = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print(flush=True); signal.pause()"
 

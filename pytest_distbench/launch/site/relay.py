@@ -130,7 +130,7 @@ class Relay:
                 for key, _ in self._selector.select():
                     if key.fileobj is self._site:
                         self._site.listen(0.0)
-                    elif data := os.read(self._orders, _READ_BYTES):
+                    elif data := self._hear():
                         for line in lines.take(data):
                             self._obey(msgspec.json.decode(line, type=Order))
                     else:
@@ -212,7 +212,7 @@ class Relay:
                 self._say(Closed(rank=rank, at=at))
         if site.ended is not None and not self._has_ended:
             self._has_ended = True
-            self._say(Ended(codes=site.ended.codes, trouble=site.ended.trouble))
+            self._say(Ended(codes=site.ended.codes, trouble=site.ended.trouble, died=site.ended.died))
 
     def _send_files(self, kinds: Sequence[FileKind]) -> None:
         """What ranks have written since it was last sent."""
@@ -233,10 +233,20 @@ class Relay:
                         begin += len(data)
                     self._sent[rank, kind] = begin, left_out
 
+    def _hear(self) -> bytes:
+        """What has arrived; nothing where no more will, however that came about: a network that has parted, too."""
+        try:
+            return os.read(self._orders, _READ_BYTES)
+        except OSError:
+            return b""
+
     def _say(self, word: Word) -> None:
         rest = msgspec.json.encode(word) + b"\n"
         while rest:
-            rest = rest[os.write(self._words, rest) :]
+            try:
+                rest = rest[os.write(self._words, rest) :]
+            except OSError as error:
+                raise BrokenPipeError(error.errno, error.strerror) from error
 
 
 def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int) -> LaunchPlan:

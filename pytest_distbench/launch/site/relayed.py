@@ -257,7 +257,7 @@ class RelayedSite:
             self._lose_if_silent(hop)
 
     def _lose_if_silent(self, hop: _Hop) -> None:
-        if not hop.has_answered and time.monotonic() - hop.pinged_at >= _SILENT_S:
+        if not hop.has_answered and time.monotonic() - hop.silent_since >= _SILENT_S:
             self._lose(
                 hop,
                 f"its relay has said nothing for {_SILENT_S:.0f} s: the host is gone, or cannot be reached, or the "
@@ -272,8 +272,10 @@ class RelayedSite:
         return (hop.pinged_at + half - hop.pong.at, half) if hop.has_answered else (hop.offset_s, math.inf)
 
     def _ping(self, hop: _Hop) -> None:
-        hop.pings += 1
         hop.pinged_at = time.monotonic()
+        if hop.has_answered:
+            hop.silent_since = hop.pinged_at
+        hop.pings += 1
         self._send(hop, Ping(number=hop.pings))
 
     def _take_until(
@@ -306,6 +308,7 @@ class RelayedSite:
                 if not hop.take_complaints():
                     self._selector.unregister(key.fd)
             elif data := _read(hop.words):
+                hop.silent_since = time.monotonic()
                 for line in hop.lines.take(data):
                     try:
                         self._heed(hop, msgspec.json.decode(line, type=Word))
@@ -362,7 +365,7 @@ class RelayedSite:
             self.ended = Exit(
                 codes={rank: code for hop in self._hops if hop.ended for rank, code in hop.ended.codes.items()},
                 trouble="; ".join(f"host {hop.host.name}: {text}" for hop, text in told.items() if text),
-                died=any(hop.ended is None for hop in self._hops),
+                died=any(hop.ended is None or hop.ended.died for hop in self._hops),
             )
 
 
@@ -370,6 +373,7 @@ class _Hop:
     """The stream to a host's relay, and what is known of that.
 
     The offset is added to a moment of that host to make it one of ours; an error of None: nobody has measured it.
+    It is silent since its last word, or since a ping that came after that.
     Answers are owed that are still to come: a Ctrl-C may have left one behind.
     """
 
@@ -383,6 +387,7 @@ class _Hop:
         self.error_s: float | None = None
         self.pings = 0
         self.pinged_at = 0.0
+        self.silent_since = 0.0
         self.pong = Pong(number=0, at=0.0)
         self.answer = Done()
         self.owed = 0
@@ -464,7 +469,7 @@ def _read(descriptor: int) -> bytes:
     """What has arrived; nothing where there will be no more, however that came about."""
     try:
         return os.read(descriptor, _READ_BYTES)
-    except ConnectionError:
+    except OSError:
         return b""
 
 

@@ -102,6 +102,7 @@ class Ended(Record, frozen=True, kw_only=True, tag=True):
 
     codes: dict[int, int]
     trouble: str
+    died: bool = False
 
 
 FileKind = Literal["log", "report", "stacks", "flight", "groups"]

@@ -170,7 +170,7 @@ class Callers:
                     )
                 if self._listener in ready:
                     line = open_lines.enter_context(self._listener.accept()[0])
-                    if (said := self._hear(line, kind)) is None:
+                    if (said := hear(line, kind, self._secret)) is None:
                         line.close()  # a stranger
                         continue
                     self._check(said, taken)
@@ -207,19 +207,6 @@ class Callers:
     def _in_order(self, taken: Mapping[str, tuple[_Said, socket.socket]]) -> list[tuple[_Said, socket.socket]]:
         return [taken[name] for name in self._names or sorted(taken)]
 
-    def _hear(self, line: socket.socket, kind: type[_Said]) -> _Said | None:
-        line.settimeout(_LEAVE_S)
-        heard = b""
-        try:
-            while not heard.endswith(b"\n") and len(heard) < _MOST_BYTES and (byte := line.recv(1)):
-                heard += byte  # and not what follows, which is the relay's
-            said = msgspec.json.decode(heard, type=kind)
-        except (OSError, msgspec.MsgspecError):
-            return None
-        line.settimeout(None)
-        keep_alive(line)
-        return said if secrets.compare_digest(said.secret, self._secret) else None
-
     def _printed(self) -> str:
         return show(tail(self._log, lines=5).strip() or f"{self._words[0]} said nothing", longest=600)
 
@@ -243,6 +230,21 @@ def open_site(plan: LaunchPlan, layout: Sequence[range], start: Callable[..., Ca
         raise
     hosts = [Host(name=call.hello.host, relay=call, ranks=ranks) for call, ranks in zip(calls, layout, strict=True)]
     return RelayedSite(plan, hosts, meeting_point=(calls[0].hello.address, calls[0].hello.port))
+
+
+def hear(line: socket.socket, kind: type[_Said], secret: str) -> _Said | None:
+    """What somebody says first who has called; None: a stranger, who does not know the secret."""
+    line.settimeout(_LEAVE_S)
+    heard = b""
+    try:
+        while not heard.endswith(b"\n") and len(heard) < _MOST_BYTES and (byte := line.recv(1)):
+            heard += byte  # and not what follows, which is the relay's
+        said = msgspec.json.decode(heard, type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    line.settimeout(None)
+    keep_alive(line)
+    return said if secrets.compare_digest(said.secret, secret) else None
 
 
 def within_s(hosts: int) -> float:

@@ -43,11 +43,19 @@ def main(port: int, addresses: Sequence[str], projects: Sequence[str]) -> None:
     kept = open_descriptors()
     with dial.call(addresses, port, secret) as line:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-        with contextlib.suppress(ConnectionError):
-            while order := line.recv(1):
-                if order == FORK:  # else it had ended by itself
-                    _serve_launch(line, lambda: dial.call(addresses, port, secret), kept)
+        while order := _hear(line):
+            if order == FORK:  # else it had ended by itself
+                _serve_launch(line, lambda: dial.call(addresses, port, secret), kept)
+                with contextlib.suppress(OSError):
                     line.sendall(GONE)
+
+
+def _hear(line: socket.socket) -> bytes:
+    """An order; nothing where there will be no more, however that came about: a network that has parted, too."""
+    try:
+        return line.recv(1)
+    except OSError:
+        return b""
 
 
 def _serve_launch(line: socket.socket, call: Callable[[], socket.socket], kept: Collection[int]) -> None:
@@ -63,7 +71,7 @@ def _serve_launch(line: socket.socket, call: Callable[[], socket.socket], kept: 
         selector.register(ended, selectors.EVENT_READ)
         try:
             if any(key.fileobj is line for key, _ in selector.select()):
-                line.recv(1)
+                _hear(line)
         finally:
             selector.unregister(line)
             selector.select(_LEAVE_S)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.launch.starters.allocation import read_allocation
+from pytest_distbench.launch.starters.calls import within_s
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
-from pytest_distbench.launch.starters.parent import END, FORK, GONE
-from pytest_distbench.launch.starters.step import Caller, Step, within_s
+from pytest_distbench.launch.starters.parents import Parent
+from pytest_distbench.launch.starters.step import Connection, Step
 from pytest_distbench.records.plan import LaunchPlan
 
 _FORK_S = 20.0
 """How long a parent may take to fork a relay, and that to call."""
 _LEAVE_S = 10.0
 """How long parents may take to end when they have been hung up on."""
-_END_S = 5.0
-"""How long a parent may take to end a relay."""
 
 
 class Keeper(Protocol):
@@ -52,7 +50,7 @@ class Call:
 
     stderr: IO[bytes] | None = None
 
-    def __init__(self, caller: Caller, keeper: Keeper) -> None:
+    def __init__(self, caller: Connection, keeper: Keeper) -> None:
         self.pid = keeper.pid
         self.stdin: IO[bytes] | None = caller.line.makefile("wb")
         self.stdout: IO[bytes] | None = caller.line.makefile("rb")  # of which only the descriptor is used
@@ -97,7 +95,7 @@ class ColdSlurmLauncher:
             session=self.session,
             python_path=self._python_path,
         )
-        callers: dict[str, Caller] = {}
+        callers: dict[str, Connection] = {}
         try:
             step.take_calls(callers, nodes, who="relay", limit_s=within_s(len(nodes)))
         except BaseException:
@@ -107,7 +105,7 @@ class ColdSlurmLauncher:
             raise
         return _site(plan, layout, [(caller, step) for caller in self._in_order([callers[node] for node in nodes])])
 
-    def _in_order(self, callers: list[Caller]) -> list[Caller]:
+    def _in_order(self, callers: list[Connection]) -> list[Connection]:
         """As the ranks are numbered."""
         return callers
 
@@ -122,7 +120,7 @@ class SlurmTorchrunLauncher(ColdSlurmLauncher):
     name = "slurm-torchrun"
     relay = "pytest_distbench.launch.starters.torchrun_relay"
 
-    def _in_order(self, callers: list[Caller]) -> list[Caller]:
+    def _in_order(self, callers: list[Connection]) -> list[Connection]:
         """As the rendezvous of torchrun numbers its nodes: by the texts of their addresses."""
         return sorted(callers, key=lambda caller: caller.hello.address)
 
@@ -161,10 +159,8 @@ class SlurmLauncher:
     def open(self, plan: LaunchPlan) -> RelayedSite:
         layout = self._allocation.layout(plan.processes, on_gpus=plan.device == "cuda")
         self._drop_unusable(plan.variables)
-        nodes = sorted(self._preferred[: len(layout)], key=self._allocation.nodes.index)
-        self._start_parents([node for node in nodes if node not in self._parents], plan.variables)
-        parents = {node: self._parents[node] for node in nodes}
-        callers: dict[str, Caller] = {}
+        parents = self._parents_on(len(layout), plan.variables)
+        callers: dict[str, Connection] = {}
         try:
             for parent in parents.values():
                 parent.fork_relay()
@@ -193,6 +189,19 @@ class SlurmLauncher:
         self._read_at_start = read
         self._drop([node for node, parent in self._parents.items() if is_other or not parent.is_idle])
 
+    def _parents_on(self, number: int, variables: Mapping[str, str]) -> dict[str, Parent]:
+        """The parents of so many nodes. In place of nodes that start none others are taken, if there are more."""
+        for spare in range(len(self._preferred) - number, -1, -1):
+            nodes = sorted(self._preferred[:number], key=self._allocation.nodes.index)
+            try:
+                self._start_parents([node for node in nodes if node not in self._parents], variables)
+            except LauncherError:
+                if not spare:
+                    raise
+            else:
+                return {node: self._parents[node] for node in nodes}
+        raise AssertionError("unreachable")
+
     def _start_parents(self, nodes: Sequence[str], variables: Mapping[str, str]) -> None:
         """Start a step on nodes, and wait until its processes have loaded torch."""
         if not nodes:
@@ -205,7 +214,7 @@ class SlurmLauncher:
             session=self.session,
             python_path=self._python_path,
         )
-        callers: dict[str, Caller] = {}
+        callers: dict[str, Connection] = {}
         try:
             step.take_calls(callers, nodes, who="process that loads torch", limit_s=2 * within_s(len(nodes)))
         except BaseException:
@@ -237,69 +246,7 @@ class SlurmLauncher:
         self._preferred = [*(node for node in self._preferred if node not in nodes), *nodes]
 
 
-class Parent:
-    """A node's process that has torch loaded (``parent.py``), and keeps the relay of one launch after the other."""
-
-    def __init__(self, caller: Caller, step: Step) -> None:
-        self.line = caller.line
-        self.step = step
-        self.pid = step.pid
-        self._has_relay = False
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it can fork a relay: it is there, and the one before has gone."""
-        if self.line.fileno() < 0 or self._has_relay or not self.step.is_alive:
-            return False
-        self.line.settimeout(0)
-        try:
-            self.line.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
-
-    def fork_relay(self) -> None:
-        """Ask for a relay, which calls. A parent that cannot hear any more is noticed by its connection."""
-        self._has_relay = True
-        self._tell(FORK)
-
-    def poll(self) -> int | None:
-        """The exit code of the step; None: it runs."""
-        return self.step.poll()
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait until nothing is left of the relay, or the parent is lost."""
-        if self._has_relay:
-            self.line.settimeout(timeout)
-            try:
-                said = self.line.recv(1)
-            except OSError as error:
-                if isinstance(error, TimeoutError) and error.errno is None:
-                    raise subprocess.TimeoutExpired("srun", timeout or 0.0) from None
-                said = b""
-            self._has_relay = False
-            if said != GONE:
-                self.line.close()
-        return 0
-
-    def kill(self) -> None:
-        """End the relay; a parent that does not is hung up on, upon which it ends, with all that it has started."""
-        self._tell(END)
-        try:
-            self.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._has_relay = False
-            self.line.close()
-
-    def _tell(self, order: bytes) -> None:
-        with contextlib.suppress(OSError):
-            self.line.settimeout(None)
-            self.line.sendall(order)
-
-
-def _site(plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Caller, Keeper]]) -> RelayedSite:
+def _site(plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Connection, Keeper]]) -> RelayedSite:
     """The site of ranks on the hosts whose relays have called, in their order."""
     hosts = [
         (caller.hello, Host(name=caller.hello.host, relay=Call(caller, keeper), ranks=ranks))

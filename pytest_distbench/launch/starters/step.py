@@ -18,22 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-import psutil
-
 from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.logs import tail
-from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Hello, keep_alive
+from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Hello
+from pytest_distbench.launch.starters.calls import addresses, hear
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE
 
-_CALL_S = 60.0
-"""How long a step's processes may take to answer, and so much more for each hundred of nodes."""
-_HELLO_BYTES = 4096
 _LEAVE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Connection:
     """A process on a node that has called: its connection, and what it said of itself."""
 
     line: socket.socket
@@ -69,7 +64,7 @@ class Step:
         started = {**variables, **NO_REVERSE_DNS, SESSION_VARIABLE: session, SECRET_VARIABLE: self._secret}
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                [*srun(nodes), "--label", *command(self._listener.getsockname()[1], _addresses())],
+                [*srun(nodes), "--label", *command(self._listener.getsockname()[1], addresses())],
                 env=inherited(started, python_path),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -80,7 +75,7 @@ class Step:
 
     def take_calls(
         self,
-        calls: dict[str, Caller],
+        calls: dict[str, Connection],
         nodes: Sequence[str],
         *,
         who: str,
@@ -121,11 +116,11 @@ class Step:
                         f"{self.said()}. Is the node up (sinfo), and does it reach this host?"
                     )
                 line, _ = self._listener.accept()
-                hello = self._hello(line)
+                hello = hear(line, Hello, self._secret)
                 if hello is None or hello.host not in missing:
                     line.close()  # a stranger
                 else:
-                    calls[hello.host] = Caller(line, hello)
+                    calls[hello.host] = Connection(line, hello)
 
     def poll(self) -> int | None:
         """The exit code of srun; None: it runs."""
@@ -156,35 +151,17 @@ class Step:
         """The last that srun and the processes have printed."""
         return show(tail(self._log, lines=5).strip() or "srun said nothing", longest=600)
 
-    def _hello(self, line: socket.socket) -> Hello | None:
-        line.settimeout(_LEAVE_S)
-        said = b""
-        try:
-            while not said.endswith(b"\n") and len(said) < _HELLO_BYTES and (byte := line.recv(1)):
-                said += byte  # and not what follows, which is the relay's
-            hello = msgspec.json.decode(said, type=Hello)
-        except (OSError, msgspec.MsgspecError):
-            return None
-        line.settimeout(None)
-        keep_alive(line)
-        return hello if secrets.compare_digest(hello.secret, self._secret) else None
-
 
 _OF_THE_BATCH = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST", "SLURM_MEM_PER_CPU")
 """What the allocation's own step was given, and a step of ours would take over."""
 
 
-def within_s(nodes: int) -> float:
-    """How long a process on each of so many nodes may take to start and answer."""
-    return _CALL_S * (1 + nodes / 100)
-
-
 def srun(nodes: Sequence[str]) -> list[str]:
-    """Starts one process on each of the nodes, beside whatever runs there."""
+    """Starts one process on each of the nodes, beside whatever runs there; where one ends, the others go on."""
     return [
         "srun", "--overlap", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
         f"--nodelist={','.join(nodes)}", "--distribution=block", "--cpu-bind=none", "--mpi=none", "--input=none",
-        "--unbuffered", "--kill-on-bad-exit=0", "--export=ALL",
+        "--unbuffered", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--export=ALL",
     ]  # fmt: skip
 
 
@@ -192,18 +169,3 @@ def inherited(variables: Mapping[str, str], python_path: Sequence[str] | None = 
     """The variables of a step's processes: they find this package, at ``python_path`` or where this process does."""
     kept = {name: value for name, value in variables.items() if name not in _OF_THE_BATCH}
     return {**kept, "PYTHONPATH": os.pathsep.join(p for p in (sys.path if python_path is None else python_path) if p)}
-
-
-def _addresses() -> list[str]:
-    """Where nodes may reach this host: by the name that they know it by, or an address."""
-    names = dict.fromkeys([os.environ.get("SLURM_LAUNCH_NODE_IPADDR", ""), socket.gethostname(), *_interfaces()])
-    return [name for name in names if name]
-
-
-def _interfaces() -> list[str]:
-    return [
-        address.address
-        for name, addresses in psutil.net_if_addrs().items()
-        for address in addresses
-        if address.family == socket.AF_INET and not name.startswith("lo")
-    ]

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+
+import psutil
+import pytest
+from support.processes import wait_for
 
 from pytest_distbench.launch.site.guardian import remove_traces
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -16,6 +22,28 @@ def test_sockets_and_the_plan_go_and_what_is_for_reading_stays(tmp_path: Path) -
     remove_traces(files)
 
     assert sorted(tmp_path.iterdir()) == sorted([files.log(0), files.report(0)])
+
+
+BEGETS = """
+import os, signal, time
+from pytest_distbench.launch.site.guardian import end_with
+
+parent = os.getpid()
+if os.fork() == 0:
+    end_with(parent)
+    print(os.getpid(), flush=True)
+    time.sleep(1000)
+signal.pause()
+"""
+
+
+@pytest.mark.spawn
+def test_a_process_ends_with_its_parent_however_that_ends() -> None:
+    with subprocess.Popen([sys.executable, "-c", BEGETS], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, limit_s=30)
 
 
 def test_where_there_is_nothing_nothing_is_removed(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_lines_come_out_whole_however_they_are_cut(lines: list[bytes], size: int
     [
         stream.Said(event=RankEvent(kind="progress", rank=1, at=2.5, text="\u00e9")),
         stream.Wrote(rank=0, kind="log", offset=3, data=bytes(range(256))),
-        stream.Ended(codes={0: -9, 11: 1}, trouble=""),
+        stream.Ended(codes={0: -9, 11: 1}, trouble="", died=False),
         stream.Done(ranks=[1], aftermath=Aftermath(stuck={1: "there"}, oom_kills={0: 2})),
     ],
 )

@@ -21,7 +21,7 @@ from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.starters import slurm, step
 from pytest_distbench.launch.starters.allocation import Allocation
 from pytest_distbench.launch.starters.slurm import SlurmLauncher, SlurmTorchrunLauncher
-from pytest_distbench.launch.starters.step import Caller
+from pytest_distbench.launch.starters.step import Connection
 
 pytestmark = pytest.mark.spawn
 
@@ -54,13 +54,14 @@ def dumps(rank):
 @pytest.fixture
 def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLauncher]:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(step, "_addresses", lambda: ["127.0.0.1"])
+    monkeypatch.setattr(step, "addresses", lambda: ["127.0.0.1"])
     monkeypatch.setattr(slurm, "read_allocation", lambda _: Allocation(job="7", nodes=["n1", "n2", "n3"]))
     write_srun(tmp_path, ALL)
+    before = set(psutil.Process().children(recursive=True))  # launchers of other tests
     made = SlurmLauncher(tmp_path, f"slurm-{tmp_path.name}")
     yield made
     made.close()
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_nodes_under_torchrun_are_ordered_as_its_rendezvous_does() -> None:
     """By the texts of their addresses: so the ranks are where they are looked for."""
     line = socket.socket()
     hellos = [Hello(secret="", host=f"n{i}", address=f"10.0.0.{i}", port=1) for i in (2, 9, 10)]
-    ordered = SlurmTorchrunLauncher("s")._in_order([Caller(line, hello) for hello in hellos])
+    ordered = SlurmTorchrunLauncher("s")._in_order([Connection(line, hello) for hello in hellos])
     line.close()
 
     assert [caller.hello.host for caller in ordered] == ["n10", "n2", "n9"]
@@ -145,6 +146,14 @@ def test_a_parent_that_stands_still_is_named_and_the_next_launch_goes_without(
         os.kill(first["parent"], signal.SIGCONT)
 
     assert [one["node"] for one in after] == ["n2", "n3"]
+
+
+def test_a_node_that_starts_no_parent_is_left_out_as_long_as_there_are_others(launch: Launch, tmp_path: Path) -> None:
+    write_srun(tmp_path, 'case "$nodes" in *n1*) echo n1 is down >&2; exit 1;; esac; ' + ALL)
+
+    assert [one["node"] for one in told(launch, 1)] == ["n2"]
+    with pytest.raises(LauncherError, match="n1 is down"):
+        launch("tells", params={"out": str(launch.directory)}, world_size=3)
 
 
 @pytest.mark.parametrize(("body", "says"), [("exits", "exit code 7"), ("dumps", "SIGABRT")])

@@ -15,13 +15,13 @@ from support.srun import ALL, write_srun
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.starters import step
-from pytest_distbench.launch.starters.step import Caller, Step
+from pytest_distbench.launch.starters.step import Connection, Step
 
 
 @pytest.fixture(autouse=True)
 def reach_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(step, "_addresses", lambda: ["127.0.0.1"])
+    monkeypatch.setattr(step, "addresses", lambda: ["127.0.0.1"])
 
 
 def relay(port: int, addresses: Sequence[str]) -> list[str]:
@@ -41,9 +41,9 @@ def started(tmp_path: Path, *nodes: str) -> Iterator[Step]:
 @contextlib.contextmanager
 def called(
     made: Step, *, limit_s: float = 60.0, among: dict[str, socket.socket] | None = None
-) -> Iterator[dict[str, Caller]]:
+) -> Iterator[dict[str, Connection]]:
     """Those who have called from its nodes; they are hung up on."""
-    calls: dict[str, Caller] = {}
+    calls: dict[str, Connection] = {}
     try:
         made.take_calls(calls, made.nodes, who="relay", limit_s=limit_s, among=among)
         yield calls
