@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ import psutil
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.folder import relay_folder
 from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.launch.site.local import LocalLauncher, LocalSite
 from pytest_distbench.launch.site.ranks import ChildRanks, start_interpreter
@@ -92,8 +92,8 @@ def serve(orders: int, words: int, make_launcher: MakeLauncher = start_interpret
     """
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with tempfile.TemporaryDirectory(prefix="distbench-relay-") as folder:
-        relay = Relay(orders, words, Path(folder), make_launcher)
+    with relay_folder() as folder:
+        relay = Relay(orders, words, folder, make_launcher)
         try:
             relay.serve()
         finally:
