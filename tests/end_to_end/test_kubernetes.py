@@ -22,7 +22,7 @@ from pytest_distbench.store.run_record import read_run_record
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "kubernetes"
-SCHEMAS = json.loads((ROOT / "tests" / "data" / "trainjob.schema.json").read_text())["$defs"]
+SCHEMAS = json.loads((ROOT / "tests" / "support" / "trainjob.schema.json").read_text())["$defs"]
 JOB, RUNTIME = yaml.safe_load_all((FOLDER / "trainjob.yaml").read_text())
 
 SUITE = """

@@ -302,7 +302,7 @@ def test_a_host_whose_relay_never_answers_is_lost_soon_with_what_was_said_there(
             site.start()
         site.close()
 
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 60.0  # and not the two minutes that an answer may take
 
 
 def test_a_relay_that_is_gone_is_no_ranks_fault(make_site: MakeSite) -> None:
