@@ -198,7 +198,7 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *([LinksBeside(check=result.links, hosts=_hosts(result))] if result.links is not None else []),
         *_phases(result),
         *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
-        *_stragglers(result),
+        *([] if result.links is not None and result.links.slow else _stragglers(result)),  # who waits for a slow link
         *_clocks(result),
         *find_gpu_troubles(result.launches),
         *_algorithm(result),

@@ -633,6 +633,7 @@ class Distbench:
                 pytest.skip(f"not available: {error}")
             pytest.exit(f"--distbench-backend: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
         except AroundUnavailable as error:
+            self._node.warn(DistbenchWarning(escape(f"not run: {error}")))  # which pytest shows without -rs too
             pytest.skip(f"not run: {error}")
         except DistbenchError as error:
             raise Misuse(str(error)) from None

@@ -29,7 +29,8 @@ def _read(mark: pytest.Mark) -> Network:
     """By keywords, or all in one text as the option has it."""
     from pytest_distbench.records.network import make_network, parse_network  # late: few tests have one
 
-    told = ", ".join([*map(show, mark.args), *(f"{name}={show(value)}" for name, value in mark.kwargs.items())])
+    given = [*map(show, mark.args), *(f"{name}={show(value)}" for name, value in mark.kwargs.items())]
+    told = ", ".join(given) or "without arguments"
     try:
         if len(mark.args) == 1 and isinstance(mark.args[0], str) and not mark.kwargs:
             return parse_network(mark.args[0])

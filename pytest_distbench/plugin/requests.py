@@ -25,7 +25,7 @@ from pytest_distbench.plugin.workload import Workload, make_workload
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
-from pytest_distbench.records.network import Network
+from pytest_distbench.records.network import VARIABLES, Network
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
@@ -120,7 +120,7 @@ class RequestMaker:
             timeout_s=seconds if self._settings.attach is None else ATTACHED_TIMEOUT_S,
             cores=cores,
             cpus=cpus,
-            network=self._network(given, wanted, work, world_size),
+            network=self._network(given, wanted, found, world_size),
         )
         request = self.case(
             given,
@@ -163,10 +163,14 @@ class RequestMaker:
             given, run=metric, conditions=conditions, identity=identity, launches=launches, tolerance=tolerance
         )
 
-    def _network(self, given: Arguments, wanted: Wanted, work: Work, world_size: int) -> Network | None:
+    def _network(self, given: Arguments, wanted: Wanted, found: Workload, world_size: int) -> Network | None:
         """That between the ranks: of the call, its test, or the run."""
         called = None if wanted.network is None else given.network(wanted.network)
-        return find_network(given, self._settings, work, called or self._network_of_test, world_size)
+        network = find_network(given, self._settings, found.work, called or self._network_of_test, world_size)
+        set_by_both = [name for name in VARIABLES if name in found.workplace.variables]
+        if network is not None and not network.label and set_by_both:
+            given.refuse(f"env sets {set_by_both[0]}, which the network {network.text} sets in each rank itself")
+        return network
 
     def check_kind(self, given: Arguments, kind: type[Work]) -> None:
         """Refuse a kind of launch, or skip the test, where what the run wants of its ranks cannot be."""

@@ -337,6 +337,8 @@ def _network(config: pytest.Config) -> Network | None:
     from pytest_distbench.records.network import parse_network
 
     text = _text(config, "network")
+    if not text and _option(config, "network") is not None:
+        raise ConfigurationError(f"{_spell('network')} is empty: is the variable it comes from set?")
     try:
         return parse_network(text) if text else None
     except ConfigurationError as error:

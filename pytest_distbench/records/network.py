@@ -16,7 +16,7 @@ NETWORK = "network"
 UNLIMITED = "unlimited"
 """In the place of a rate: as much as this machine carries."""
 
-LEAST_RATE, MOST_DELAY_S, MOST_LOSS = 10e6, 1.0, 0.2
+LEAST_RATE, MOST_RATE, MOST_DELAY_S, MOST_LOSS = 10e6, 1e12, 1.0, 0.2
 """Bits per second, seconds one way, and a fraction. Below that rate a message of a few KiB takes longer than any
 suite has time for; beyond that loss TCP is no network to train on."""
 
@@ -24,7 +24,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit")
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _WANTED = (
-    "wanted a rate of at least 10mbit or 'unlimited', and behind it as needed delay=1ms (one way, at most 1s), "
+    "wanted a rate of 10mbit to 1000gbit or 'unlimited', and behind it as needed delay=1ms (one way, at most 1s), "
     "loss=0.1% (at most 20%), overlay and hosts=2, as in '1gbit,delay=1ms,overlay'; or label=NAME of the network that "
     "is there, as in 'label=infiniband'"
 )
@@ -53,9 +53,9 @@ class Network(Record, frozen=True, kw_only=True, omit_defaults=True):
             return f"label={self.label}"
         parts = [_rate_text(self.rate)]
         if self.delay_s:
-            parts.append(f"delay={self.delay_s * 1e3:g}ms")
+            parts.append(f"delay={self.delay_s * 1e3:.12g}ms")
         if self.loss:
-            parts.append(f"loss={self.loss * 100:g}%")
+            parts.append(f"loss={self.loss * 100:.12g}%")
         if self.overlay:
             parts.append("overlay")
         if self.hosts:
@@ -73,6 +73,8 @@ def parse_network(text: str) -> Network:
     keywords: dict[str, object] = {}
     for part in others:
         name, equals, value = part.partition("=")
+        if name in keywords:
+            raise ConfigurationError(f"network {show(text)}: {name} stands there twice")
         keywords[name] = value if equals else True
     if first.startswith("label="):
         keywords, first = {"label": first.partition("=")[2], **keywords}, ""
@@ -120,6 +122,15 @@ def host_address(host: int) -> str:
     return f"10.78.{(host + 10) // 256}.{(host + 10) % 256}"
 
 
+VARIABLES = {
+    "GLOO_SOCKET_IFNAME": "eth0",
+    "NCCL_SOCKET_IFNAME": "eth0",
+    "TP_SOCKET_IFNAME": "eth0",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_HOSTID": "distbench-host{host}",
+}
+"""Set in ranks of hosts that are made: their one interface, and that NCCL takes each for another."""
+
 USER_NAMESPACE = "user"
 """The link beside those of the hosts, where they belong to a user namespace of their own."""
 
@@ -141,7 +152,7 @@ def _read_rate(value: object) -> float | None:
         return 0.0
     match = _RATE.fullmatch(value) if isinstance(value, str) else None
     rate = float(match[1]) * _FACTORS[match[2]] if match else 0.0
-    return rate if rate >= LEAST_RATE else None
+    return rate if LEAST_RATE <= rate <= MOST_RATE else None
 
 
 def _read_quantity(value: object, unit: str, most: float) -> float | None:
@@ -176,7 +187,7 @@ def _rate_text(rate: float) -> str:
     if not rate:
         return UNLIMITED
     factor, unit = (1e9, "gbit") if rate >= 1e9 else (1e6, "mbit")
-    return f"{rate / factor:g}{unit}"
+    return f"{rate / factor:.12g}{unit}"
 
 
 class Passage(Record, frozen=True, kw_only=True):

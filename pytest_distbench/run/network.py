@@ -75,11 +75,14 @@ class NetworkAround:
             yield Carried()
             return
         hosts = rank_hosts(plan.network, plan.world_size)
-        lab = self._lab(plan.network, hosts[-1] + 1, Path(plan.network_place))
+        lab, before = self._ready(plan.network, hosts[-1] + 1, Path(plan.network_place))
         names = [f"host{host}" for host in hosts] if hosts[-1] else []
-        carried = Carried(before=_expect(lab), facts={"made_by": lab.made_by}, hosts=names)
+        carried = Carried(before=before, facts={"made_by": lab.made_by}, hosts=names)
         yield carried
-        carried.after.extend(lab.probe())
+        try:
+            carried.after.extend(lab.probe())
+        except AroundUnavailable as error:  # what became of the launch counts all the same
+            carried.remarks.append(f"the network after it: {error}")
         carried.remarks.extend(f"the network after it: {missed}" for missed in misses(plan.network, carried.after))
 
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
@@ -92,14 +95,18 @@ class NetworkAround:
         for lab in labs.values():
             lab.close()
 
-    def _lab(self, network: Network, hosts: int, folder: Path) -> Lab:
-        known = self._labs.get(folder)
+    def _ready(self, network: Network, hosts: int, folder: Path) -> tuple[Lab, Sequence[Passage]]:
+        """A network that carries what is wanted, and what it carries: that of the launch before, or a new one."""
+        known = self._labs.pop(folder, None)
         if known is not None and known.is_there and folder.exists():
-            return known
+            with contextlib.suppress(AroundUnavailable):  # something has become of it: another one is as wanted
+                before = _expect(known)
+                self._labs[folder] = known
+                return known, before
         if known is not None:
             known.close()
-        self._labs[folder] = Lab(network, hosts, folder)
-        return self._labs[folder]
+        self._labs[folder] = made = Lab(network, hosts, folder)
+        return made, _expect(made)
 
 
 def _expect(lab: Lab) -> Sequence[Passage]:
@@ -122,11 +129,15 @@ def misses(network: Network, found: Sequence[Passage]) -> list[str]:
     for passage in found:
         way = f"host {passage.source} to host {passage.target}"
         if wanted and abs(passage.rate / wanted - 1) > CLOSE:
-            told.append(f"{way} carries {passage.rate / 1e6:.4g} Mbit/s by TCP, wanted {wanted / 1e6:.4g}")
+            told.append(f"{way} carries {_megabits(passage.rate)} Mbit/s by TCP, wanted {_megabits(wanted)}")
         if not 2 * network.delay_s <= passage.round_trip_s <= most_s:
             trip, least = format_seconds(passage.round_trip_s), format_seconds(2 * network.delay_s)
             told.append(f"{way} and back takes {trip}, wanted {least} to {format_seconds(most_s)}")
     return told
+
+
+def _megabits(rate: float) -> str:
+    return f"{rate / 1e6:.0f}" if rate >= 1e9 else f"{rate / 1e6:.4g}"
 
 
 def network_place(request: LaunchRequest, hosting: Hosting, directory: Path) -> str:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.records.network import USER_NAMESPACE, host_address, host_place, rank_hosts
+from pytest_distbench.records.network import USER_NAMESPACE, VARIABLES, host_address, host_place, rank_hosts
 from pytest_distbench.records.plan import LaunchPlan
 
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000
@@ -34,11 +34,7 @@ def enter_network(plan: LaunchPlan, rank: int) -> None:
     os.environ |= {
         "MASTER_ADDR": host_address(hosts[0]),
         "TORCHELASTIC_USE_AGENT_STORE": str(False),
-        "GLOO_SOCKET_IFNAME": "eth0",
-        "NCCL_SOCKET_IFNAME": "eth0",
-        "TP_SOCKET_IFNAME": "eth0",
-        "NCCL_HOSTID": f"distbench-host{hosts[rank]}",
-        "NCCL_IB_DISABLE": "1",
+        **{name: value.format(host=hosts[rank]) for name, value in VARIABLES.items()},
     }
     if plan.device == "cpu":  # a GPU is chosen by the local rank, and all are on this machine
         os.environ |= {

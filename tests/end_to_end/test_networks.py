@@ -72,6 +72,27 @@ SUITE = """
 
     def test_command(distbench):
         distbench.run(["true"], network="100mbit")
+
+
+    def test_variable(distbench):
+        distbench.check(look, env={"GLOO_SOCKET_IFNAME": "lo"}, network="100mbit")
+
+
+    def breaks(rank):
+        import signal
+
+        [holder] = [
+            int(pid)
+            for pid in os.listdir("/proc")
+            if pid.isdecimal() and f"machine.network\\0{rank.world_size}\\0" in open(f"/proc/{pid}/cmdline").read()
+        ] if rank.rank == 0 else [None]
+        if holder:
+            os.kill(holder, signal.SIGKILL)
+        raise ValueError("mine")
+
+
+    def test_breaks(distbench):
+        distbench.check(breaks, network="50mbit", world_size=3)
 """
 SCRIPT = """
 import torch
@@ -103,12 +124,14 @@ def test_ranks_are_hosts_of_the_network_and_of_no_other(
     pytester.makepyfile(test_real=SUITE, script=SCRIPT)
     result = run_inside("--world-size=4", f"--distbench-launcher={launcher_name}", "--distbench-json=run.json")
 
-    result.assert_outcomes(passed=3, failed=3)
+    result.assert_outcomes(passed=3, failed=5)
     result.stdout.fnmatch_lines(
         [
             "launch 1 on 2 ranks: * raised ValueError: it does",
             "*network '100mbit,hosts=2': 3 ranks cannot be shared evenly by 2 hosts*",
             "*the network 100mbit needs ranks of ours, and a command starts its processes itself*",
+            "*env sets GLOO_SOCKET_IFNAME, which the network 100mbit sets in each rank itself*",
+            "launch 1 on 3 ranks: rank ? raised ValueError: mine",
         ]
     )
     found = cases(pytester.path)

@@ -70,9 +70,15 @@ def test_a_run_ends_before_anything_is_measured(pytester: pytest.Pytester) -> No
     result.stderr.fnmatch_lines(
         [
             "*@pytest.mark.network: unknown keyword dealy; known are: delay, loss, overlay, hosts, label",
-            "*@pytest.mark.network: network 'fast': rate='fast'; wanted a rate of at least 10mbit or 'unlimited'*",
+            "*@pytest.mark.network: network 'fast': rate='fast'; wanted a rate of 10mbit to 1000gbit or 'unlimited'*",
         ]
     )
+
+
+def test_an_empty_option_ends_the_run(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest("--distbench-network=")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--distbench-network * is empty: is the variable it comes from set?"])
 
 
 def test_an_option_that_is_none_ends_the_run(pytester: pytest.Pytester) -> None:

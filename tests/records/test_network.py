@@ -11,6 +11,8 @@ WRITTEN = {
     "unlimited": Network(),
     "1gbit": Network(rate=1e9),
     "2.5gbit": Network(rate=2.5e9),
+    "1000gbit": Network(rate=1e12),
+    "100.00004mbit": Network(rate=100_000_040),
     "100mbit,delay=5ms": Network(rate=1e8, delay_s=0.005),
     "10mbit,delay=0.25ms,loss=0.1%,overlay,hosts=2": Network(
         rate=1e7, delay_s=0.00025, loss=0.001, overlay=True, hosts=2
@@ -41,6 +43,7 @@ def test_other_ways_to_write_it_are_the_same() -> None:
         "fast": "rate='fast'",
         "1 Gbit": "rate='1 Gbit'",
         "9mbit": "rate='9mbit'",
+        "1001gbit": "rate='1001gbit'",
         "1gbit,delay=1": "delay='1'",
         "1gbit,delay=-1ms": "delay='-1ms'",
         "1gbit,delay=2s": "delay='2s'",
@@ -56,9 +59,14 @@ def test_other_ways_to_write_it_are_the_same() -> None:
     }.items(),
 )
 def test_what_is_no_network_is_refused(text: str, problem: str) -> None:
-    with pytest.raises(ConfigurationError, match="wanted a rate of at least 10mbit or 'unlimited'") as raised:
+    with pytest.raises(ConfigurationError, match="wanted a rate of 10mbit to 1000gbit or 'unlimited'") as raised:
         parse_network(text)
     assert problem in str(raised.value)
+
+
+def test_what_is_said_twice_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'1gbit,delay=1ms,delay=2ms': delay stands there twice"):
+        parse_network("1gbit,delay=1ms,delay=2ms")
 
 
 def test_each_rank_is_a_host_or_hosts_share_them_evenly() -> None:

@@ -12,7 +12,7 @@ from pytest_distbench.records.link_check import LinkCheck, SlowLink
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.run.link_check import compare_links, wants_link_check
+from pytest_distbench.run.link_check import compare_links, in_both, wants_link_check
 
 
 def case(*hosts: str, kind: str = "regressed", outcome: str = "passed", unit: str = "s") -> CaseResult:
@@ -59,6 +59,12 @@ def test_what_takes_almost_twice_as_long_stands_out() -> None:
     found = compare_links(launch({(0, 2): 0.5, (1, 0): 0.8}))
     assert found == LinkCheck(measured=6, most=2.0, slow=[SlowLink(source=0, target=2, times=2.0)])
     assert compare_links(launch({(1, 0): 0.8})) == LinkCheck(measured=6, most=1.25)
+
+
+def test_what_stands_out_once_alone_was_other_work() -> None:
+    first, second = launch({(0, 2): 0.5, (1, 0): 0.3}), launch({(0, 2): 0.4, (2, 1): 0.3})
+    assert in_both(compare_links(first), compare_links(second)).slow == [SlowLink(source=0, target=2, times=2.0)]
+    assert in_both(compare_links(first), LinkCheck(why_not="it hung")) == compare_links(first)
 
 
 @pytest.mark.parametrize("measured", [0, 1])

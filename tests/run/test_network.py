@@ -41,7 +41,10 @@ class MadeUp:
     found: list[Sequence[Passage]]
 
     def probe(self) -> Sequence[Passage]:
-        return self.found.pop(0) if len(self.found) > 1 else self.found[0]
+        found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
+        if not found:
+            raise AroundUnavailable("what holds its hosts has ended")
+        return found
 
     def close(self) -> None:
         self.closed += 1
@@ -99,6 +102,28 @@ def test_what_became_slow_meanwhile_is_told(hosts: type[MadeUp], tmp_path: Path)
         pass
     told = "the network after it: host 0 to host 1 carries 478 Mbit/s by TCP, wanted 956.4"
     assert carried.describe(PASSED).remarks == [told]
+
+
+def test_a_network_that_is_gone_after_a_launch_is_told_and_the_launch_stays_what_it_is(
+    hosts: type[MadeUp], tmp_path: Path
+) -> None:
+    hosts.found = [[passage()], []]
+    failed = replace(PASSED, outcome="failed", reason="rank 0 raised ValueError: mine")
+    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
+        pass
+    assert carried.describe(failed).remarks == ["the network after it: what holds its hosts has ended"]
+    assert carried.describe(failed).reason == failed.reason
+    assert [m.value for m in carried.describe(PASSED).measurements] == [956e6 / 8, 2e-5]
+
+
+def test_one_that_became_slow_is_made_anew_for_the_next_launch(hosts: type[MadeUp], tmp_path: Path) -> None:
+    around = NetworkAround()
+    with around.during(plan_of(tmp_path), HERE):
+        hosts.found = [[passage(rate=4e8)]] * 5 + [[passage()]]
+    with around.during(plan_of(tmp_path), HERE) as carried:
+        assert len(hosts.made) == 2
+    assert hosts.made[0].closed == 1
+    assert carried.remarks == []
 
 
 def test_what_this_machine_does_not_carry_is_refused(hosts: type[MadeUp], tmp_path: Path) -> None:

@@ -185,9 +185,9 @@ def test_where_none_can_be_made_the_test_is_skipped(
 ) -> None:
     monkeypatch.setattr(quota, "find_controller", lambda: CpuController(tmp_path / "nowhere", 1))
     pytester.makepyfile(test_real=REAL)
-    result = run_inside("--world-size=2", "-rs", "-k", "test_busy")
+    result = run_inside("--world-size=2", "-q", "-k", "test_busy", "-Wdefault")
 
-    result.assert_outcomes(skipped=1)
+    result.assert_outcomes(skipped=1, warnings=1)
     result.stdout.fnmatch_lines(
-        ["*not run: needs a control group that may be written: *nowhere/*rank0: No such file or directory; run *"]
+        ["*DistbenchWarning: not run: needs a control group that may be written: *nowhere/*rank0: No such file *"]
     )

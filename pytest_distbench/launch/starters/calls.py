@@ -208,7 +208,8 @@ class Callers:
         return [taken[name] for name in self._names or sorted(taken)]
 
     def _printed(self) -> str:
-        return show(tail(self._log, lines=5).strip() or f"{self._words[0]} said nothing", longest=600)
+        printed = tail(self._log, lines=5).strip().replace(self._secret, "***")
+        return show(printed or f"{self._words[0]} said nothing", longest=600)
 
 
 def open_site(plan: LaunchPlan, layout: Sequence[range], start: Callable[..., Callers]) -> RelayedSite:

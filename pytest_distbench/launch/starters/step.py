@@ -149,7 +149,7 @@ class Step:
 
     def said(self) -> str:
         """The last that srun and the processes have printed."""
-        return show(tail(self._log, lines=5).strip() or "srun said nothing", longest=600)
+        return show(tail(self._log, lines=5).strip().replace(self._secret, "***") or "srun said nothing", longest=600)
 
 
 _OF_THE_BATCH = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST", "SLURM_MEM_PER_CPU")

@@ -90,7 +90,10 @@ class _Hosts:
 
     def answer_probe(self) -> NetworkAnswer:
         """What a probe finds."""
-        return NetworkAnswer(passages=probe(self.within, self._count, self._network))
+        try:
+            return NetworkAnswer(passages=probe(self.within, self._count, self._network))
+        except OSError as error:
+            raise Unavailable(f"a host cannot reach the next one: {error.strerror or error}") from error
 
     @contextlib.contextmanager
     def within(self, host: int) -> Iterator[None]:
@@ -180,7 +183,9 @@ def serve(count: int, network: Network) -> int:
         _say(NetworkAnswer(places=hosts.places, is_user=hosts.is_user, made_by=hosts.join()))
         for _ in sys.stdin:
             _say(hosts.answer_probe())
-    except (Unavailable, OSError) as error:
-        _say(NetworkAnswer(trouble=str(error)))
+    except Exception as error:  # noqa: BLE001 whoever wanted it is told
+        _say(
+            NetworkAnswer(trouble=str(error) if isinstance(error, Unavailable) else f"{type(error).__name__}: {error}")
+        )
         return 1
     return 0
