@@ -77,7 +77,7 @@ def test_slower_code_is_red_with_the_paired_figure_both_commits_and_a_trace_of_b
 
     result.stdout.fnmatch_lines([
         "*in turns with what recorded their baselines, as far as 60 s reach: cases 1 in doubt; about * s",
-        "step +* % (limit +15%)",
+        "step +* % *(limit +15%)",
         f"step: in turns with {recorded}, which recorded the baseline: +* % over 3 pairs; {recorded} against itself *",
         f"in turns  this tree ({here}) and twice {recorded}, which recorded the baseline: 3 times in * s",
     ])  # fmt: skip

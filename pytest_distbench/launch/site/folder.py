@@ -23,8 +23,9 @@ def relay_folder() -> Iterator[Path]:
     _sweep(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
         folder = Path(made)
-        with (folder / _LOCK).open("w") as lock:
+        with (folder / f".{_LOCK}").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            (folder / f".{_LOCK}").rename(folder / _LOCK)  # held already when others see it
             yield folder
 
 
