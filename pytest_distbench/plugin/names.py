@@ -20,8 +20,13 @@ _LONGEST_ID = 80
 
 
 def id_of_variables(value: object) -> str | None:
-    """Variables as a part of a test's id: ``NCCL_ALGO=Ring,NCCL_PROTO=LL``; None: pytest's own is to stand there."""
-    if not isinstance(value, Mapping):
+    """Variables as a part of a test's id: ``NCCL_ALGO=Ring,NCCL_PROTO=LL``.
+
+    None: pytest's own is to stand there; also of long ones, and of secrets.
+    """
+    from pytest_distbench.machine.secrets import is_secret_name  # late: few tests are parametrized so
+
+    if not isinstance(value, Mapping) or any(map(is_secret_name, map(str, value))):
         return None
     text = ",".join(f"{name}={inner}" for name, inner in value.items())
     return text if 0 < len(text) <= _LONGEST_ID else None

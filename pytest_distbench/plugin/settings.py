@@ -503,10 +503,10 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
     _refuse_empty(config, "against", "against_python")
     given = (_text(config, name) for name in ("against", "against_python"))
     revision, interpreter = ("" if text == NOTHING else text for text in given)
-    if interpreter and LAUNCHERS[_launcher(config)].hosts == "many":
+    if interpreter and not LAUNCHERS[_launcher(config)].takes_python:
         raise ConfigurationError(
-            f"--distbench-against-python: ranks on other hosts run the Python of pytest, under {_launcher(config)}; "
-            "compare on one host, or run both and give the two run records to distbench compare"
+            f"--distbench-against-python: ranks under {_launcher(config)} run the Python of pytest; take another "
+            "launcher, or run both and give the two run records to distbench compare"
         )
     if (not revision and not interpreter) or _python_of_recorder(config):
         return None

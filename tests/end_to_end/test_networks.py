@@ -181,7 +181,7 @@ def test_nothing_is_left_of_a_run_that_is_ended(number: signal.Signals, pytester
     )
     wait_for(lambda: (pytester.path / "begun1").exists(), process)
     process.send_signal(number)
-    process.wait()
+    process.wait(LIMIT_S)
     wait_for(lambda: not marked(mark) and not working_in(pytester.path))
 
 

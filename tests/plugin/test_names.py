@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_distbench.plugin.names import RANKS, full_name
+from pytest_distbench.plugin.names import RANKS, full_name, id_of_variables
 from pytest_distbench.plugin.names import test_and_id as take_apart
 
 
@@ -52,3 +52,17 @@ def test_the_id_of_what_is_not_parametrized_by_its_ranks_has_them(nodeid: str, c
     item = make_item(nodeid, stash={RANKS: 4}, callspec=SimpleNamespace(id=case_id, params={}))
 
     assert take_apart(item) == ("a.py::t", found)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ({"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}, "NCCL_ALGO=Ring,NCCL_PROTO=LL"),
+        ({}, None),
+        ("NCCL_ALGO=Ring", None),
+        ({"LONG": "x" * 80}, None),
+        ({"HF_TOKEN": "hf_abcdefgh", "NCCL_ALGO": "Ring"}, None),
+    ],
+)
+def test_variables_are_a_part_of_an_id_unless_they_are_long_or_secret(value: object, found: str | None) -> None:
+    assert id_of_variables(value) == found

@@ -54,7 +54,7 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         (["--distbench-ranks-per-node", "2"], "*ranks-per-node*give --distbench-launcher-cmd too*"),
         (
             ["--distbench-launcher-cmd=sh {nodes} {command}", "--distbench-against-python=python"],
-            "*ranks on other hosts run the Python of pytest, under cmd*",
+            "*ranks under cmd run the Python of pytest; take another launcher*",
         ),
         (["--distbench-update", "sometimes"], "*unknown update 'sometimes'; known are new, failed, changed, all*"),
         (["--distbench-missing", "shrug"], "*unknown policy 'shrug'*"),

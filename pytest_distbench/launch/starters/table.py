@@ -72,7 +72,8 @@ class LauncherKind(Hosting):
         help: a few words for the option's help.
         make: makes it; imports what it needs.
         most_ranks: that it starts in one launch; None: as many as the machine bears.
-        holds_two: two groups may be open at once, which a comparison in turns needs, under another Python too.
+        holds_two: two groups may be open at once, which a comparison in turns needs.
+        takes_python: one of them may run under another Python.
         variables: set in the environment of all launches of the run unless the user has.
         describe: what its hosts are, before the first launch; None: as this one.
         layout: how many of so many ranks live on each of its hosts, with GPUs or without, and by which engine, where
@@ -83,6 +84,7 @@ class LauncherKind(Hosting):
     make: Callable[[LauncherSetup], Launcher]
     most_ranks: int | None = None
     holds_two: bool = False
+    takes_python: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
     describe: Callable[[HostsWanted], Environment] | None = None
     layout: Callable[..., Sequence[int]] | None = None
@@ -162,6 +164,20 @@ def _layout_slurm(ranks: int, *, on_gpus: bool) -> Sequence[int]:
     return [len(node) for node in read_allocation(os.environ).layout(ranks, on_gpus=on_gpus)]
 
 
+def _on_nodes(summary: str, make: Callable[[LauncherSetup], Launcher], *, sets_threads: bool = False) -> LauncherKind:
+    """A row of a launcher on the nodes of an allocation."""
+    return LauncherKind(
+        help=summary,
+        make=make,
+        hosts="many",
+        holds_two=True,
+        is_spaced=False,
+        sets_threads=sets_threads,
+        describe=_describe_slurm,
+        layout=_layout_slurm,
+    )
+
+
 LAUNCHERS: dict[str, LauncherKind] = {
     "warm": LauncherKind(
         help="start ranks from a process that has torch loaded",
@@ -172,39 +188,17 @@ LAUNCHERS: dict[str, LauncherKind] = {
         variables=LOOPBACK,
     ),
     "torchrun": LauncherKind(help="the command line tool", make=_make_torchrun, variables=LOOPBACK),
-    "slurm": LauncherKind(
-        help="on the nodes of a Slurm allocation, from processes that have torch loaded",
-        make=_make_slurm,
-        hosts="many",
-        holds_two=True,
-        is_spaced=False,
-        sets_threads=True,
-        describe=_describe_slurm,
-        layout=_layout_slurm,
+    "slurm": _on_nodes(
+        "on the nodes of a Slurm allocation, from processes that have torch loaded", _make_slurm, sets_threads=True
     ),
-    "slurm-cold": LauncherKind(
-        help="the same, by a job step for each launch",
-        make=_make_slurm_cold,
-        hosts="many",
-        holds_two=True,
-        is_spaced=False,
-        describe=_describe_slurm,
-        layout=_layout_slurm,
-    ),
-    "slurm-torchrun": LauncherKind(
-        help="the same, by a torchrun on each node",
-        make=_make_slurm_torchrun,
-        hosts="many",
-        holds_two=True,
-        is_spaced=False,
-        describe=_describe_slurm,
-        layout=_layout_slurm,
-    ),
+    "slurm-cold": _on_nodes("the same, by a job step for each launch", _make_slurm_cold),
+    "slurm-torchrun": _on_nodes("the same, by a torchrun on each node", _make_slurm_torchrun),
     CMD: LauncherKind(
         help="a command of your own that reaches other hosts",
         make=_make_cmd,
         hosts="many",
         holds_two=True,
+        takes_python=False,
         is_spaced=False,
         describe=_describe_cmd,
         layout=_layout_cmd,
