@@ -33,6 +33,7 @@ from typing import IO
 import msgspec
 import psutil
 
+from pytest_distbench.launch.reports import reduce_host
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.site.contract import Aftermath
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
@@ -49,10 +50,10 @@ from pytest_distbench.launch.site.stream import (
     Said,
     Start,
     Word,
-    Wrote,
 )
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS
 from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan, Workplace
 from pytest_distbench.records.rank import RankReport
@@ -113,6 +114,7 @@ class Relays:
 
     def __init__(self, report: RankReport) -> None:
         self._report = report
+        self._of_host: dict[int, HostReport] = {}
         self._selector = selectors.EpollSelector()
 
     def serve(self, hosts: list[list[int]]) -> None:
@@ -132,6 +134,23 @@ class Relays:
                     self._selector.unregister(key.fileobj)
                     left -= 1
 
+    def _reduced(self, ranks: range) -> HostReport:
+        """What a relay makes of its ranks' reports; made once of as many ranks as a host has, and numbered anew."""
+        begins = dict.fromkeys(("begin", "end"), time.monotonic())
+        if len(ranks) not in self._of_host:
+            own = replace(self._report, group_size=0)
+            found = {rank: replace(own, rank=rank) for rank in range(len(ranks))}
+            self._of_host[len(ranks)] = reduce_host(found, lived_here=len(ranks), are_all=False)
+        host = self._of_host[len(ranks)]
+        return replace(
+            host,
+            ranks=[replace(r, rank=r.rank + ranks.start, phases={**r.phases, **begins}) for r in host.ranks],
+            observations=[replace(part, ranks=[*ranks]) for part in host.observations],
+            fingerprints={
+                key: [replace(common, ranks=[*ranks]) for common in found] for key, found in host.fingerprints.items()
+            },
+        )
+
     def _obey(self, line: bytes, ranks: range) -> Iterator[Word]:
         match msgspec.json.decode(line, type=Order):
             case Ping(number=number):
@@ -148,11 +167,7 @@ class Relays:
                     yield Closed(rank=rank, at=time.monotonic())
                 yield Ended(codes=dict.fromkeys(ranks, 0), trouble="")
             case Clear():
-                for rank in ranks:
-                    stamps = dict.fromkeys(("begin", "end"), time.monotonic())
-                    own = replace(self._report, rank=rank, group_size=0, phases={**self._report.phases, **stamps})
-                    yield Wrote(rank=rank, kind="report", offset=0, data=msgspec.json.encode(own))
-                yield Done(aftermath=Aftermath())
+                yield Done(aftermath=Aftermath(), report=self._reduced(ranks))
             case _:
                 yield Done()
 

@@ -15,8 +15,8 @@ from pytest_distbench.jobs.measures.resume import tell_wrong_resume
 from pytest_distbench.launch.controlled import Controlled, End, TimelineFollower, tell_end
 from pytest_distbench.launch.diagnosis.blame import is_follower
 from pytest_distbench.launch.logs import error_tail
-from pytest_distbench.launch.readers import add_readings
-from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory
+from pytest_distbench.launch.readers import readings
+from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory, recorded
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.side import Side
 from pytest_distbench.machine import hardware
@@ -81,11 +81,12 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     if not reason:
         try:
             if job.steps is not None:
-                reports = add_readings(plan, last_reports(reports, history.lines, ranks=job.most))
-            measurements += merge(list(reports.values()))
-            measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
+                reports = last_reports(reports, history.lines)
+            measurements += merge([*recorded(reports.values()), *readings(plan)])
             if job.steps is not None:  # its workers are processes of its own
                 measurements += of_largest_process(ended.peak_memory_bytes)
+            else:
+                measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
         except (RecordingError, ReadingError) as error:
             reason = str(error)
     return LaunchRecord(
@@ -104,18 +105,17 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     )
 
 
-def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line], *, ranks: int) -> dict[int, RankReport]:
-    """What a script recorded in the generation that finished, by rank, and an empty report of each other rank.
+def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line]) -> dict[int, RankReport]:
+    """What a script recorded in the generation that finished, by rank.
 
     Earlier generations have left theirs where the last one had fewer ranks.
     """
     last = max((line.generation for line in lines if isinstance(line, Finished)), default=0)
     size = max((line.world_size for line in lines if isinstance(line, Joined) and line.generation == last), default=0)
-    found = {rank: RankReport(rank=rank, outcome="passed", phase="body", phases={}) for rank in range(ranks)}
-    for rank, report in reports.items():
-        if rank < size and report.outcome != "passed":
+    found = {rank: report for rank, report in reports.items() if rank < size}
+    for rank, report in found.items():
+        if report.outcome != "passed":
             raise RecordingError(f"rank {rank}: {report.reason}")
-        found |= {rank: report} if rank < size else {}
     return found
 
 

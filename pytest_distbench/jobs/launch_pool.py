@@ -8,7 +8,7 @@ from pytest_distbench.jobs.measures.pool import measure_pool
 from pytest_distbench.launch.controlled import Controlled, End, TimelineFollower, tell_end
 from pytest_distbench.launch.diagnosis.blame import is_follower
 from pytest_distbench.launch.logs import error_tail
-from pytest_distbench.launch.reduce import largest, merge, peak_memory
+from pytest_distbench.launch.reduce import largest, merge, peak_memory, recorded
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.side import Side
 from pytest_distbench.records.launch import LaunchRecord
@@ -60,7 +60,7 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
         try:
             for name, told_by in reports.items():
                 memory = peak_memory({rank: report.peak_memory_bytes for rank, report in told_by.items()})
-                measurements += [_of_job(name, m) for m in [*merge(list(told_by.values())), *memory]]
+                measurements += [_of_job(name, m) for m in [*merge(recorded(told_by.values())), *memory]]
         except RecordingError as error:
             reason = f"job {name}: {error}"
     known = [report for told_by in reports.values() for report in told_by.values()]

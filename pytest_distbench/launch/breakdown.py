@@ -1,11 +1,15 @@
-"""From the phases that each rank recorded to where a loop, or a script, goes: means and sums, so that parts add up."""
+"""From the phases that each rank recorded to where a loop, or a script, goes: means and sums, so that parts add up.
+
+First of the ranks of each host, then of all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from pytest_distbench.records.breakdown import Breakdown, PartShare
+from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.metric import WALL_TIME, Observation, metric_key
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
@@ -14,15 +18,16 @@ _DIGITS = 9
 """Behind the comma of a second: finer than any clock, and sums over parts are right to a microsecond."""
 
 
-def breakdowns(reports: Sequence[RankReport], *, is_one_clock: bool) -> dict[str, Breakdown]:
-    """Where the iterations of each loop with phases go, by the key of its metric.
+def loops_on(reports: Sequence[RankReport], *, is_one_clock: bool) -> dict[str, Breakdown]:
+    """Where the iterations of each loop go on the ranks of a host, by the key of its metric.
 
-    Only of loops that all ranks ran. A rank that does not enter a phase has spent no time there. A script as a whole,
-    whose key is that of its wall time, is one iteration, and a part of it has all the times that it was entered.
+    Only of metrics that all of them recorded; those without parts are no loops, or have phases on other hosts alone. A
+    rank that does not enter a phase has spent no time there. A script as a whole, whose key is that of its wall time,
+    is one iteration, and a part of it has all the times that it was entered.
 
     Args:
-        reports: of all ranks.
-        is_one_clock: their stamps can be compared, so that it is known who waited for whom.
+        reports: of the ranks of a host.
+        is_one_clock: they are all ranks, whose stamps can be compared, so that it is known who waited for whom.
     """
     ranks = sorted(reports, key=lambda r: r.rank)
     wholes = [{metric_key(o.name, o.at): o.values for o in r.observations if o.place is None} for r in ranks]
@@ -36,11 +41,57 @@ def breakdowns(reports: Sequence[RankReport], *, is_one_clock: bool) -> dict[str
     return {
         loop: Breakdown(
             times_s=[_mean(whole[loop]) for whole in wholes],
-            parts=[_part(path, seen, len(ranks), is_one_clock=is_one_clock) for path, seen in of_loop.items()],
+            parts=[
+                _part(path, seen, len(ranks), is_one_clock=is_one_clock) for path, seen in phases.get(loop, {}).items()
+            ],
         )
-        for loop, of_loop in phases.items()
+        for loop in dict.fromkeys(key for whole in wholes for key in whole)
         if all(whole.get(loop) for whole in wholes)
     }
+
+
+def breakdowns(hosts: Sequence[HostReport]) -> dict[str, Breakdown]:
+    """Where the iterations of each loop with phases go that all ranks of a launch ran, by the key of its metric."""
+    found = {}
+    for loop in hosts[0].loops if hosts else ():
+        loops = [host.loops[loop] for host in hosts if loop in host.loops]
+        paths = dict.fromkeys(tuple(part.path) for each in loops for part in each.parts)
+        if paths and len(loops) == len(hosts):
+            found[loop] = Breakdown(
+                times_s=_by_rank(hosts, [each.times_s for each in loops]),
+                parts=[_join(hosts, loops, path) for path in paths],
+            )
+    return found
+
+
+def _join(hosts: Sequence[HostReport], loops: Sequence[Breakdown], path: tuple[str, ...]) -> PartShare:
+    """A part of a loop on all hosts; where no rank of one entered it, none has spent time there."""
+    parts = [next((part for part in each.parts if tuple(part.path) == path), None) for each in loops]
+
+    def everywhere(of: Callable[[PartShare], list[float]]) -> list[float]:
+        series = [of(part) if part is not None else [] for part in parts]
+        if not any(series):
+            return []
+        return _by_rank(hosts, [one or [0.0] * len(host.ranks) for one, host in zip(series, hosts, strict=True)])
+
+    return PartShare(
+        path=list(path),
+        times_s=everywhere(lambda part: part.times_s),
+        waits_s=everywhere(lambda part: part.waits_s),
+        late_s=everywhere(lambda part: part.late_s),
+        hosts_s=everywhere(lambda part: part.hosts_s),
+        is_apart=any(part is not None and part.is_apart for part in parts),
+    )
+
+
+def _by_rank(hosts: Sequence[HostReport], series: Sequence[Sequence[float]]) -> list[float]:
+    """One number for each rank, from those of each host's ranks."""
+    found = {
+        report.rank: value
+        for host, values in zip(hosts, series, strict=True)
+        for report, value in zip(host.ranks, values, strict=True)
+    }
+    return [found[rank] for rank in sorted(found)]
 
 
 def _part(path: tuple[str, ...], seen: Mapping[int, Observation], ranks: int, *, is_one_clock: bool) -> PartShare:

@@ -15,8 +15,8 @@ from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch.controlled import Controlled, End, read_trouble
 from pytest_distbench.launch.diagnosis.membership import check_command, failed_ranks
 from pytest_distbench.launch.logs import error_tail
-from pytest_distbench.launch.readers import add_readings
-from pytest_distbench.launch.reduce import merge, of_largest_process
+from pytest_distbench.launch.readers import readings
+from pytest_distbench.launch.reduce import merge, of_largest_process, recorded
 from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.site import processes
@@ -83,8 +83,8 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     reason = trouble or (f"the command {how}" if how else "")
     if not how:
         try:
-            reports = add_readings(replace(plan, world_size=1), _noted(plan, report))
-            measurements = merge(list(reports.values()))
+            read = readings(replace(plan, world_size=1))
+            measurements = merge([*recorded(_noted(plan, report).values()), *read])
             left = _what_it_left(plan)
             remarks = [f"left {', '.join(left)} running, which was ended"] if left else []
             remarks += check_command(plan, gave_numbers=len(measurements) > 1 and not left)

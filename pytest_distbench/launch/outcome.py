@@ -13,10 +13,11 @@ from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
 from pytest_distbench.launch.diagnosis.membership import check_ranks
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
 from pytest_distbench.launch.logs import tail
-from pytest_distbench.launch.readers import add_readings
-from pytest_distbench.launch.reduce import largest, late_s, merge, merge_fingerprints, peak_memory, with_load
+from pytest_distbench.launch.readers import readings
+from pytest_distbench.launch.reduce import largest, merge, merge_fingerprints, peak_memory, with_load
 from pytest_distbench.launch.site.contract import Exit, Heard
 from pytest_distbench.machine.secrets import mask_values
+from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import RankFate, RankReport
@@ -38,7 +39,7 @@ class Clock:
 
 def make_record(
     plan: LaunchPlan,
-    reports: Mapping[int, RankReport],
+    hosts: Sequence[HostReport],
     heard: Heard,
     ending: Ending,
     clock: Clock,
@@ -46,6 +47,7 @@ def make_record(
     remarks: Sequence[str] = (),
 ) -> LaunchRecord:
     """Tell what happened."""
+    reports = {report.rank: report for host in hosts for report in host.ranks}
     fates = tell_fates(plan, reports, heard, ending)
     outcome, reason = merge_outcomes(fates, after_s=clock.finished_at - clock.up_at)
     trouble = ending.exit.trouble
@@ -63,15 +65,16 @@ def make_record(
         try:
             remarks = [*check_ranks(plan, reports), *remarks]
             if plan.work.stands_for is None:
-                reports = add_readings(plan, reports)
-                measurements = merge(list(reports.values()))
+                measurements = merge([*(part for host in hosts for part in host.observations), *readings(plan)])
                 if not (plan.only or plan.shares_gpu):  # else it is not of all the launch does, or of the rank alone
                     measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
         except (RecordingError, ReadingError) as error:
             outcome, reason = "failed", str(error)
     has_passed = outcome == "passed"
     told = list(reports.values())
-    fingerprints = merge_fingerprints(told, stands_for=plan.work.stands_for) if has_passed else {}
+    stands_for = plan.work.stands_for
+    prints = [host.fingerprints for host in hosts]
+    fingerprints = merge_fingerprints(prints, world_size=len(told), stands_for=stands_for) if has_passed else {}
     if plan.work.stands_for is not None:  # what it computed, and how fast, is nobody's
         measurements = structure_metrics(fingerprints)
     record = LaunchRecord(
@@ -82,15 +85,13 @@ def make_record(
         phases=_phases(reports, ending.exit, clock),
         reason=reason,
         timed_out=is_hang(fates),
-        fates=fates,
+        fates=[] if has_passed else fates,
         measurements=measurements,
         fingerprints=fingerprints,
         delayed_s=max((r.delayed_s for r in told), default=0.0),
         unseen_collectives=max((r.unseen_collectives for r in told), default=0) if plan.work.stands_for is None else 0,
-        late_s=late_s(told) if has_passed and ending.clocks.is_one else {},
-        breakdowns=breakdowns(told, is_one_clock=ending.clocks.is_one)
-        if has_passed and plan.work.stands_for is None
-        else {},
+        late_s={key: late for host in hosts for key, late in host.late_s.items()} if has_passed else {},
+        breakdowns=breakdowns(hosts) if has_passed and plan.work.stands_for is None else {},
         peak_memory_bytes=largest(told) if plan.work.stands_for is None else 0,
         hosts=_hosts(plan, ending.clocks.hosts),
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],

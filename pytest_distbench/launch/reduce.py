@@ -1,7 +1,11 @@
-"""From what each rank recorded to one measurement per metric: reduction over ranks, element by element."""
+"""From what each rank recorded to one measurement per metric: reduction over ranks, element by element.
+
+It goes in two steps, on each host and over hosts, so that what travels is as much for many ranks as for one.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,10 +13,11 @@ from typing import TypeVar
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint, rank_ranges
+from pytest_distbench.records.host_report import CommonPrint, Partial
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.load import Load
-from pytest_distbench.records.metric import PEAK_MEMORY, PHASE, Measurement, Observation, Scalar, Summary
+from pytest_distbench.records.metric import PEAK_MEMORY, PHASE, Measurement, Observation, Scalar, Summary, metric_key
 from pytest_distbench.records.quantiles import distribution, nearest_rank, quantile
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
@@ -20,14 +25,57 @@ from pytest_distbench.records.record import replace
 _Part = TypeVar("_Part")
 
 
-def merge(reports: Sequence[RankReport]) -> list[Measurement]:
-    """Reduce the observations of all ranks of a launch, in the order they were first recorded."""
-    by_key: dict[str, list[tuple[int, Observation]]] = {}
-    for report in sorted(reports, key=lambda r: r.rank):
-        for observation in report.observations:
-            key = Measurement(name=observation.name, unit="", better="info", value=None, at=observation.at).key
-            by_key.setdefault(key, []).append((report.rank, observation))
-    return [_reduce(key, seen) for key, seen in by_key.items()]
+def partial(rank: int, observation: Observation) -> Partial:
+    """What one rank recorded, to be reduced with that of others."""
+    is_compared = observation.is_series and observation.reduce == "max"
+    return Partial(
+        name=observation.name,
+        unit=observation.unit,
+        better=observation.better,
+        at=observation.at,
+        identity=observation.identity,
+        facts=observation.facts,
+        beside=observation.beside,
+        bounds=observation.bounds,
+        reduce=observation.reduce,
+        values=observation.values,
+        is_series=observation.is_series,
+        companions=observation.companions,
+        ranks=[rank],
+        slowest=[rank] * len(observation.values) if is_compared else [],
+    )
+
+
+def recorded(reports: Iterable[RankReport]) -> list[Partial]:
+    """All that ranks recorded."""
+    return [partial(report.rank, observation) for report in reports for observation in report.observations]
+
+
+def reduce_partials(found: Iterable[Partial]) -> list[Partial]:
+    """Reduce over ranks those of one key that are the same metric, in the order they were first recorded."""
+    by_key: dict[str, list[list[Partial]]] = {}
+    for part in sorted(found, key=lambda part: part.ranks[0]):
+        same = by_key.setdefault(metric_key(part.name, part.at), [])
+        group = next((group for group in same if _is_alike(group[0], part)), None)
+        if group is None:
+            same.append([part])
+        else:
+            group.append(part)
+    return [_reduce(group) for same in by_key.values() for group in same]
+
+
+def merge(found: Iterable[Partial]) -> list[Measurement]:
+    """The measurements of a launch, from what is known of all its ranks.
+
+    Raises:
+        RecordingError: ranks do not agree about a metric.
+    """
+    by_key: dict[str, list[Partial]] = {}
+    for part in reduce_partials(found):
+        by_key.setdefault(metric_key(part.name, part.at), []).append(part)
+    for key, parts in by_key.items():
+        _expect_agreement(key, parts)
+    return [_measure(part) for [part] in by_key.values()]
 
 
 def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Measurement]:
@@ -63,45 +111,71 @@ def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
     return replace(record, foreign_cores=load.foreign_cores, foreign_wanted=wanted, crowding=crowding)
 
 
-def merge_fingerprints(reports: Sequence[RankReport], *, stands_for: int | None = None) -> dict[str, Fingerprint]:
+def merge_fingerprints(
+    of_hosts: Iterable[Mapping[str, Sequence[CommonPrint]]], *, world_size: int, stands_for: int | None = None
+) -> dict[str, Fingerprint]:
     """The ranks' fingerprints by key, equal parts of them told once.
 
-    The only report may be of one rank that stands for all.
+    Args:
+        of_hosts: those of each host's ranks, by key.
+        world_size: of the launch.
+        stands_for: the rank that the only process stands for; None: each stands for itself.
     """
-    ranks = sorted(reports, key=lambda r: r.rank)
-    found = {}
-    for key in dict.fromkeys(key for r in ranks for key in r.fingerprints):
-        prints = {r.rank: r.fingerprints[key] for r in ranks if key in r.fingerprints}
-        missing = next((p.missing for p in prints.values() if p.missing), "")
-        found[key] = Fingerprint(missing=missing) if missing else _merge_prints(prints, len(reports), stands_for)
-    return found
+    by_key: dict[str, list[CommonPrint]] = {}
+    for prints in of_hosts:
+        for key, found in prints.items():
+            by_key.setdefault(key, []).extend(found)
+    return {
+        key: _merge_prints(sorted(prints, key=lambda common: common.ranks[0]), world_size, stands_for)
+        for key, prints in by_key.items()
+    }
 
 
-def _merge_prints(prints: Mapping[int, RankFingerprint], world_size: int, stands_for: int | None) -> Fingerprint:
+def common_prints(reports: Sequence[RankReport]) -> dict[str, list[CommonPrint]]:
+    """The ranks' fingerprints by key, equal ones of them once, without their stamps."""
+    found: dict[str, list[tuple[RankFingerprint, list[int]]]] = {}
+    for report in reports:
+        for key, stamped in report.fingerprints.items():
+            mine = replace(stamped, entered=[], began=0.0)
+            same = found.setdefault(key, [])
+            who = next((ranks for other, ranks in same if other == mine), None)
+            if who is None:
+                same.append((mine, [report.rank]))
+            else:
+                who.append(report.rank)
+    return {
+        key: [CommonPrint(ranks=ranks, fingerprint=fingerprint) for fingerprint, ranks in same]
+        for key, same in found.items()
+    }
+
+
+def _merge_prints(prints: Sequence[CommonPrint], world_size: int, stands_for: int | None) -> Fingerprint:
     def by_ranks(part: Callable[[RankFingerprint], _Part | None]) -> dict[str, _Part]:
         same: list[tuple[_Part, list[int]]] = []
-        for rank, fingerprint in prints.items():
-            mine = part(fingerprint)
+        for common in prints:
+            mine = part(common.fingerprint)
             who = next((ranks for other, ranks in same if other == mine), None)
             if who is not None:
-                who.append(rank)
+                who += common.ranks
             elif mine is not None:
-                same.append((mine, [rank]))
+                same.append((mine, [*common.ranks]))
         if stands_for is not None:
             return {str(stands_for): mine for mine, _ in same}
-        return {rank_ranges(who, world_size): mine for mine, who in same}
+        return {rank_ranges(sorted(who), world_size): mine for mine, who in same}
 
-    has_stepped = any(p.parameter_bytes for p in prints.values())  # then a rank without an optimizer is named, with 0
+    if missing := next((common.fingerprint.missing for common in prints if common.fingerprint.missing), ""):
+        return Fingerprint(missing=missing)
+    has_stepped = any(c.fingerprint.parameter_bytes for c in prints)  # then one without an optimizer is named, with 0
     return Fingerprint(
         collectives=by_ranks(lambda p: p.collectives),
-        parameters=sum(p.parameters for p in prints.values()),
-        optimizer_steps=sum(p.optimizer_steps for p in prints.values()),
+        parameters=sum(c.fingerprint.parameters * len(c.ranks) for c in prints),
+        optimizer_steps=sum(c.fingerprint.optimizer_steps * len(c.ranks) for c in prints),
         groups=by_ranks(lambda p: p.groups or None),
         parameter_bytes=by_ranks(lambda p: p.parameter_bytes if has_stepped else None),
         optimizer_bytes=by_ranks(lambda p: p.optimizer_bytes or None),
         beyond=by_ranks(lambda p: p.beyond),
         course=by_ranks(lambda p: p.course),
-        is_full=all(p.is_full for p in prints.values()),
+        is_full=all(c.fingerprint.is_full for c in prints),
     )
 
 
@@ -123,54 +197,84 @@ def late_s(reports: Sequence[RankReport]) -> dict[str, list[float]]:
     return found
 
 
-def _reduce(key: str, seen: list[tuple[int, Observation]]) -> Measurement:
-    first = seen[0][1]
-    if any(
-        (o.unit, o.better, o.reduce, o.is_series, o.identity, o.bounds)
-        != (first.unit, first.better, first.reduce, first.is_series, first.identity, first.bounds)
-        for _, o in seen
-    ):
+def _is_alike(one: Partial, other: Partial) -> bool:
+    """Whether they are one metric, with as many values; with the same where all ranks have to have those."""
+    return _shape(one) == _shape(other) and (one.reduce != "all" or one.values == other.values)
+
+
+def _shape(part: Partial) -> tuple[object, ...]:
+    return (len(part.values), *_meaning(part))
+
+
+def _meaning(part: Partial) -> tuple[object, ...]:
+    return part.unit, part.better, part.reduce, part.is_series, part.identity, part.bounds
+
+
+def _expect_agreement(key: str, parts: Sequence[Partial]) -> None:
+    first, *others = parts
+    if any(_meaning(other) != _meaning(first) for other in others):
         raise RecordingError(f"{key!r}: ranks disagree about its unit, direction, reduction, shape, identity or bounds")
-    lengths = {len(o.values) for _, o in seen}
+    lengths = {len(part.values) for part in parts}
     if len(lengths) > 1:
         raise RecordingError(f"{key!r}: ranks recorded {sorted(lengths)} values; all must record equally many")
-    recorded = seen
-    if first.reduce == "rank0":
-        seen = [pair for pair in seen if pair[0] == 0] or seen[:1]
-    rows = [o.values for _, o in seen]
-    if first.reduce == "all" and any(row != rows[0] for row in rows):
-        found = ", ".join(f"rank {rank}: {_shorten(o.values)}" for rank, o in seen)
+    if others:
+        found = ", ".join(f"{_who(part.ranks)}: {_shorten(part.values)}" for part in parts)
         raise RecordingError(f"{key!r}: ranks disagree on a value that must be equal ({found})")
-    values = [_combine(column, first) for column in zip(*rows, strict=True)]
-    summary = _summarise(values, rows, [rank for rank, _ in seen], first) if first.is_series else None
-    is_kept = METRIC_KINDS[first.better].keeps_series
-    return Measurement(
-        name=first.name,
-        unit=first.unit,
-        better=first.better,
-        value=_launch_value(values, first),
-        at=first.at,
-        identity=first.identity,
-        facts=first.facts,
-        series=values if first.is_series and is_kept else [],
-        beside=first.beside,
-        summary=summary,
-        distribution=distribution(values) if first.is_series and not is_kept else [],
-        companions=_companions([o for _, o in seen]),
-        ranks=len(recorded),
-        reduce=None if first.reduce == METRIC_KINDS[first.better].reduce else first.reduce,
-        bounds=first.bounds,
+
+
+def _reduce(group: Sequence[Partial]) -> Partial:
+    first = group[0]
+    columns = [*zip(*(part.values for part in group), strict=True)]
+    slowest: list[int] = []
+    if first.slowest:  # of equal ones the first rank, on whichever host it lives
+        by_part = [[(value, -rank) for value, rank in zip(part.values, part.slowest, strict=True)] for part in group]
+        slowest = [-max(column)[1] for column in zip(*by_part, strict=True)]
+    return replace(
+        first,
+        values=[_combine(column, first) for column in columns],
+        slowest=slowest,
+        companions=_sum_companions(group),
+        ranks=sorted(rank for part in group for rank in part.ranks),
     )
 
 
-def _companions(observations: Sequence[Observation]) -> dict[str, float]:
+def _sum_companions(group: Sequence[Partial]) -> dict[str, list[float]]:
     """Summed over ranks: their noise is independent, so the sum is quieter than the largest."""
-    found = {}
-    for name in observations[0].companions:
-        sums = [sum(column) for column in zip(*(o.companions.get(name, []) for o in observations), strict=True)]
-        if sums:
-            found[name] = quantile(sums, FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
-    return found
+    return {
+        name: [sum(column) for column in zip(*(part.companions.get(name, []) for part in group), strict=True)]
+        for name in group[0].companions
+    }
+
+
+def _measure(part: Partial) -> Measurement:
+    """What a launch has of a metric that was reduced over all its ranks."""
+    values = [value / len(part.ranks) for value in part.values] if part.reduce == "mean" else part.values
+    is_kept = METRIC_KINDS[part.better].keeps_series
+    return Measurement(
+        name=part.name,
+        unit=part.unit,
+        better=part.better,
+        value=_launch_value(values, part),
+        at=part.at,
+        identity=part.identity,
+        facts=part.facts,
+        series=values if part.is_series and is_kept else [],
+        beside=part.beside,
+        summary=_summarise(values, part) if part.is_series else None,
+        distribution=distribution(values) if part.is_series and not is_kept else [],
+        companions=_companions(part),
+        ranks=len(part.ranks),
+        reduce=None if part.reduce == METRIC_KINDS[part.better].reduce else part.reduce,
+        bounds=part.bounds,
+    )
+
+
+def _companions(part: Partial) -> dict[str, float]:
+    return {
+        name: quantile(sums, FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
+        for name, sums in part.companions.items()
+        if sums
+    }
 
 
 def _combine(column: tuple[float, ...], observation: Observation) -> float:
@@ -179,10 +283,8 @@ def _combine(column: tuple[float, ...], observation: Observation) -> float:
             return max(column)
         case "min":
             return min(column)
-        case "mean":
-            return statistics.fmean(column)
-        case "sum":
-            return sum(column)
+        case "mean" | "sum":
+            return sum(column) if all(isinstance(value, int) for value in column) else math.fsum(column)
         case "rank0" | "all":
             return column[0]
 
@@ -197,12 +299,11 @@ def _launch_value(values: list[float], observation: Observation) -> float | None
     return METRIC_KINDS[observation.better].launch_value(values)
 
 
-def _summarise(values: list[float], rows: list[list[float]], ranks: list[int], observation: Observation) -> Summary:
+def _summarise(values: list[float], part: Partial) -> Summary:
     slowest: int | None = None
     share = 0.0
-    if len(rows) > 1 and observation.reduce == "max":
-        winners = Counter(ranks[max(range(len(rows)), key=column.__getitem__)] for column in zip(*rows, strict=True))
-        slowest, times = winners.most_common(1)[0]
+    if len(part.ranks) > 1 and part.slowest:
+        slowest, times = Counter(part.slowest).most_common(1)[0]
         share = times / len(values)
     return Summary(
         n=len(values),
@@ -216,6 +317,10 @@ def _summarise(values: list[float], rows: list[list[float]], ranks: list[int], o
         slowest_rank=slowest,
         slowest_share=share,
     )
+
+
+def _who(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {rank_ranges(ranks)}"
 
 
 def _shorten(values: list[float]) -> str:

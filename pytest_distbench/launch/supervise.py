@@ -251,11 +251,14 @@ class Supervised:
             clocks=self.site.clocks,
         )
         # A signal may wake what hung: what a rank says after we have begun to end it is not what happened.
-        reports = {rank: r for rank, r in self.site.reports().items() if r.phases.get("end", 0.0) <= self.ended_at}
+        hosts = [
+            replace(host, ranks=[r for r in host.ranks if r.phases.get("end", 0.0) <= self.ended_at])
+            for host in self.site.reports()
+        ]
         clock = Clock(started_at=self.started_at, up_at=self.up_at, finished_at=self.finished_at)
         remarks = [self.leftovers.remark()] if self.leftovers is not None else []
         remarks += self.aftermath.remarks
-        record = make_record(self.plan, reports, self.heard, ending, clock, remarks=remarks)
+        record = make_record(self.plan, hosts, self.heard, ending, clock, remarks=remarks)
         if self.timed_out and self.ended_at >= self.latest:
             return replace(record, reason=f"{record.reason}; the time of its test was nearly up")
         return record

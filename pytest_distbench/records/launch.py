@@ -32,6 +32,7 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     reason: str = ""
     timed_out: bool = False
     fates: list[RankFate] = []
+    """Of a launch that passed there are none."""
     measurements: list[Measurement] = []
     fingerprints: dict[str, Fingerprint] = {}
     """By the metric whose iteration it describes; ``training_start`` is what came before a training's first step."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from pytest_distbench.launch.breakdown import breakdowns
+from pytest_distbench.launch.breakdown import breakdowns as join
+from pytest_distbench.launch.breakdown import loops_on
 from pytest_distbench.records.breakdown import Breakdown, PartShare, PhasePlace
+from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
@@ -24,6 +28,17 @@ def phase(*path: str, values: list[float], began_at: list[float] | None = None, 
 
 def report(rank: int, *observations: Observation) -> RankReport:
     return RankReport(rank=rank, outcome="passed", phase="body", phases={}, observations=list(observations))
+
+
+def breakdowns(reports: Sequence[RankReport], *, is_one_clock: bool) -> dict[str, Breakdown]:
+    """Of all ranks, on one host where they have one clock, else each on its own."""
+    hosts = [reports] if is_one_clock else [[report] for report in reports]
+    return join([on_host(there, is_one_clock=is_one_clock) for there in hosts])
+
+
+def on_host(reports: Sequence[RankReport], *, is_one_clock: bool = False) -> HostReport:
+    ordered = sorted(reports, key=lambda report: report.rank)
+    return HostReport(ranks=ordered, loops=loops_on(reports, is_one_clock=is_one_clock))
 
 
 def test_each_number_is_a_mean_over_iterations_by_rank() -> None:
@@ -104,3 +119,25 @@ def test_a_part_of_a_script_has_all_the_times_that_it_was_entered_at_any_point()
     found = breakdowns([report(0, small, large, observation(WALL_TIME, 12.0))], is_one_clock=True)
 
     assert found == {WALL_TIME: Breakdown(times_s=[12.0], parts=[PartShare(path=["reduce"], times_s=[10.0])])}
+
+
+def test_ranks_of_several_hosts_are_told_in_their_order_wherever_each_lives() -> None:
+    """The second host enters no phase of the loop, and a third one has a phase of its own."""
+
+    def steps(rank: int, *phases: Observation) -> RankReport:
+        return report(rank, observation("step", 10.0 + rank), *phases)
+
+    hosts = [
+        on_host([steps(0, phase("save", values=[2.0], host_s=[1.0])), steps(3)]),
+        on_host([steps(1)]),
+        on_host([steps(2, phase("load", values=[4.0], is_apart=True))]),
+    ]
+
+    assert join(hosts)["step"] == Breakdown(
+        times_s=[10.0, 11.0, 12.0, 13.0],
+        parts=[
+            PartShare(path=["save"], times_s=[2.0, 0.0, 0.0, 0.0], hosts_s=[1.0, 0.0, 0.0, 0.0]),
+            PartShare(path=["load"], times_s=[0.0, 0.0, 4.0, 0.0], is_apart=True),
+        ],
+    )
+    assert join([*hosts, on_host([report(4)])]) == {}

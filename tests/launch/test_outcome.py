@@ -12,6 +12,7 @@ from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.outcome import Clock, make_record, mask_record
 from pytest_distbench.launch.site.contract import Exit, Heard
 from pytest_distbench.read import stdout
+from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, RankFate, RankReport
@@ -32,12 +33,13 @@ def heard() -> Heard:
 
 
 def record(plan: LaunchPlan, heard: Heard, *group_sizes: int, remarks: tuple[str, ...] = ()) -> LaunchRecord:
-    reports = {
-        rank: RankReport(rank=rank, outcome="passed", phase="body", phases={"begin": 1.0, "end": 2.0}, group_size=size)
+    reports = [
+        RankReport(rank=rank, outcome="passed", phase="body", phases={"begin": 1.0, "end": 2.0}, group_size=size)
         for rank, size in enumerate(group_sizes)
-    }
+    ]
+    hosts = [HostReport(ranks=reports)]
     ending = Ending(exit=Exit(codes={0: 0, 1: 0}), timed_out=False, ended_by_us=frozenset())
-    return make_record(plan, reports, heard, ending, Clock(started_at=0.0, up_at=1.0, finished_at=3.0), remarks=remarks)
+    return make_record(plan, hosts, heard, ending, Clock(started_at=0.0, up_at=1.0, finished_at=3.0), remarks=remarks)
 
 
 def test_a_script_whose_ranks_never_met_has_done_nothing(plan: LaunchPlan, heard: Heard) -> None:
@@ -86,7 +88,7 @@ def test_a_rank_that_did_not_go_is_said_whatever_the_outcome(plan: LaunchPlan, h
     text = "rank 1 (pid 7) is still there 25 s after it was killed"
     clock = Clock(started_at=0.0, up_at=1.0, finished_at=3.0)
     ending = Ending(exit=Exit(codes={0: 3}), timed_out=False, ended_by_us=frozenset(), stuck={1: text})
-    failed = make_record(plan, {}, heard, ending, clock)
+    failed = make_record(plan, [], heard, ending, clock)
 
     assert failed.reason.splitlines() == ["rank 0 exit code 3", text]
 

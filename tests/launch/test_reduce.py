@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.fingerprints import BARRIER
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.reduce import late_s, merge, merge_fingerprints
+from pytest_distbench.launch.reduce import common_prints, late_s, merge, merge_fingerprints, recorded, reduce_partials
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFingerprint
+from pytest_distbench.records.host_report import Partial
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.rank import RankReport
@@ -23,7 +27,7 @@ def report(
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
-    [measurement] = merge([report(0, 1.0, 5.0, 1.0, 1.0), report(1, 2.0, 2.0, 2.0, 2.0)])
+    [measurement] = merge(recorded([report(0, 1.0, 5.0, 1.0, 1.0), report(1, 2.0, 2.0, 2.0, 2.0)]))
 
     assert measurement.value == 2.0
     assert measurement.summary is not None
@@ -33,34 +37,36 @@ def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
 
 def test_a_series_is_kept_whole_where_its_kind_asks_for_it_and_as_a_distribution_elsewhere() -> None:
     for better, series, distribution in (("lower", [], [1.0, 2.0, 5.0]), ("info", [2.0, 5.0, 1.0], [])):
-        [measurement] = merge([report(0, 2.0, 5.0, 1.0, better=better, reduce="max")])
+        [measurement] = merge(recorded([report(0, 2.0, 5.0, 1.0, better=better, reduce="max")]))
 
         assert (measurement.series, measurement.distribution) == (series, distribution)
-    [number] = merge([report(0, 2.0, series=False)])
+    [number] = merge(recorded([report(0, 2.0, series=False)]))
     assert number.distribution == []
 
 
 @pytest.mark.parametrize(("reduce", "value"), [("max", 3.0), ("min", 1.0), ("mean", 2.0), ("sum", 4.0), ("rank0", 1.0)])
 def test_reductions(reduce: Reduce, value: float) -> None:
-    [measurement] = merge([report(0, 1.0, reduce=reduce, series=False), report(1, 3.0, reduce=reduce, series=False)])
+    [measurement] = merge(
+        recorded([report(0, 1.0, reduce=reduce, series=False), report(1, 3.0, reduce=reduce, series=False)])
+    )
 
     assert measurement.value == value
 
 
 def test_throughput_takes_the_75th_percentile() -> None:
-    [measurement] = merge([report(0, 1.0, 2.0, 3.0, 4.0, 5.0, better="higher", reduce="min")])
+    [measurement] = merge(recorded([report(0, 1.0, 2.0, 3.0, 4.0, 5.0, better="higher", reduce="min")]))
 
     assert measurement.value == 4.0
 
 
 def test_ranks_that_must_agree_and_do_not_are_an_error_that_shows_both() -> None:
     with pytest.raises(RecordingError, match="rank 0: 1, rank 1: 2"):
-        merge([report(0, 1.0, better="exact", reduce="all"), report(1, 2.0, better="exact", reduce="all")])
+        merge(recorded([report(0, 1.0, better="exact", reduce="all"), report(1, 2.0, better="exact", reduce="all")]))
 
 
 def test_series_of_different_length_are_an_error() -> None:
     with pytest.raises(RecordingError, match=r"\[1, 2\] values"):
-        merge([report(0, 1.0), report(1, 1.0, 2.0)])
+        merge(recorded([report(0, 1.0), report(1, 1.0, 2.0)]))
 
 
 def fingerprinted(rank: int, *rows: Collective, entered: tuple[float, ...] = (), missing: str = "") -> RankReport:
@@ -68,14 +74,19 @@ def fingerprinted(rank: int, *rows: Collective, entered: tuple[float, ...] = (),
     return RankReport(rank=rank, outcome="passed", phase="body", phases={}, fingerprints={"m": fingerprint})
 
 
+def fingerprints_of(reports: list[RankReport]) -> dict[str, Fingerprint]:
+    """Of ranks that each live on a host of their own."""
+    return merge_fingerprints([common_prints([report]) for report in reports], world_size=len(reports))
+
+
 def test_equal_ranks_are_stored_once_and_others_apart() -> None:
-    found = merge_fingerprints([fingerprinted(1, BARRIER), fingerprinted(0, BARRIER), fingerprinted(2)])["m"]
+    found = fingerprints_of([fingerprinted(1, BARRIER), fingerprinted(0, BARRIER), fingerprinted(2)])["m"]
 
     assert found.collectives == {"0-1": [BARRIER], "2": []}
 
 
 def test_a_rank_without_a_fingerprint_leaves_the_launch_without() -> None:
-    assert merge_fingerprints([fingerprinted(0, BARRIER), fingerprinted(1, missing="off")])["m"] == Fingerprint(
+    assert fingerprints_of([fingerprinted(0, BARRIER), fingerprinted(1, missing="off")])["m"] == Fingerprint(
         missing="off"
     )
 
@@ -108,7 +119,7 @@ def test_cpu_time_and_waits_are_summed_over_ranks() -> None:
         )
         for rank in range(2)
     ]
-    [measurement] = merge(reports)
+    [measurement] = merge(recorded(reports))
 
     assert measurement.companions == {"cpu_s": 2.0, "waits": 6.0}
 
@@ -121,9 +132,9 @@ def test_ranks_that_disagree_about_a_bound_are_an_error() -> None:
         )
         return RankReport(rank=rank, outcome="passed", phase="body", phases={}, observations=[observation])
 
-    assert merge([report(1)])[0].bounds == [Bound(side="most", value=1.0, where="rank.record at a.py:1")]
+    assert merge(recorded([report(1)]))[0].bounds == [Bound(side="most", value=1.0, where="rank.record at a.py:1")]
     with pytest.raises(RecordingError, match=r"ranks disagree about .* or bounds"):
-        merge([report(0), report(1)])
+        merge(recorded([report(0), report(1)]))
 
 
 def test_a_rank_none_of_whose_optimizers_has_stepped_is_named_beside_those_that_did() -> None:
@@ -132,5 +143,93 @@ def test_a_rank_none_of_whose_optimizers_has_stepped_is_named_beside_those_that_
         for rank, held in ((0, 84), (1, 0))
     ]
 
-    assert merge_fingerprints(reports)["m"].parameter_bytes == {"0": 84, "1": 0}
-    assert merge_fingerprints([fingerprinted(0), fingerprinted(1)])["m"].parameter_bytes == {}
+    assert fingerprints_of(reports)["m"].parameter_bytes == {"0": 84, "1": 0}
+    assert fingerprints_of([fingerprinted(0), fingerprinted(1)])["m"].parameter_bytes == {}
+
+
+KINDS: list[tuple[Better, Reduce]] = [
+    ("lower", "max"),
+    ("higher", "min"),
+    ("info", "mean"),
+    ("info", "sum"),
+    ("info", "rank0"),
+    ("exact", "all"),
+]
+
+
+@given(st.data())
+def test_it_is_the_same_however_the_ranks_lie_on_hosts(data: st.DataObject) -> None:
+    """Whole numbers, whose sums have no rounding; ranks of a host need not be neighbours, and some record less."""
+    world_size, length = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 4))
+    is_series = length > 1 or data.draw(st.booleans())
+    small = st.lists(st.integers(0, 5), min_size=length, max_size=length)
+    same = data.draw(small)
+    reports = [
+        RankReport(
+            rank=rank,
+            outcome="passed",
+            phase="body",
+            phases={},
+            observations=[
+                Observation(
+                    name=reduce,
+                    unit="s",
+                    better=better,
+                    reduce=reduce,
+                    values=same if reduce == "all" else data.draw(small),
+                    is_series=is_series,
+                    companions={"waits": data.draw(small)},
+                )
+                for better, reduce in KINDS
+                if reduce == "max" or data.draw(st.booleans())
+            ],
+        )
+        for rank in range(world_size)
+    ]
+    lives = [data.draw(st.integers(0, 2)) for _ in reports]
+    hosts = [[r for r, host in zip(reports, lives, strict=True) if host == which] for which in range(3)]
+    on_hosts = [part for there in hosts for part in reduce_partials(recorded(there))]
+    travelled = msgspec.json.decode(msgspec.json.encode(on_hosts), type=list[Partial])
+
+    assert merge(travelled) == merge(recorded(reports))
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.data())
+def test_fingerprints_are_the_same_however_the_ranks_lie_on_hosts(kinds: list[int], data: st.DataObject) -> None:
+    prints = [
+        RankFingerprint(
+            collectives=[BARRIER] * kind, parameters=1 + kind, parameter_bytes=4 * kind, entered=[0.1 * rank]
+        )
+        for rank, kind in enumerate(kinds)
+    ]
+    reports = [replace(fingerprinted(rank), fingerprints={"m": one}) for rank, one in enumerate(prints)]
+    lives = [data.draw(st.integers(0, 2)) for _ in reports]
+    hosts = [[r for r, host in zip(reports, lives, strict=True) if host == which] for which in range(3)]
+    of_hosts = [common_prints(there) for there in hosts]
+
+    assert merge_fingerprints(of_hosts, world_size=len(reports)) == fingerprints_of(reports)
+    assert all(len(prints.get("m", [])) <= len(set(kinds)) for prints in of_hosts)
+
+
+def test_ranks_of_two_hosts_that_disagree_are_named_and_equal_ones_together() -> None:
+    def sent(rank: int) -> RankReport:
+        return report(rank, 7.0 if rank == 4 else 5.0, better="exact", reduce="all", series=False)
+
+    hosts = [reduce_partials(recorded(map(sent, there))) for there in ([0, 1, 2], [3, 4, 5])]
+
+    with pytest.raises(RecordingError, match=r"ranks 0-3,5: 5, rank 4: 7"):
+        merge([part for there in hosts for part in there])
+
+
+def test_the_rank_that_is_slowest_is_known_though_another_host_reduced_it() -> None:
+    hosts = [reduce_partials(recorded([report(rank, *values) for rank, values in there])) for there in SLOW_ON_HOSTS]
+    [measurement] = merge([part for there in hosts for part in there])
+
+    assert measurement.summary is not None
+    assert (measurement.summary.slowest_rank, measurement.summary.slowest_share) == (2, 0.75)
+
+
+SLOW_ON_HOSTS = [
+    [(0, (1.0, 9.0, 1.0, 1.0)), (1, (2.0, 2.0, 2.0, 2.0))],
+    [(2, (3.0, 3.0, 3.0, 3.0)), (3, (1.0, 1.0, 1.0, 1.0))],
+]

@@ -19,7 +19,7 @@ from support.ranks import Line, make_rank
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.launch.reduce import merge
+from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
@@ -76,7 +76,7 @@ def check_stored(rank: RankContext) -> None:
         )
         for r in range(2)
     ]
-    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=merge(reports))
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=merge(recorded(reports)))
     assert msgspec.json.decode(msgspec.json.encode(launch), type=LaunchRecord) == launch
     case = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
     file = BaselineFile(schema=SCHEMA, platform="p", test="t", key="k", entry=make_entry(case, [launch] * 2, {}))

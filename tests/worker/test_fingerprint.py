@@ -10,7 +10,7 @@ import torch.distributed as dist
 from support.fake_world import fake_rank
 
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.launch.reduce import merge_fingerprints
+from pytest_distbench.launch.reduce import common_prints, merge_fingerprints
 from pytest_distbench.records.fingerprint import Beyond, Fingerprint
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.worker.context import RankContext
@@ -21,7 +21,7 @@ ROOT_OF_FSDP = "ignore:FSDP2-wrapped module:UserWarning"
 def told(rank: RankContext) -> dict[str, Fingerprint]:
     """The launch's fingerprints, as pytest gets them."""
     report = RankReport(rank=0, outcome="passed", phase="body", phases={}, fingerprints=rank.watch.found)
-    return merge_fingerprints([report], stands_for=rank.rank)
+    return merge_fingerprints([common_prints([report])], world_size=64, stands_for=rank.rank)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.reduce import merge
+from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.worker.notebook import Notebook
@@ -79,7 +79,7 @@ def test_a_large_integer_keeps_all_its_digits_on_the_way(value: Any) -> None:
     notebook = Notebook()
     notebook.note("checksum", value, unit="", better="exact", reduce=None, at={})
     report = RankReport(rank=0, outcome="passed", phase="body", phases={}, observations=notebook.observations)
-    [measurement] = merge([msgspec.json.decode(msgspec.json.encode(report), type=RankReport)])
+    [measurement] = merge(recorded([msgspec.json.decode(msgspec.json.encode(report), type=RankReport)]))
 
     assert measurement.value == int(value)
     assert isinstance(measurement.value, int)

@@ -12,7 +12,7 @@ from support.ranks import make_rank
 from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.reduce import merge
+from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.records.breakdown import PhasePlace
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.rank import RankReport
@@ -238,7 +238,7 @@ def test_a_launchs_value_is_the_fast_side_of_the_iterations_that_entered_it() ->
     notebook = Notebook()
     notebook.note("phase/step/save", [0.0, 4.0, 0.0, 2.0], unit="s", better="info", reduce="max", at={})
     report = RankReport(rank=0, outcome="passed", phase="body", phases={}, observations=list(notebook.observations))
-    [measurement] = merge([report])
+    [measurement] = merge(recorded([report]))
 
     assert measurement.value == 2.5
     assert measurement.series == [0.0, 4.0, 0.0, 2.0]

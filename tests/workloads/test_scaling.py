@@ -12,7 +12,7 @@ from support.ranks import make_rank
 from support.releases import needs_recorder, refuses_bf16
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.reduce import merge
+from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.rank import RankReport
@@ -58,7 +58,7 @@ def test_the_rate_of_a_rank_is_its_own_and_names_its_loop() -> None:
 
 def test_ranks_with_other_samples_add_up() -> None:
     reports = [rated(8), rated(2, 1)]
-    found = {m.name: m for m in merge(reports)}
+    found = {m.name: m for m in merge(recorded(reports))}
     rates = [report.observations[2].values[0] for report in reports]
 
     assert (found["samples_per_step"].value, found["samples_per_step"].better) == (10, "exact")

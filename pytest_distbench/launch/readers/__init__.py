@@ -8,17 +8,17 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pytest_distbench.errors import ReadingError, show, tell
 from pytest_distbench.launch.readers import csv_file, jsonl, mllog, stdout, tensorboard
 from pytest_distbench.launch.readers.place import Found, Place, limited
+from pytest_distbench.launch.reduce import partial
+from pytest_distbench.records.host_report import Partial
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Observation, metric_key
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.reader import TAKES, Reader
-from pytest_distbench.records.record import replace
 
 _LONGEST_BESIDE = 80
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
@@ -33,15 +33,13 @@ READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
 """By kind: what finds a reader's values at a place, in their order; a ReadingError where there is none."""
 
 
-def add_readings(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> dict[int, RankReport]:
-    """The reports of a launch that passed, with what its readers find as further observations."""
-    added = dict(reports)
-    for name, reader in plan.read.items():
-        ranks = range(plan.processes) if reader.rank == "all" else [reader.rank]
-        for rank in ranks:
-            observation = _observe(name, reader, Place(plan, rank))
-            added[rank] = replace(added[rank], observations=[*added[rank].observations, observation])
-    return added
+def readings(plan: LaunchPlan) -> list[Partial]:
+    """What the readers of a launch that passed find, by rank."""
+    return [
+        partial(rank, _observe(name, reader, Place(plan, rank)))
+        for name, reader in plan.read.items()
+        for rank in (range(plan.processes) if reader.rank == "all" else [reader.rank])
+    ]
 
 
 def _observe(name: str, reader: Reader, place: Place) -> Observation:

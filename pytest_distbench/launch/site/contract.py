@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.wire import EventKind, RankEvent
 
@@ -124,8 +124,8 @@ class Site(Protocol):
     def fetch_output(self) -> None:
         """Bring what the ranks have printed so far into their logs among the launch's files."""
 
-    def reports(self) -> dict[int, RankReport]:
-        """The reports that ranks have left, by rank; to be asked for when the site is clear."""
+    def reports(self) -> list[HostReport]:
+        """What ranks have left, of each host; to be asked for when the site is clear."""
 
     def close(self) -> None:
         """Let go of everything: a rank that is still connected ends."""

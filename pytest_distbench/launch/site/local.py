@@ -12,15 +12,15 @@ from typing import Protocol
 import msgspec
 import psutil
 
-from pytest_distbench.launch.reports import read_reports
+from pytest_distbench.launch.reports import report_host
 from pytest_distbench.launch.site import evidence, processes
 from pytest_distbench.launch.site.channel import ControlChannel
 from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.site.descriptors import check_ranks
 from pytest_distbench.launch.site.standstill import LOOK_S, Standstill
 from pytest_distbench.launch.site.stuck import tell_stuck
+from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import RankEvent, variables_to_wire
 from pytest_distbench.records.work import Ranks
@@ -169,8 +169,8 @@ class LocalSite:
     def fetch_output(self) -> None:
         """Their logs are among the launch's files."""
 
-    def reports(self) -> dict[int, RankReport]:
-        return read_reports(self._plan)
+    def reports(self) -> list[HostReport]:
+        return [report_host(self._plan, self._ranks)]
 
     def close(self) -> None:
         self._channel.close()

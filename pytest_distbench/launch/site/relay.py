@@ -184,7 +184,8 @@ class Relay:
             case Clear():
                 aftermath = site.clear()
                 self._send_files(EVERYTHING)
-                return Done(aftermath=aftermath)
+                [report] = site.reports()
+                return Done(aftermath=aftermath, report=report)
         return Done()
 
     def _open(self, order: Open) -> None:

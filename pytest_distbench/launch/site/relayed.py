@@ -21,7 +21,6 @@ from typing import IO, Protocol
 import msgspec
 
 from pytest_distbench.errors import LauncherError, show
-from pytest_distbench.launch.reports import read_reports
 from pytest_distbench.launch.site.contract import PULSE_S, Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.site.standstill import Standstill
 from pytest_distbench.launch.site.stream import (
@@ -46,6 +45,7 @@ from pytest_distbench.launch.site.stream import (
     Wrote,
     place_of,
 )
+from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import MOMENTS, RankReport
 from pytest_distbench.records.record import replace
@@ -53,6 +53,8 @@ from pytest_distbench.records.wire import RankEvent, variables_to_wire
 
 _READ_BYTES = 2**18
 _PINGS = 5
+_AT_ONCE = 8
+"""Hosts whose clocks are read together: so many answers are taken in before one of them has waited for long."""
 _OPEN_S = 30.0
 """How long a relay may take to start, and to answer its first order."""
 _ANSWER_S = 120.0
@@ -200,9 +202,8 @@ class RelayedSite:
     def fetch_output(self) -> None:
         self._order(dict.fromkeys(self._hops, FetchOutput()))
 
-    def reports(self) -> dict[int, RankReport]:
-        offsets = {rank: hop.offset_s for hop in self._hops for rank in hop.host.ranks}
-        return {rank: _in_our_time(report, offsets[rank]) for rank, report in read_reports(self._plan).items()}
+    def reports(self) -> list[HostReport]:
+        return [_in_our_time(hop.answer.report, hop.offset_s) for hop in self._hops if hop.answer.report is not None]
 
     def close(self) -> None:
         for hop in (hops := [*self._hops, *self._idle]):
@@ -234,11 +235,8 @@ class RelayedSite:
 
     def _compare_clocks(self) -> None:
         """Measure how far each host's clock is from ours; if it has run another way since, that is in doubt too."""
-        for hop in self._hops:
-            best = min((self._ask_time(hop) for _ in range(_PINGS)), key=lambda found: found[1])
-            drift_s = abs(best[0] - hop.offset_s) if hop.error_s is not None else 0.0
-            hop.offset_s = best[0] if hop.error_s is None else hop.offset_s
-            hop.error_s = best[1] + drift_s
+        for first in range(0, len(self._hops), _AT_ONCE):
+            self._ask_times(self._hops[first : first + _AT_ONCE])
         self.clocks = Clocks(
             hosts={rank: hop.host.name for hop in self._hops for rank in hop.host.ranks},
             errors_s={hop.host.name: hop.error_s or 0.0 for hop in self._hops},
@@ -264,12 +262,22 @@ class RelayedSite:
                 "relay has been stopped",
             )
 
-    def _ask_time(self, hop: _Hop) -> tuple[float, float]:
+    def _ask_times(self, hops: Sequence[_Hop]) -> None:
         """What makes a moment of a host one of ours, and how wrong that may be: half of the way there and back."""
-        self._ping(hop)
-        self._take_until(lambda hop: hop.has_answered, [hop], "did not tell its time")
-        half = (time.monotonic() - hop.pinged_at) / 2
-        return (hop.pinged_at + half - hop.pong.at, half) if hop.has_answered else (hop.offset_s, math.inf)
+        found: dict[_Hop, list[tuple[float, float]]] = {hop: [] for hop in hops}
+        for _ in range(_PINGS):
+            for hop in hops:
+                self._ping(hop)
+            self._take_until(lambda hop: hop.has_answered, hops, "did not tell its time")
+            for hop in hops:
+                if hop.has_answered:
+                    half = (hop.ponged_at - hop.pinged_at) / 2
+                    found[hop].append((half, hop.pinged_at + half - hop.pong.at))
+        for hop, each in found.items():
+            error_s, offset_s = min(each, default=(math.inf, hop.offset_s))
+            if hop.error_s is None:
+                hop.offset_s = offset_s
+            hop.error_s = error_s + abs(offset_s - hop.offset_s)
 
     def _ping(self, hop: _Hop) -> None:
         hop.pinged_at = time.monotonic()
@@ -336,7 +344,7 @@ class RelayedSite:
                     file.seek(word.offset)
                     file.write(word.data)
             case Pong():
-                hop.pong = word
+                hop.pong, hop.ponged_at = word, time.monotonic()
             case Done():
                 hop.answer = word
                 hop.owed -= 1
@@ -387,6 +395,7 @@ class _Hop:
         self.error_s: float | None = None
         self.pings = 0
         self.pinged_at = 0.0
+        self.ponged_at = 0.0
         self.silent_since = 0.0
         self.pong = Pong(number=0, at=0.0)
         self.answer = Done()
@@ -473,8 +482,12 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-def _in_our_time(report: RankReport, offset_s: float) -> RankReport:
-    """A report whose moments are of this process's clock."""
+def _in_our_time(host: HostReport, offset_s: float) -> HostReport:
+    """Reports whose moments are of this process's clock."""
+    return replace(host, ranks=[_moved(report, offset_s) for report in host.ranks])
+
+
+def _moved(report: RankReport, offset_s: float) -> RankReport:
     phases = {name: at + offset_s if name in MOMENTS else at for name, at in report.phases.items()}
     error = replace(report.error, raised_at=report.error.raised_at + offset_s) if report.error is not None else None
     return replace(report, phases=phases, error=error)

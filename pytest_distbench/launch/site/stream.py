@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from pytest_distbench.launch.site.contract import Aftermath
+from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import Record
@@ -70,7 +71,7 @@ class FetchOutput(Record, frozen=True, kw_only=True, tag=True):
 
 
 class Clear(Record, frozen=True, kw_only=True, tag=True):
-    """End what is left over, and send all that ranks have written. Answered when that was done."""
+    """End what is left over, and send all that ranks have written. Answered with what they have reported."""
 
 
 Order = Open | Ping | Start | Ask | Signal | Running | Collect | End | FetchOutput | Clear
@@ -105,8 +106,8 @@ class Ended(Record, frozen=True, kw_only=True, tag=True):
     died: bool = False
 
 
-FileKind = Literal["log", "report", "stacks", "flight", "groups"]
-"""What a rank writes, and the method of :class:`LaunchFiles` that names the file."""
+FileKind = Literal["log", "stacks", "flight", "groups"]
+"""What a rank writes that is shown as it is, and the method of :class:`LaunchFiles` that names the file."""
 
 OUTPUT: tuple[FileKind, ...] = ("log",)
 EVERYTHING: tuple[FileKind, ...] = get_args(FileKind)
@@ -126,6 +127,7 @@ class Done(Record, frozen=True, kw_only=True, tag=True):
 
     ranks: list[int] = []
     aftermath: Aftermath | None = None
+    report: HostReport | None = None
     trouble: str = ""
     """Why it could not be carried out; empty: it was."""
 

@@ -11,10 +11,9 @@ import pytest
 from support.plans import make_plan
 
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.launch.readers import add_readings
+from pytest_distbench.launch.readers import readings
 from pytest_distbench.read import NUMBER, csv, jsonl, mllog, stdout
 from pytest_distbench.records.metric import Observation
-from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 
@@ -33,9 +32,8 @@ def read(folder: Path, reader: Reader, output: str | None = OUTPUT, *, others: s
     if output is not None:
         plan.files.log(0).write_text(output, newline="")
     plan.files.log(1).write_text(others)
-    reports = {r: RankReport(rank=r, outcome="passed", phase="body", phases={}) for r in range(2)}
-    added = add_readings(plan, reports)
-    return next(o for r in added.values() for o in r.observations)
+    [found] = readings(plan)
+    return found
 
 
 def test_matches_are_a_series_in_the_unit_that_the_scale_makes(tmp_path: Path) -> None:
@@ -96,9 +94,8 @@ def test_every_rank_may_be_read(tmp_path: Path) -> None:
     plan = replace(make_plan(tmp_path), read={"t": stdout(r"t (\d+)", rank="all", better="lower")})
     for rank in range(2):
         plan.files.log(rank).write_text(f"t {rank + 5}\n")
-    reports = {r: RankReport(rank=r, outcome="passed", phase="body", phases={}) for r in range(2)}
 
-    assert [r.observations[0].values for r in add_readings(plan, reports).values()] == [[5.0], [6.0]]
+    assert [(found.ranks, found.values) for found in readings(plan)] == [([0], [5.0]), ([1], [6.0])]
 
 
 @pytest.mark.parametrize(

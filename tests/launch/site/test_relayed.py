@@ -42,6 +42,7 @@ from pytest_distbench.launch.site.stream import (
     Wrote,
 )
 from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, RankReport
 from pytest_distbench.records.record import replace
@@ -211,14 +212,13 @@ def test_moments_of_a_host_are_told_in_our_time_as_well_as_its_clock_could_be_re
     there = began + ahead_s
 
     def says(order: Order) -> list[Word]:
-        told = msgspec.json.encode(report(0, there))
-        wrote = Wrote(rank=0, kind="report", offset=0, data=told)
-        return [event(0, "hello", at=there), Closed(rank=0, at=there), wrote] if isinstance(order, Clear) else []
+        done = Done(aftermath=Aftermath(), report=HostReport(ranks=[report(0, there)]))
+        return [event(0, "hello", at=there), Closed(rank=0, at=there), done] if isinstance(order, Clear) else []
 
     site = make_site(MadeUpRelay(0, ahead_s, says))
     site.start()
     site.clear()
-    [found] = site.reports().values()
+    [[found]] = [host.ranks for host in site.reports()]
     assert found.error is not None
     moments = [site.heard.events[0].at, site.heard.closed_at[0], found.error.raised_at, found.phases["end"]]
 
