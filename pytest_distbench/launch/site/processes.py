@@ -122,6 +122,16 @@ def kill_groups(leaders: Iterable[int]) -> None:
                 os.killpg(pid, signal.SIGKILL)
 
 
+def group(leader: int) -> list[psutil.Process]:
+    """The live processes of a process group; one that has ended and that its parent has not noticed is none."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(*_GONE, OSError):
+            if os.getpgid(process.pid) == leader and _is_running(process):
+                found.append(process)
+    return found
+
+
 def send(pids: Iterable[int], number: signal.Signals) -> None:
     """Send a signal to processes that may be gone already."""
     for pid in pids:

@@ -23,6 +23,7 @@ import psutil
 
 from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.logs import tail
+from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.descriptors import check_calls
 from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Caller, Hello, keep_alive
 from pytest_distbench.launch.site.relayed import Host, RelayedSite
@@ -277,11 +278,12 @@ def cancel(command: subprocess.Popen[bytes]) -> None:
     """End a command and what it leads on this host: with SIGTERM, of which srun makes the end of the step's tasks."""
     if command.poll() is not None:
         return  # its number may be another's by now
-    with contextlib.suppress(ProcessLookupError):
-        for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(command.pid, number)
-            deadline = time.monotonic() + _LEAVE_S
-            while time.monotonic() < deadline:
-                command.poll()
-                os.killpg(command.pid, 0)  # until nobody is left of them
-                time.sleep(_LOOK_S)
+        deadline = time.monotonic() + _LEAVE_S
+        while time.monotonic() < deadline:
+            command.poll()
+            if not processes.group(command.pid):
+                return
+            time.sleep(_LOOK_S)

@@ -89,6 +89,19 @@ def test_a_group_is_ended_after_its_leader_has_gone(start: Start) -> None:
     wait_for(lambda: not processes.is_alive(child))
 
 
+def test_of_a_group_whose_leader_nobody_waits_for_the_others_are_left(start: Start) -> None:
+    """As where the first process of a container does not notice that its adopted children have ended."""
+    leader = start(HAS_A_CHILD)
+    [child] = processes.children(leader.pid)
+    assert pids(processes.group(leader.pid)) == {leader.pid, child}
+    os.kill(leader.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+    assert pids(processes.group(leader.pid)) == {child}
+    processes.kill_groups([leader.pid])
+
+    wait_for(lambda: not processes.group(leader.pid))
+
+
 def test_a_process_that_has_ended_and_was_not_waited_for_is_not_alive(start: Start) -> None:
     process = start()
     os.kill(process.pid, signal.SIGKILL)
