@@ -4,9 +4,10 @@
 
 **The ranks are simulated.** Two real ranks run three loops of all_reduce and one of a training; then one process stands
 for all relays of all hosts, and has each rank say and report what a real one did, over as many connections as there are
-hosts. What is measured is real: pytest's side of these lines, the supervision of a launch, and the reduction of its
-reports to one record. No rank computes, nothing is a baseline, and what the hosts would cost is not in it. Each size is
-measured in a process of its own.
+hosts. What is measured is real: pytest's side of these lines, the supervision of a launch, and the reduction of what
+hosts have reduced to one record. No rank computes, nothing is a baseline, and what the hosts would cost is not in it:
+that process reduces the reports of one host, and has the others say the same of theirs. Each size is measured in a
+process of its own.
 
 The store is real: torch's, with clients in four other processes, which connect, meet at a counter, and set a value.
 """
@@ -83,6 +84,7 @@ class SimulatedLauncher:
 
     def __init__(self, report: Path, per_host: int) -> None:
         self._report, self._per_host = report, per_host
+        self.relays: subprocess.Popen[bytes] | None = None
 
     def prepare(self, variables: dict[str, str]) -> None:
         """Nothing."""
@@ -95,7 +97,9 @@ class SimulatedLauncher:
         theirs = [there.fileno() for _, there in lines]
         given = json.dumps([[fd, those.start, those.stop] for fd, those in zip(theirs, hosts, strict=True)])
         words = [sys.executable, __file__, "--relays", str(self._report)]
-        relays = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=theirs, start_new_session=True)
+        relays = self.relays = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=theirs, start_new_session=True
+        )
         assert relays.stdin is not None
         relays.stdin.write(given.encode())
         relays.stdin.close()
@@ -104,6 +108,13 @@ class SimulatedLauncher:
         ways = [Way(ours, relays) for ours, _ in lines]
         found = [Host(name=f"host{i}", relay=way, ranks=hosts[i]) for i, way in enumerate(ways)]
         return RelayedSite(plan, found, meeting_point=("127.0.0.1", 1))
+
+    def bytes_said(self) -> int:
+        """What the relays of the launch have sent to pytest, all of them together."""
+        assert self.relays is not None
+        assert self.relays.stdout is not None
+        with self.relays.stdout as told:
+            return int(told.read())
 
     def close(self) -> None:
         """Nothing."""
@@ -122,17 +133,20 @@ class Relays:
         for descriptor, first, last in hosts:
             line = socket.socket(fileno=descriptor)
             self._selector.register(line, selectors.EVENT_READ, (Lines(), range(first, last)))
-        left = len(hosts)
+        left, said = len(hosts), 0
         while left:
             for key, _ in self._selector.select():
                 assert isinstance(key.fileobj, socket.socket)
                 lines, ranks = key.data
                 if data := key.fileobj.recv(2**16):
                     words = [w for line in lines.take(data) for w in self._obey(line, ranks)]
-                    key.fileobj.sendall(b"".join(msgspec.json.encode(word) + b"\n" for word in words))
+                    text = b"".join(msgspec.json.encode(word) + b"\n" for word in words)
+                    key.fileobj.sendall(text)
+                    said += len(text)
                 else:
                     self._selector.unregister(key.fileobj)
                     left -= 1
+        print(said)
 
     def _reduced(self, ranks: range) -> HostReport:
         """What a relay makes of its ranks' reports; made once of as many ranks as a host has, and numbered anew."""
@@ -204,8 +218,9 @@ def measure(ranks: int, per_host: int, report: Path) -> None:
         files = sum(path.is_file() for path in directory.rglob("*"))
         size = len(msgspec.json.encode(record))
     hosts, mib = -(-ranks // per_host), (peak - before) / 2**20
-    figures = f"{wall_s:>10.2f}{cpu_s:>8.2f}{1e3 * cpu_s / ranks:>13.2f}{mib:>10.0f}{files:>9,}{size / 1e3:>12.0f}"
-    print(f"{ranks:>7,}{hosts:>8,}{figures}")
+    sent_mb = launcher.bytes_said() / 1e6
+    figures = f"{wall_s:>10.2f}{cpu_s:>8.2f}{1e3 * cpu_s / ranks:>13.2f}{mib:>10.0f}{sent_mb:>9.1f}{files:>7,}"
+    print(f"{ranks:>7,}{hosts:>8,}{figures}{size / 1e3:>12.0f}")
 
 
 def real_report(folder: Path) -> Path:
@@ -284,7 +299,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         report = real_report(Path(made))
         print(f"simulated ranks, {given.per_host} a host; a report of {report.stat().st_size / 1e3:.1f} kB each\n")
-        print("  ranks   hosts  launch s   CPU s  CPU ms/rank  peak MiB    files   record kB", flush=True)
+        print("  ranks   hosts  launch s   CPU s  CPU ms/rank  peak MiB    MB in  files   record kB", flush=True)
         for ranks in given.ranks.split(","):
             words = ["--ranks", ranks, "--per-host", str(given.per_host), "--report", str(report)]
             subprocess.run([sys.executable, __file__, *words], check=True)

@@ -18,11 +18,13 @@ _LONGEST_LINE_BYTES = 2**16
 _TAIL_BYTES = 64 * 1024
 _SEARCHED_BYTES = 64 * 2**20
 _TRACEBACK = "Traceback (most recent call last):"
+_MEANS_NOTHING = re.compile(r"\[W\S* [\d:.]* socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be")
+"""torch asks for the name of whoever connects, for its logs: in a network without DNS there is none, and no harm."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log of any size; empty where there is none."""
+    """The last lines of a log of any size; empty where there is none. What means nothing is not among them."""
     try:
         with open_left(path) as file:
             file.seek(0, 2)
@@ -30,7 +32,7 @@ def tail(path: Path, lines: int = TAIL_LINES) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
+    return "\n".join([line for line in text.splitlines() if not _MEANS_NOTHING.match(line)][-lines:])
 
 
 def error_tail(path: Path) -> str:

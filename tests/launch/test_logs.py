@@ -24,6 +24,16 @@ def test_a_tail_is_the_last_lines_and_empty_where_there_is_no_log(tmp_path: Path
     assert tail(tmp_path / "none") == ""
 
 
+def test_what_torch_says_of_names_in_a_network_without_dns_is_left_out_of_a_tail(tmp_path: Path) -> None:
+    noise = (
+        "[W1125 14:57:39.374144666 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+    )
+    other = noise.replace("hostname of the client socket", "client socket")
+    (tmp_path / "log").write_text(f"{noise}\na\n{noise}\n{other}\n")
+
+    assert tail(tmp_path / "log", 2) == f"a\n{other}"
+
+
 def test_the_first_traceback_is_shown_though_a_launcher_has_told_much_since(tmp_path: Path) -> None:
     deep = [f'[rank1]:   File "x.py", line {n}' for n in range(40)]
     traceback = ["[rank1]: Traceback (most recent call last):", *deep, "[rank1]: ValueError: bad", "[rank1]: not of it"]

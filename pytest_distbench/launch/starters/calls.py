@@ -181,7 +181,7 @@ class Callers:
                 else:
                     raise LauncherError(
                         f"{self._words[0]} has ended (exit code {self.process.wait()}) before all hosts called; "
-                        f"{self._who_called(taken)}: {self._printed()}"
+                        f"{self._who_called(taken)}: {self._printed()}. {self._advice}"
                     )
         return taken
 

@@ -66,7 +66,11 @@ def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_pa
 @pytest.mark.parametrize(
     ("does", "names", "told"),
     [
-        ("echo Invalid partition >&2; exit 3", [], r"sh has ended \(exit code 3\) .*0 of 2 hosts.*Invalid partition"),
+        (
+            "echo Invalid partition >&2; exit 3",
+            [],
+            r"sh has ended \(exit code 3\) .*0 of 2 hosts.*Invalid partition'. Are they up\?",
+        ),
         (on("n1", "n1"), [], "sh has started two processes on n1; wanted one on each of 2 hosts"),
         (on("n1", "n7"), ["n1", "n2"], "n7 has called, which is none of n1, n2"),
     ],
