@@ -39,7 +39,7 @@ def _start(nodes: Sequence[str], module: str, *words: str, **callers: Any) -> Ca
         environment=step.inherited(os.environ),
         count=len(nodes),
         names=nodes,
-        advice="Are the nodes up (sinfo; salloc --exclude leaves one out), do they reach this host, and have they Python "
-        "and pytest-distbench under the paths of this one?",
+        advice="Are the nodes up (sinfo; salloc --exclude leaves one out), do they reach this host, and have they "
+        "Python and pytest-distbench under the paths of this one?",
         **callers,
     )
