@@ -37,7 +37,8 @@ import psutil
 from pytest_distbench.launch.reports import reduce_host
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.site.contract import Aftermath
-from pytest_distbench.launch.site.relayed import Host, RelayedSite
+from pytest_distbench.launch.site.hop import Host
+from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.site.stream import (
     Ask,
     Clear,

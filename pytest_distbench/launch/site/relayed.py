@@ -7,21 +7,17 @@ access, so that nothing that is done here can meet a process of this host.
 from __future__ import annotations
 
 import contextlib
-import math
-import os
 import selectors
 import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import IO, Protocol
 
 import msgspec
 
-from pytest_distbench.errors import LauncherError, show
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site.contract import PULSE_S, Aftermath, Clocks, Exit, Heard
+from pytest_distbench.launch.site.hop import Hop, Host
 from pytest_distbench.launch.site.standstill import Standstill
 from pytest_distbench.launch.site.stream import (
     Ask,
@@ -32,10 +28,8 @@ from pytest_distbench.launch.site.stream import (
     End,
     Ended,
     FetchOutput,
-    Lines,
     Open,
     Order,
-    Ping,
     Pong,
     Running,
     Said,
@@ -47,11 +41,9 @@ from pytest_distbench.launch.site.stream import (
 )
 from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import MOMENTS, RankReport
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import RankEvent, variables_to_wire
 
-_READ_BYTES = 2**18
 _PINGS = 5
 _AT_ONCE = 8
 """Hosts whose clocks are read together: so many answers are taken in before one of them has waited for long."""
@@ -59,56 +51,9 @@ _OPEN_S = 30.0
 """How long a relay may take to start, and to answer its first order."""
 _ANSWER_S = 120.0
 """How long a relay may take to do what it is told: its own limits are shorter."""
-_LEAVE_S = 10.0
-"""How long a relay may take to end when its stream has closed: it ends what is left of its ranks."""
 _SILENT_S = 20.0
 """How long a relay may say nothing when it is asked whether it is there, which it is every :data:`PULSE_S`."""
 _LED_NOWHERE = "its relay has ended, or what leads to it"
-_COMPLAINT_BYTES = 300
-"""Of what a relay, or what leads to it, has said on stderr: the last is shown when its host is lost."""
-
-
-class Way(Protocol):
-    """What leads to a relay: a process of this host, and the stream of the relay, as a ``Popen`` has both.
-
-    Attributes:
-        pid: of the process, which may lead to several relays.
-        stdin: takes orders.
-        stdout: gives answers.
-        stderr: complaints of the process; None: they go elsewhere.
-    """
-
-    pid: int
-    stdin: IO[bytes] | None
-    stdout: IO[bytes] | None
-    stderr: IO[bytes] | None
-
-    def poll(self) -> int | None:
-        """The exit code of the process; None: it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the process. Raises ``subprocess.TimeoutExpired``."""
-
-    def kill(self) -> None:
-        """End it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """A host for ranks.
-
-    Attributes:
-        name: for people; each host has another.
-        relay: leads to the relay over there. A process of this host whose stdin and stdout, both pipes, are those of
-            ``python -m pytest_distbench.launch.site.relay`` there, through ``ssh`` for one; or a connection that the
-            relay has made (``dial.py``), and what keeps that alive. In a session of its own, which Ctrl-C does not
-            reach. Where its stderr is a pipe too, errors have the end of what it said there.
-        ranks: that are to live there.
-    """
-
-    name: str
-    relay: Way
-    ranks: Sequence[int]
 
 
 class RelayedSite:
@@ -127,8 +72,8 @@ class RelayedSite:
         self._plan = plan
         self._meeting_point = meeting_point
         self._selector = selectors.EpollSelector()
-        self._hops = [_Hop(host) for host in hosts if host.ranks]
-        self._idle = [_Hop(host) for host in hosts if not host.ranks]
+        self._hops = [Hop(host) for host in hosts if host.ranks]
+        self._idle = [Hop(host) for host in hosts if not host.ranks]
         for hop in self._hops:
             self._selector.register(hop.words, selectors.EVENT_READ, hop)
             if hop.host.relay.stderr is not None:
@@ -203,7 +148,7 @@ class RelayedSite:
         self._order(dict.fromkeys(self._hops, FetchOutput()))
 
     def reports(self) -> list[HostReport]:
-        return [_in_our_time(hop.answer.report, hop.offset_s) for hop in self._hops if hop.answer.report is not None]
+        return [report for hop in self._hops if (report := hop.report) is not None]
 
     def close(self) -> None:
         for hop in (hops := [*self._hops, *self._idle]):
@@ -212,19 +157,19 @@ class RelayedSite:
             hop.see_off()
         self._selector.close()
 
-    def _by_host(self, ranks: Iterable[int]) -> dict[_Hop, list[int]]:
+    def _by_host(self, ranks: Iterable[int]) -> dict[Hop, list[int]]:
         wanted = set(ranks)
         found = {hop: sorted(wanted.intersection(hop.host.ranks)) for hop in self._hops}
         return {hop: those for hop, those in found.items() if those}
 
-    def _insist(self, orders: Mapping[_Hop, Order], *, within_s: float = _ANSWER_S) -> None:
+    def _insist(self, orders: Mapping[Hop, Order], *, within_s: float = _ANSWER_S) -> None:
         """Have orders carried out."""
         self._order(orders, within_s=within_s)
         for hop in orders:
             if trouble := hop.trouble or hop.answer.trouble:
                 raise LauncherError(f"host {hop.host.name}: {trouble}")
 
-    def _order(self, orders: Mapping[_Hop, Order], *, within_s: float = _ANSWER_S) -> list[Done]:
+    def _order(self, orders: Mapping[Hop, Order], *, within_s: float = _ANSWER_S) -> list[Done]:
         """Give orders that are answered. Returns the answers; a host that gives none in time is lost."""
         for hop, order in orders.items():
             self._ping(hop)  # answered before the order is begun, however long that takes
@@ -254,7 +199,7 @@ class RelayedSite:
                 self._ping(hop)
             self._lose_if_silent(hop)
 
-    def _lose_if_silent(self, hop: _Hop) -> None:
+    def _lose_if_silent(self, hop: Hop) -> None:
         if not hop.has_answered and time.monotonic() - hop.silent_since >= _SILENT_S:
             self._lose(
                 hop,
@@ -262,32 +207,24 @@ class RelayedSite:
                 "relay has been stopped",
             )
 
-    def _ask_times(self, hops: Sequence[_Hop]) -> None:
-        """What makes a moment of a host one of ours, and how wrong that may be: half of the way there and back."""
-        found: dict[_Hop, list[tuple[float, float]]] = {hop: [] for hop in hops}
+    def _ask_times(self, hops: Sequence[Hop]) -> None:
+        """Read the clocks of some hosts some times."""
+        found: dict[Hop, list[tuple[float, float]]] = {hop: [] for hop in hops}
         for _ in range(_PINGS):
             for hop in hops:
                 self._ping(hop)
             self._take_until(lambda hop: hop.has_answered, hops, "did not tell its time")
             for hop in hops:
-                if hop.has_answered:
-                    half = (hop.ponged_at - hop.pinged_at) / 2
-                    found[hop].append((half, hop.pinged_at + half - hop.pong.at))
-        for hop, each in found.items():
-            error_s, offset_s = min(each, default=(math.inf, hop.offset_s))
-            if hop.error_s is None:
-                hop.offset_s = offset_s
-            hop.error_s = error_s + abs(offset_s - hop.offset_s)
+                if not hop.is_lost and (reading := hop.read_clock()) is not None:
+                    found[hop].append(reading)
+        for hop, readings in found.items():
+            hop.set_clock(readings)
 
-    def _ping(self, hop: _Hop) -> None:
-        hop.pinged_at = time.monotonic()
-        if hop.has_answered:
-            hop.silent_since = hop.pinged_at
-        hop.pings += 1
-        self._send(hop, Ping(number=hop.pings))
+    def _ping(self, hop: Hop) -> None:
+        self._write(hop, hop.ping)
 
     def _take_until(
-        self, is_so: Callable[[_Hop], bool], hops: Iterable[_Hop], otherwise: str, *, within_s: float = _ANSWER_S
+        self, is_so: Callable[[Hop], bool], hops: Iterable[Hop], otherwise: str, *, within_s: float = _ANSWER_S
     ) -> None:
         """Take in what arrives until something holds of each of the hosts; those of which it never does are lost."""
         deadline = time.monotonic() + within_s
@@ -301,21 +238,24 @@ class RelayedSite:
                 self._lose_if_silent(hop)
             self._take(max(0.0, min(remaining, PULSE_S)))
 
-    def _send(self, hop: _Hop, order: Order) -> None:
+    def _send(self, hop: Hop, order: Order) -> None:
+        self._write(hop, lambda: hop.send(order))
+
+    def _write(self, hop: Hop, write: Callable[[], None]) -> None:
         if not hop.is_lost:
             try:
-                hop.send(order)
+                write()
             except OSError as error:
                 self._lose(hop, f"its relay takes no orders any more ({error.strerror or error})")
 
     def _take(self, timeout_s: float) -> None:
         """Take in what arrives within a time."""
         for key, _ in self._selector.select(timeout_s):
-            hop: _Hop = key.data
+            hop: Hop = key.data
             if key.fd != hop.words:
                 if not hop.take_complaints():
                     self._selector.unregister(key.fd)
-            elif data := _read(hop.words):
+            elif data := hop.read():
                 hop.silent_since = time.monotonic()
                 for line in hop.lines.take(data):
                     try:
@@ -326,7 +266,7 @@ class RelayedSite:
             else:
                 self._lose(hop, _LED_NOWHERE)
 
-    def _heed(self, hop: _Hop, word: Word) -> None:
+    def _heed(self, hop: Hop, word: Word) -> None:
         match word:
             case Said(event=event):
                 told = replace(event, at=event.at + hop.offset_s)
@@ -344,12 +284,12 @@ class RelayedSite:
                     file.seek(word.offset)
                     file.write(word.data)
             case Pong():
-                hop.pong, hop.ponged_at = word, time.monotonic()
+                hop.take_time(word)
             case Done():
                 hop.answer = word
                 hop.owed -= 1
 
-    def _lose(self, hop: _Hop, why: str) -> None:
+    def _lose(self, hop: Hop, why: str) -> None:
         """Nobody can reach that host any more: its ranks end by their own lifeline."""
         if hop.is_lost:
             return
@@ -358,8 +298,7 @@ class RelayedSite:
             hop.take_complaints()
             with contextlib.suppress(KeyError):  # it has ended before
                 self._selector.unregister(hop.host.relay.stderr)
-            said = hop.complaints.decode(errors="replace").strip()
-            why = f"{why}; on stderr it said {show(said, longest=4 * _COMPLAINT_BYTES) if said else 'nothing'}"
+            why = f"{why}; on stderr it said {hop.complaint or 'nothing'}"
         hop.is_lost, hop.trouble = True, why
         if hop.ended is None:
             hop.shut()
@@ -375,73 +314,6 @@ class RelayedSite:
                 trouble="; ".join(f"host {hop.host.name}: {text}" for hop, text in told.items() if text),
                 died=any(hop.ended is None or hop.ended.died for hop in self._hops),
             )
-
-
-class _Hop:
-    """The stream to a host's relay, and what is known of that.
-
-    The offset is added to a moment of that host to make it one of ours; an error of None: nobody has measured it.
-    It is silent since its last word, or since a ping that came after that.
-    Answers are owed that are still to come: a Ctrl-C may have left one behind.
-    """
-
-    def __init__(self, host: Host) -> None:
-        assert host.relay.stdin is not None
-        assert host.relay.stdout is not None
-        self.host = host
-        self.words = host.relay.stdout.fileno()
-        self.lines = Lines()
-        self.offset_s = 0.0
-        self.error_s: float | None = None
-        self.pings = 0
-        self.pinged_at = 0.0
-        self.ponged_at = 0.0
-        self.silent_since = 0.0
-        self.pong = Pong(number=0, at=0.0)
-        self.answer = Done()
-        self.owed = 0
-        self.ended: Ended | None = None
-        self.is_lost = False
-        self.trouble = ""
-        self.complaints = b""
-        if host.relay.stderr is not None:
-            os.set_blocking(host.relay.stderr.fileno(), False)
-
-    @property
-    def has_answered(self) -> bool:
-        """Whether the last ping was answered."""
-        return self.pong.number == self.pings
-
-    def send(self, order: Order) -> None:
-        """Write an order into the stream."""
-        assert self.host.relay.stdin is not None
-        self.host.relay.stdin.write(msgspec.json.encode(order) + b"\n")
-        self.host.relay.stdin.flush()
-
-    def take_complaints(self) -> bool:
-        """Keep the end of what it has said on stderr so far; False once there will be no more."""
-        assert self.host.relay.stderr is not None
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self.host.relay.stderr.fileno(), _READ_BYTES):
-                self.complaints = (self.complaints + data)[-_COMPLAINT_BYTES:]
-            return False
-        return True
-
-    def shut(self) -> None:
-        """Close the stream, which ends what is left there."""
-        relay = self.host.relay
-        for pipe in filter(None, (relay.stdin, relay.stdout, relay.stderr)):
-            with contextlib.suppress(OSError):
-                pipe.close()
-
-    def see_off(self) -> None:
-        """See that what led to the stream ends, which it does by itself once all that it led to are shut."""
-        relay = self.host.relay
-        try:
-            relay.wait(timeout=_LEAVE_S)
-        except subprocess.TimeoutExpired:
-            relay.kill()
-            relay.wait()
 
 
 def _places(ranks: Sequence[Sequence[int]], meeting_point: tuple[str, int]) -> list[dict[int, dict[str, str]]]:
@@ -472,22 +344,3 @@ def _places(ranks: Sequence[Sequence[int]], meeting_point: tuple[str, int]) -> l
         }
         for node, here in enumerate(ranks)
     ]
-
-
-def _read(descriptor: int) -> bytes:
-    """What has arrived; nothing where there will be no more, however that came about."""
-    try:
-        return os.read(descriptor, _READ_BYTES)
-    except OSError:
-        return b""
-
-
-def _in_our_time(host: HostReport, offset_s: float) -> HostReport:
-    """Reports whose moments are of this process's clock."""
-    return replace(host, ranks=[_moved(report, offset_s) for report in host.ranks])
-
-
-def _moved(report: RankReport, offset_s: float) -> RankReport:
-    phases = {name: at + offset_s if name in MOMENTS else at for name, at in report.phases.items()}
-    error = replace(report.error, raised_at=report.error.raised_at + offset_s) if report.error is not None else None
-    return replace(report, phases=phases, error=error)

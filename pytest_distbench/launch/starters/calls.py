@@ -26,7 +26,8 @@ from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.descriptors import check_calls
 from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Caller, Hello, keep_alive
-from pytest_distbench.launch.site.relayed import Host, RelayedSite
+from pytest_distbench.launch.site.hop import Host
+from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.records.plan import LaunchPlan
 

@@ -11,7 +11,8 @@ from typing import IO, Protocol
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.relayed import Host, RelayedSite
+from pytest_distbench.launch.site.hop import Host
+from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.launch.starters.allocation import read_allocation
 from pytest_distbench.launch.starters.calls import within_s

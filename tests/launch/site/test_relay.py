@@ -13,9 +13,10 @@ import pytest
 from support.plans import make_plan
 from support.processes import wait_for
 
+from pytest_distbench.launch.site.hop import Host
 from pytest_distbench.launch.site.processes import is_alive
 from pytest_distbench.launch.site.relay import _settle_here
-from pytest_distbench.launch.site.relayed import Host, RelayedSite
+from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.read import stdout
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.reader import Reader

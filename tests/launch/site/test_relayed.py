@@ -23,7 +23,8 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.site import processes, relayed, standstill
 from pytest_distbench.launch.site.contract import Aftermath
-from pytest_distbench.launch.site.relayed import Host, RelayedSite
+from pytest_distbench.launch.site.hop import Host
+from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.site.stream import (
     Ask,
     Clear,
