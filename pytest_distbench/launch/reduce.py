@@ -223,7 +223,9 @@ def _expect_agreement(key: str, parts: Sequence[Partial]) -> None:
 
 
 def _reduce(group: Sequence[Partial]) -> Partial:
-    first = group[0]
+    first, *others = group
+    if not others:
+        return first
     columns = [*zip(*(part.values for part in group), strict=True)]
     slowest: list[int] = []
     if first.slowest:  # of equal ones the first rank, on whichever host it lives
@@ -239,11 +241,16 @@ def _reduce(group: Sequence[Partial]) -> Partial:
 
 
 def _sum_companions(group: Sequence[Partial]) -> dict[str, list[float]]:
-    """Summed over ranks: their noise is independent, so the sum is quieter than the largest."""
-    return {
-        name: [sum(column) for column in zip(*(part.companions.get(name, []) for part in group), strict=True)]
-        for name in group[0].companions
-    }
+    """Summed over ranks: their noise is independent, so the sum is quieter than the largest.
+
+    One that some ranks have not, or not of each iteration, is left out.
+    """
+    found = {}
+    for name, own in group[0].companions.items():
+        series = [part.companions.get(name, []) for part in group]
+        if all(len(each) == len(own) for each in series):
+            found[name] = [sum(column) for column in zip(*series, strict=True)]
+    return found
 
 
 def _measure(part: Partial) -> Measurement:
