@@ -1,4 +1,4 @@
-"""What one command of this host starts on several others, and what each of them says first when it has called back.
+"""What one command of this host starts on several others, and who of them calls back.
 
 They connect to this process (``site/dial.py``): the command has no stream for each.
 """
@@ -12,11 +12,11 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Generic, Protocol, TypeVar
 
 import msgspec
 import psutil
@@ -35,50 +35,71 @@ CALL_S = 60.0
 """How long processes may take to start and call, and so much more for each hundred of hosts."""
 _MOST_BYTES = 2**18
 """Of what a process says first."""
-_ONE_LOOK_UP = {"RES_OPTIONS": "attempts:1"}
-"""A name of this host that DNS does not answer for costs a caller one time-out, before it tries an address."""
 _LEAVE_S = 5.0
 _LOOK_S = 0.02
 
 _Said = TypeVar("_Said", bound=Caller)
 
 
+@dataclass(frozen=True, slots=True)
+class Connection(Generic[_Said]):
+    """A process that has called: its connection, and what it said of itself."""
+
+    line: socket.socket
+    said: _Said
+
+
+class NotCalled(LauncherError):
+    """Not all have called who should.
+
+    Attributes:
+        missing: the hosts from which nobody has, as far as it is known which these are.
+    """
+
+    def __init__(self, text: str, missing: Sequence[str]) -> None:
+        super().__init__(text)
+        self.missing = missing
+
+
+class Keeper(Protocol):
+    """What a relay lives by.
+
+    Attributes:
+        pid: of a process of this host.
+    """
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """The exit code of what leads there; None: it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the relay has ended. Raises ``subprocess.TimeoutExpired``."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
 class Call:
-    """A relay that has called: its connection, and the command that keeps it alive."""
+    """A relay that has called: its connection, and what it lives by."""
 
     stderr: IO[bytes] | None = None
 
-    def __init__(self, line: socket.socket, hello: Hello, command: subprocess.Popen[bytes]) -> None:
-        self.hello = hello
-        self.pid = command.pid
+    def __init__(self, line: socket.socket, keeper: Keeper) -> None:
+        self.pid = keeper.pid
         self.stdin: IO[bytes] | None = line.makefile("wb")
         self.stdout: IO[bytes] | None = line.makefile("rb")  # of which only the descriptor is used
-        self._command = command
+        self.poll, self.wait, self.kill = keeper.poll, keeper.wait, keeper.kill
         line.close()  # once both files are
-
-    def hang_up(self) -> None:
-        """Close the connection, which ends the relay."""
-        for file in filter(None, (self.stdin, self.stdout)):
-            file.close()
-
-    def poll(self) -> int | None:
-        return self._command.poll()
-
-    def wait(self, timeout: float | None = None) -> int:
-        return self._command.wait(timeout)
-
-    def kill(self) -> None:
-        cancel(self._command)
 
 
 class Callers:
-    """The processes that one command starts, one on each host.
+    """The processes that one command starts, one on each of some hosts.
 
     Args:
-        module: of this package, that they run; it gets the port and the addresses of this process.
-        words: more words for it.
-        command: makes the command of this host from what is to run on each of the others, and its variables.
-        environment: of the command; it has those variables too.
+        command: makes its words from those that tell a process where this one is, a port and addresses, and from
+            variables, where it does not hand on its own.
+        environment: of the command; it has these variables too.
         count: of the hosts.
         names: of them; empty: they are not known before.
         log: gets what the command prints.
@@ -91,9 +112,8 @@ class Callers:
 
     def __init__(
         self,
-        module: str,
-        *words: str,
         command: Callable[[Sequence[str], Mapping[str, str]], Sequence[str]],
+        *,
         environment: Mapping[str, str],
         count: int,
         names: Sequence[str] = (),
@@ -108,16 +128,10 @@ class Callers:
         self._advice = advice
         self._secret = secrets.token_hex(16)
         self._listener = socket.create_server(("", 0), backlog=count)
-        port = self._listener.getsockname()[1]
-        variables = {
-            **_ONE_LOOK_UP,
-            SESSION_VARIABLE: session,
-            SECRET_VARIABLE: self._secret,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        }
-        self._words = command([sys.executable, "-m", module, str(port), *addresses(), *words], variables)
+        variables = {SESSION_VARIABLE: session, SECRET_VARIABLE: self._secret}
+        self._words = command([str(self._listener.getsockname()[1]), *addresses()], variables)
         with log.open("ab") as out:
-            self.process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 self._words,
                 env={**environment, **variables},
                 stdin=subprocess.DEVNULL,
@@ -125,117 +139,160 @@ class Callers:
                 stderr=out,
                 start_new_session=True,
             )
+        self.pid = self._process.pid
 
-    def relays(self) -> list[Call]:
-        """The relays, host by host, once all have called.
+    def take(
+        self,
+        kind: type[_Said],
+        *,
+        names: Sequence[str] | None = None,
+        limit_s: float | None = None,
+        among: Mapping[str, socket.socket] | None = None,
+        until_the_end: bool = False,
+    ) -> list[Connection[_Said]]:
+        """Wait until somebody has called from each host. Returns the calls in the order of the names.
+
+        Args:
+            kind: what they say first.
+            names: of the hosts that are to call; None: all.
+            limit_s: how long they may take; None: as long as processes may that are started now.
+            among: connections from hosts that are to last meanwhile, and silent.
+            until_the_end: wait for the end of the command too, who else may call till then.
 
         Raises:
-            LauncherError: one has not, in time, or the command has ended.
+            NotCalled: one has not, in time, or cannot any more.
+            LauncherError: somebody has called who should not have been started.
         """
-        with contextlib.ExitStack() as stack:
-            taken = self._take(Hello, stack)
-            stack.pop_all()
-        return [Call(line, hello, self.process) for hello, line in self._in_order(taken)]
-
-    def descriptions(self, kind: type[_Said]) -> list[_Said]:
-        """What all have said that end when they have said it, host by host.
-
-        Raises:
-            LauncherError: these are more hosts than were asked for, or fewer, or it takes too long.
-        """
-        with contextlib.ExitStack() as stack:
-            return [said for said, _ in self._in_order(self._take(kind, stack, until_the_end=True))]
-
-    def cancel(self) -> None:
-        """End the command, however far it is."""
-        self._listener.close()
-        cancel(self.process)
-
-    def _take(
-        self, kind: type[_Said], open_lines: contextlib.ExitStack, *, until_the_end: bool = False
-    ) -> dict[str, tuple[_Said, socket.socket]]:
-        deadline = time.monotonic() + within_s(self._count)
-        taken: dict[str, tuple[_Said, socket.socket]] = {}
-        with contextlib.ExitStack() as stack:
-            ended = os.pidfd_open(self.process.pid)
+        names = self._names if names is None else names
+        count = len(names) or self._count
+        limit_s = within_s(self._count) if limit_s is None else limit_s
+        deadline = time.monotonic() + limit_s
+        taken: dict[str, Connection[_Said]] = {}
+        with contextlib.ExitStack() as lines, contextlib.ExitStack() as stack:
+            ended = os.pidfd_open(self.pid)
             stack.callback(os.close, ended)
-            stack.enter_context(self._listener)
             selector = stack.enter_context(selectors.DefaultSelector())
             selector.register(ended, selectors.EVENT_READ)
             selector.register(self._listener, selectors.EVENT_READ)
-            while until_the_end or len(taken) < self._count:
-                ready = [key.fileobj for key, _ in selector.select(max(0.0, deadline - time.monotonic()))]
-                if not ready:
-                    raise LauncherError(
-                        f"{self._who_called(taken)} within {within_s(self._count):.0f} s: {self._printed()}. "
-                        f"{self._advice}"
-                    )
-                if self._listener in ready:
-                    line = open_lines.enter_context(self._listener.accept()[0])
-                    if (said := hear(line, kind, self._secret)) is None:
-                        line.close()  # a stranger
-                        continue
-                    self._check(said, taken)
-                    taken[said.host] = said, line
-                elif until_the_end and len(taken) == self._count:
+            for name, line in (among or {}).items():
+                selector.register(line, selectors.EVENT_READ, name)
+            while until_the_end or len(taken) < count:
+                keys = [key for key, _ in selector.select(max(0.0, deadline - time.monotonic()))]
+                if lost := next((key.data for key in keys if key.data is not None), None):
+                    raise self._missed(f"host {lost} was lost before", names, count, taken)
+                if not keys:
+                    raise self._missed(f"within {limit_s:.0f} s", names, count, taken)
+                if any(key.fileobj is self._listener for key in keys):
+                    line = lines.enter_context(self._listener.accept()[0])
+                    said = _hear(line, kind, self._secret)
+                    if said is None or not self._is_wanted(said.host, names, count, taken):
+                        line.close()
+                    else:
+                        taken[said.host] = Connection(line, said)
+                elif until_the_end and len(taken) == count:
                     break
                 else:
-                    raise LauncherError(
-                        f"{self._words[0]} has ended (exit code {self.process.wait()}) before all hosts called; "
-                        f"{self._who_called(taken)}: {self._printed()}. {self._advice}"
-                    )
-        return taken
+                    code = self._process.wait()
+                    raise self._missed(f"{self._words[0]} has ended (exit code {code}) before", names, count, taken)
+            lines.pop_all()
+        return [taken[name] for name in names or sorted(taken)]
 
-    def _check(self, said: Caller, taken: Mapping[str, object]) -> None:
-        """Refuse who was started where nobody was wanted."""
-        if self._names and said.host not in self._names:
-            raise LauncherError(f"{said.host} has called, which is none of {', '.join(self._names)}")
-        if said.host in taken:
-            raise LauncherError(
-                f"{self._words[0]} has started two processes on {said.host}; wanted one on each of {self._count} hosts"
-            )
-        if len(taken) == self._count:
-            raise LauncherError(
-                f"{self._words[0]} has started processes on {', '.join([*taken, said.host])}; wanted {self._count}"
-            )
+    def poll(self) -> int | None:
+        """The exit code of the command; None: it runs."""
+        return self._process.poll()
 
-    def _who_called(self, taken: Mapping[str, object]) -> str:
-        missing = [name for name in self._names if name not in taken]
+    @property
+    def is_alive(self) -> bool:
+        """Whether the command is there."""
+        return self.poll() is None
+
+    def expect_no_more(self) -> None:
+        """Nobody is to call any more."""
+        self._listener.close()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until all its processes have ended, and nobody is to call any more."""
+        self.expect_no_more()
+        return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        """End the command and what it leads on this host, however far it is.
+
+        It gets SIGTERM, of which srun makes the end of a step's tasks, and then itself.
+        """
+        self.expect_no_more()
+        if self._process.poll() is not None:
+            return  # its number may be another's by now
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+            deadline = time.monotonic() + _LEAVE_S
+            while time.monotonic() < deadline:
+                self._process.poll()
+                if not processes.group(self.pid):
+                    return
+                time.sleep(_LOOK_S)
+
+    def _is_wanted(self, host: str, names: Sequence[str], count: int, taken: Mapping[str, object]) -> bool:
+        """Whether somebody is to call from a host; who should not have been started is refused."""
+        if self._names and host not in self._names:
+            raise LauncherError(f"{host} has called, which is none of {', '.join(self._names)}")
+        if names:  # of others, one may come late that was given up
+            return host in names and host not in taken
+        if host in taken:
+            raise LauncherError(
+                f"{self._words[0]} has started two processes on {host}; wanted one on each of {count} hosts"
+            )
+        if len(taken) == count:
+            raise LauncherError(
+                f"{self._words[0]} has started processes on {', '.join([*taken, host])}; wanted {count}"
+            )
+        return True
+
+    def _missed(self, when: str, names: Sequence[str], count: int, taken: Mapping[str, object]) -> NotCalled:
+        missing = [name for name in names if name not in taken]
         of = f" ({', '.join(taken)})" if taken else ""
-        told = f"{len(taken)} of {self._count} hosts have called{of}"
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        return f"{told}, and not {', '.join(missing[:4])}{more}" if missing else told
-
-    def _in_order(self, taken: Mapping[str, tuple[_Said, socket.socket]]) -> list[tuple[_Said, socket.socket]]:
-        return [taken[name] for name in self._names or sorted(taken)]
-
-    def _printed(self) -> str:
+        told = f"{len(taken)} of {count} hosts have called{of}"
+        if missing:
+            more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+            told = f"{told}, and not {', '.join(missing[:4])}{more}"
+        told = f"{told} {when}" if when.startswith("within") else f"{when} all hosts called; {told}"
         printed = tail(self._log, lines=5).strip().replace(self._secret, "***")
-        return show(printed or f"{self._words[0]} said nothing", longest=600)
+        shown = show(printed or f"{self._words[0]} said nothing", longest=600)
+        return NotCalled(f"{told}: {shown}. {self._advice}", missing)
 
 
-def open_site(plan: LaunchPlan, layout: Sequence[range], start: Callable[..., Callers]) -> RelayedSite:
-    """The site of a launch, whose relays are started.
+def make_site(
+    plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Connection[Hello], Keeper]]
+) -> RelayedSite:
+    """The site of ranks on the hosts whose relays have called, in their order.
 
     Args:
         plan: of the launch.
         layout: the ranks of each host.
-        start: starts a relay on each; takes the arguments of :class:`Callers` that are the same for all.
-
-    Raises:
-        LauncherError: they have not all called.
+        called: the relay of each, and what it lives by.
     """
-    callers = start("pytest_distbench.launch.site.dial", log=plan.files.launcher_log)
+    called = list(called)
+    hosts = [
+        Host(name=relay.said.host, relay=Call(relay.line, keeper), ranks=ranks)
+        for (relay, keeper), ranks in zip(called, layout, strict=True)
+    ]
+    first = called[0][0].said
+    return RelayedSite(plan, hosts, meeting_point=(first.address, first.port))
+
+
+def take_relays(callers: Callers) -> list[Connection[Hello]]:
+    """The relays of a launch, for which the command was started; where they do not all call, it is ended."""
     try:
-        calls = callers.relays()
+        relays = callers.take(Hello)
     except BaseException:
-        callers.cancel()
+        callers.kill()
         raise
-    hosts = [Host(name=call.hello.host, relay=call, ranks=ranks) for call, ranks in zip(calls, layout, strict=True)]
-    return RelayedSite(plan, hosts, meeting_point=(calls[0].hello.address, calls[0].hello.port))
+    callers.expect_no_more()
+    return relays
 
 
-def hear(line: socket.socket, kind: type[_Said], secret: str) -> _Said | None:
+def _hear(line: socket.socket, kind: type[_Said], secret: str) -> _Said | None:
     """What somebody says first who has called; None: a stranger, who does not know the secret."""
     line.settimeout(_LEAVE_S)
     heard = b""
@@ -273,18 +330,3 @@ def _interfaces() -> list[str]:
         for address in addresses
         if address.family == socket.AF_INET and not name.startswith("lo")
     ]
-
-
-def cancel(command: subprocess.Popen[bytes]) -> None:
-    """End a command and what it leads on this host: with SIGTERM, of which srun makes the end of the step's tasks."""
-    if command.poll() is not None:
-        return  # its number may be another's by now
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(command.pid, number)
-        deadline = time.monotonic() + _LEAVE_S
-        while time.monotonic() < deadline:
-            command.poll()
-            if not processes.group(command.pid):
-                return
-            time.sleep(_LOOK_S)

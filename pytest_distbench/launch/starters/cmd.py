@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import psutil
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.relayed import RelayedSite
-from pytest_distbench.launch.starters.calls import Callers, addresses, open_site
+from pytest_distbench.launch.starters.calls import Callers, addresses, make_site, take_relays
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Engine, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.records.environment import Environment
@@ -28,6 +29,8 @@ _PLACEHOLDERS = {
     "ranks_per_node": "the most ranks of a host",
     "command": "what to run once on each host",
 }
+_ONE_LOOK_UP = {"RES_OPTIONS": "attempts:1"}
+"""A name of this host that DNS does not answer for costs a caller one time-out, before it tries an address."""
 _NEEDED = ("nodes", "command")
 
 
@@ -101,7 +104,9 @@ class CmdLauncher:
 
     def open(self, plan: LaunchPlan) -> RelayedSite:
         ranks = layout(plan.processes, self.engine.ranks_per_node)
-        return open_site(plan, ranks, functools.partial(start, len(ranks), self.engine, session=self.session))
+        module, log = "pytest_distbench.launch.site.dial", plan.files.launcher_log
+        callers = start(len(ranks), self.engine, module, log=log, session=self.session)
+        return make_site(plan, ranks, [(relay, callers) for relay in take_relays(callers)])
 
     def leftovers(self) -> list[psutil.Process]:
         """What there is on this host: commands that have not ended."""
@@ -114,12 +119,16 @@ class CmdLauncher:
 
 def start(nodes: int, engine: Engine, module: str, *words: str, **callers: Any) -> Callers:
     """The user's command, which starts a process on each of so many hosts."""
+
+    def command(where: Sequence[str], own: Mapping[str, str]) -> list[str]:
+        found_here = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        python = [sys.executable, "-m", module, *where, *words]
+        return fill(
+            engine.template, nodes=nodes, engine=engine, words=python, variables={**_ONE_LOOK_UP, **found_here, **own}
+        )
+
     return Callers(
-        module,
-        *words,
-        command=lambda words, variables: fill(
-            engine.template, nodes=nodes, engine=engine, words=words, variables=variables
-        ),
+        command,
         environment=os.environ,
         count=nodes,
         advice=f"The command has to start {{command}} once on each of {nodes} hosts, which reach this one at one of "

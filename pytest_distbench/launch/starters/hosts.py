@@ -32,11 +32,14 @@ def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWante
         try:
             callers = start(module, *words, log=Path(folder, "log"), session=uuid.uuid4().hex)
             try:
-                hosts = callers.descriptions(HostDescription)
+                calls = callers.take(HostDescription, until_the_end=True)
             finally:
-                callers.cancel()
+                callers.kill()
         except LauncherError as error:
             raise ConfigurationError(f"{whose} do not all say what they are: {error}") from None
+    for call in calls:
+        call.line.close()
+    hosts = [call.said for call in calls]
     first = hosts[0].environment
     _refuse_differences(hosts, lambda found: found.software, f"{whose} run other software")
     if wanted.platform is None:

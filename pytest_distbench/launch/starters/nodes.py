@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from typing import Any
 
-from pytest_distbench.launch.starters import step
 from pytest_distbench.launch.starters.allocation import read_allocation
 from pytest_distbench.launch.starters.calls import Callers
 from pytest_distbench.launch.starters.contract import HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
+from pytest_distbench.launch.starters.step import start_step
 from pytest_distbench.records.environment import Environment
 
 
@@ -28,18 +29,6 @@ def describe(wanted: HostsWanted) -> Environment:
 
 
 def _start(nodes: Sequence[str], module: str, *words: str, **callers: Any) -> Callers:
-    def command(words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-        del variables  # srun takes all that it has itself
-        return [*step.srun(nodes), *words]
-
-    return Callers(
-        module,
-        *words,
-        command=command,
-        environment=step.inherited(os.environ),
-        count=len(nodes),
-        names=nodes,
-        advice="Are the nodes up (sinfo; salloc --exclude leaves one out), do they reach this host, and have they "
-        "Python and pytest-distbench under the paths of this one?",
-        **callers,
+    return start_step(
+        nodes, lambda where: [sys.executable, "-m", module, *where, *words], variables=os.environ, **callers
     )

@@ -6,8 +6,9 @@ import contextlib
 import socket
 import subprocess
 
+from pytest_distbench.launch.site.dial import Hello
+from pytest_distbench.launch.starters.calls import Callers, Connection
 from pytest_distbench.launch.starters.parent import END, FORK, GONE
-from pytest_distbench.launch.starters.step import Connection, Step
 
 _END_S = 5.0
 """How long a parent may take to end a relay."""
@@ -16,7 +17,7 @@ _END_S = 5.0
 class Parent:
     """A node's process that has torch loaded (``parent.py``), and keeps the relay of one launch after the other."""
 
-    def __init__(self, caller: Connection, step: Step) -> None:
+    def __init__(self, caller: Connection[Hello], step: Callers) -> None:
         self.line = caller.line
         self.step = step
         self.pid = step.pid

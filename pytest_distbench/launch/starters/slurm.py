@@ -5,67 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Protocol
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.hop import Host
+from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.launch.starters.allocation import read_allocation
-from pytest_distbench.launch.starters.calls import within_s
+from pytest_distbench.launch.starters.calls import Connection, NotCalled, make_site, take_relays, within_s
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.launch.starters.parents import Parent
-from pytest_distbench.launch.starters.step import Connection, Step
+from pytest_distbench.launch.starters.step import start_step
 from pytest_distbench.records.plan import LaunchPlan
 
 _FORK_S = 20.0
 """How long a parent may take to fork a relay, and that to call."""
 _LEAVE_S = 10.0
 """How long parents may take to end when they have been hung up on."""
-
-
-class Keeper(Protocol):
-    """What a relay lives by.
-
-    Attributes:
-        pid: of a process of this host.
-    """
-
-    pid: int
-
-    def poll(self) -> int | None:
-        """The exit code of what leads there; None: it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait until the relay has ended. Raises ``subprocess.TimeoutExpired``."""
-
-    def kill(self) -> None:
-        """End it."""
-
-
-class Call:
-    """A relay that has called: its connection, and what it lives by."""
-
-    stderr: IO[bytes] | None = None
-
-    def __init__(self, caller: Connection, keeper: Keeper) -> None:
-        self.pid = keeper.pid
-        self.stdin: IO[bytes] | None = caller.line.makefile("wb")
-        self.stdout: IO[bytes] | None = caller.line.makefile("rb")  # of which only the descriptor is used
-        self._keeper = keeper
-        caller.line.close()  # once both files are
-
-    def poll(self) -> int | None:
-        return self._keeper.poll()
-
-    def wait(self, timeout: float | None = None) -> int:
-        return self._keeper.wait(timeout)
-
-    def kill(self) -> None:
-        self._keeper.kill()
 
 
 class ColdSlurmLauncher:
@@ -87,28 +45,19 @@ class ColdSlurmLauncher:
 
     def open(self, plan: LaunchPlan) -> RelayedSite:
         layout = self._allocation.layout(plan.processes, on_gpus=plan.device == "cuda")
-        nodes = self._allocation.nodes[: len(layout)]
-        step = Step(
-            nodes,
-            lambda port, addresses: [self._interpreter, "-m", self.relay, str(port), *addresses],
-            log=plan.files.launcher_log,
+        step = start_step(
+            self._allocation.nodes[: len(layout)],
+            lambda where: [self._interpreter, "-m", self.relay, *where],
             variables=plan.variables,
+            log=plan.files.launcher_log,
             session=self.session,
             python_path=self._python_path,
         )
-        callers: dict[str, Connection] = {}
-        try:
-            step.take_calls(callers, nodes, who="relay", limit_s=within_s(len(nodes)))
-        except BaseException:
-            for caller in callers.values():
-                caller.line.close()
-            step.kill()
-            raise
-        return _site(plan, layout, [(caller, step) for caller in self._in_order([callers[node] for node in nodes])])
+        return make_site(plan, layout, [(relay, step) for relay in self._in_order(take_relays(step))])
 
-    def _in_order(self, callers: list[Connection]) -> list[Connection]:
+    def _in_order(self, relays: list[Connection[Hello]]) -> list[Connection[Hello]]:
         """As the ranks are numbered."""
-        return callers
+        return relays
 
     def close(self) -> None:
         """End the steps that are still there."""
@@ -121,9 +70,9 @@ class SlurmTorchrunLauncher(ColdSlurmLauncher):
     name = "slurm-torchrun"
     relay = "pytest_distbench.launch.starters.torchrun_relay"
 
-    def _in_order(self, callers: list[Connection]) -> list[Connection]:
+    def _in_order(self, relays: list[Connection[Hello]]) -> list[Connection[Hello]]:
         """As the rendezvous of torchrun numbers its nodes: by the texts of their addresses."""
-        return sorted(callers, key=lambda caller: caller.hello.address)
+        return sorted(relays, key=lambda relay: relay.said.address)
 
 
 class SlurmLauncher:
@@ -161,22 +110,23 @@ class SlurmLauncher:
         layout = self._allocation.layout(plan.processes, on_gpus=plan.device == "cuda")
         self._drop_unusable(plan.variables)
         parents = self._parents_on(len(layout), plan.variables)
-        callers: dict[str, Connection] = {}
+        relays: dict[str, Connection[Hello]] = {}
         try:
             for parent in parents.values():
                 parent.fork_relay()
             for step in {parent.step for parent in parents.values()}:
                 lines = {node: parent.line for node, parent in parents.items() if parent.step is step}
-                step.take_calls(callers, list(lines), who="relay", limit_s=_FORK_S, among=lines)
-        except BaseException:
-            for node, parent in parents.items():
-                if node in callers:
-                    callers[node].line.close()
-                    parent.kill()
-                else:
-                    self._drop([node])
+                taken = step.take(Hello, names=list(lines), limit_s=_FORK_S, among=lines)
+                relays |= {relay.said.host: relay for relay in taken}
+        except BaseException as error:
+            for relay in relays.values():
+                relay.line.close()
+            missing = error.missing if isinstance(error, NotCalled) else ()
+            self._drop(missing)
+            for node in set(parents).difference(missing):
+                parents[node].kill()
             raise
-        return _site(plan, layout, [(callers[node], parent) for node, parent in parents.items()])
+        return make_site(plan, layout, [(relays[node], parent) for node, parent in parents.items()])
 
     def close(self) -> None:
         """End the parents, and their steps."""
@@ -207,27 +157,25 @@ class SlurmLauncher:
         """Start a step on nodes, and wait until its processes have loaded torch."""
         if not nodes:
             return
-        step = Step(
+        step = start_step(
             nodes,
             self._parent_command,
-            log=self._log,
             variables=forkserver.variables_of_parent(variables),
+            log=self._log,
             session=self.session,
             python_path=self._python_path,
         )
-        callers: dict[str, Connection] = {}
         try:
-            step.take_calls(callers, nodes, who="process that loads torch", limit_s=2 * within_s(len(nodes)))
-        except BaseException:
-            for caller in callers.values():
-                caller.line.close()
+            callers = step.take(Hello, limit_s=2 * within_s(len(nodes)))
+        except BaseException as error:
             step.kill()
-            self._put_last([node for node in nodes if node not in callers])
+            self._put_last(error.missing if isinstance(error, NotCalled) else nodes)
             raise
-        self._parents |= {node: Parent(callers[node], step) for node in nodes}
+        self._parents |= {caller.said.host: Parent(caller, step) for caller in callers}
 
-    def _parent_command(self, port: int, addresses: Sequence[str]) -> list[str]:
-        arguments = f"{port}, {list(addresses)!r}, {self._preload!r}"
+    def _parent_command(self, where: Sequence[str]) -> list[str]:
+        port, *addresses = where
+        arguments = f"{port}, {addresses!r}, {self._preload!r}"
         code = f"from pytest_distbench.launch.starters.parent import main; main({arguments})"
         return [self._interpreter, "-c", code]
 
@@ -245,13 +193,3 @@ class SlurmLauncher:
 
     def _put_last(self, nodes: Sequence[str]) -> None:
         self._preferred = [*(node for node in self._preferred if node not in nodes), *nodes]
-
-
-def _site(plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Connection, Keeper]]) -> RelayedSite:
-    """The site of ranks on the hosts whose relays have called, in their order."""
-    hosts = [
-        (caller.hello, Host(name=caller.hello.host, relay=Call(caller, keeper), ranks=ranks))
-        for (caller, keeper), ranks in zip(called, layout, strict=True)
-    ]
-    first = hosts[0][0]
-    return RelayedSite(plan, [host for _, host in hosts], meeting_point=(first.address, first.port))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.describe import HostDescription
+from pytest_distbench.launch.site.dial import Caller, Hello
 from pytest_distbench.launch.starters import calls
-from pytest_distbench.launch.starters.calls import Callers, addresses, cancel
+from pytest_distbench.launch.starters.calls import Callers, NotCalled, addresses
 
 pytestmark = pytest.mark.spawn
 
@@ -23,13 +26,12 @@ DIAL, DESCRIBE = "pytest_distbench.launch.site.dial", "pytest_distbench.launch.s
 
 
 @contextlib.contextmanager
-def callers(
+def started(
     tmp_path: Path, does: str, *, count: int = 2, names: Sequence[str] = (), module: str = DIAL
 ) -> Iterator[Callers]:
     """What a shell script starts, whose words are what is to run on each host."""
     made = Callers(
-        module,
-        command=lambda words, variables: ["sh", "-c", does, "sh", *words],
+        lambda where, variables: ["sh", "-c", does, "sh", sys.executable, "-m", module, *where],
         environment=os.environ,
         count=count,
         names=names,
@@ -40,8 +42,16 @@ def callers(
     try:
         yield made
     finally:
-        made.cancel()
-        assert made.process.poll() is not None
+        made.kill()
+        assert made.poll() is not None
+
+
+def hosts_of(made: Callers, kind: type[Caller] = Hello, **wanted: Any) -> list[str]:
+    """The hosts from which processes have called, in their order; they are hung up on."""
+    taken = made.take(kind, **wanted)
+    for call in taken:
+        call.line.close()
+    return [call.said.host for call in taken]
 
 
 def on(*hosts: str) -> str:
@@ -49,18 +59,13 @@ def on(*hosts: str) -> str:
 
 
 def test_relays_call_and_come_in_the_order_of_the_names(tmp_path: Path) -> None:
-    with callers(tmp_path, on("n1", "n2"), names=["n2", "n1"]) as made:
-        found = made.relays()
-
-    assert [call.hello.host for call in found] == ["n2", "n1"]
-    assert len({call.hello.port for call in found}) == 2
-    for call in found:
-        call.hang_up()
+    with started(tmp_path, on("n1", "n2"), names=["n2", "n1"]) as made:
+        assert hosts_of(made) == ["n2", "n1"]
 
 
 def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_path: Path) -> None:
-    with callers(tmp_path, on("b", "a"), module=DESCRIBE) as made:
-        assert [said.host for said in made.descriptions(HostDescription)] == ["a", "b"]
+    with started(tmp_path, on("b", "a"), module=DESCRIBE) as made:
+        assert hosts_of(made, HostDescription, until_the_end=True) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +74,7 @@ def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_pa
         (
             "echo Invalid partition >&2; exit 3",
             [],
-            r"sh has ended \(exit code 3\) .*0 of 2 hosts.*Invalid partition'. Are they up\?",
+            r"sh has ended \(exit code 3\) before all hosts called; 0 of 2 .*Invalid partition'. Are they up\?",
         ),
         (on("n1", "n1"), [], "sh has started two processes on n1; wanted one on each of 2 hosts"),
         (on("n1", "n7"), ["n1", "n2"], "n7 has called, which is none of n1, n2"),
@@ -77,8 +82,8 @@ def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_pa
     ids=["ends", "twice on a host", "elsewhere"],
 )
 def test_relays_that_do_not_all_call_are_told(tmp_path: Path, does: str, names: list[str], told: str) -> None:
-    with callers(tmp_path, does, names=names) as made, pytest.raises(LauncherError, match=told):
-        made.relays()
+    with started(tmp_path, does, names=names) as made, pytest.raises(LauncherError, match=told):
+        made.take(Hello)
 
 
 @pytest.mark.parametrize(
@@ -92,37 +97,53 @@ def test_relays_that_do_not_all_call_are_told(tmp_path: Path, does: str, names: 
 def test_hosts_that_are_too_few_or_too_many_are_told_when_they_describe_themselves(
     tmp_path: Path, hosts: list[str], told: str
 ) -> None:
-    with callers(tmp_path, on(*hosts), module=DESCRIBE) as made, pytest.raises(LauncherError, match=told):
-        made.descriptions(HostDescription)
+    with started(tmp_path, on(*hosts), module=DESCRIBE) as made, pytest.raises(LauncherError, match=told):
+        made.take(HostDescription, until_the_end=True)
 
 
-def test_a_host_from_which_nobody_calls_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "CALL_S", 3.0)
+def test_a_host_from_which_nobody_calls_is_named(tmp_path: Path) -> None:
     told = r"1 of 2 hosts have called \(n1\), and not n2 within 3 s: .* Are they up\?"
     with (
-        callers(tmp_path, f"{on('n1')[:-5]} sleep 60", names=["n1", "n2"]) as made,
-        pytest.raises(LauncherError, match=told),
+        started(tmp_path, f"{on('n1')[:-5]} sleep 60", names=["n1", "n2"]) as made,
+        pytest.raises(NotCalled, match=told) as raised,
     ):
-        made.relays()
+        made.take(Hello, limit_s=3.0)
+
+    assert raised.value.missing == ["n2"]
+
+
+def test_a_host_whose_other_connection_breaks_is_not_waited_for(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with (
+        ours,
+        started(tmp_path, "sleep 1000", names=["n1"]) as made,
+        pytest.raises(NotCalled, match="host n1 was lost before all hosts called"),
+    ):
+        made.take(Hello, limit_s=500.0, among={"n1": ours})
+
+
+def test_some_hosts_may_call_again(tmp_path: Path) -> None:
+    with started(tmp_path, f"{on('n1', 'n2')}; {on('n1')}", names=["n1", "n2"]) as made:
+        assert sorted(hosts_of(made)) == ["n1", "n2"]
+        assert hosts_of(made, names=["n1"]) == ["n1"]
 
 
 def test_a_stranger_who_calls_is_not_heard(tmp_path: Path) -> None:
-    with callers(tmp_path, f"DISTBENCH_RELAY_SECRET=wrong {on('n1')[:-4]} {on('n1')}", count=1) as made:
-        [call] = made.relays()
-
-    call.hang_up()
+    with started(tmp_path, f"DISTBENCH_RELAY_SECRET=wrong {on('n1')[:-4]} {on('n1')}", count=1) as made:
+        assert hosts_of(made) == ["n1"]
 
 
 def test_a_command_is_ended_with_what_it_has_started_here_whatever_that_makes_of_sigterm(tmp_path: Path) -> None:
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('up', 'w').close(); time.sleep(60)"
-    process = subprocess.Popen(
-        ["sh", "-c", f'{sys.executable} -c "{deaf}"; true'], cwd=tmp_path, start_new_session=True
+    up = tmp_path / "up"
+    deaf = (
+        f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('{up}', 'w').close(); time.sleep(60)"
     )
-    wait_for((tmp_path / "up").exists)
-    cancel(process)
+    with started(tmp_path, f'{sys.executable} -c "{deaf}"; true') as made:
+        wait_for(up.exists)
+        made.kill()
 
-    assert process.returncode is not None
-    wait_for(lambda: subprocess.run(["pgrep", "-g", str(process.pid)], check=False, capture_output=True).stdout == b"")
+    wait_for(lambda: processes.group(made.pid) == [])
 
 
 def test_a_name_that_leads_this_host_to_itself_is_the_last_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

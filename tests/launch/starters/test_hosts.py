@@ -48,7 +48,8 @@ def says(*platforms: str, torch: str = "2.13.0") -> str:
 def described(does: str, *, gpu: bool = False, platform: str | None = None) -> Environment:
     def start(module: str, *words: str, log: Path, session: str) -> Callers:
         rest: dict[str, Any] = {"environment": os.environ, "count": 2, "log": log, "session": session, "advice": "Up?"}
-        return Callers(module, *words, command=lambda words, _: ["sh", "-c", does, "sh", *words], **rest)
+        python = [sys.executable, "-m", module]
+        return Callers(lambda where, _: ["sh", "-c", does, "sh", *python, *where, *words], **rest)
 
     return describe_hosts(
         "the hosts", start, HostsWanted(gpu=gpu, platform=platform, ranks=2), gpu_advice="take others"

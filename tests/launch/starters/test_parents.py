@@ -11,9 +11,9 @@ import pytest
 
 from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.starters import parents
+from pytest_distbench.launch.starters.calls import Connection
 from pytest_distbench.launch.starters.parent import END, FORK, GONE
 from pytest_distbench.launch.starters.parents import Parent
-from pytest_distbench.launch.starters.step import Connection
 
 
 class MadeUpStep:

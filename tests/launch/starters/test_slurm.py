@@ -18,10 +18,10 @@ from support.srun import ALL, write_srun
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site.dial import Hello
-from pytest_distbench.launch.starters import slurm, step
+from pytest_distbench.launch.starters import calls, slurm
 from pytest_distbench.launch.starters.allocation import Allocation
+from pytest_distbench.launch.starters.calls import Connection
 from pytest_distbench.launch.starters.slurm import SlurmLauncher, SlurmTorchrunLauncher
-from pytest_distbench.launch.starters.step import Connection
 
 pytestmark = pytest.mark.spawn
 
@@ -54,7 +54,7 @@ def dumps(rank):
 @pytest.fixture
 def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLauncher]:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(step, "addresses", lambda: ["127.0.0.1"])
+    monkeypatch.setattr(calls, "addresses", lambda: ["127.0.0.1"])
     monkeypatch.setattr(slurm, "read_allocation", lambda _: Allocation(job="7", nodes=["n1", "n2", "n3"]))
     write_srun(tmp_path, ALL)
     before = set(psutil.Process().children(recursive=True))  # launchers of other tests
@@ -87,7 +87,7 @@ def test_nodes_under_torchrun_are_ordered_as_its_rendezvous_does() -> None:
     ordered = SlurmTorchrunLauncher("s")._in_order([Connection(line, hello) for hello in hellos])
     line.close()
 
-    assert [caller.hello.host for caller in ordered] == ["n10", "n2", "n9"]
+    assert [relay.said.host for relay in ordered] == ["n10", "n2", "n9"]
 
 
 def test_each_launch_has_new_processes_of_parents_that_stay_and_shares_nothing_with_the_one_before(
@@ -139,7 +139,7 @@ def test_a_parent_that_stands_still_is_named_and_the_next_launch_goes_without(
     [first, _] = told(launch)
     os.kill(first["parent"], signal.SIGSTOP)
     try:
-        with pytest.raises(LauncherError, match="no relay has called from n1 within 3 s"):
+        with pytest.raises(LauncherError, match=r"1 of 2 hosts have called \(n2\), and not n1 within 3 s"):
             launch("tells", params={"out": str(launch.directory)})
         after = told(launch)
     finally:
