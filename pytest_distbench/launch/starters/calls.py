@@ -230,6 +230,7 @@ class Callers:
             while time.monotonic() < deadline:
                 self._process.poll()
                 if not processes.group(self.pid):
+                    self._process.wait()  # it may have ended between these two looks
                     return
                 time.sleep(_LOOK_S)
 
