@@ -17,11 +17,13 @@ from pytest_distbench.judging.judgement import severity
 from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
 from pytest_distbench.judging.metric import BUSIER_SHARE
 from pytest_distbench.records.bound import tightest
+from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.link_check import LinkCheck
 from pytest_distbench.records.link_terms import FEWEST_SIZES, LinkTerms, fit_link_terms
+from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_bytes
@@ -198,11 +200,17 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *([LinksBeside(check=result.links, hosts=_hosts(result))] if result.links is not None else []),
         *_phases(result),
         *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
-        *([] if result.links is not None and result.links.slow else _stragglers(result)),  # who waits for a slow link
+        *(straggler for straggler in _stragglers(result) if straggler.rank not in _ends_of_slow_links(result)),
         *_clocks(result),
         *find_gpu_troubles(result.launches),
         *_algorithm(result),
     ]
+
+
+def _ends_of_slow_links(result: CaseResult) -> set[int]:
+    """Ranks that are late because they wait for a link."""
+    slow = result.links.slow if result.links is not None else []
+    return {rank for link in slow for rank in (link.source, link.target)}
 
 
 def _hosts(result: CaseResult) -> tuple[str, ...]:
@@ -342,10 +350,11 @@ def _stragglers(result: CaseResult) -> Iterator[LateRank | SlowestRank]:
     """The rank that came late to the collectives, or else the one whose clock was the slowest."""
     failed = _regressions(result)
     for verdict in failed:
-        late = [launch.late_s[verdict.metric] for launch in result.launches if verdict.metric in launch.late_s]
-        if not late or verdict.current is None or verdict.unit != "s":
+        iteration_s = _iteration_s(result, verdict)
+        late = [found for launch in result.launches if (found := _late_s(launch, verdict.metric))]
+        if not late or iteration_s is None:
             continue
-        rank, times = Counter(_latest(launch, _LATE_SHARE * verdict.current) for launch in late).most_common(1)[0]
+        rank, times = Counter(_latest(launch, _LATE_SHARE * iteration_s) for launch in late).most_common(1)[0]
         if rank is not None and times >= _LATE_LAUNCHES * len(late):
             typical = statistics.median(launch[rank] for launch in late)
             yield LateRank(rank=rank, metric=verdict.metric, late_s=typical, hosts=_hosts(result))
@@ -361,6 +370,22 @@ def _stragglers(result: CaseResult) -> Iterator[LateRank | SlowestRank]:
     for rank, times in votes.most_common(1):
         if times > _SLOWEST_LAUNCHES * total:
             yield SlowestRank(rank=rank, hosts=_hosts(result))
+
+
+def _late_s(launch: LaunchRecord, metric: str) -> list[float]:
+    """How late each rank came to collectives of an iteration; a script's are those of its training step."""
+    return launch.late_s.get(metric, launch.late_s.get(TRAINING_STEP, []))
+
+
+def _iteration_s(result: CaseResult, verdict: Verdict) -> float | None:
+    """Seconds of an iteration; of the whole time of a script, of one of its steps. None where that is not known."""
+    if verdict.current is None or verdict.unit != "s":
+        return None
+    if verdict.name != WALL_TIME:
+        return verdict.current
+    step = result.launches[-1].fingerprints.get(TRAINING_STEP)
+    steps = max((course.steps for course in step.course.values()), default=0) if step is not None else 0
+    return verdict.current / steps if steps else None
 
 
 def _latest(late_s: Sequence[float], margin_s: float) -> int | None:

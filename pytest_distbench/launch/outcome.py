@@ -14,7 +14,7 @@ from pytest_distbench.launch.diagnosis.membership import check_ranks
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
 from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.readers import readings
-from pytest_distbench.launch.reduce import largest, merge, merge_fingerprints, peak_memory, with_load
+from pytest_distbench.launch.reduce import largest, late_s, merge, merge_fingerprints, peak_memory, with_load
 from pytest_distbench.launch.site.contract import Exit, Heard
 from pytest_distbench.machine.secrets import mask_values
 from pytest_distbench.records.host_report import HostReport
@@ -90,7 +90,7 @@ def make_record(
         fingerprints=fingerprints,
         delayed_s=max((r.delayed_s for r in told), default=0.0),
         unseen_collectives=max((r.unseen_collectives for r in told), default=0) if plan.work.stands_for is None else 0,
-        late_s={key: late for host in hosts for key, late in host.late_s.items()} if has_passed else {},
+        late_s=late_s(hosts, doubt_s=ending.clocks.most_doubt_s) if has_passed else {},
         breakdowns=breakdowns(hosts) if has_passed and plan.work.stands_for is None else {},
         peak_memory_bytes=largest(told) if plan.work.stands_for is None else 0,
         hosts=_hosts(plan, ending.clocks.hosts),

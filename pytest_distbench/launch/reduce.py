@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint, rank_ranges
-from pytest_distbench.records.host_report import CommonPrint, Partial
+from pytest_distbench.records.host_report import CommonPrint, Entered, HostReport, Partial
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.load import Load
@@ -179,21 +179,51 @@ def _merge_prints(prints: Sequence[CommonPrint], world_size: int, stands_for: in
     )
 
 
-def late_s(reports: Sequence[RankReport]) -> dict[str, list[float]]:
-    """How long after the first rank each entered the same collectives, mean seconds, by key and rank.
+def entered_on(reports: Sequence[RankReport], *, ahead_s: float) -> dict[str, Entered]:
+    """When the ranks of a host entered the same collectives, by the keys of their fingerprints.
 
-    Only for ranks whose clock is one, and where all entered equally many.
+    Args:
+        reports: of all ranks of the host, ascending.
+        ahead_s: of CLOCK_REALTIME there, which their stamps are of, before CLOCK_MONOTONIC.
     """
-    ranks = sorted(reports, key=lambda r: r.rank)
     found = {}
-    for key in ranks[0].fingerprints if ranks else ():
-        prints = [r.fingerprints.get(key) for r in ranks]
-        stamps = [[p.began + at for at in p.entered] for p in prints if p is not None and p.entered]
-        if len(stamps) < max(2, len(ranks)) or len({len(s) for s in stamps}) > 1:
+    for key in reports[0].fingerprints if reports else ():
+        prints = [report.fingerprints.get(key) for report in reports]
+        stamps = [[p.began - ahead_s + at for at in p.entered] for p in prints if p is not None and p.entered]
+        if len(stamps) < len(reports) or len({len(each) for each in stamps}) > 1:
             continue
         firsts = [min(column) for column in zip(*stamps, strict=True)]
-        late = [statistics.fmean(at - first for at, first in zip(s, firsts, strict=True)) for s in stamps]
-        found[key] = [round(seconds, 7) for seconds in late]
+        late = [[at - first for at, first in zip(each, firsts, strict=True)] for each in stamps]
+        latest = [max(range(len(each)), key=each.__getitem__) for each in late]
+        found[key] = Entered(firsts=firsts, latest=[(i, each[i]) for i, each in zip(latest, late, strict=True)])
+    return found
+
+
+def late_s(hosts: Sequence[HostReport], *, doubt_s: float) -> dict[str, list[float]]:
+    """How long after the first of all each rank entered the collective that it came latest to, by key and rank.
+
+    Only where all entered equally many. A rank that came latest to another collective than others of its host, whose
+    host came latest to a third, is told less than that: a host keeps one of each rank.
+
+    Args:
+        hosts: with the stamps of one clock.
+        doubt_s: how far two moments of different hosts may be apart that are told as one: who is late by less is not
+            known.
+    """
+    found = {}
+    for key in hosts[0].entered if hosts else ():
+        each = [host.entered[key] for host in hosts if key in host.entered]
+        if len(each) < len(hosts) or len({len(e.firsts) for e in each}) > 1 or sum(len(e.latest) for e in each) < 2:
+            continue
+        firsts = [min(column) for column in zip(*(e.firsts for e in each), strict=True)]
+        late = {
+            report.rank: round(max(0.0, *own, own[i] + after), 7)
+            for host, e in zip(hosts, each, strict=True)
+            for own in [[at - first for at, first in zip(e.firsts, firsts, strict=True)]]
+            for report, (i, after) in zip(host.ranks, e.latest, strict=True)
+        }
+        if max(late.values()) > doubt_s:
+            found[key] = [late[rank] for rank in sorted(late)]
     return found
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from pytest_distbench.launch.breakdown import loops_on
-from pytest_distbench.launch.reduce import common_prints, late_s, recorded, reduce_partials
+from pytest_distbench.launch.reduce import common_prints, entered_on, recorded, reduce_partials
 from pytest_distbench.records.host_report import HostReport
 from pytest_distbench.records.launch_files import open_left
 from pytest_distbench.records.plan import LaunchPlan
@@ -66,5 +67,5 @@ def reduce_host(found: Mapping[int, RankReport], *, lived_here: int, are_all: bo
         observations=reduce_partials(recorded(reports)),
         fingerprints=common_prints(reports),
         loops=loops_on(reports, is_one_clock=are_all),
-        late_s=late_s(reports) if are_all else {},
+        entered=entered_on(reports, ahead_s=time.time() - time.monotonic()),
     )

@@ -30,6 +30,16 @@ class CommonPrint(Record, frozen=True, kw_only=True):
     """Without its stamps."""
 
 
+class Entered(Record, frozen=True, kw_only=True):
+    """When the ranks of a host entered the collectives of an iteration."""
+
+    firsts: list[float]
+    """The first of them each, CLOCK_MONOTONIC seconds of the host; where its site has read the report, the
+    controller's."""
+    latest: list[tuple[int, float]]
+    """By rank the collective that it came latest to, from 0, and how long after that first."""
+
+
 class HostReport(Record, frozen=True, kw_only=True):
     """What the ranks of one host have left behind; of ranks that did not all pass, how each ended, and no more."""
 
@@ -40,5 +50,5 @@ class HostReport(Record, frozen=True, kw_only=True):
     fingerprints: dict[str, list[CommonPrint]] = {}
     loops: dict[str, Breakdown] = {}
     """By the key of a metric that all ranks of the host recorded; most are no loops, and have no parts."""
-    late_s: dict[str, list[float]] = {}
-    """By key and rank: how long after the first each entered the same collectives, mean; where all ranks live here."""
+    entered: dict[str, Entered] = {}
+    """By the same key as fingerprints, where all ranks of the host entered equally many collectives."""

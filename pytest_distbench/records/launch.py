@@ -39,7 +39,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     unseen_collectives: int = 0
     """That a rank of a body without fingerprints entered, the most of any; see :class:`RankReport`."""
     late_s: dict[str, list[float]] = {}
-    """By the same keys: how long after the first rank each rank entered the collectives, mean seconds, by rank."""
+    """By the same keys and rank: seconds after the first rank at which each entered the collective that it came latest
+    to."""
     breakdowns: dict[str, Breakdown] = {}
     """By the key of a loop's metric: where its iterations go, if a body names their parts (``rank.phase``)."""
     peak_memory_bytes: int = 0

@@ -20,7 +20,9 @@ class LinkCheck(Record, frozen=True, kw_only=True, omit_defaults=True):
     measured: int = 0
     most: float = 1.0
     """How many times as long as a typical one the slowest takes."""
+    spread: float = 1.0
+    """How many times as long a link takes in the second look as in the quickest, median of all; 1: there was one."""
     slow: list[SlowLink] = []
-    """Those that stand out."""
+    """Those that stand out by more than that."""
     why_not: str = ""
     """They were not looked at, or the launch did not pass."""

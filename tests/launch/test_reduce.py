@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 from support.fingerprints import BARRIER
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.reduce import common_prints, late_s, merge, merge_fingerprints, recorded, reduce_partials
+from pytest_distbench.launch.reduce import (
+    common_prints,
+    entered_on,
+    late_s,
+    merge,
+    merge_fingerprints,
+    recorded,
+    reduce_partials,
+)
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFingerprint
-from pytest_distbench.records.host_report import Partial
+from pytest_distbench.records.host_report import HostReport, Partial
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.rank import RankReport
@@ -91,10 +99,35 @@ def test_a_rank_without_a_fingerprint_leaves_the_launch_without() -> None:
     )
 
 
-def test_the_rank_that_comes_last_is_late_by_the_mean_over_collectives() -> None:
-    late = late_s([fingerprinted(0, entered=(0.0, 1.0)), fingerprinted(1, entered=(0.5, 1.1))])
+def hosts_of(*lives: list[RankReport], ahead_s: float = 0.0) -> list[HostReport]:
+    return [HostReport(ranks=there, entered=entered_on(there, ahead_s=ahead_s)) for there in lives]
 
-    assert late["m"] == pytest.approx([0.0, 0.3])
+
+def test_a_rank_is_as_late_as_it_comes_to_the_collective_that_it_comes_latest_to() -> None:
+    ranks = [fingerprinted(0, entered=(0.0, 1.0)), fingerprinted(1, entered=(0.5, 1.1))]
+
+    assert late_s(hosts_of(ranks), doubt_s=0.0)["m"] == pytest.approx([0.0, 0.5])
+    assert late_s(hosts_of(ranks[:1]), doubt_s=0.0) == {}  # after nobody
+    assert late_s(hosts_of([*ranks, fingerprinted(2, entered=(0.0,))]), doubt_s=0.0) == {}
+    assert late_s(hosts_of(ranks, [fingerprinted(2)]), doubt_s=0.0) == {}
+
+
+def test_ranks_of_several_hosts_are_late_by_more_than_their_clocks_may_differ_or_nothing_is_said() -> None:
+    lives = (
+        [fingerprinted(0, entered=(0.0, 1.0)), fingerprinted(3, entered=(0.01, 1.3))],
+        [fingerprinted(1, entered=(0.2, 1.1)), fingerprinted(2, entered=(0.2, 1.15))],
+    )
+    hosts = hosts_of(*lives)
+
+    assert late_s(hosts, doubt_s=0.0)["m"] == pytest.approx([0.0, 0.2, 0.2, 0.3])
+    assert late_s(hosts, doubt_s=0.25)["m"] == pytest.approx([0.0, 0.2, 0.2, 0.3])
+    assert late_s(hosts, doubt_s=0.35) == {}
+
+
+def test_moments_of_collectives_are_told_by_the_clock_that_nobody_sets() -> None:
+    [host] = hosts_of([fingerprinted(0, entered=(100.0, 101.0))], ahead_s=90.0)
+
+    assert host.entered["m"].firsts == [10.0, 11.0]
 
 
 def test_cpu_time_and_waits_are_summed_over_ranks() -> None:

@@ -82,13 +82,7 @@ def test_of_the_ranks_of_a_host_what_they_recorded_is_told_once(tmp_path: Path) 
     assert found.fingerprints == {
         "step": [CommonPrint(ranks=[2, 3], fingerprint=RankFingerprint(collectives=[BARRIER]))]
     }
-    assert found.late_s == {}  # the other ranks have another clock
-
-
-def test_only_on_one_host_is_it_known_who_is_late(tmp_path: Path) -> None:
-    plan = left(make_plan(tmp_path), *map(observed, range(4)))
-
-    assert report_host(plan).late_s == {"step": [0.0, 0.5, 1.0, 1.5]}
+    assert found.entered["step"].latest == [(0, 0.0), (1, 1.0)]
 
 
 @pytest.mark.parametrize(

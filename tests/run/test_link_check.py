@@ -12,7 +12,7 @@ from pytest_distbench.records.link_check import LinkCheck, SlowLink
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.run.link_check import compare_links, in_both, wants_link_check
+from pytest_distbench.run.link_check import compare_links, times_in, wants_link_check
 
 
 def case(*hosts: str, kind: str = "regressed", outcome: str = "passed", unit: str = "s") -> CaseResult:
@@ -55,19 +55,35 @@ def launch(slow: dict[tuple[int, int], float]) -> LaunchRecord:
     return LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)
 
 
+def looks(*slow: dict[tuple[int, int], float]) -> LinkCheck:
+    return compare_links([times_in(launch(each)) for each in slow])
+
+
 def test_what_takes_almost_twice_as_long_stands_out() -> None:
-    found = compare_links(launch({(0, 2): 0.5, (1, 0): 0.8}))
+    found = looks({(0, 2): 0.5, (1, 0): 0.8})
     assert found == LinkCheck(measured=6, most=2.0, slow=[SlowLink(source=0, target=2, times=2.0)])
-    assert compare_links(launch({(1, 0): 0.8})) == LinkCheck(measured=6, most=1.25)
+    assert looks({(1, 0): 0.8}) == LinkCheck(measured=6, most=1.25)
 
 
 def test_what_stands_out_once_alone_was_other_work() -> None:
-    first, second = launch({(0, 2): 0.5, (1, 0): 0.3}), launch({(0, 2): 0.4, (2, 1): 0.3})
-    assert in_both(compare_links(first), compare_links(second)).slow == [SlowLink(source=0, target=2, times=2.0)]
-    assert in_both(compare_links(first), LinkCheck(why_not="it hung")) == compare_links(first)
+    found = looks({(0, 2): 0.5, (1, 0): 0.3}, {(0, 2): 0.4, (2, 1): 0.3}, {(0, 2): 0.5})
+
+    assert found.slow == [SlowLink(source=0, target=2, times=2.0)]
+    assert found.most == 2.0
+
+
+def test_where_all_links_differ_from_look_to_look_one_has_to_stand_out_by_more_than_that() -> None:
+    """As on a host where other work has every core: each link was slow at times, and this one each time."""
+    busy = dict.fromkeys(itertools.permutations(range(3), 2), 0.25)
+    slow = {(0, 2): 0.2}
+    found = looks({**busy, **slow}, slow, {**busy, **slow})
+    assert (found.spread, found.most, found.slow) == (4.0, 5.0, [])
+
+    found = looks({**busy, (0, 2): 0.1}, {(0, 2): 0.1}, {**busy, (0, 2): 0.1})
+    assert [(each.source, each.target) for each in found.slow] == [(0, 2)]
 
 
 @pytest.mark.parametrize("measured", [0, 1])
 def test_too_few_are_told(measured: int) -> None:
     whole = launch({})
-    assert compare_links(replace(whole, measurements=whole.measurements[:measured])).why_not
+    assert compare_links([times_in(replace(whole, measurements=whole.measurements[:measured]))]).why_not

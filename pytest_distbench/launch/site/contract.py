@@ -54,6 +54,11 @@ class Clocks:
         """Whether all moments are of one clock."""
         return len(set(self.hosts.values())) < 2
 
+    @property
+    def most_doubt_s(self) -> float:
+        """Moments of any two ranks that are further apart can be ordered; 0: all can."""
+        return 0.0 if self.is_one else sum(sorted(self.errors_s.values())[-2:])
+
     def doubt_s(self, one: int, other: int) -> float:
         """Moments of these two ranks that are no further apart cannot be ordered; 0: all can."""
         first, second = self.hosts.get(one, ""), self.hosts.get(other, "")

@@ -187,7 +187,8 @@ class Hop:
 
 def _in_our_time(host: HostReport, offset_s: float) -> HostReport:
     """Reports whose moments are of this process's clock."""
-    return replace(host, ranks=[_moved(report, offset_s) for report in host.ranks])
+    entered = {key: replace(each, firsts=[at + offset_s for at in each.firsts]) for key, each in host.entered.items()}
+    return replace(host, ranks=[_moved(report, offset_s) for report in host.ranks], entered=entered)
 
 
 def _moved(report: RankReport, offset_s: float) -> RankReport:

@@ -106,7 +106,8 @@ def _(cause: LinksBeside) -> Iterator[str]:
         return
     of = f"of {check.measured} links between its ranks"
     if not check.slow:
-        yield f"none {of} stands out: the slowest takes {check.most:.2f} times as long as a typical one"
+        differ = f", and a link {check.spread:.2f} times as long in one look as in another" if check.spread > 1 else ""
+        yield f"none {of} stands out: the slowest takes {check.most:.2f} times as long as a typical one{differ}"
         return
     slow = find_slow([Link(each.source, each.target) for each in check.slow], all_links(len(cause.hosts)))
     yield from (f"{line}, {of}" for line in _slow_ranks(slow, cause.hosts))
