@@ -63,8 +63,8 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
         causes.LinksBeside(check=LinkCheck(measured=6, most=2.5, spread=3.0), hosts=("a", "b", "c")),
         [
             (
-                "none of 6 links between its ranks stands out: the slowest takes 2.50 times as long as a typical one, and "
-                "a link 3.00 times as long in one look as in another"
+                "none of 6 links between its ranks stands out: the slowest takes 2.50 times as long as a typical one, "
+                "and a link 3.00 times as long in one look as in another"
             )
         ],
     ),
