@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint, rank_ranges
 from pytest_distbench.records.host_report import CommonPrint, Entered, HostReport, Partial
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
@@ -232,24 +232,46 @@ def _is_alike(one: Partial, other: Partial) -> bool:
     return _shape(one) == _shape(other) and (one.reduce != "all" or one.values == other.values)
 
 
+_MEANING: dict[str, Callable[[Partial], object]] = {
+    "unit": lambda part: part.unit,
+    "direction": lambda part: part.better,
+    "reduction": lambda part: part.reduce,
+    "shape": lambda part: "a series" if part.is_series else "a number",
+    "identity": lambda part: part.identity,
+    "bounds": lambda part: [f"{bound.side} {bound.value:g}" for bound in part.bounds],
+}
+"""What ranks have to agree about, by what it is called."""
+
+
 def _shape(part: Partial) -> tuple[object, ...]:
-    return (len(part.values), *_meaning(part))
-
-
-def _meaning(part: Partial) -> tuple[object, ...]:
-    return part.unit, part.better, part.reduce, part.is_series, part.identity, part.bounds
+    return len(part.values), part.bounds, *(of(part) for of in _MEANING.values())
 
 
 def _expect_agreement(key: str, parts: Sequence[Partial]) -> None:
-    first, *others = parts
-    if any(_meaning(other) != _meaning(first) for other in others):
-        raise RecordingError(f"{key!r}: ranks disagree about its unit, direction, reduction, shape, identity or bounds")
-    lengths = {len(part.values) for part in parts}
-    if len(lengths) > 1:
-        raise RecordingError(f"{key!r}: ranks recorded {sorted(lengths)} values; all must record equally many")
-    if others:
-        found = ", ".join(f"{_who(part.ranks)}: {_shorten(part.values)}" for part in parts)
-        raise RecordingError(f"{key!r}: ranks disagree on a value that must be equal ({found})")
+    if len(parts) == 1:
+        return
+    for what, of in _MEANING.items():
+        if len(found := _by_ranks(parts, of)) > 1:
+            raise RecordingError(f"{key!r}: ranks disagree about its {what} ({_tell(found)})")
+    if len(found := _by_ranks(parts, lambda part: len(part.values))) > 1:
+        raise RecordingError(f"{key!r}: ranks did not record equally many values ({_tell(found)})")
+    if len(found := _by_ranks(parts, lambda part: [bound.where for bound in part.bounds])) > 1:
+        raise RecordingError(f"{key!r}: ranks were given its bounds in different places ({_tell(found)})")
+    found = _by_ranks(parts, lambda part: _shorten(part.values), str)
+    raise RecordingError(f"{key!r}: ranks disagree on a value that must be equal ({_tell(found)})")
+
+
+def _by_ranks(
+    parts: Sequence[Partial], of: Callable[[Partial], object], spell: Callable[[object], str] = show
+) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for part in parts:
+        found.setdefault(spell(of(part)), []).extend(part.ranks)
+    return found
+
+
+def _tell(found: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{_who(ranks)}: {what}" for what, ranks in found.items())
 
 
 def _reduce(group: Sequence[Partial]) -> Partial:

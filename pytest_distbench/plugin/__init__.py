@@ -218,13 +218,13 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     from pytest_distbench.report.texts.header import header_lines
 
     session, settings = session_of(config), settings_of(config)
-    duration = _duration(config, items)
-    if config.get_verbosity() < 0:
-        return [f"distbench: {duration}"] if settings.update and duration else []
     try:
         hardware, store = session.hardware, session.store
     except DistbenchError as error:  # of hosts that do not say what they are
         raise pytest.UsageError(str(error)) from None
+    duration = _duration(config, items)
+    if config.get_verbosity() < 0:
+        return [f"distbench: {duration}"] if settings.update and duration else []
     return header_lines(
         hardware,
         store,

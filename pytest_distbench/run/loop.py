@@ -76,6 +76,7 @@ class Session:
         """This machine, or those of the launcher, with the software that is installed there."""
         if (describe := self.launching.launcher_kind.describe) is not None:
             settings = self.settings
+            self.launching.on_start()
             wanted = HostsWanted(
                 gpu=settings.gpu, platform=settings.platform, ranks=settings.largest, engine=settings.engine
             )

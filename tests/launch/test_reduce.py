@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -73,7 +75,7 @@ def test_ranks_that_must_agree_and_do_not_are_an_error_that_shows_both() -> None
 
 
 def test_series_of_different_length_are_an_error() -> None:
-    with pytest.raises(RecordingError, match=r"\[1, 2\] values"):
+    with pytest.raises(RecordingError, match=r"equally many values \(rank 0: 1, rank 1: 2\)"):
         merge(recorded([report(0, 1.0), report(1, 1.0, 2.0)]))
 
 
@@ -166,7 +168,7 @@ def test_ranks_that_disagree_about_a_bound_are_an_error() -> None:
         return RankReport(rank=rank, outcome="passed", phase="body", phases={}, observations=[observation])
 
     assert merge(recorded([report(1)]))[0].bounds == [Bound(side="most", value=1.0, where="rank.record at a.py:1")]
-    with pytest.raises(RecordingError, match=r"ranks disagree about .* or bounds"):
+    with pytest.raises(RecordingError, match=r"about its bounds \(rank 0: \['most 0'\], rank 1: \['most 1'\]\)"):
         merge(recorded([report(0), report(1)]))
 
 
@@ -252,6 +254,24 @@ def test_ranks_of_two_hosts_that_disagree_are_named_and_equal_ones_together() ->
 
     with pytest.raises(RecordingError, match=r"ranks 0-3,5: 5, rank 4: 7"):
         merge([part for there in hosts for part in there])
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"unit": "ms"}, "about its unit (ranks 0-1: 's', rank 2: 'ms')"),
+        ({"better": "higher"}, "about its direction (ranks 0-1: 'lower', rank 2: 'higher')"),
+        ({"reduce": "min"}, "about its reduction (ranks 0-1: 'max', rank 2: 'min')"),
+        ({"is_series": False}, "about its shape (ranks 0-1: 'a series', rank 2: 'a number')"),
+        ({"identity": {"n": 1}}, "about its identity (ranks 0-1: {}, rank 2: {'n': 1})"),
+    ],
+)
+def test_what_ranks_disagree_about_is_told_with_who_says_what(other: dict[str, object], told: str) -> None:
+    ranks = [report(rank, 1.0) for rank in range(3)]
+    ranks[2] = replace(ranks[2], observations=[replace(ranks[2].observations[0], **other)])
+
+    with pytest.raises(RecordingError, match=re.escape(told)):
+        merge(recorded(ranks))
 
 
 def test_the_rank_that_is_slowest_is_known_though_another_host_reduced_it() -> None:

@@ -24,6 +24,8 @@ _COMPLAINT_BYTES = 300
 _READ_BYTES = 2**18
 _LEAVE_S = 10.0
 """How long a relay may take to end when its stream has closed: it ends what is left of its ranks."""
+_LOST_LEAVE_S = 1.0
+"""The same where nobody reaches it any more."""
 
 
 class Way(Protocol):
@@ -179,7 +181,7 @@ class Hop:
         """See that what led to the stream ends, which it does by itself once all that it led to are shut."""
         relay = self.host.relay
         try:
-            relay.wait(timeout=_LEAVE_S)
+            relay.wait(timeout=_LOST_LEAVE_S if self.is_lost else _LEAVE_S)
         except subprocess.TimeoutExpired:
             relay.kill()
             relay.wait()

@@ -35,6 +35,8 @@ CALL_S = 60.0
 """How long processes may take to start and call, and so much more for each hundred of hosts."""
 _MOST_BYTES = 2**18
 """Of what a process says first."""
+_END_S = 20.0
+"""How long a command may go on when all have called who end then."""
 _LEAVE_S = 5.0
 _LOOK_S = 0.02
 
@@ -180,6 +182,11 @@ class Callers:
                 keys = [key for key, _ in selector.select(max(0.0, deadline - time.monotonic()))]
                 if lost := next((key.data for key in keys if key.data is not None), None):
                     raise self._missed(f"host {lost} was lost before", names, count, taken)
+                if not keys and len(taken) == count:
+                    raise LauncherError(
+                        f"{self._words[0]} goes on, though what it has started on {', '.join(taken)} has ended; wanted "
+                        f"that it ends with them, at the latest {_END_S:.0f} s after the last has called"
+                    )
                 if not keys:
                     raise self._missed(f"within {limit_s:.0f} s", names, count, taken)
                 if any(key.fileobj is self._listener for key in keys):
@@ -189,6 +196,8 @@ class Callers:
                         line.close()
                     else:
                         taken[said.host] = Connection(line, said)
+                        if len(taken) == count:
+                            deadline = time.monotonic() + _END_S
                 elif until_the_end and len(taken) == count:
                     break
                 else:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_distbench.judging.causes import find_gpu_troubles
+from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.rank import RankFate
@@ -31,14 +32,14 @@ def launch_text(result: CaseResult, *, rerun_command: str) -> str:
     for fate in launch.fates:
         groups.setdefault((_title_of(fate), _body_of(fate)), []).append(fate)
     for (title, body), fates in groups.items():
-        numbers = ", ".join(str(f.rank) for f in sorted(fates, key=lambda f: f.rank))
+        numbers = ", ".join(_name(f.rank, launch.hosts) for f in sorted(fates, key=lambda f: f.rank))
         who = escape(launch.command[:_LONGEST_LINE]) or f"rank{'s' * (len(fates) > 1)} {numbers}"
         parts += [f"--- {who}: {title}", *([body, ""] if body else [])]
         for fate in fates[:_FEW_LOGS]:
             parts += _log_of(fate, launch)
     parts.append(f"logs:    {launch.logs}/rank*.log")
     parts.append(f"re-run:  {rerun_command}")
-    if not launch.command and not result.case.conditions.engine:
+    if not launch.command and not result.case.conditions.engine and _may_attach(result):
         first = launch.fates[0].rank if launch.fates else 0
         parts.append(f"debug:   {rerun_command} --distbench-attach {first}")
     return "\n".join(parts)
@@ -53,6 +54,16 @@ def launch_headline(launch: LaunchRecord) -> str:
     if launch.command or not ranks:
         return f"launch {launch.index + 1}: {_first_line(launch)}"
     return f"launch {launch.index + 1} on {ranks} rank{'s' * (ranks != 1)}: {_first_line(launch)}"
+
+
+def _name(rank: int, hosts: Sequence[str]) -> str:
+    return f"{rank} ({hosts[rank]})" if hosts else str(rank)
+
+
+def _may_attach(result: CaseResult) -> bool:
+    """Whether a rank can be given the terminal, which there is on this host alone."""
+    launcher = LAUNCHERS.get(result.case.conditions.launcher)
+    return launcher is None or launcher.hosts == "one"
 
 
 def remark_lines(launches: Sequence[LaunchRecord]) -> list[str]:

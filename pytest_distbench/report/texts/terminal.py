@@ -125,10 +125,10 @@ def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int,
 
 
 def _drift(results: Sequence[CaseResult]) -> list[str]:
-    """What software differs from that of the references; once for all cases."""
+    """What software differs from that of the references; once for all cases whose ranks could tell theirs."""
     found: dict[str, Counter[str]] = {}
     for result in results:
-        if result.reference.software:
+        if result.reference.software and all(launch.outcome == "passed" for launch in result.launches):
             changes = software_changes(result.reference.software, result.environment.software)
             found.setdefault(words_for(result).drift, Counter()).update(changes)
     return [

@@ -101,6 +101,18 @@ def test_hosts_that_are_too_few_or_too_many_are_told_when_they_describe_themselv
         made.take(HostDescription, until_the_end=True)
 
 
+def test_a_command_that_goes_on_when_all_it_has_started_have_said_what_they_are_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_END_S", 1.0)
+    told = r"sh goes on, though what it has started on n., n. has ended; wanted that it ends with them"
+    with (
+        started(tmp_path, f"{on('n1', 'n2')}; sleep 60", module=DESCRIBE) as made,
+        pytest.raises(LauncherError, match=told),
+    ):
+        made.take(HostDescription, until_the_end=True)
+
+
 def test_a_host_from_which_nobody_calls_is_named(tmp_path: Path) -> None:
     told = r"1 of 2 hosts have called \(n1\), and not n2 within 3 s: .* Are they up\?"
     with (

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.results import result
 
 from pytest_distbench.records.gpu import GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.rank import ErrorReport, RankFate
+from pytest_distbench.records.record import replace
 from pytest_distbench.report.texts.launch_text import launch_headline, launch_text, remark_lines
 
 
@@ -38,6 +40,22 @@ def test_equal_fates_are_told_once_with_their_ranks() -> None:
     assert "--- ranks 0, 2: raised ValueError, in phase body" in lines
     assert "--- rank 1: exit code 3, in phase body; followed from another rank's failure" in lines
     assert lines.count("Traceback: bad") == 1
+
+
+def test_ranks_of_several_hosts_are_named_with_theirs() -> None:
+    lines = text(fate(2), fate(0), fate(1, how="exit code 3"), hosts=["a", "a", "b"])
+
+    assert "--- ranks 0 (a), 2 (b): raised ValueError, in phase body" in lines
+    assert "--- rank 1 (a): exit code 3, in phase body" in lines
+
+
+@pytest.mark.parametrize(("launcher", "is_told"), [("warm", True), ("slurm", False), ("cmd", False), ("mine", True)])
+def test_a_debugger_is_offered_where_there_is_a_terminal(launcher: str, is_told: bool) -> None:
+    made = result(launches=[launch(fate(0))])
+    conditions = replace(made.case.conditions, launcher=launcher)
+    lines = launch_text(replace(made, case=replace(made.case, conditions=conditions)), rerun_command="pytest x")
+
+    assert ("--distbench-attach 0" in lines) == is_told
 
 
 def test_a_rank_that_hung_shows_where() -> None:

@@ -32,6 +32,14 @@ def test_software_that_differs_is_told_once_in_the_words_of_the_reference(
     assert [found.text for found in lines if "software" in found.text] == [line]
 
 
+def test_software_that_no_rank_could_tell_is_no_difference() -> None:
+    made = result(verdict(), reference=STORED)
+    failed = replace(made, launches=[replace(made.launches[0], outcome="failed")])
+    lines = summary_lines([failed], verbosity=0, record_command="", folder=Path("b"))
+
+    assert [found.text for found in lines if "software" in found.text] == []
+
+
 def test_a_torch_that_gives_no_fingerprints_is_told_once() -> None:
     why = f"{NOT_RECORDED} torch 2.7.1 on gloo"
     blind = result(verdict("incomparable", metric="fingerprint", reason=f"step: {why}"))
