@@ -20,7 +20,7 @@ LEAST_RATE, MOST_RATE, MOST_DELAY_S, MOST_LOSS = 10e6, 1e12, 1.0, 0.2
 """Bits per second, seconds one way, and a fraction. Below that rate a message of a few KiB takes longer than any
 suite has time for; beyond that loss TCP is no network to train on."""
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit", re.ASCII)
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _WANTED = (
