@@ -135,10 +135,11 @@ class HostTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRank:
-    """A rank that comes late to the collectives of a metric's iterations, and the others wait for it."""
+    """A rank that comes late to the collectives of iterations, and the others wait for it."""
 
     rank: int
     metric: str
+    """Whose iterations they are; ``optimizer_step``: the steps of a script."""
     late_s: float
     hosts: tuple[str, ...] = ()
 
@@ -351,13 +352,15 @@ def _stragglers(result: CaseResult) -> Iterator[LateRank | SlowestRank]:
     failed = _regressions(result)
     for verdict in failed:
         iteration_s = _iteration_s(result, verdict)
-        late = [found for launch in result.launches if (found := _late_s(launch, verdict.metric))]
+        known = any(verdict.metric in launch.late_s for launch in result.launches)
+        key = verdict.metric if known else TRAINING_STEP  # which all of a script's clocks are of
+        late = [launch.late_s[key] for launch in result.launches if key in launch.late_s]
         if not late or iteration_s is None:
             continue
         rank, times = Counter(_latest(launch, _LATE_SHARE * iteration_s) for launch in late).most_common(1)[0]
         if rank is not None and times >= _LATE_LAUNCHES * len(late):
             typical = statistics.median(launch[rank] for launch in late)
-            yield LateRank(rank=rank, metric=verdict.metric, late_s=typical, hosts=_hosts(result))
+            yield LateRank(rank=rank, metric=key, late_s=typical, hosts=_hosts(result))
             return
     names = {v.metric for v in failed}
     votes: Counter[int] = Counter()
@@ -370,11 +373,6 @@ def _stragglers(result: CaseResult) -> Iterator[LateRank | SlowestRank]:
     for rank, times in votes.most_common(1):
         if times > _SLOWEST_LAUNCHES * total:
             yield SlowestRank(rank=rank, hosts=_hosts(result))
-
-
-def _late_s(launch: LaunchRecord, metric: str) -> list[float]:
-    """How late each rank came to collectives of an iteration; a script's are those of its training step."""
-    return launch.late_s.get(metric, launch.late_s.get(TRAINING_STEP, []))
 
 
 def _iteration_s(result: CaseResult, verdict: Verdict) -> float | None:

@@ -22,6 +22,7 @@ from pytest_distbench.judging.causes import (
     find_causes,
 )
 from pytest_distbench.judging.links import Link, Slow, all_links, find_slow
+from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.metric import WALL_TIME, metric_name
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.units import format_change, format_seconds
@@ -146,7 +147,8 @@ def _(cause: HostTime) -> Iterator[str]:
 @describe.register
 def _(cause: LateRank) -> Iterator[str]:
     who, late = _rank(cause.rank, cause.hosts), format_seconds(cause.late_s)
-    yield f"{who} comes {late} late to the collectives of {cause.metric}, the others wait for it"
+    of = "a training step" if cause.metric == TRAINING_STEP else cause.metric
+    yield f"{who} comes {late} late to the collectives of {of}, the others wait for it"
 
 
 @describe.register

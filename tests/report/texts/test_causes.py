@@ -125,6 +125,10 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
         ],
     ),
     (
+        causes.LateRank(rank=1, metric="optimizer_step", late_s=0.01, hosts=("a", "b")),
+        ["rank 1 (b) comes 10 ms late to the collectives of a training step, the others wait for it"],
+    ),
+    (
         causes.LateRank(rank=1, metric="m", late_s=0.01),
         ["rank 1 comes 10 ms late to the collectives of m, the others wait for it"],
     ),
