@@ -143,12 +143,17 @@ def place_of(files: LaunchFiles, kind: FileKind, rank: int) -> Path:
 
 
 class Lines:
-    """The lines in a stream of bytes, whole ones only."""
+    """The lines in a stream of bytes, whole ones only. A line of any length is put together once."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._begun: list[bytes] = []
 
     def take(self, data: bytes) -> list[bytes]:
         """Those that end in what has newly arrived."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        first, *others = data.split(b"\n")
+        self._begun.append(first)
+        if not others:
+            return []
+        *lines, rest = b"".join(self._begun), *others
+        self._begun = [rest]
         return lines
