@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint, rank_ranges
 from pytest_distbench.records.host_report import CommonPrint, Entered, HostReport, Partial
@@ -28,22 +30,8 @@ _Part = TypeVar("_Part")
 def partial(rank: int, observation: Observation) -> Partial:
     """What one rank recorded, to be reduced with that of others."""
     is_compared = observation.is_series and observation.reduce == "max"
-    return Partial(
-        name=observation.name,
-        unit=observation.unit,
-        better=observation.better,
-        at=observation.at,
-        identity=observation.identity,
-        facts=observation.facts,
-        beside=observation.beside,
-        bounds=observation.bounds,
-        reduce=observation.reduce,
-        values=observation.values,
-        is_series=observation.is_series,
-        companions=observation.companions,
-        ranks=[rank],
-        slowest=[rank] * len(observation.values) if is_compared else [],
-    )
+    told = msgspec.structs.asdict(observation) | {"place": None}  # where it lies in a loop is told in the loops
+    return Partial(**told, ranks=[rank], slowest=[rank] * len(observation.values) if is_compared else [])
 
 
 def recorded(reports: Iterable[RankReport]) -> list[Partial]:
