@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from dataclasses import dataclass, field
 from pytest_distbench.judging.bounds import check_measured, judge_bounds
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.judgement import Judgement, certain_failure, close
-from pytest_distbench.launch.starters.contract import HostsWanted
+from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
+from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.baseline import BaselineEntry
@@ -28,7 +30,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorders, in_time
-from pytest_distbench.run.kinds import kind_of
+from pytest_distbench.run.kinds import LaunchKind, kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.pacing import SPACING_S, Pacer
 from pytest_distbench.run.references import Nothing, Paired, Reference, Stored
@@ -74,13 +76,8 @@ class Session:
     @functools.cached_property
     def hardware(self) -> Environment:
         """This machine, or those of the launcher, with the software that is installed there."""
-        if (describe := self.launching.launcher_kind.describe) is not None:
-            settings = self.settings
-            self.launching.on_start()
-            wanted = HostsWanted(
-                gpu=settings.gpu, platform=settings.platform, ranks=settings.largest, engine=settings.engine
-            )
-            return describe(wanted)
+        if self._hosts is not None:
+            return self._hosts.environment
         return hardware.describe(
             platform_name=self.settings.platform,
             gpus=self.settings.gpus,
@@ -88,6 +85,17 @@ class Session:
             shares_host=self.settings.shares_host,
             software={"python": sys.version.split()[0], "torch": hardware.installed_version("torch")},
             variables=os.environ,
+        )
+
+    @functools.cached_property
+    def _hosts(self) -> HostsFound | None:
+        """What the hosts of the launcher say; None: ranks live on this one."""
+        describe, settings = self.launching.launcher_kind.describe, self.settings
+        if describe is None:
+            return None
+        self.launching.on_start()
+        return describe(
+            HostsWanted(gpu=settings.gpu, platform=settings.platform, ranks=settings.largest, engine=settings.engine)
         )
 
     @functools.cached_property
@@ -160,14 +168,23 @@ class Session:
         """The launches of a case, of this tree alone."""
         hosting, kind = self.launching.hosting(request.work), kind_of(request.work)
         samples = Launches(self.launching, request, self.pacer if hosting.is_spaced else Pacer(0.0))
-        if hosting.hosts != "one":
-            where = "of several hosts" if hosting.hosts == "many" else "made up"
-            samples.why_never_beside = f"its ranks are {where}"
-        elif kind.hosting is None and not self.launching.launcher_kind.holds_two:
-            samples.why_never_beside = f"the {self.settings.launcher} launcher holds no two groups open at once"
-        else:
-            samples.why_never_beside = kind.why_alone
+        samples.why_never_beside = self._why_never_beside(hosting, kind)
         return samples
+
+    def _why_never_beside(self, hosting: Hosting, kind: LaunchKind) -> str:
+        """Why launches of a kind cannot be run in turns with another revision to settle a doubt; empty: they can."""
+        if hosting.hosts == "none":
+            return "its ranks are made up"
+        if kind.hosting is not None:
+            return kind.why_alone
+        launcher, name = self.launching.launcher_kind, self.settings.launcher
+        if not launcher.holds_two:
+            return f"the {name} launcher holds no two groups open at once"
+        if not launcher.settles_doubts:
+            return f"it is not known whether the {name} launcher runs two groups on the same hosts at once"
+        if self._hosts is not None and not self._hosts.share_temporary:
+            return f"its hosts do not all see {tempfile.gettempdir()}, where the other revision is checked out (TMPDIR)"
+        return kind.why_alone
 
     def reference(self, request: CaseRequest) -> Reference:
         """What a case is compared with."""

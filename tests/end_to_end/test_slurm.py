@@ -17,6 +17,7 @@ import psutil
 import pytest
 from support import slurm_cluster
 from support.processes import wait_for
+from support.repositories import git
 from support.slurm_cluster import command_of, why_not
 
 from pytest_distbench.store.run_record import read_run_record
@@ -253,6 +254,56 @@ def pids_of(file: Path, above: int) -> list[int]:
         if len(spaces) == FIRST_SPACE and spaces[-1] == wanted:
             found.append(process.pid)
     return found
+
+
+IN_TURNS = """
+    import work
+
+    def works(rank):
+        for _ in rank.timed("step", warmup=0, iterations=10):
+            work.step()
+
+    def test_step(distbench):
+        distbench.run(works, tolerance=0.15)
+"""
+
+
+@pytest.mark.thorough
+def test_a_doubt_is_settled_in_turns_on_the_same_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    """Slower code is red; the same code, where the baseline is of a machine that was faster, is not."""
+
+    def commit(message: str) -> None:
+        git(tmp_path, "add", "--all")
+        git(tmp_path, "commit", "--quiet", "--message", message)
+
+    def write(seconds: float, more: str = "") -> None:
+        (tmp_path / "work.py").write_text(f"import time\n\ndef step():\n    time.sleep({seconds})\n{more}")
+
+    write(0.02)
+    (tmp_path / ".gitignore").write_text("__pycache__/\n")
+    git(tmp_path, "init", "--quiet")
+    recorded = cluster(2, IN_TURNS, "--world-size=2", "--distbench-update", "--distbench-launches=3")
+    assert recorded.returncode == 0, recorded.stdout
+    commit("baselines")
+
+    write(0.04)
+    slower = cluster(2, IN_TURNS, "--world-size=2")
+    assert slower.returncode == 1, slower.stdout
+    assert re.search(r"step: in turns with \w+, which recorded the baseline: \+\d+", slower.stdout), slower.stdout
+
+    write(0.02, more="# another comment\n")
+    [path] = (tmp_path / "baselines").rglob("*.json")
+    stored = json.loads(path.read_text())
+    for name in ("launches", "minimum", "p95"):
+        step = stored["entry"]["metrics"]["step"]
+        step[name] = [value / 4 for value in step[name]]
+    path.write_text(json.dumps(stored))
+    git(tmp_path, "stash", "--quiet", "--", "work.py")
+    commit("baselines of a fast machine")
+    git(tmp_path, "stash", "pop", "--quiet")
+    same = cluster(2, IN_TURNS, "--world-size=2")
+    assert same.returncode == 0, same.stdout
+    assert "the machine" in same.stdout, same.stdout
 
 
 @pytest.mark.thorough

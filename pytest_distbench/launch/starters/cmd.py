@@ -17,9 +17,8 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters.calls import Callers, addresses, make_site, take_relays
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Engine, HostsWanted
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Engine, HostsFound, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
-from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchPlan
 
 _OPTION = "--distbench-launcher-cmd"
@@ -77,7 +76,7 @@ def layout(ranks: int, per_node: int) -> list[range]:
     return [range(first, min(first + per_node, ranks)) for first in range(0, ranks, per_node)]
 
 
-def describe(wanted: HostsWanted) -> Environment:
+def describe(wanted: HostsWanted) -> HostsFound:
     """What the hosts of the largest launch are, which the command starts a process on. See :func:`describe_hosts`."""
     engine = wanted.engine
     assert engine is not None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_distbench.launch.site.contract import Site
+from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE as SESSION_VARIABLE
 
@@ -42,6 +43,19 @@ class HostsWanted:
     platform: str | None
     ranks: int
     engine: Engine | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsFound:
+    """What the hosts of a launcher have said.
+
+    Attributes:
+        environment: that all of them are.
+        share_temporary: each sees the folder in which pytest makes temporary files, another revision's for one.
+    """
+
+    environment: Environment
+    share_temporary: bool
 
 
 class Launcher(Protocol):

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError, LauncherError, show
-from pytest_distbench.launch.site.describe import HostDescription
+from pytest_distbench.launch.site.describe import GPU, SEES, HostDescription
 from pytest_distbench.launch.starters.calls import Callers
-from pytest_distbench.launch.starters.contract import HostsWanted
+from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
 
 
-def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWanted, *, gpu_advice: str) -> Environment:
+def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWanted, *, gpu_advice: str) -> HostsFound:
     """What hosts are, told by each of them before the first launch.
 
     Args:
@@ -28,7 +28,7 @@ def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWante
         ConfigurationError: they are of several classes, run other software, have no GPU, or do not tell.
     """
     with tempfile.TemporaryDirectory(prefix="distbench-hosts-") as folder:
-        module, words = "pytest_distbench.launch.site.describe", ["--gpu"] if wanted.gpu else []
+        module, words = "pytest_distbench.launch.site.describe", [f"{SEES}{folder}", *[GPU] * wanted.gpu]
         try:
             callers = start(module, *words, log=Path(folder, "log"), session=uuid.uuid4().hex)
             try:
@@ -49,7 +49,8 @@ def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWante
         )  # fmt: skip
     if wanted.gpu and first.gpu_host is None:
         raise ConfigurationError(f"--gpu: no GPU is visible on {hosts[0].host}: {gpu_advice}")
-    return first if wanted.platform is None else replace(first, platform=wanted.platform)
+    environment = first if wanted.platform is None else replace(first, platform=wanted.platform)
+    return HostsFound(environment=environment, share_temporary=all(host.sees for host in hosts))
 
 
 def _refuse_differences(hosts: Sequence[HostDescription], of: Callable[[Environment], object], told: str) -> None:

@@ -10,13 +10,12 @@ from typing import Any
 
 from pytest_distbench.launch.starters.allocation import read_allocation
 from pytest_distbench.launch.starters.calls import Callers
-from pytest_distbench.launch.starters.contract import HostsWanted
+from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.launch.starters.step import start_step
-from pytest_distbench.records.environment import Environment
 
 
-def describe(wanted: HostsWanted) -> Environment:
+def describe(wanted: HostsWanted) -> HostsFound:
     """What the nodes of the allocation are, from one step on all of them. See :func:`describe_hosts`."""
     allocation = read_allocation(os.environ)
     return describe_hosts(

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_distbench.launch.starters.contract import Engine, HostsWanted, Launcher
-    from pytest_distbench.records.environment import Environment
+    from pytest_distbench.launch.starters.contract import Engine, HostsFound, HostsWanted, Launcher
 
 DEFAULT_LAUNCHER = "warm"
 CMD = "cmd"
@@ -73,6 +72,8 @@ class LauncherKind(Hosting):
         make: makes it; imports what it needs.
         most_ranks: that it starts in one launch; None: as many as the machine bears.
         holds_two: two groups may be open at once, which a comparison in turns needs.
+        settles_doubts: they may be open unasked, to settle a doubt; not where it is other software's to say whether two
+            commands run on the same hosts.
         takes_python: one of them may run under another Python.
         variables: set in the environment of all launches of the run unless the user has.
         describe: what its hosts are, before the first launch; None: as this one.
@@ -84,9 +85,10 @@ class LauncherKind(Hosting):
     make: Callable[[LauncherSetup], Launcher]
     most_ranks: int | None = None
     holds_two: bool = False
+    settles_doubts: bool = True
     takes_python: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
-    describe: Callable[[HostsWanted], Environment] | None = None
+    describe: Callable[[HostsWanted], HostsFound] | None = None
     layout: Callable[..., Sequence[int]] | None = None
 
 
@@ -132,7 +134,7 @@ def _make_slurm_torchrun(setup: LauncherSetup) -> Launcher:
     return SlurmTorchrunLauncher(setup.session, interpreter=setup.interpreter, python_path=setup.python_path)
 
 
-def _describe_slurm(wanted: HostsWanted) -> Environment:
+def _describe_slurm(wanted: HostsWanted) -> HostsFound:
     from pytest_distbench.launch.starters.nodes import describe
 
     return describe(wanted)
@@ -152,7 +154,7 @@ def _layout_cmd(ranks: int, *, on_gpus: bool, engine: Engine) -> Sequence[int]:
     return [len(node) for node in layout(ranks, engine.ranks_per_node)]
 
 
-def _describe_cmd(wanted: HostsWanted) -> Environment:
+def _describe_cmd(wanted: HostsWanted) -> HostsFound:
     from pytest_distbench.launch.starters.cmd import describe
 
     return describe(wanted)
@@ -198,6 +200,7 @@ LAUNCHERS: dict[str, LauncherKind] = {
         make=_make_cmd,
         hosts="many",
         holds_two=True,
+        settles_doubts=False,
         takes_python=False,
         is_spaced=False,
         describe=_describe_cmd,

@@ -15,11 +15,10 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.site.describe import HostDescription
 from pytest_distbench.launch.starters import calls
 from pytest_distbench.launch.starters.calls import Callers
-from pytest_distbench.launch.starters.contract import HostsWanted
+from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.gpus import Gpus
-from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
 
 pytestmark = pytest.mark.spawn
@@ -33,19 +32,19 @@ for said in os.environ["SAID"].splitlines():
 """
 
 
-def says(*platforms: str, torch: str = "2.13.0") -> str:
-    """Each of two hosts says that it is of a class; the last one runs this torch."""
+def says(*platforms: str, torch: str = "2.13.0", sees: bool = True) -> str:
+    """Each of two hosts says that it is of a class; the last one runs this torch, and sees the folder or not."""
     environment = hardware.describe(platform_name="x", gpus=Gpus(), software={"torch": "2.13.0"}, variables={})
     said = []
     for number, platform in enumerate(platforms, 1):
         software = {"torch": torch if number == len(platforms) else "2.13.0"}
         described = replace(environment, platform=platform, software=software)
-        told = HostDescription(secret="SECRET", host=f"n{number}", environment=described)
+        told = HostDescription(secret="SECRET", host=f"n{number}", environment=described, sees=sees or number == 1)
         said.append(msgspec.json.encode(told).decode())
     return f"SAID={shlex.quote(chr(10).join(reversed(said)))} {sys.executable} -c {shlex.quote(SAY)} $4 $5"
 
 
-def described(does: str, *, gpu: bool = False, platform: str | None = None) -> Environment:
+def described(does: str, *, gpu: bool = False, platform: str | None = None) -> HostsFound:
     def start(module: str, *words: str, log: Path, session: str) -> Callers:
         rest: dict[str, Any] = {"environment": os.environ, "count": 2, "log": log, "session": session, "advice": "Up?"}
         python = [sys.executable, "-m", module]
@@ -57,11 +56,16 @@ def described(does: str, *, gpu: bool = False, platform: str | None = None) -> E
 
 
 def test_the_hardware_is_that_of_the_hosts() -> None:
-    assert described(says("cpu-a", "cpu-a")).platform == "cpu-a"
+    assert described(says("cpu-a", "cpu-a")).environment.platform == "cpu-a"
+
+
+def test_they_share_a_folder_that_all_of_them_see() -> None:
+    assert described(says("cpu-a", "cpu-a")).share_temporary
+    assert not described(says("cpu-a", "cpu-a", sees=False)).share_temporary
 
 
 def test_hosts_of_several_classes_are_of_the_one_that_is_named() -> None:
-    assert described(says("cpu-a", "cpu-b"), platform="mine").platform == "mine"
+    assert described(says("cpu-a", "cpu-b"), platform="mine").environment.platform == "mine"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def test_the_hardware_is_that_of_the_nodes_from_one_step_on_all(
 ) -> None:
     write_srun(tmp_path, 'for node in $nodes; do SLURMD_NODENAME=$node "$@" & done; wait', monkeypatch)
 
-    assert nodes.describe(WANTED).platform == hardware.cpu_class()
+    found = nodes.describe(WANTED)
+    assert found.environment.platform == hardware.cpu_class()
+    assert found.share_temporary
 
 
 def test_a_node_that_is_not_up_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
