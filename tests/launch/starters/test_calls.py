@@ -15,7 +15,7 @@ from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.describe import HostDescription
+from pytest_distbench.launch.site.describe import SEES, HostDescription
 from pytest_distbench.launch.site.dial import Caller, Hello
 from pytest_distbench.launch.starters import calls
 from pytest_distbench.launch.starters.calls import Callers, NotCalled, addresses
@@ -30,8 +30,9 @@ def started(
     tmp_path: Path, does: str, *, count: int = 2, names: Sequence[str] = (), module: str = DIAL
 ) -> Iterator[Callers]:
     """What a shell script starts, whose words are what is to run on each host."""
+    words = [f"{SEES}{tmp_path}"] if module == DESCRIBE else []
     made = Callers(
-        lambda where, variables: ["sh", "-c", does, "sh", sys.executable, "-m", module, *where],
+        lambda where, variables: ["sh", "-c", does, "sh", sys.executable, "-m", module, *where, *words],
         environment=os.environ,
         count=count,
         names=names,
