@@ -192,6 +192,12 @@ KINDS: list[tuple[Better, Reduce]] = [
 ]
 
 
+def on_some_hosts(reports: list[RankReport], data: st.DataObject) -> list[list[RankReport]]:
+    """Each rank on one of three hosts, some of which may have none."""
+    lives = [data.draw(st.integers(0, 2)) for _ in reports]
+    return [[r for r, host in zip(reports, lives, strict=True) if host == which] for which in range(3)]
+
+
 @given(st.data())
 def test_it_is_the_same_however_the_ranks_lie_on_hosts(data: st.DataObject) -> None:
     """Whole numbers, whose sums have no rounding; ranks of a host need not be neighbours, and some record less."""
@@ -221,8 +227,7 @@ def test_it_is_the_same_however_the_ranks_lie_on_hosts(data: st.DataObject) -> N
         )
         for rank in range(world_size)
     ]
-    lives = [data.draw(st.integers(0, 2)) for _ in reports]
-    hosts = [[r for r, host in zip(reports, lives, strict=True) if host == which] for which in range(3)]
+    hosts = on_some_hosts(reports, data)
     on_hosts = [part for there in hosts for part in reduce_partials(recorded(there))]
     travelled = msgspec.json.decode(msgspec.json.encode(on_hosts), type=list[Partial])
 
@@ -238,8 +243,7 @@ def test_fingerprints_are_the_same_however_the_ranks_lie_on_hosts(kinds: list[in
         for rank, kind in enumerate(kinds)
     ]
     reports = [replace(fingerprinted(rank), fingerprints={"m": one}) for rank, one in enumerate(prints)]
-    lives = [data.draw(st.integers(0, 2)) for _ in reports]
-    hosts = [[r for r, host in zip(reports, lives, strict=True) if host == which] for which in range(3)]
+    hosts = on_some_hosts(reports, data)
     of_hosts = [common_prints(there) for there in hosts]
 
     assert merge_fingerprints(of_hosts, world_size=len(reports)) == fingerprints_of(reports)
