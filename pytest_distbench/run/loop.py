@@ -182,8 +182,9 @@ class Session:
             return f"the {name} launcher holds no two groups open at once"
         if not launcher.settles_doubts:
             return f"it is not known whether the {name} launcher runs two groups on the same hosts at once"
-        if self._hosts is not None and not self._hosts.share_temporary:
-            return f"its hosts do not all see {tempfile.gettempdir()}, where the other revision is checked out (TMPDIR)"
+        if hosting.hosts == "many" and not (self._hosts is not None and self._hosts.share_temporary):
+            seen = f"{tempfile.gettempdir()} (TMPDIR), where the other revision is checked out"
+            return f"not all its hosts have said that they see {seen}"
         return kind.why_alone
 
     def reference(self, request: CaseRequest) -> Reference:

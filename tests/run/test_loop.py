@@ -202,7 +202,18 @@ def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_
     ("work", "hosts", "launcher", "why"),
     [
         (Ranks(body=BODY), "none", {}, "its ranks are made up"),
-        (Ranks(body=BODY), "many", {"shares": False}, r"its hosts do not all see /.*, where the other revision is "),
+        (
+            Ranks(body=BODY),
+            "many",
+            {"shares": False},
+            r"not all its hosts have said that they see /.* \(TMPDIR\), where",
+        ),
+        (
+            Ranks(body=BODY),
+            "many",
+            {"describe": None},
+            r"not all its hosts have said that they see /.* \(TMPDIR\), where",
+        ),
         (Ranks(body=BODY), "many", {"settles_doubts": False}, "it is not known whether the mine launcher runs two"),
         (Ranks(body=BODY), "many", {}, "$"),
         (Ranks(body=BODY), "one", {"holds_two": False}, "the mine launcher holds no two groups open at once"),
@@ -212,12 +223,12 @@ def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_
     ],
 )
 def test_what_cannot_run_in_turns_keeps_the_stored_comparison_and_says_why(
-    session: Session, work: Work, hosts: Literal["none", "one", "many"], launcher: dict[str, bool], why: str
+    session: Session, work: Work, hosts: Literal["none", "one", "many"], launcher: dict[str, bool | None], why: str
 ) -> None:
     launching: Any = session.launching
     launching.hosting = lambda work: Hosting(hosts=hosts)
     launching.on_start = lambda: None
-    found = HostsFound(environment=cast(Any, None), share_temporary=launcher.get("shares", True))
+    found = HostsFound(environment=cast(Any, None), share_temporary=bool(launcher.get("shares", True)))
     kind = {"holds_two": True, "settles_doubts": True, "describe": lambda wanted: found, **launcher}
     launching.launcher_kind = SimpleNamespace(**kind)
     launching.settings = SimpleNamespace(launcher="mine", gpu=False, platform=None, largest=2, engine=None)
