@@ -1,4 +1,4 @@
-"""One launch of a function in ``bodies.py``, for the benchmarks that need no pytest run around it."""
+"""One launch of a function in ``bodies.py``, or of a script, for the benchmarks that need no pytest run around it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,17 @@ def launched(
     Raises:
         SystemExit: the launch did not pass.
     """
+    body = BodyReference(file=str(BODIES), function=function)
+    record = launch_once(launcher, folder, Ranks(body=body, params=dict(params or {})), world_size=world_size)
+    if record.outcome != "passed":
+        raise SystemExit(f"{launcher.name}: {record.reason}")
+    return record
+
+
+def launch_once(
+    launcher: Launcher, folder: Path, work: Ranks, *, world_size: int = 2, timeout_s: float = 300.0
+) -> LaunchRecord:
+    """Launch gloo ranks of one thread each, whatever becomes of them."""
     directory = folder / uuid.uuid4().hex
     directory.mkdir()
     plan = LaunchPlan(
@@ -48,11 +59,8 @@ def launched(
         world_size=world_size,
         backend="gloo",
         device="cpu",
-        work=Ranks(
-            body=BodyReference(file=str(BODIES), function=function),
-            params=dict(params or {}),
-        ),
-        timeout_s=300.0,
+        work=work,
+        timeout_s=timeout_s,
         workplace=Workplace(folder=os.getcwd()),
         directory=str(directory),
         data_dir=str(folder),
@@ -60,10 +68,7 @@ def launched(
         variables={**os.environ, "OMP_NUM_THREADS": "1"},
         set_threads=1 if LAUNCHERS[launcher.name].sets_threads else None,
     )
-    record = supervise(plan, Side(launcher=lambda: launcher))
-    if record.outcome != "passed":
-        raise SystemExit(f"{launcher.name}: {record.reason}")
-    return record
+    return supervise(plan, Side(launcher=lambda: launcher))
 
 
 def elastic_plan(

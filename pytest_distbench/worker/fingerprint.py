@@ -373,8 +373,9 @@ def _read() -> list[FlightRecording]:
 
 
 def _why_not_recorded(capacity: int) -> str:
-    backend = dist.get_backend() if dist.is_initialized() else "no process group"
-    where = f"{NOT_RECORDED} torch {torch.__version__} on {backend}"
+    world = dist.group.WORLD
+    backends = ", ".join(sorted(torch_internals.backends_of(world))) if world else "no process group"
+    where = f"{NOT_RECORDED} torch {torch.__version__} on {backends}"
     if not capacity:
         return f"{where} with {RECORDER_SIZE_VARIABLES[0]}=0"
     return where if torch_internals.has_recorder() else f"{where}; {text(PARTS['recorder'].since)} and later do"

@@ -21,9 +21,10 @@ from torch.distributed.rendezvous import rendezvous
 from pytest_distbench.records.network import host_address
 from pytest_distbench.worker import limits
 from pytest_distbench.worker.torch_internals import (
-    gloo_groups,
+    backends_of,
     group_members,
     join_fake_group,
+    process_groups,
     replace_in_distributed,
     store_on,
 )
@@ -81,12 +82,12 @@ def wait_for_listener(address: tuple[str, int], *, at_most_s: float) -> None:
 
 
 def leave_group() -> None:
-    """Leave the group the safe way for its backend.
+    """Leave the groups the safe way for their backends.
 
     A gloo group ends with its process: destroying it waits 10 ms a rank for an event-loop tick and can deadlock
     with a live reducer (torch 2.13). NCCL communicators are destroyed as their documentation asks.
     """
-    if dist.is_initialized() and dist.get_backend() not in ("gloo", "fake"):
+    if set().union(*map(backends_of, process_groups())) - {"gloo", "fake"}:
         gc.collect()
         dist.destroy_process_group()
 
@@ -111,7 +112,7 @@ def keep_destroyed_groups() -> Callable[[], int]:
     @functools.wraps(destroy)
     def keeping(group: Any = None) -> None:
         largest_group()
-        kept.extend(g for g in gloo_groups() if g not in kept)
+        kept.extend(g for g in process_groups() if g not in kept and "gloo" in backends_of(g))
         destroy(group)
 
     replace_in_distributed(destroy, keeping)

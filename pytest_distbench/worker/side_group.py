@@ -12,6 +12,7 @@ import torch.distributed as dist
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.limits import collective_s
+from pytest_distbench.worker.torch_internals import backends_of
 
 
 class SideGroup:
@@ -52,7 +53,7 @@ class SideGroup:
 
         Ranks leave a barrier some ten microseconds apart, and a clock that starts then would count that.
         """
-        if self._is_alone() or (self._backend or dist.get_backend()) != "nccl":
+        if self._is_alone() or self._backends() != {"nccl"}:
             return
         if self._flag is None:
             self._flag = torch.zeros(1, device=device)
@@ -114,8 +115,15 @@ class SideGroup:
             )
         return True
 
+    def _backends(self) -> set[str]:
+        """What the default group is made of."""
+        if self._backend:
+            return {self._backend}
+        assert dist.group.WORLD is not None  # else it is alone
+        return backends_of(dist.group.WORLD)
+
     def _make(self) -> dist.ProcessGroup | None:
-        if (self._backend or dist.get_backend()) != "gloo" and self._group is None:
+        if self._group is None and self._backends() != {"gloo"}:
             group = dist.new_group(backend="gloo", timeout=self._timeout)
             assert isinstance(group, dist.ProcessGroup)
             self._group = group

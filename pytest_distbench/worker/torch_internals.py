@@ -221,9 +221,19 @@ def entered_in_all_groups() -> int | None:
         return None
 
 
-def gloo_groups() -> list[Any]:
-    """The process groups of this process that gloo has a part in."""
-    return [group for group, (backend, _) in distributed_c10d._world.pg_map.items() if "gloo" in backend]
+def process_groups() -> list[dist.ProcessGroup]:
+    """The process groups that this process is in."""
+    return list(distributed_c10d._world.pg_map)
+
+
+def backends_of(group: dist.ProcessGroup) -> set[str]:
+    """Names of the backends that a group is made of: of each of its devices, or its own, where it is written in Python.
+
+    What torch calls a group is no answer: one that was made without a name is ``undefined`` there, others are
+    ``cpu:gloo,cuda:nccl`` or have the name under which a backend was registered.
+    """
+    made_of: list[Any] = [group._get_backend(device) for device in group._device_types] or [group]
+    return {part.name() for part in made_of}
 
 
 def replace_in_distributed(old: Callable[..., object], new: Callable[..., object]) -> None:
