@@ -105,7 +105,7 @@ def _passes(rows: list[Collective], op: str, sizes: Mapping[str, int]) -> Counte
     found: Counter[tuple[str, int, int]] = Counter()
     for row in rows:
         if row.op == op:
-            distance = int((row.how or "to 0").rpartition(" ")[2]) * (1 if op == "send" else -1)
+            distance = int((row.way or "to 0").rpartition(" ")[2]) * (1 if op == "send" else -1)
             found[row.group, distance % sizes[row.group], row.message_bytes] += row.count
     return found
 

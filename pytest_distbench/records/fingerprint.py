@@ -15,6 +15,9 @@ NOT_RECORDED = "collectives are not recorded by"
 PICKLE = "pickle"
 """In place of the dtype of a pickled Python object, whose bytes are told as 0: they vary with the object's value."""
 
+NOT_WAITED = "not waited for"
+"""How :attr:`Collective.how` ends where the iteration was over before anybody had waited for it."""
+
 TRAINING_STEP = "optimizer_step"
 """Key of the fingerprint of one training step of a script: what lies between two steps of an optimizer."""
 
@@ -38,7 +41,12 @@ class Collective(Record, frozen=True, array_like=True):
     count: Annotated[int, msgspec.Meta(ge=1)]
     how: str | None = None
     """Reduction, root or partner: ``sum``, ``root 0``, ``sum root 0``, ``to +1``. Empty: it has none, or torch does not
-    tell; None: not recorded."""
+    tell; None: not recorded. At its end may stand :data:`NOT_WAITED`: ``sum, not waited for``."""
+
+    @property
+    def way(self) -> str:
+        """Reduction, root or partner alone; empty where nothing is known of them."""
+        return (self.how or "").removesuffix(NOT_WAITED).removesuffix(", ")
 
 
 class Group(Record, frozen=True, array_like=True):

@@ -93,7 +93,7 @@ class Watch:
             return
         if self._sees_all:
             notes = self._observer.notes[self._marked_note :]
-            self.found[key] = RankFingerprint(collectives=_rows(n.collective for n in notes), groups=groups_here())
+            self.found[key] = RankFingerprint(collectives=_rows(n.told for n in notes), groups=groups_here())
         else:
             self.found[key] = self._read_since(self._mark_ns, time.time_ns())
 
@@ -211,7 +211,7 @@ class Watch:
         """What was sent in each of several stretches of time; None: not known."""
         if self._sees_all:
             notes = self._observer.notes
-            return [_rows(n.collective for n in notes if a <= n.at_ns <= b) for a, b in stretches]
+            return [_rows(n.told for n in notes if a <= n.at_ns <= b) for a, b in stretches]
         rings = [recording.entries for recording in _read() if recording.entries]
         is_blind = not self._capacity or not torch_internals.has_recorder()
         return [
@@ -286,7 +286,7 @@ def _fingerprint(window: _Window, notes: Sequence[Note]) -> RankFingerprint:
         if isinstance(value, torch.Tensor)
     ]
     return RankFingerprint(
-        collectives=_rows(note.collective for note in notes),
+        collectives=_rows(note.told for note in notes),
         groups=groups_here(),
         parameters=sum(_own(p).numel() for p in held),
         parameter_bytes=_bytes_of(held),

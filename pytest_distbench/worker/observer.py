@@ -9,13 +9,15 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from pytest_distbench.records.fingerprint import Collective, Group
+from pytest_distbench.records.fingerprint import NOT_WAITED, Collective, Group
 from pytest_distbench.records.flight import group_label
+from pytest_distbench.records.record import replace
 from pytest_distbench.worker import torch_internals
 
 _OPERATIONS = {
@@ -38,12 +40,21 @@ _INPUTS = ("input_tensors", "input_list", "inputs", "input_tensor", "input", "te
 """What operators call what is sent. A barrier has none of these."""
 
 
-class Note(NamedTuple):
+@dataclass(slots=True)
+class Note:
     """One collective, and when it was entered, CLOCK_REALTIME. A send or recv is not counted: no group numbers it."""
 
     at_ns: int
     collective: Collective
     is_counted: bool
+    is_waited_for: bool = True
+
+    @property
+    def told(self) -> Collective:
+        """It, and whether anybody has waited for it so far."""
+        if self.is_waited_for:
+            return self.collective
+        return replace(self.collective, how=", ".join(filter(None, (self.collective.how, NOT_WAITED))))
 
 
 class Observer:
@@ -71,9 +82,9 @@ class Observer:
             self._end()
             self._end = None
 
-    def _note(self, name: str, given: Mapping[str, Any], reduction: str) -> None:
+    def _note(self, name: str, given: Mapping[str, Any], reduction: str) -> Note | None:
         if self.is_paused:
-            return
+            return None
         at_ns = time.time_ns()
         group = torch_internals.process_group(given["process_group"])
         sent = next((given[key] for key in _INPUTS if key in given), ())
@@ -89,7 +100,9 @@ class Observer:
         )
         is_counted = peer is None and name != "recv_any_source_"
         self.counted += is_counted
-        self.notes.append(Note(at_ns, collective, is_counted))
+        note = Note(at_ns, collective, is_counted)
+        self.notes.append(note)
+        return note
 
 
 def groups_here() -> list[Group]:

@@ -14,9 +14,10 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -96,8 +97,73 @@ def occupy_stream(cycles: int) -> None:
 _AFTER_US = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 _UNWATCHED = {"check_for_nan"}
 
-Told = Callable[[str, dict[str, Any], str], None]
+
+class Issued(Protocol):
+    """A collective, send or recv that somebody was told of."""
+
+    is_waited_for: bool
+
+
+Told = Callable[[str, dict[str, Any], str], Issued | None]
 """Gets the operator's name, its arguments by their names, and the reduction if Python has named one."""
+
+_ASKING = ("wait", "synchronize", "is_completed", "result", "get_future", "get_future_result", "block_current_stream")
+"""Methods of a work by which somebody waits for it, or sees that it is over, or hands that on: a future to a hook."""
+
+
+class _Asked(threading.local):
+    """What Python asks for in this thread: the reduction it has named, and what was issued for it.
+
+    ``together`` is what the operations of a coalescing have issued, whose one work comes at its end; None: there is no
+    such.
+    """
+
+    def __init__(self) -> None:
+        self.reduction = ""
+        self.issued: list[Issued] | None = None
+        self.together: list[Issued] | None = None
+
+
+class _Waits:
+    """Whether anybody waits for what was issued.
+
+    That is known of what Python has asked for: it gets a work, or of a functional collective a tensor. What C++ issues
+    by itself, as DistributedDataParallel's reducer does, it also waits for.
+    """
+
+    def __init__(self) -> None:
+        self._by_work: weakref.WeakKeyDictionary[Any, list[Issued]] = weakref.WeakKeyDictionary()
+        self._by_memory: dict[int, list[Issued]] = {}
+
+    def hand_out(self, work: Any, issued: list[Issued]) -> None:
+        """Python has this work in hand."""
+        self._leave(issued)
+        self._by_work[work] = issued
+
+    def hand_out_tensors(self, found: Any, issued: list[Issued], *, is_new: bool) -> None:
+        """Python has these tensors in hand, of memory that nothing else has had since it is new."""
+        self._leave(issued)
+        for tensor in [found] if isinstance(found, torch.Tensor) else found or []:
+            memory = _memory(tensor)
+            self._by_memory[memory] = issued if is_new else [*self._by_memory.get(memory, ()), *issued]
+
+    def ask(self, work: Any) -> None:
+        """Somebody asks a work."""
+        for one in self._by_work.get(work, ()):
+            one.is_waited_for = True
+
+    def ask_tensor(self, tensor: torch.Tensor) -> None:
+        """Somebody waits for a tensor."""
+        for one in self._by_memory.pop(_memory(tensor), ()):
+            one.is_waited_for = True
+
+    def _leave(self, issued: list[Issued]) -> None:
+        for one in issued:
+            one.is_waited_for = False
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], None]:
@@ -106,32 +172,50 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
     All that a process group is asked for, by Python or by C++ such as DistributedDataParallel's reducer, goes through
     an operator of torch's namespace ``c10d``. Ours stands in front of the backends', at the key ``BackendSelect``:
     every call passes there, with and without autograd, and no other operator does. It takes some 50 us a collective.
+    What ``tell`` returns is marked where Python has it in hand and does not wait for it.
 
     ``tell`` is called in whatever thread issues it. ``completes``: the backend moves no data: what it returns is over,
     and has its tensors as result, which the ``fake`` backend leaves out and DistributedDataParallel's reducer and its
     hooks need. Returned is what ends it.
     """
-    named = threading.local()
+    asked, waits = _Asked(), _Waits()
     library = torch.library.Library("c10d", "IMPL")
     functional = torch.library.Library("_c10d_functional", "IMPL")
     for name in _operators("c10d") - _UNWATCHED:
         operator = getattr(torch.ops.c10d, name).default
-        library.impl(name, _standing_before(operator, name, tell, named, completes), "BackendSelect", with_keyset=True)
+        library.impl(name, _standing_before(operator, name, tell, asked, completes), "BackendSelect", with_keyset=True)
     for name in _operators("_c10d_functional"):
-        if "reduce" in name and "." not in name:
+        if "." not in name:
             operator = getattr(torch.ops._c10d_functional, name).default
-            functional.impl(name, _naming(operator, named), "BackendSelect", with_keyset=True)
-    methods = {name: method for name, method in vars(dist.ProcessGroup).items() if "reduce" in name}
-    for name in methods:
-        setattr(dist.ProcessGroup, name, _naming_method(getattr(dist.ProcessGroup, name), named))
+            functional.impl(name, _functional(operator, name, asked, waits), "BackendSelect", with_keyset=True)
+    replaced = [
+        *_replace_methods(dist.ProcessGroup, _issuing_methods(), lambda m: _issuing_method(m, asked, waits)),
+        *_replace_methods(dist.Work, _ASKING, lambda m: _asking_method(m, waits)),
+    ]
 
     def end() -> None:
-        for name, method in methods.items():
-            setattr(dist.ProcessGroup, name, method)
+        for of, name, method in replaced:
+            setattr(of, name, method)
         library._destroy()
         functional._destroy()
 
     return end
+
+
+def _issuing_methods() -> list[str]:
+    """Methods of a process group that give a work, and those around several of them."""
+    methods = {name: method for name, method in vars(dist.ProcessGroup).items() if callable(method)}
+    return [name for name, method in methods.items() if "Work" in (method.__doc__ or "") or name == _BEGINS_TOGETHER]
+
+
+def _replace_methods(
+    of: type, names: Iterable[str], make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[tuple[type, str, Callable[..., Any]]]:
+    """Put others in place of methods that a class has itself; what was there."""
+    for name in names:
+        if (method := vars(of).get(name)) is not None:
+            setattr(of, name, make(getattr(of, name)))
+            yield of, name, method
 
 
 @functools.cache  # to go through thousands of names takes milliseconds, and a sweep begins to look at each of its sizes
@@ -141,12 +225,14 @@ def _operators(namespace: str) -> frozenset[str]:
     return frozenset(name for found, _, name in names if found == namespace)
 
 
-def _standing_before(operator: Any, name: str, tell: Told, named: Any, completes: bool) -> Callable[..., Any]:  # noqa: FBT001 one of five that are all passed on
+def _standing_before(operator: Any, name: str, tell: Told, asked: _Asked, completes: bool) -> Callable[..., Any]:  # noqa: FBT001 one of five that are all passed on
     names = [argument.name for argument in operator._schema.arguments]
 
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | options
-        tell(name, given, getattr(named, "reduction", ""))
+        issued = tell(name, given, asked.reduction)
+        if issued is not None and asked.issued is not None:
+            asked.issued.append(issued)
         found = operator.redispatch(keys & _AFTER_US, *args, **options)
         if not completes or found is None:
             return found
@@ -164,37 +250,77 @@ def _finished(results: Any) -> Any:
     return torch._C._distributed_c10d._create_work_from_future(done).boxed()  # type: ignore[attr-defined] # not in torch's stubs
 
 
-def _naming(operator: Any, named: Any) -> Callable[..., Any]:
-    """A functional collective, which has its reduction as a text."""
+def _functional(operator: Any, name: str, asked: _Asked, waits: _Waits) -> Callable[..., Any]:
+    """A functional collective, which has its reduction as a text, or what waits for one."""
     names = [argument.name for argument in operator._schema.arguments]
+    is_new = not name.endswith(("_", "tensor_out"))
 
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
-        named.reduction = str((dict(zip(names, args, strict=False)) | options).get("reduce_op", ""))
-        try:
+        given = dict(zip(names, args, strict=False)) | options
+        if name == "wait_tensor":
+            waits.ask_tensor(given["tensor"])
             return operator.redispatch(keys & _AFTER_US, *args, **options)
-        finally:
-            named.reduction = ""
+        with _asking(asked, str(given.get("reduce_op", ""))) as issued:
+            found = operator.redispatch(keys & _AFTER_US, *args, **options)
+        waits.hand_out_tensors(found, issued, is_new=is_new)
+        return found
 
     return kernel
 
 
-def _naming_method(method: Callable[..., Any], named: Any) -> Callable[..., Any]:
-    """A method that Python calls: C++ does not tell a reduction back."""
+@contextlib.contextmanager
+def _asking(asked: _Asked, reduction: str) -> Iterator[list[Issued]]:
+    """What is issued inside was asked for with this reduction."""
+    before = asked.reduction, asked.issued
+    issued: list[Issued] = []
+    asked.reduction, asked.issued = reduction, issued
+    try:
+        yield issued
+    finally:
+        asked.reduction, asked.issued = before
+
+
+_BEGINS_TOGETHER, _ENDS_TOGETHER = "_start_coalescing", "_end_coalescing"
+
+
+def _issuing_method(method: Callable[..., Any], asked: _Asked, waits: _Waits) -> Callable[..., Any]:
+    """A method that Python calls: C++ does not tell a reduction back, nor who waits."""
+    name = method.__name__
 
     @functools.wraps(method)
-    def naming(self: Any, *args: Any, **options: Any) -> Any:
-        for given in (*args, *options.values()):
-            given = getattr(given, "reduceOp", given)
-            if isinstance(given, dist.ReduceOp):
-                named.reduction = given.op.name.lower()  # type: ignore[attr-defined] # not in torch's stubs
-            elif isinstance(given, dist.ReduceOp.RedOpType):
-                named.reduction = given.name.lower()
-        try:
-            return method(self, *args, **options)
-        finally:
-            named.reduction = ""
+    def issuing(self: Any, *args: Any, **options: Any) -> Any:
+        if name == _BEGINS_TOGETHER:
+            asked.together = []
+        with _asking(asked, _reduction((*args, *options.values()))) as issued:
+            work = method(self, *args, **options)
+        if name == _ENDS_TOGETHER:
+            issued, asked.together = asked.together or [], None
+        elif asked.together is not None:
+            asked.together += issued
+        if issued and isinstance(work, dist.Work):
+            waits.hand_out(work, issued)
+        return work
 
-    return naming
+    return issuing
+
+
+def _reduction(given: Iterable[Any]) -> str:
+    for one in given:
+        reduction = getattr(one, "reduceOp", one)
+        if isinstance(reduction, dist.ReduceOp):
+            return str(reduction.op.name).lower()  # type: ignore[attr-defined] # not in torch's stubs
+        if isinstance(reduction, dist.ReduceOp.RedOpType):
+            return reduction.name.lower()
+    return ""
+
+
+def _asking_method(method: Callable[..., Any], waits: _Waits) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def asking(self: Any, *args: Any, **options: Any) -> Any:
+        waits.ask(self)
+        return method(self, *args, **options)
+
+    return asking
 
 
 def process_group(script_object: Any) -> dist.ProcessGroup:
@@ -244,9 +370,11 @@ def replace_in_distributed(old: Callable[..., object], new: Callable[..., object
                 setattr(module, name, new)
 
 
-def coalescing(group: dist.ProcessGroup | None) -> contextlib.AbstractContextManager[object]:
-    """The collectives of one kind that are called inside become one; at its end it has come about."""
-    return cast("contextlib.AbstractContextManager[object]", distributed_c10d._coalescing_manager(group))
+def coalescing(group: dist.ProcessGroup | None, *, is_async: bool = False) -> contextlib.AbstractContextManager[Any]:
+    """The collectives of one kind that are called inside become one; at its end it has come about, or is to be."""
+    return cast(
+        "contextlib.AbstractContextManager[Any]", distributed_c10d._coalescing_manager(group, async_ops=is_async)
+    )
 
 
 def join_fake_group(*, rank: int, world_size: int) -> None:

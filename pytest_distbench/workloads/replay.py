@@ -41,12 +41,12 @@ class Place:
 
     def root(self, row: Collective) -> int:
         """The rank of the world that a row's root is."""
-        inside = int((row.how or "").rpartition("root ")[2] or 0)
+        inside = int(row.way.rpartition("root ")[2] or 0)
         return inside if self.group is None else dist.get_global_rank(self.group, inside)
 
     def reduction(self, row: Collective) -> Any:
         """A row's, or a sum where the backend has none such; that takes as long."""
-        name = (row.how or "").partition(" ")[0].upper()
+        name = row.way.partition(" ")[0].upper()
         if name in ("", "ROOT", "PREMUL_SUM") or (name == "AVG" and dist.get_backend(self.group) == "gloo"):
             return dist.ReduceOp.SUM
         return getattr(dist.ReduceOp, name)
@@ -214,7 +214,7 @@ def _calls(rows: Sequence[Collective], places: Mapping[str, Place]) -> list[tupl
 def _exchange(partners: Sequence[tuple[Collective, Place]]) -> Call:
     posts = []
     for row, place in partners:
-        direction, _, distance = (row.how or "").partition(" ")
+        direction, _, distance = row.way.partition(" ")
         if not distance:
             raise RecordingError(f"a {row.op} without its partner cannot be replayed: record the fingerprint anew")
         peer = (place.rank + int(distance)) % place.size

@@ -14,7 +14,16 @@ from support.releases import needs_recorder
 
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.starters.contract import Launcher
-from pytest_distbench.records.fingerprint import NOT_RECORDED, PICKLE, Beyond, Collective, Course, Fingerprint, Kind
+from pytest_distbench.records.fingerprint import (
+    NOT_RECORDED,
+    NOT_WAITED,
+    PICKLE,
+    Beyond,
+    Collective,
+    Course,
+    Fingerprint,
+    Kind,
+)
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.work import BodyReference
 
@@ -25,6 +34,7 @@ BODIES = """
 
     import torch
     import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
     from pytest_distbench.worker import torch_internals
     from torch.nn.parallel import DistributedDataParallel
 
@@ -103,6 +113,30 @@ BODIES = """
         for _ in goal.steps(samples_per_step=1):
             dist.all_reduce(x)
             goal.check(lambda: [dist.all_gather([torch.ones(1)] * 2, torch.ones(1)), rank.agree(0.5)][1])
+
+    def left(x):
+        return dist.all_reduce(x, async_op=True)
+
+    def waited(x):
+        dist.all_reduce(x, async_op=True).wait()
+
+    def late(x, works=[]):  # waits for what the iteration before it has started
+        for work in works:
+            work.wait()
+        works[:] = [dist.all_reduce(x, async_op=True)]
+
+    def by_function(x):
+        functional.all_reduce(x, "sum", dist.group.WORLD)
+
+    def used(x):
+        functional.all_reduce(x, "sum", dist.group.WORLD) + 1
+
+    def waits(rank):
+        x = torch.ones(16)
+        for call in (left, waited, late, by_function, used):
+            for _ in rank.timed(call.__name__, warmup=2, iterations=4):
+                call(x)
+            dist.barrier()
 
     def own_loop(rank):
         rank.barrier()
@@ -282,6 +316,37 @@ def test_send_and_recv_are_told_with_their_partners(looped: LaunchRecord) -> Non
 
     assert (send.op, send.message_bytes, send.how) == ("send", 64, "to +1")
     assert (recv.op, recv.message_bytes, recv.how) == ("recv", 64, "from +1")
+
+
+@pytest.fixture(scope="module")
+def waiting(launch: Launch) -> dict[str, Fingerprint]:
+    record = launch("waits")
+    assert record.outcome == "passed", record.reason
+    return record.fingerprints
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize(
+    ("loop", "ways"),
+    [
+        ("left", [f"sum, {NOT_WAITED}"]),
+        ("waited", ["sum"]),
+        ("late", [f"sum, {NOT_WAITED}"]),
+        ("by_function", [f"sum, {NOT_WAITED}"]),
+        ("used", ["sum"]),
+    ],
+)
+def test_what_its_iteration_does_not_wait_for_is_told(
+    waiting: dict[str, Fingerprint], loop: str, ways: list[str]
+) -> None:
+    assert [row.how for row in waiting[loop].collectives["all"]] == ways
+
+
+@pytest.mark.spawn
+def test_that_nobody_waits_any_more_is_a_difference(waiting: dict[str, Fingerprint]) -> None:
+    told = differences(waiting["waited"], waiting["left"])
+
+    assert told == ["1 all_reduce of 64 B (sum) became 1 of 64 B (sum, not waited for)"]
 
 
 @pytest.mark.spawn

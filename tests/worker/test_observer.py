@@ -11,7 +11,8 @@ from support.fake_world import fake_rank
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 
-from pytest_distbench.records.fingerprint import Collective, Group
+from pytest_distbench.records.fingerprint import NOT_WAITED, Collective, Group
+from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.observer import Observer, groups_here
 
 SIZE, ME = 4, 1
@@ -93,3 +94,128 @@ def test_the_reducer_of_ddp_gets_the_result_that_the_fake_backend_leaves_out(obs
     model(x(4)).sum().backward()
 
     assert [note.collective for note in observer.notes] == [row("all_reduce", 80)]
+
+
+def p2p() -> list[dist.P2POp]:
+    return [dist.P2POp(dist.isend, x(), 0), dist.P2POp(dist.irecv, x(), 3)]
+
+
+def coalesced(*, is_waited: bool) -> None:
+    with torch_internals.coalescing(None, is_async=True) as together:
+        dist.all_reduce(x())
+        dist.all_reduce(x())
+    if is_waited:
+        together.wait()
+
+
+def reduced_by_function() -> torch.Tensor:
+    found = functional.all_reduce(x(), "sum", dist.group.WORLD)
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+def started(**options: object) -> dist.Work:
+    return dist.all_reduce(x(), async_op=True, **options)
+
+
+def then_chained() -> object:
+    return started().get_future().then(lambda done: done.value())
+
+
+def waited_by_another() -> None:
+    import threading
+
+    other = threading.Thread(target=started().wait)
+    other.start()
+    other.join()
+
+
+class Holder:
+    """Keeps what it started, and never asks."""
+
+    def __init__(self) -> None:
+        self.works = [dist.broadcast(x(), src=0, async_op=True), dist.all_gather(many(), x(), async_op=True)]
+
+
+LEFT: dict[str, Callable[[], object]] = {
+    "all_reduce": started,
+    "all_reduce, kept": Holder,
+    "barrier": lambda: dist.barrier(async_op=True),
+    "isend and irecv": lambda: [dist.isend(x(), 0), dist.irecv(x(), 3)],
+    "batch": lambda: dist.batch_isend_irecv(p2p()),
+    "reduce_scatter": lambda: dist.reduce_scatter(x(), many(), async_op=True),
+    "all_to_all_single": lambda: dist.all_to_all_single(x(8), x(8), async_op=True),
+    "functional": reduced_by_function,
+    "functional, in place": lambda: torch.ops._c10d_functional.all_reduce_(x(), "sum", dist.group.WORLD.group_name),
+    "coalesced": lambda: coalesced(is_waited=False),
+}
+WAITED: dict[str, Callable[[], object]] = {
+    "wait": lambda: started().wait(),
+    "another thread": waited_by_another,
+    "each of several": lambda: [work.wait() for work in Holder().works],
+    "barrier": lambda: dist.barrier(async_op=True).wait(),
+    "isend and irecv": lambda: [work.wait() for work in (dist.isend(x(), 0), dist.irecv(x(), 3))],
+    "batch": lambda: [work.wait() for work in dist.batch_isend_irecv(p2p())],
+    "future": lambda: started().get_future().wait(),
+    "then": then_chained,
+    "all of several futures": lambda: torch.futures.collect_all([w.get_future() for w in Holder().works]).wait(),
+    "asked whether it is over": lambda: started().is_completed(),
+    "coalesced": lambda: coalesced(is_waited=True),
+    "functional, used": lambda: reduced_by_function() + 1,
+    "functional, waited for": lambda: functional.wait_tensor(reduced_by_function()),
+    "functional, reused memory": lambda: [reduced_by_function() + 1 for _ in range(3)],
+    "gathered as objects": lambda: dist.broadcast_object_list([1], src=ME),
+    "not asynchronous": lambda: dist.all_reduce(x()),
+}
+
+
+@pytest.mark.parametrize("call", LEFT)
+def test_what_nobody_waits_for_is_told(observer: Observer, call: str) -> None:
+    kept = LEFT[call]()
+
+    assert observer.notes
+    assert all(note.told.how.endswith(NOT_WAITED) for note in observer.notes if note.told.how is not None), kept
+
+
+@pytest.mark.parametrize("call", WAITED)
+def test_what_somebody_waits_for_is_told_as_it_was_asked_for(observer: Observer, call: str) -> None:
+    kept = WAITED[call]()
+
+    assert observer.notes
+    assert [note.told for note in observer.notes] == [note.collective for note in observer.notes], kept
+
+
+def test_what_is_dropped_beside_what_is_used_is_told_whatever_memory_it_lay_in(observer: Observer) -> None:
+    for _ in range(3):
+        reduced_by_function()
+        reduced_by_function() + 1
+
+    assert [note.is_waited_for for note in observer.notes] == [False, True] * 3
+
+
+def test_buckets_of_ddp_and_what_a_hook_makes_of_them_are_waited_for(observer: Observer) -> None:
+    def hook(_, bucket):  # type: ignore[no-untyped-def] # torch reads annotations, and wants no texts
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+
+    for is_hooked in (False, True):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        if is_hooked:
+            model.register_comm_hook(None, hook)
+        model(x(4)).sum().backward()
+
+    assert observer.notes
+    assert all(note.is_waited_for for note in observer.notes)
+
+
+def test_the_parts_of_a_sharded_model_are_waited_for(observer: Observer) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    for layer in model:
+        fully_shard(layer, mesh=init_device_mesh("cpu", (SIZE,)))
+    fully_shard(model, mesh=init_device_mesh("cpu", (SIZE,)))
+    model(x(8).reshape(1, 8)).sum().backward()
+
+    assert {note.collective.op for note in observer.notes} >= {"all_gather_into_tensor", "reduce_scatter_tensor"}
+    assert all(note.is_waited_for for note in observer.notes)
