@@ -93,7 +93,7 @@ class Pool:
         parts: int = 1,
         is_registered: bool = False,
     ) -> None:
-        self._counts = measured.counts
+        self._counts, self._in_parts = measured.counts, measured.in_parts
         self._rank, self._world_size = rank, world_size
         self._in_place = in_place
         self._aligned = 64 // dtype.itemsize
@@ -128,9 +128,8 @@ class Pool:
         return sent, received
 
     def _buffers(self, sent: torch.Tensor, received: torch.Tensor) -> Buffers:
-        larger = max(sent, received, key=torch.Tensor.numel)
-        is_list = larger.numel() and sent.numel() != received.numel()
-        return Buffers(sent, received, list(larger.chunk(self._world_size)) if is_list else None)
+        whole = {"sent": sent, "received": received}.get(self._in_parts)
+        return Buffers(sent, received, None if whole is None else list(whole.chunk(self._world_size)))
 
     def _slices(self, memory: torch.Tensor, count: int) -> Callable[[int], torch.Tensor]:
         stride = max(count, self._aligned)

@@ -1,4 +1,4 @@
-"""What the shipped suites show without options, by what their tests say of themselves: nothing is measured here."""
+"""What the shipped suites show without options, by what their tests say of themselves; and what needs one rank."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 SHOWN = {
@@ -17,6 +19,18 @@ SHOWN = {
     "test_serving.py": "a serving",
 }
 MOST_S = 90
+
+
+@pytest.mark.spawn
+@pytest.mark.timeout(300)
+def test_the_collectives_pass_on_one_rank_which_is_what_one_gpu_has(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "suites/collectives", "--world-size=1", "-rs", "-p", "no:cacheprovider"]
+    short = ["--distbench-max-message=4KiB", "--distbench-launches=1", "--distbench-max-launches=1"]
+    chosen = ["-k", "not mlbench and not nccl_tests", f"--distbench-baselines={tmp_path}", "-o", "filterwarnings="]
+    done = subprocess.run([*command, *short, *chosen], cwd=ROOT, check=False, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout
+    assert "send_recv needs 2 ranks: its group has 1" in done.stdout
 
 
 def test_the_first_picture_has_something_of_everything_within_ninety_seconds(tmp_path: Path) -> None:

@@ -104,6 +104,13 @@ def test_out_of_place_they_are_apart_and_the_larger_one_is_cut_for_calls_that_ta
     assert [part.storage_offset() for part in buffers.parts or ()] == [0, 10, 20, 30]
 
 
+@pytest.mark.parametrize("name", ["gather", "scatter"])
+def test_of_one_rank_there_is_a_list_of_one_part(name: str) -> None:
+    buffers = pool(OPERATIONS[name], largest=40, in_place=False).slots(40)(0)
+
+    assert [part.numel() for part in buffers.parts or ()] == [40]
+
+
 def test_all_parts_of_a_message_have_room() -> None:
     slot = pool(ALL_REDUCE, largest=4, parts=3).slots(4)
 

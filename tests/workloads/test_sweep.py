@@ -270,6 +270,33 @@ def every(rank):
 """
 
 
+ONE = {
+    "as usual": {},
+    "in parts": {"parts": 3},
+    "at once": {"parts": 4, "together": "async"},
+    "from every root": {"root": "shift"},
+    "of every type": {"dtype": ["int8", "bfloat16", "complex64"]},
+}
+"""Forms that a group of one rank has as well."""
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_group_of_one_rank_does_every_operation_that_needs_no_second(launch: Launch, operation: str) -> None:
+    row = OPERATIONS[operation]
+    launch.file = Path(sweep.__file__)
+    for name, form in ONE.items():
+        if "root" in form and not row.is_rooted:
+            continue
+        wanted = {**params(64, 4096), "collective": operation, **form}
+        record = launch("collective_sweep", params=wanted, world_size=1)
+
+        if operation == "send_recv":
+            assert (record.outcome, record.reason) == ("skipped", "send_recv needs 2 ranks: its group has 1"), name
+        else:
+            assert (record.outcome, record.reason) == ("passed", ""), name
+            assert all(m.value == 0 for m in record.measurements if m.name == "wrong_elements"), name
+
+
 @pytest.mark.parametrize(
     ("world_size", "are_all"), [(2, True), (4, False), pytest.param(4, True, marks=pytest.mark.thorough)]
 )

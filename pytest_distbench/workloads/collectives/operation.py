@@ -66,7 +66,7 @@ class Buffers(NamedTuple):
     Attributes:
         sent: by this rank.
         received: by this rank.
-        parts: of the larger one, as many as there are ranks where it divides so, for calls that take a list.
+        parts: of the one that has a part for each rank, where one has: for calls that take a list.
     """
 
     sent: torch.Tensor
@@ -109,6 +109,7 @@ class Operation:
         reduces: it takes a reduce operation.
         is_rooted: it has a root.
         coalesces: torch can make several calls of it one.
+        min_ranks: of a group that can do it.
         options: what else is part of the clock's identity.
     """
 
@@ -125,7 +126,14 @@ class Operation:
     reduces: bool = False
     is_rooted: bool = False
     coalesces: bool = False
+    min_ranks: int = 1
     options: Mapping[str, Scalar] = field(default_factory=dict)
+
+    @property
+    def in_parts(self) -> str:
+        """Which buffer has a part for each rank, while the other is one part: sent or received; empty: neither."""
+        of_two = self.counts(2, 2)
+        return "" if of_two.sent == of_two.received else max(Counts._fields, key=lambda name: getattr(of_two, name))
 
     def message_sizes(self, sizes: Sequence[int], *, item_bytes: int, world_size: int, parts: int = 1) -> list[int]:
         """The bytes of ``sizes`` as this operation can send them: rounded down, each once, none empty."""
