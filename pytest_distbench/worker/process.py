@@ -67,12 +67,9 @@ def take_environment(plan: LaunchPlan) -> None:
     os.environ.update(contract)
     if (rank := plan.work.stands_for) is not None:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(plan.world_size))  # alone on its host
-    if not any(name in os.environ for name in RECORDER_SIZE_VARIABLES):
-        os.environ[_name(RECORDER_SIZE_VARIABLES)] = (
-            _RECORDED  # in torch 2.8 the recorder is off unless it is asked for
-        )
+    _size_recorder()
     if plan.device == "cuda":
-        _arm_nccl(plan)
+        arm_nccl(plan, int(os.environ["RANK"]))
     sys.path[:] = plan.python_path
     os.chdir(plan.working_dir)
     multiprocessing.set_start_method(None, force=True)  # a forked rank would hand on the forkserver's to DataLoaders
@@ -89,15 +86,27 @@ def take_program(file: str) -> None:
     vars(main)["__builtins__"] = builtins
 
 
-def _arm_nccl(plan: LaunchPlan) -> None:
-    """Let NCCL leave evidence of a hang, and several ranks on one GPU pose as hosts of their own (NCCL_HOSTID)."""
+def _size_recorder() -> None:
+    """Have torch's flight recorder on: in torch 2.8 it is off unless it is asked for."""
+    if not any(name in os.environ for name in RECORDER_SIZE_VARIABLES):
+        os.environ[_name(RECORDER_SIZE_VARIABLES)] = _RECORDED
+
+
+def arm_nccl(plan: LaunchPlan, place: int) -> None:
+    """Let NCCL leave evidence of a hang, and several ranks on one GPU pose as hosts of their own (NCCL_HOSTID).
+
+    To be called before the group is joined. ``place`` is the process's own in its launch: rank or slot.
+    """
+    _size_recorder()
     record = plan.files.nccl_flight_prefix
-    settings = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    settings = (
+        {} if has_recorder() else {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    )  # newer ones dump unless they are told not to
     if not any(name in os.environ for name in RECORDER_FILE_VARIABLES):
         settings[_name(RECORDER_FILE_VARIABLES)] = record
     settings["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] = f"{heartbeat_s(plan.timeout_s):.0f}"
     if plan.shares_gpu:
-        settings |= {"NCCL_HOSTID": f"distbench-{os.environ['RANK']}", "NCCL_SOCKET_IFNAME": "lo"}
+        settings |= {"NCCL_HOSTID": f"distbench-{place}", "NCCL_SOCKET_IFNAME": "lo"}
         settings |= {"NCCL_IB_DISABLE": "1", "NCCL_MAX_CTAS": "2"}
     for name, value in settings.items():
         os.environ.setdefault(name, value)

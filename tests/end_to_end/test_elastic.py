@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -210,3 +211,67 @@ def test_behind_changes_that_are_held_losses_repeat_bit_for_bit_and_are_judged(
 
 def timeline(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.rglob("timeline.jsonl"))
+
+
+ON_GPU = """
+import json
+import os
+from pathlib import Path
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+ASKED = ("NCCL_HOSTID", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+def train(rank):
+    from support import stand_in_cuda as cuda
+
+    seen = {"calls": cuda.calls[:2], "current": torch.cuda.current_device(), "rank's": rank.device.index}
+    seen |= {name: os.environ[name] for name in ASKED if name in os.environ}
+    Path(os.environ["SEEN"], f"slot{rank.slot}.json").write_text(json.dumps(seen))
+    torch.manual_seed(rank.seed)
+    inputs = torch.randn(64, 4, device=rank.device)
+    net = torch.nn.Linear(4, 1).to(rank.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    training = rank.training(net=net, optimizer=optimizer)
+    model = DistributedDataParallel(net)
+    for chosen in training.batches(samples=len(inputs), batch=8, epochs=4):
+        optimizer.zero_grad()
+        model(inputs[chosen]).square().mean().backward()
+        optimizer.step()
+
+def test_on_gpus(elastic):
+    elastic(train, nodes=2, checkpoint_every=8, launches=1)
+"""
+WARM = ("--distbench-launcher=stand-in-cuda", "-p", "support.cuda_launcher", "-p", "support.nvml", "--gpu")
+
+
+@pytest.mark.parametrize(
+    ("visible", "options", "devices"),
+    [
+        pytest.param("", (), [0, 1], id="a GPU each"),
+        pytest.param("5,3", (), [0, 1], id="of some that are visible"),
+        pytest.param("2", ("--distbench-share-gpu",), [0, 0], id="shared"),
+    ],
+)
+def test_workers_compute_on_their_own_gpu_from_the_beginning(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    visible: str,
+    options: tuple[str, ...],
+    devices: list[int],
+) -> None:
+    monkeypatch.setenv("DISTBENCH_NVML", "8xH100")
+    monkeypatch.setenv("SEEN", str(pytester.path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    pytester.makepyfile(test_mine=ON_GPU)
+    result = pytester.runpytest_subprocess(*WARM, *options, "--world-size=2")
+
+    assert result.ret == 0
+    seen = [json.loads((pytester.path / f"slot{slot}.json").read_text()) for slot in (0, 1)]
+    assert [one["current"] for one in seen] == [one["rank's"] for one in seen] == devices
+    assert [one["calls"] for one in seen] == [[f"set_device {i}", "init_process_group nccl"] for i in devices]
+    assert [sum(name.endswith("TEMP_FILE") for name in one) for one in seen] == [1, 1]
+    assert len({one.get("NCCL_HOSTID") for one in seen}) == (2 if options else 1)

@@ -31,7 +31,7 @@ from pytest_distbench.worker.failure import classify
 from pytest_distbench.worker.leaving import flush_output, leave
 from pytest_distbench.worker.membership import join_group, leave_group
 from pytest_distbench.worker.preloaded import check_fork
-from pytest_distbench.worker.process import process_began, take_output, take_program, take_signals
+from pytest_distbench.worker.process import arm_nccl, process_began, take_output, take_program, take_signals
 
 RAISED = 13
 """Exit code of a worker that raised. It ends at once: unwinding takes seconds, in which its peers wait."""
@@ -62,6 +62,8 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
     try:
         if plan.device == "cuda":
             check_fork()
+            torch.cuda.set_device(plan.devices[slot])
+            arm_nccl(plan, slot)
         note_autocast()
         memory = usage.MemoryPeak(plan)
         context = join(plan, slot)
