@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_distbench.worker.clock.busy import FIRST_S, LONGEST_S, SHORTEST_S, TRIES, BusyStream
+from pytest_distbench.worker.clock.busy import FIRST_S, LONGEST_S, SHORTEST_S, TRIES, BusyStream, cycles_per_s
 
 
 class Loop:
@@ -98,3 +98,43 @@ def test_a_batch_that_takes_the_host_too_long_is_not_held() -> None:
 
     assert len(loop.held) == 5
     assert max(loop.held) <= LONGEST_S
+
+
+class Card:
+    """Its clocks, in MHz, from so many seconds of work on; ``turns``: one for each kernel, again and again."""
+
+    def __init__(self, clocks: dict[float, float], *, turns: tuple[float, ...] = ()) -> None:
+        self.clocks, self.turns = clocks, turns
+        self.worked_s, self.kernels = 0.0, 0
+
+    def kernel_s(self, cycles: int) -> float:
+        reached = self.clocks[max(at for at in self.clocks if at <= self.worked_s)]
+        mhz = self.turns[self.kernels % len(self.turns)] if self.turns else reached
+        self.kernels += 1
+        taken_s = cycles / (mhz * 1e6)
+        self.worked_s += taken_s
+        return taken_s
+
+
+@pytest.mark.parametrize(
+    ("card", "mhz"),
+    [
+        pytest.param(Card({0.0: 1980}), 1980, id="steady"),
+        pytest.param(Card({0.0: 345, 0.03: 1980}), 1980, id="noticed after 30 ms"),
+        pytest.param(Card({0.0: 210, 0.005: 800, 0.015: 1400, 0.0395: 1755}), 1755, id="by steps"),
+        pytest.param(
+            Card({0.0: 345, 0.047: 900, 0.0485: 1410}), 1410, id="in the middle of it when it is first believed"
+        ),
+        pytest.param(Card({0.0: 1980, 0.008: 1200}), 1200, id="capped"),
+        pytest.param(Card({0.0: 0.0}, turns=(1000, 1900)), 1900, id="never two alike"),
+    ],
+)
+def test_how_fast_the_device_counts_is_read_of_a_card_at_work(card: Card, mhz: float) -> None:
+    assert cycles_per_s(card.kernel_s) == pytest.approx(mhz * 1e6, rel=0.01)
+
+
+def test_a_card_whose_clocks_never_settle_is_given_up_in_time() -> None:
+    card = Card({0.0: 0.0}, turns=(500, 900, 1700))
+    cycles_per_s(card.kernel_s)
+
+    assert card.kernels == 200
