@@ -41,6 +41,7 @@ def norm_of(launches: Sequence[LaunchRecord]) -> GpuNorm | None:
         power_limit_w=slowest(lambda gpu: gpu.power_limit_w),
         sm_limit_mhz=slowest(lambda gpu: gpu.sm_limit_mhz),
         held={name: round(share, 2) for name, share in held.items() if share >= 0.01},
+        by_mps=any(gpu.by_mps for gpus in watched for gpu in gpus),
     )
 
 
@@ -49,6 +50,8 @@ def disturbance(then: GpuNorm | None, launches: Sequence[LaunchRecord]) -> str:
     now = norm_of(launches)
     if now is None:
         return ""
+    if then is not None and now.by_mps and not then.by_mps:
+        return "kernels came through MPS (nvidia-cuda-mps-server), at the baseline they did not"
     then = then or GpuNorm()
     watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
     if shared := _sharers(watched):

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -107,6 +107,8 @@ _LONGEST_LOOK_S = 5.0
 """How long a look may take: the driver may not answer at all where a GPU is in trouble."""
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """What /proc/self/ns/pid leads to outside of containers: there NVML's process ids are ours."""
+_MPS_SERVER = "nvidia-cuda-mps"
+"""Begins the name of what computes for others, who are looked at themselves. The kernel keeps 15 letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,8 @@ class Look:
         utilisation: share of the last moments in which a kernel ran, 0 to 1.
         held: what holds its clocks down now.
         held_ns: counters of the time for which something did.
-        foreign: process id -> whether it is somebody else's; None: nobody can say.
+        foreign: process id -> whether it is somebody else's; None: nobody can say. Without the server of MPS.
+        by_mps: that server computes, for ranks and whoever else is its client.
         at_work: processes whose kernels ran of late; None: the driver does not tell.
     """
 
@@ -131,9 +134,22 @@ class Look:
     held: frozenset[str] = frozenset()
     held_ns: dict[str, int] = field(default_factory=dict)
     foreign: dict[int, bool | None] = field(default_factory=dict)
+    by_mps: bool = False
     at_work: frozenset[int] | None = None
     power_limit_w: float | None = None
     sm_limit_mhz: float | None = None
+
+
+class Whose(NamedTuple):
+    """What is asked of a process on a GPU.
+
+    Attributes:
+        is_foreign: whether it is somebody else's; None: its number is one of another namespace.
+        name: empty where nobody can say.
+    """
+
+    is_foreign: Callable[[int], bool | None]
+    name: Callable[[int], str]
 
 
 class GpuWatch:
@@ -143,9 +159,14 @@ class GpuWatch:
     open takes seconds to answer.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], is_foreign: Callable[[int], bool | None] | None = None) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        is_foreign: Callable[[int], bool | None] | None = None,
+        name_of: Callable[[int], str] | None = None,
+    ) -> None:
         self._gpus = gpus
-        self._is_foreign = is_foreign or _is_foreign
+        self._whose = Whose(is_foreign or _is_foreign, name_of or _process_name)
         self._stack = contextlib.ExitStack()
         self._driver: Driver | None = None
         self._handles: dict[str, tuple[Any, Any]] = {}
@@ -198,7 +219,7 @@ class GpuWatch:
         assert self._driver is not None
         for uuid, seen in looks.items():
             card, device = self._handles[uuid]
-            seen.append(_look(self._driver, card, device, self._is_foreign, since=seen[-1].at if seen else None))
+            seen.append(_look(self._driver, card, device, self._whose, since=seen[-1].at if seen else None))
 
     def vanished(self, count: int) -> str:
         """Which of the first so many GPUs the driver has lost since the run began, and why; empty: none."""
@@ -263,6 +284,7 @@ def summarise(gpu: Gpu, looks: Sequence[Look]) -> GpuWitness:
         power_limit_w=last.power_limit_w,
         sm_limit_mhz=last.sm_limit_mhz,
         others=[_name(pid) for pid in _others(looks)],
+        by_mps=any(look.by_mps for look in looks),
     )
 
 
@@ -284,10 +306,10 @@ def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
     return (driver.ask("GetHandleByUUID", gpu.slice_of) if gpu.slice_of else device), device
 
 
-def _look(
-    driver: Driver, card: Any, device: Any, is_foreign: Callable[[int], bool | None], *, since: float | None
-) -> Look:
+def _look(driver: Driver, card: Any, device: Any, whose: Whose, *, since: float | None) -> Look:
     nvml = driver.binding
+    there = processes_on(driver, device)
+    servers = {pid for pid in there if whose.name(pid).startswith(_MPS_SERVER)}
     use = driver.ask("GetUtilizationRates", card)
     power, limit = driver.ask("GetPowerUsage", card), driver.ask("GetPowerManagementLimit", card)
     counters = {
@@ -304,7 +326,8 @@ def _look(
         utilisation=None if use is None else use.gpu / 100,
         held=held_by(driver, card),
         held_ns={ours: int(found.violationTime) for ours, found in counters.items() if found is not None},
-        foreign={pid: is_foreign(pid) for pid in processes_on(driver, device)},
+        foreign={pid: whose.is_foreign(pid) for pid in there if pid not in servers},
+        by_mps=bool(servers),
         at_work=_at_work(driver, card, _LONGEST_PAUSE_S if since is None else now - since),
         power_limit_w=None if limit is None else limit / 1000,
         sm_limit_mhz=_set_clock(driver, card),
@@ -374,11 +397,16 @@ def _sees_all_processes() -> bool:
         return False
 
 
-def _name(pid: int) -> str:
+def _process_name(pid: int) -> str:
     if _sees_all_processes():
         with contextlib.suppress(psutil.Error):
-            return f"{psutil.Process(pid).name()} (pid {pid})"
-    return f"pid {pid} of the host"
+            return psutil.Process(pid).name()
+    return ""
+
+
+def _name(pid: int) -> str:
+    name = _process_name(pid)
+    return f"{name} (pid {pid})" if name else f"pid {pid} of the host"
 
 
 PATIENCE_S = 20.0

@@ -86,6 +86,8 @@ class GpuWitness(Record, frozen=True, kw_only=True):
     """The clock it is set to; None: it is not set, or the driver does not tell."""
     others: list[str] = []
     """Processes of others that computed on it, or may have: ``python (pid 4711)``."""
+    by_mps: bool = False
+    """Kernels came through the server of MPS, which may be that of others too."""
     link_errors: dict[str, int] = {}
     """Errors of its NVLinks meanwhile, by kind: ``CRC``, ``replay``, ``recovery``, ``ECC``."""
     xids: list[int] = []
@@ -101,3 +103,5 @@ class GpuNorm(Record, frozen=True, kw_only=True, omit_defaults=True):
     sm_limit_mhz: float | None = None
     held: dict[str, float] = {}
     """What held the clocks down -> share of the time, of the median launch; what was below a hundredth is left out."""
+    by_mps: bool = False
+    """Kernels came through the server of MPS, in any launch."""

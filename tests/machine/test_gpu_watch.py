@@ -29,11 +29,16 @@ BUSY = State(processes={OURS: 0.9})
 GPU = Gpu(name="NVIDIA H200", uuid="GPU-1")
 
 
-def witness(states: Mapping[float, State], moments: tuple[float, ...] = (0, 1, 2, 3), **changes: object) -> GpuWitness:
+def witness(
+    states: Mapping[float, State],
+    moments: tuple[float, ...] = (0, 1, 2, 3),
+    names: Mapping[int, str] | None = None,
+    **changes: object,
+) -> GpuWitness:
     """What is told of a GPU that was looked at in these moments."""
     card = Card(**{"name": "NVIDIA H200", "uuid": "GPU-1", "bus": 1, "states": states, **changes})  # type: ignore[arg-type]
     with made_up(Host(cards=[card])) as nvml:
-        watch = GpuWatch(read_gpus({}).visible, WHOSE.__getitem__)
+        watch = GpuWatch(read_gpus({}).visible, WHOSE.get, lambda pid: (names or {}).get(pid, ""))
         looks: dict[str, list[Look]] = {"GPU-1": []}
         for moment in moments:
             nvml.seconds = lambda moment=moment: moment  # type: ignore[misc]
@@ -104,6 +109,32 @@ def test_where_nobody_knows_whose_a_process_is_one_counts_that_was_there_before_
     assert len(witness({0: always}).others) == 1
     assert witness({0: IDLE, 0.5: always, 2.5: IDLE}).others == []
     assert witness({0: IDLE, 0.5: always}).others == []
+
+
+@pytest.mark.parametrize(
+    ("name", "whose", "others", "by_mps"),
+    [
+        ("nvidia-cuda-mps-server", FOREIGN, 0, True),
+        ("nvidia-cuda-mps", FOREIGN, 0, True),  # as the kernel cuts it
+        ("nvidia-cuda-mps-server", OURS, 0, True),  # of a run that has started MPS itself
+        ("nvidia-smi", FOREIGN, 1, False),
+        ("python", FOREIGN, 1, False),
+        ("", FOREIGN, 1, False),
+        ("my-nvidia-cuda-mps", FOREIGN, 1, False),
+    ],
+)
+def test_the_server_of_mps_computes_for_the_ranks(name: str, whose: int, others: int, by_mps: bool) -> None:
+    states = {0: IDLE, 0.5: State(processes={OURS: 0.9, whose: 0.9})}
+    found = witness(states, names={whose: name})
+
+    assert (len(found.others), found.by_mps) == (others, by_mps)
+
+
+def test_clients_of_mps_that_are_others_count_as_ever() -> None:
+    states = {0: IDLE, 0.5: State(processes={7: 0.9, FOREIGN: 0.9})}
+    found = witness(states, names={7: "nvidia-cuda-mps-server", FOREIGN: "python"})
+
+    assert (len(found.others), found.by_mps) == (1, True)
 
 
 def test_what_a_card_does_not_tell_is_left_open() -> None:
