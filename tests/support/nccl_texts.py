@@ -227,6 +227,61 @@ TEXTS: dict[str, tuple[str, str, str]] = {
         "NCCL was called as it must not be",
     ),
     "another CUDA error": ("RuntimeError: CUDA error: unknown error", "cause", "a call of CUDA failed"),
+    "ranks of one partition": (
+        _of(
+            "invalid usage",
+            _USAGE,
+            "Multiple Ranks are using the same GPU/Partition! Rank 1 and rank 0 both on CUDA device 1b000",
+        ),
+        "cause",
+        "two ranks have one GPU",
+    ),
+    "a device that is not there": (
+        "AcceleratorError: CUDA error: invalid device ordinal\nGPU device may be out of range",
+        "cause",
+        "the rank sees fewer GPUs than it was to choose from",
+    ),
+    "a device that is not there, in NCCL": (
+        _of("unhandled cuda error", _CUDA, "Cuda failure 101 'invalid device ordinal'"),
+        "cause",
+        "the rank sees fewer GPUs than it was to choose from",
+    ),
+    "cuBLAS without memory": (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cause",
+        "the GPU's memory is full",
+    ),
+    "cuDNN without memory": (
+        "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cause",
+        "the GPU's memory is full",
+    ),
+    "cuBLAS that cannot begin": (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "cause",
+        "cuBLAS or cuDNN could not begin on the GPU",
+    ),
+    "cuDNN of two versions": (
+        "RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
+        "cause",
+        "a library of CUDA's refused a call, or its kernel failed",
+    ),
+    "cuBLAS that fails": (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, opb)`",
+        "cause",
+        "a library of CUDA's refused a call, or its kernel failed",
+    ),
+    "cuSPARSE that refuses": (
+        "RuntimeError: CUDA error: CUSPARSE_STATUS_INVALID_VALUE when calling `cusparseSpMM(handle)`",
+        "cause",
+        "a library of CUDA's refused a call, or its kernel failed",
+    ),
+    "a driver that is too old for what was compiled": (
+        "RuntimeError: CUDA driver error: the provided PTX was compiled with an unsupported toolchain.",
+        "cause",
+        "a call of CUDA's driver failed",
+    ),
+    "a driver without memory": ("RuntimeError: CUDA driver error: out of memory", "cause", "the GPU's memory is full"),
 }
 """Most are copied from reports of users, the others made of the words in the sources of NCCL 2.27 and torch 2.13."""
 

@@ -66,7 +66,7 @@ SIGNS: Sequence[Sign] = (
     ),
     Sign(
         "cause",
-        r"(CUDA|Cuda failure).*out of memory|OutOfMemoryError|ErrorMemoryAllocation",
+        r"(CUDA|Cuda failure).*out of memory|OutOfMemoryError|ErrorMemoryAllocation|CU\w+_STATUS_ALLOC_FAILED",
         "the GPU's memory is full",
         "nvidia-smi shows what else is on it; NCCL needs some hundred MB of its own besides torch's allocator",
     ),
@@ -119,6 +119,13 @@ SIGNS: Sequence[Sign] = (
     ),
     Sign(
         "cause",
+        r"invalid device ordinal",
+        "the rank sees fewer GPUs than it was to choose from",
+        "CUDA_VISIBLE_DEVICES in the rank's environment, and nvidia-smi -L beside it: a scheduler or a container may "
+        "give each task one (Slurm: --gpus-per-node in place of --gpus-per-task)",
+    ),
+    Sign(
+        "cause",
         r"re-initialize CUDA in forked subprocess",
         "CUDA was in use before the rank was forked",
         "a module of distbench_preload, or the body before it forks, uses CUDA: --distbench-launcher=torchrun, or take "
@@ -127,7 +134,7 @@ SIGNS: Sequence[Sign] = (
     # NCCL was asked for what it cannot do.
     Sign(
         "cause",
-        r"duplicate GPU detected",
+        r"duplicate GPU detected|multiple ranks are using the same (GPU|partition)",
         "two ranks have one GPU",
         "give each its own (CUDA_VISIBLE_DEVICES), or let them share one: --distbench-share-gpu",
     ),
@@ -175,6 +182,25 @@ SIGNS: Sequence[Sign] = (
     ),
     # An abort without a reason: somebody else's. With one, the reason has been found above.
     Sign("victim", r"NCCL communicator was aborted"),
+    Sign(
+        "cause",
+        r"CU(BLAS|DNN)_STATUS_NOT_INITIALIZED",
+        "cuBLAS or cuDNN could not begin on the GPU",
+        "its memory is often full: nvidia-smi shows what else is on it; or LD_LIBRARY_PATH leads to a library of "
+        "another version (pip list | grep nvidia)",
+    ),
+    Sign(
+        "cause",
+        r"\bCU(BLAS|DNN|FFT|SOLVER|SPARSE)\w*_STATUS_\w+",
+        "a library of CUDA's refused a call, or its kernel failed",
+        f"{_BLOCKING}; LD_LIBRARY_PATH may lead to a library of another version (pip list | grep nvidia)",
+    ),
+    Sign(
+        "cause",
+        r"CUDA driver error",
+        "a call of CUDA's driver failed",
+        f"nvidia-smi shows its version: it may be too old for what was compiled; {_TORCH_FOR_DRIVER}",
+    ),
     Sign("cause", r"CUDA error", "a call of CUDA failed", _BLOCKING),
 )
 """The first one whose text is found tells what it is: the more telling ones come first."""
