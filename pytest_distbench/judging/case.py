@@ -67,7 +67,7 @@ def judge_launches(
         Judgement(add_witnesses(judgement.verdict, stored.get(key), found[key]), judgement.is_open)
         for key, judgement in _judge_noise(under, tolerances, launches, found, stored).items()
     ]
-    trainings = judge_trainings(terms, found, stored, same_software=same, entry=entry)
+    trainings = judge_trainings(terms, found, stored, same_software=same, can_repeat=can_repeat(launches), entry=entry)
     asks = len(launches) == 1 < terms.max_launches
     judgements = [Judgement(verdict, is_open=asks and may_be_unseeded(verdict)) for verdict in trainings] + judgements
     judgements = [_unless_of_more(j, found, stored) for j in as_lost(judgements, lost, found, stored)]
@@ -224,6 +224,7 @@ def judge_trainings(
     stored: Mapping[str, BaselineMetric],
     *,
     same_software: bool,
+    can_repeat: bool = True,
     entry: BaselineEntry | None = None,
 ) -> list[Verdict]:
     """One verdict per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed."""
@@ -244,6 +245,7 @@ def judge_trainings(
             stored=known,
             same_software=same_software,
             same_arithmetic=training not in departed,
+            can_repeat=can_repeat,
             lost_its_seed=training in without_seed,
             tolerance=terms.own_tolerance_of(name, [*by_hand, entry.tolerance if entry is not None else None]),
         )
@@ -254,6 +256,11 @@ def judge_trainings(
             without_seed.add(training)
         verdicts.append(verdict)
     return verdicts
+
+
+def can_repeat(launches: Sequence[LaunchRecord]) -> bool:
+    """Whether a training's digits can be the same each time: on CUDA only where deterministic algorithms are on."""
+    return all("cuda" not in launch.software or launch.software.get("deterministic") == "on" for launch in launches)
 
 
 def _as_stale(judgement: Judgement, stale: Staleness) -> Judgement:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pytest_distbench.judging.case import (
     add_witnesses,
     as_lost,
+    can_repeat,
     judge_fingerprint,
     judge_missing,
     judge_trainings,
@@ -68,7 +69,9 @@ def judge_paired(
     stored = make_entry(case, references, references[0].software)
     here = {key: [b for _, b in sides if b is not None] for key, sides in found.items()}
     trainings = {key: measurements for key, measurements in here.items() if measurements}
-    verdicts = judge_trainings(terms, trainings, stored.metrics, same_software=not changed)
+    verdicts = judge_trainings(
+        terms, trainings, stored.metrics, same_software=not changed, can_repeat=can_repeat([*references, *launches])
+    )
     judgements = [Judgement(verdict, is_open=False) for verdict in verdicts]
     gone = {key: m for key, m in stored.metrics.items() if key not in trainings and key not in pairs}
     judgements += judge_missing(terms, launches, trainings, gone)

@@ -46,6 +46,7 @@ class Family:
         stored: the baseline's metrics, by the same keys.
         same_software: whether both ran the same software.
         same_arithmetic: whether nothing shows that the arithmetic changed; the golden curve of the training does.
+        can_repeat: whether the arithmetic was made to give the same digits each time, as that of a CPU does by itself.
         lost_its_seed: whether the golden curve of the training says that it was seeded and is not any more.
         tolerance: accepted relative change that was set for this metric or case; None: the rule's own.
     """
@@ -54,6 +55,7 @@ class Family:
     stored: Mapping[str, BaselineMetric]
     same_software: bool
     same_arithmetic: bool = True
+    can_repeat: bool = True
     lost_its_seed: bool = False
     tolerance: float | None = None
 
@@ -127,7 +129,7 @@ def judge_family(family: Family) -> Verdict:
 def _judge(family: Family) -> Verdict:
     first = family.first
     if METRIC_KINDS[first.better].rule == "curve" and (own := _disagreement(family)) and not family.stored:
-        return _settle(family, "unseeded", f"its launches {own}")
+        return _not_repeated(family, own, "its")
     missed = family.new.count(None)
     if missed and (not family.stored or METRIC_KINDS[first.better].rule != "steps"):
         seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
@@ -211,8 +213,11 @@ def _judge_curve(family: Family) -> Verdict:
     if departure.starts_at is not None:
         facts["departs_at_value" if launch.beside else "departs_at_step"] = departure.starts_at
     what = f"{departure.tell(launch.beside)}{_seed_of(launch)}"
-    if own:
-        return _settle(family, "regressed", f"{LOST_SEED}: its launches {own}", limit=rtol, facts=facts)
+    if own and (family.can_repeat or own.starts_at == 1):
+        lost = f"{LOST_SEED}: its launches {own.tell(launch.beside)}"
+        return _settle(family, "regressed", lost, limit=rtol, facts=facts)
+    if own and (departure.exceeds_at is None or departure.exceeds_at >= own.starts_at):
+        return _not_repeated(family, own, "its", facts=facts)
     if departure.exceeds_at == 1 and _launches(family) > 1:
         what += f"; the {_launches(family)} launches of this run agree: it is seeded"
     if departure.exceeds_at is not None:
@@ -225,24 +230,34 @@ def _judge_curve(family: Family) -> Verdict:
     return _settle(family, "unchanged", f"deviates by up to {departure.largest:.1e}", limit=rtol, facts=facts)
 
 
-def _judge_unseeded(family: Family, stored: BaselineMetric, own: str) -> Verdict:
+def _judge_unseeded(family: Family, stored: BaselineMetric, own: golden_curve.Disagreement | None) -> Verdict:
     """Where the baseline's launches left one another, there is nothing that this run could follow."""
     facts: dict[str, Scalar] = {"deviation": stored.spread}
     if not own and _launches(family) > 1:
         reason = f"the baseline's launches were not seeded, and these {_launches(family)} agree: record them anew"
         return _settle(family, "incomparable", reason, facts=facts)
-    then = golden_curve.Disagreement(stored.unseeded_at or 1, stored.spread).tell(family.first.beside)
-    return _settle(family, "unseeded", f"its launches {own}" if own else f"the baseline's launches {then}", facts=facts)
+    then = golden_curve.Disagreement(stored.unseeded_at or 1, stored.spread)
+    return _not_repeated(family, own or then, "its" if own else "the baseline's", facts=facts)
 
 
-def _disagreement(family: Family) -> str:
-    """How this run's launches leave one another, in a clause; empty where they do not."""
+def _not_repeated(
+    family: Family, found: golden_curve.Disagreement, whose: str, *, facts: Mapping[str, Scalar] | None = None
+) -> Verdict:
+    """Launches that leave one another: nobody seeded the training, or its arithmetic does not repeat."""
+    if family.can_repeat or found.starts_at == 1:
+        return _settle(family, "unseeded", f"{whose} launches {found.tell(family.first.beside)}", facts=facts)
+    kind: VerdictName = "inconclusive" if family.stored else "missing"
+    return _settle(family, kind, f"{whose} launches {found.tell_of_arithmetic()}", facts=facts)
+
+
+def _disagreement(family: Family) -> golden_curve.Disagreement | None:
+    """How this run's launches leave one another; None where they do not."""
     rtol = family.tolerance_or(golden_curve.RTOL)
     for launches in family.current.values():
         found = golden_curve.disagreement([m.series for m in launches], rtol=rtol)
         if found is not None:
-            return found.tell(launches[0].beside)
-    return ""
+            return found
+    return None
 
 
 def _launches(family: Family) -> int:

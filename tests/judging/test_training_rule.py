@@ -223,13 +223,58 @@ ANOTHER = [a * 0.99 for a in GOLDEN]
 
 
 def judged_launches(
-    *launches: Sequence[float], baseline: Sequence[Sequence[float]], beside: Sequence[str] = ()
+    *launches: Sequence[float],
+    baseline: Sequence[Sequence[float]],
+    beside: Sequence[str] = (),
+    can_repeat: bool = True,
 ) -> Verdict:
     def of(series: Sequence[float]) -> Measurement:
         return Measurement(name="loss", unit="", better="curve", value=1.0, series=list(series), beside=list(beside))
 
     stored = {"loss": stored_metric([of(series) for series in baseline], tolerance=None)} if baseline else {}
-    return judge_family(Family(current={"loss": [of(s) for s in launches]}, stored=stored, same_software=True))
+    current = {"loss": [of(s) for s in launches]}
+    return judge_family(Family(current=current, stored=stored, same_software=True, can_repeat=can_repeat))
+
+
+def from_value(at: int, by: float) -> list[float]:
+    """The golden curve, and another one from a value on, from 1."""
+    return [v * (1 + by * (i >= at)) for i, v in enumerate(GOLDEN, 1)]
+
+
+@pytest.mark.parametrize(
+    ("launches", "stored", "kind", "told"),
+    [
+        pytest.param([GOLDEN, from_value(2, 3e-3)], [], "missing", "its launches differ", id="an update"),
+        pytest.param([GOLDEN, GOLDEN, from_value(5, 8e-3)], [], "missing", "its launches differ", id="late"),
+        pytest.param(
+            [GOLDEN, from_value(3, 2e-3)], [GOLDEN, GOLDEN], "inconclusive", "its launches differ", id="now alone"
+        ),
+        pytest.param(
+            [from_value(3, 2e-3)],
+            [GOLDEN, from_value(4, 5e-3)],
+            "inconclusive",
+            "the baseline's launches differ",
+            id="then alone",
+        ),
+        pytest.param([GOLDEN, OTHER], [], "unseeded", "seed it", id="before any update: nobody seeded it"),
+        pytest.param(
+            [from_value(1, 0.3), [*from_value(1, 0.3)[:3], *(v * 1.305 for v in GOLDEN[3:])]],
+            [GOLDEN, GOLDEN],
+            "regressed",
+            "before any update",
+            id="left the baseline before its launches left one another",
+        ),
+    ],
+)
+def test_where_no_arithmetic_is_made_to_repeat_launches_that_part_later_are_seeded(
+    launches: Sequence[Sequence[float]], stored: Sequence[Sequence[float]], kind: str, told: str
+) -> None:
+    verdict = judged_launches(*launches, baseline=stored, can_repeat=False)
+
+    assert (verdict.kind, told in verdict.reason) == (kind, True)
+    if kind in ("missing", "inconclusive"):
+        assert "this training does not repeat: deterministic algorithms are off" in verdict.reason
+        assert "seed" not in verdict.reason
 
 
 def test_launches_that_differ_at_the_first_value_are_told_with_the_line_that_mends_it() -> None:
