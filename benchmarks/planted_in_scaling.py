@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_distbench.workloads import cifar10
+from pytest_distbench.worker.elastic.sampler import permutation
+from pytest_distbench.workloads import cifar10, training
+from pytest_distbench.workloads.models import MODELS
 from pytest_distbench.workloads.models.mobilenet import MobileNetV2
 
 FAULT = ""
@@ -105,6 +108,20 @@ def other_threads_of_one_rank() -> None:
 
 def compression_off() -> None:
     default_hooks.fp16_compress_hook = default_hooks.allreduce_hook
+
+
+def half_a_batch() -> None:
+    row = MODELS["mobilenet_v2"]
+    MODELS["mobilenet_v2"] = replace(row, batch=lambda n, *shape: row.batch(n // int(os.environ["WORLD_SIZE"]), *shape))
+
+
+def one_shard() -> None:
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    def rolled(samples: int, **of: int) -> torch.Tensor:
+        return permutation(samples, **of).roll(rank * (samples // ranks))
+
+    vars(training)["permutation"] = rolled
 
 
 if FAULT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.judging.comparable import version_changes
@@ -19,6 +19,12 @@ _LOWER = frozenset({"time", "latency", "duration", "delay", "stall", "loss", "er
 _HIGHER = frozenset({
     "throughput", "bandwidth", "accuracy", "efficiency", "speedup", "goodput", "busbw", "algbw", "mfu", "tps", "sps",
 })  # fmt: skip
+_LEARNED = frozenset({
+    "loss", "losses", "nll", "entropy", "error", "perplexity", "ppl", "accuracy", "acc", "precision", "recall", "auc",
+    "bleu", "rouge", "wer", "score", "reward", "checksum", "digest", "hash", "norm", "weights", "f",
+})  # fmt: skip
+"""Of what a training computes, and of its state. Whatever else is exact, such as a count of parameters, is not."""
+_QUALIFIERS = frozenset({"top", "k", "mean", "final", "last", "first", "best", "train", "val", "test", "eval"})
 _AFTER_NOUN = re.compile(r"_(?:to|per|at|of|in|on|by|with|over)_.*")
 _WORD = re.compile(r"[a-z]+")
 
@@ -35,13 +41,23 @@ def why_doubtful(name: str, unit: str, better: Better) -> str:
         return f"it is a time ({unit}), and a longer one would be called an improvement"
     if sign > 0 and is_rate(unit):
         return f"it is a rate ({unit}), and a lower one would be called an improvement"
-    words = _WORD.findall(_AFTER_NOUN.sub("", name.lower()))
-    noun = words[-1] if words else ""
+    noun = _noun(name)
     if sign < 0 and noun in _LOWER:
         return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that rises would be called an improvement"
     if sign > 0 and noun in _HIGHER:
         return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that falls would be called an improvement"
     return ""
+
+
+def is_learned(name: str) -> bool:
+    """Whether a metric's name says that a training computes it: a loss, an accuracy, a checksum of its weights."""
+    return _noun(name, _QUALIFIERS) in _LEARNED
+
+
+def _noun(name: str, qualifiers: Container[str] = ()) -> str:
+    """The last word before ``_to_`` or ``_per_`` that is no qualifier; empty where there is none."""
+    words = [word for word in _WORD.findall(_AFTER_NOUN.sub("", name.lower())) if word not in qualifiers]
+    return words[-1] if words else ""
 
 
 _PASSING = ("unchanged", "improved", "drifted")

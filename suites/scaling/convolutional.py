@@ -1,7 +1,8 @@
 """A step of a model of the reports, with its parts as phases: what report 003 measured on 1, 2, 4 and 8 workers.
 
 Models: ``pytest_distbench/workloads/models``. Recipe: SGD, momentum 0.9, the same batch of random numbers at every step
-(synthetic input: tf_cnn_benchmarks without a data set), so that nothing is read. On GPUs images of 224 x 224 of 1000
+(synthetic input: tf_cnn_benchmarks without a data set), of each rank its own, so that nothing is read. Their losses
+are judged: they depart where a rank takes half of its batch, or another rank's. On GPUs images of 224 x 224 of 1000
 classes, on CPUs of 32 x 32 of ten, and the small GPT; ``gpt`` in bfloat16. Of ``rank.params``: model, batch (of this
 rank); communication and compression are read by ``parallel``.
 """
@@ -45,12 +46,14 @@ def train(rank: RankContext) -> None:
     name = ON_CPUS.get(name, name) if device == "cpu" else name
     row = model_named(name)
     torch.manual_seed(rank.seed)
+    net = build(name, classes=size.classes).to(rank.device)
+    torch.manual_seed(rank.seed + rank.rank)
     batch = row.batch(rank.params["batch"], size.edge, size.classes)
     inputs, targets = batch.inputs.to(rank.device), batch.targets.to(rank.device)
-    net = build(name, classes=size.classes).to(rank.device)
     counted = count(net)
     model = parallel(rank, net)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    losses = []
     for _ in rank.timed("step", warmup=size.warmup, iterations=size.iterations):
         with rank.phase("forward"), torch.autocast(device, dtype=row.dtype, enabled=row.dtype != torch.float32):
             outputs = model(inputs)
@@ -61,6 +64,8 @@ def train(rank: RankContext) -> None:
             loss.backward()
         with rank.phase("optimizer"):
             optimizer.step()
+        losses.append(loss.detach())
+    rank.record("loss_curve", losses, better="curve")
     record_rate(rank, samples=rank.params["batch"])
     rank.record("parameters", counted.parameters, better="exact")
     rank.record("tensors", counted.tensors, better="exact")

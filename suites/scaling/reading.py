@@ -2,7 +2,8 @@
 
 Model: depthwise and pointwise convolutions in turns, as in MobileNetV2 (Sandler et al., arXiv 1801.04381) without its
 residuals: 4 thousand parameters, on GPUs 179 thousand. Recipe: SGD with momentum, 16 images per rank and step, on GPUs
-256. Nothing is to be learnt: generated labels are random.
+256. Nothing is to be learnt: generated labels are random. Its losses are judged all the same: they are of the samples
+that it was given, in their order.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ def train(rank: RankContext) -> None:
     model = parallel(rank, net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
+    losses: list[torch.Tensor] = []
+
     def step(part: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()) -> None:
         with part("load"):
             images, labels = next(inputs)
@@ -74,7 +77,9 @@ def train(rank: RankContext) -> None:
             loss.backward()
         with part("optimizer"):
             optimizer.step()
+        losses.append(loss.detach())
 
     for _ in rank.timed("step", warmup=3, iterations=steps, identity=inputs.identity, facts=inputs.facts):
         step(rank.phase)
+    rank.record("loss_curve", losses, better="curve", identity=inputs.identity)
     record_input_rate(rank, inputs, step, steps=steps, expected=params.get("expected"))

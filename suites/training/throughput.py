@@ -4,7 +4,7 @@ Model: ``pytest_distbench/workloads/models/transformer.py``; on GPUs 12 blocks o
 1024, a vocabulary of 16 384: 110 million parameters, as GPT-2's smallest; on CPUs its small one, 0.8 million. Recipe:
 AdamW, parameters in float32 and arithmetic in bfloat16, by autocast under DDP and by FSDP2's policy, which sums
 gradients in float32; 8 sequences of random tokens per GPU and step, always the same, so that nothing in a step waits
-for the host.
+for the host. What it computes is judged by its losses.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def train(rank: RankContext) -> None:
     is_ddp = rank.params["way"] == "ddp"
     model = with_ddp(rank, net) if is_ddp else with_fsdp(rank, net, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    torch.manual_seed(rank.seed + rank.rank)  # each rank has text of its own
     text = torch.randint(0, size.tokens, (size.batch, size.length + 1)).to(rank.device)
+
+    losses: list[torch.Tensor] = []
 
     def step() -> None:
         with torch.autocast(device, dtype=torch.bfloat16, enabled=is_ddp):
@@ -61,10 +64,12 @@ def train(rank: RankContext) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        losses.append(loss.detach())
 
     reset_peak_memory(rank)
     for _ in rank.timed("step", warmup=5, iterations=STEPS):
         step()
+    rank.record("loss_curve", losses, better="curve")
     rank.barrier()
     rank.synchronize()
     start = time.perf_counter()

@@ -85,3 +85,51 @@ def test_workers_that_train_on_something_else_are_red(
     result.assert_outcomes(failed=1)
 
     result.stdout.fnmatch_lines(["loss_curve: departs at step 1, *"])
+
+
+SUITE = Path(__file__).parents[2] / "suites" / "scaling"
+IMAGES = {"model": "mobilenet_v2", "batch": 8, "communication": "on"}
+FILES = {"kind": "generated", "steps": 6}
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "before", "after"),
+    [
+        ("convolutional", IMAGES, 'row.batch(rank.params["batch"],', 'row.batch(rank.params["batch"] // 2,'),
+        ("convolutional", IMAGES, "rank.seed + rank.rank", "rank.seed"),
+        ("convolutional", IMAGES, "row.loss(outputs, targets)", "row.loss(outputs, targets) / rank.world_size"),
+        ("convolutional", IMAGES, "momentum=0.9", "momentum=0.9 * (rank.world_size == 1)"),
+        (
+            "reading",
+            FILES,
+            "scores = model(images)",
+            "images, labels = images[::2], labels[::2]; scores = model(images)",
+        ),
+        ("reading", FILES, "    net = network(", "    inputs._source = iter([next(inputs)] * 99)\n    net = network("),
+    ],
+    ids=["half a batch", "one shard", "loss divided", "no momentum", "half of what is read", "one batch for ever"],
+)
+def test_the_shipped_trainings_are_red_where_workers_compute_something_else(
+    pytester: pytest.Pytester, run_inside: RunInside, name: str, params: dict[str, object], before: str, after: str
+) -> None:
+    code = (SUITE / f"{name}.py").read_text()
+    assert before in code
+    pytester.makeini("[pytest]\ndistbench_world_size = 2\ndistbench_confirm = never\n")
+    pytester.makepyfile(
+        test_it=f"""
+        import pytest
+
+        @pytest.mark.distbench(metrics=["loss_curve"])
+        def test_it(distbench):
+            distbench.run("{name}.py::train", params={params!r})
+        """
+    )
+    file = pytester.path / f"{name}.py"
+    file.write_text(code)
+    run_inside("--distbench-update", "--distbench-launches=2").assert_outcomes(passed=1)
+    run_inside().assert_outcomes(passed=1)
+    file.write_text(code.replace(before, after))
+    result = run_inside()
+    result.assert_outcomes(failed=1)
+
+    result.stdout.fnmatch_lines(["loss_curve: departs at step *"])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pytest_distbench.judging.doubts import common_movement, long_tails, out_of_reach
+from pytest_distbench.judging.doubts import common_movement, is_learned, long_tails, out_of_reach
 from pytest_distbench.records.fingerprint import TRAINING_STEP
-from pytest_distbench.records.rate import SAMPLES
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.layout import Line
 from pytest_distbench.report.texts.words import change, metric_text
-from pytest_distbench.units import format_change, is_duration, is_rate, is_size
+from pytest_distbench.units import format_change
 
 TOO_GOOD = 5
 """Code rarely becomes so many times as fast by itself."""
@@ -49,7 +49,7 @@ def still_curves(results: Sequence[CaseResult]) -> list[Line]:
 
 
 def unjudged_learning(results: Sequence[CaseResult]) -> list[Line]:
-    """Of trainings of which nothing but times, rates and sizes is judged; once for all.
+    """Of trainings of which nothing that they learn is judged, such as a loss; once for all.
 
     One trains whose optimizer steps in the iteration, or the training step, that the fingerprint describes.
     """
@@ -73,9 +73,9 @@ def _steps(result: CaseResult) -> list[str]:
 
 
 def _may_judge_learning(result: CaseResult) -> bool:
-    """Whether anything is judged that is neither a time, nor a rate, nor a size, nor how many samples a step has."""
-    judged = [m for m in result.launches[-1].measurements if (m.is_judged or m.bounds) and m.name != SAMPLES]
-    return any(not (is_duration(m.unit) or is_rate(m.unit) or is_size(m.unit)) for m in judged)
+    """Whether anything is judged that a training learns: by its kind, or by what its name says."""
+    judged = [m for m in result.launches[-1].measurements if m.is_judged or m.bounds]
+    return any(METRIC_KINDS[m.better].is_of_training or is_learned(m.name) for m in judged)
 
 
 def _too_good(results: Sequence[CaseResult]) -> list[Line]:

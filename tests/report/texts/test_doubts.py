@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.results import result, verdict
 
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.fingerprint import TRAINING_STEP, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
@@ -95,6 +96,42 @@ def test_a_body_whose_loop_trains_is_told_how_a_body_records_its_losses() -> Non
 
     assert line.text.startswith("test_a[ws2]: trains, and nothing judges whether it learns; keep its losses, and call ")
     assert line.text.endswith('rank.record("loss_curve", losses[:10], better="curve") after the loop')
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        replace(LOSS, name="parameters", better="exact"),
+        replace(LOSS, name="gradient_buckets", better="exact"),
+        replace(LOSS, name="tokens_seen", better="exact"),
+        replace(LOSS, name="loss_scale", better="exact"),
+        replace(LOSS, name="speedup", better="higher"),
+        replace(LOSS, name="mfu", better="higher"),
+        replace(LOSS, name="queue_depth", better="lower"),
+        replace(LOSS, name="layers", better="info", bounds=[Bound(side="most", value=12, where="here")]),
+    ],
+    ids=lambda number: number.name,
+)
+def test_a_number_that_no_training_learns_judges_no_learning(number: Measurement) -> None:
+    assert len(unjudged_learning([script(WALL, number, key="step")])) == 1
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        replace(LOSS, name="final_loss", better="exact"),
+        replace(LOSS, name="accuracy_top5", better="exact"),
+        replace(LOSS, name="weights_checksum", better="exact"),
+        replace(LOSS, name="val/perplexity", better="lower"),
+        replace(LOSS, name="eval.loss_at_100", better="exact"),
+        replace(LOSS, name="bleu", better="higher"),
+        replace(LOSS, name="error", better="info", bounds=[Bound(side="most", value=0.5, where="here")]),
+        replace(LOSS, name="quality", better="floor"),
+    ],
+    ids=lambda number: number.name,
+)
+def test_what_a_training_learns_by_its_name_or_its_kind_judges_learning(number: Measurement) -> None:
+    assert unjudged_learning([script(WALL, number, key="step")]) == []
 
 
 @pytest.mark.parametrize(
