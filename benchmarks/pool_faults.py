@@ -26,14 +26,17 @@ FAULTS = {
     "none (two jobs)": "",
     "never grows": "the second job may have two slots, and asks for one",
     "cannot grow": "a node that joins the second job does not come to its training",
+    "slots kept": "the first job's worker stays for eight seconds when it has trained",
+    "nobody trains": "the second job waits for ten seconds each time it begins",
     "none (serving)": "",
     "SIGTERM ignored": "the training ignores SIGTERM for two seconds",
     "lr not rescaled": "the learning rate of two workers goes on with one",
     "serving fails": "the replica raises at its first request",
+    "slow answer": "an answer takes 5 ms more, which requests that wait for the replica do not show",
 }
 """Fault -> what is planted."""
 
-SERVED = ("none (serving)", "SIGTERM ignored", "lr not rescaled", "serving fails")
+SERVED = ("none (serving)", "SIGTERM ignored", "lr not rescaled", "serving fails", "slow answer")
 """Those of a training that yields."""
 
 TEST = """
@@ -41,6 +44,8 @@ import os
 import signal
 import threading
 import time
+
+import pytest
 
 from pytest_distbench.elastic import job, serving
 
@@ -53,6 +58,8 @@ def train(rank, fault, epochs):
         signal.signal(signal.SIGTERM, lambda *_: threading.Timer(2.0, os._exit, [1]).start())
     if fault == "cannot grow" and epochs == LONG and rank.world_size == 2:
         time.sleep(600)
+    if fault == "nobody trains" and epochs == LONG and rank.generation:
+        time.sleep(10)
     torch.manual_seed(0)
     x = torch.randn(8192, 256)
     labels = (x @ torch.randn(256, 10)).argmax(1)
@@ -69,6 +76,8 @@ def train(rank, fault, epochs):
         loss.backward()
         optimizer.step()
         training.note(loss=loss)
+    if fault == "slots kept" and epochs != LONG:
+        time.sleep(8)
 
 
 def load(fault):
@@ -79,11 +88,13 @@ def load(fault):
     def answer(number):
         if fault == "serving fails" and number:
             raise RuntimeError("out of memory")
+        time.sleep(0.005 * (fault == "slow answer"))
         return int(model(torch.randn(1, 256)).argmax())
 
     return answer
 
 
+@pytest.mark.distbench(bounds={"slots_kept": "<= 5 s"})
 def test_two_jobs(elastic_pool, distbench):
     jobs = [
         job("A", train, nodes=1, params={"fault": FAULT, "epochs": LONG // 2}),
@@ -91,8 +102,10 @@ def test_two_jobs(elastic_pool, distbench):
     ]
     run = elastic_pool(jobs, slots=2, policy="elastic", engine=ENGINE, timers={"settle_s": 20})
     distbench.judge("grew_to", lambda pool: pool["most_workers[job=B]"], of=run, better="info", at_least=2)
+    distbench.judge("nobody", lambda pool: pool["idle_gap"], of=run, unit="s", better="info", at_most="6 s")
 
 
+@pytest.mark.distbench(bounds={"answer_time": "<= 4 ms"})
 def test_serving(elastic_pool, distbench):
     run = elastic_pool(
         job("train", train, nodes=(1, 2), params={"fault": FAULT, "epochs": LONG}),

@@ -13,7 +13,7 @@ TRAIN = "resnet20_elastic.py::train"
 
 
 @pytest.mark.full
-@pytest.mark.distbench(takes="45 s")
+@pytest.mark.distbench(takes="45 s", bounds={"most_workers[job=B]": ">= 2", "slots_kept": "<= 5 s"})
 def test_pool(elastic_pool, distbench, tolerance):
     # A has to outlast B's start by far: a few seconds, which are many more steps on a GPU.
     longer = 8 if distbench.device == "cuda" else 1
@@ -38,4 +38,13 @@ def test_pool(elastic_pool, distbench, tolerance):
         of=[gang, elastic],
         better="info",
         at_most=0.6,
+    )
+    # While A or B trains somebody does, so nobody trains only while B grows: a second, and on GPUs ten.
+    distbench.judge(
+        "nobody_trains",
+        lambda moving: moving["idle_gap"],
+        of=elastic,
+        unit="s",
+        better="info",
+        at_most="6 s" if distbench.device == "cpu" else "20 s",
     )

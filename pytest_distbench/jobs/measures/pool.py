@@ -108,6 +108,10 @@ def _job(
         found.append(number("queue_wait", started - submitted, unit="s", better="lower"))
     if ended is not None:
         found.append(number("jct", ended - submitted, unit="s", better="lower"))
+    if started is not None and ended is not None:
+        freed = max(line.t for line in _of(lines, Freed) if line.owner == wanted.name)
+        trained = max(end for _, end in _spans(history))
+        found.append(number("slots_kept", freed - trained, unit="s", better="lower"))
     most = max((workers for _, workers in result.workers), default=None)
     found.append(number("most_workers", most, better="exact"))
     return result, [replace(m, at={"job": wanted.name, **m.at}) for m in [*found, *measurements]]
@@ -124,14 +128,18 @@ def _of_pool(result: PoolResult) -> list[Measurement]:
 
 def _idle_gap(histories: Sequence[History]) -> float:
     """The longest time, between the first step and the last, in which no generation of any job was under way."""
-    spans = []
-    for history in histories:
-        for generation in history.generations:
-            steps = [worker.steps for worker in history.members(generation).values() if worker.steps]
-            spans.append((min(s[0].t for s in steps), max(s[-1].t for s in steps)))
-    spans.sort()
+    spans = sorted(span for history in histories for span in _spans(history))
     reached = itertools.accumulate((end for _, end in spans), max)
-    return max((begin - until for until, (begin, _) in zip(reached, spans[1:], strict=False)), default=0.0)
+    return max((0.0, *(begin - until for until, (begin, _) in zip(reached, spans[1:], strict=False))))
+
+
+def _spans(history: History) -> list[tuple[float, float]]:
+    """First and last step of each generation."""
+    found = []
+    for generation in history.generations:
+        steps = [worker.steps for worker in history.members(generation).values() if worker.steps]
+        found.append((min(s[0].t for s in steps), max(s[-1].t for s in steps)))
+    return found
 
 
 def _of(lines: Sequence[PoolLine], kind: type[_Kind]) -> list[_Kind]:

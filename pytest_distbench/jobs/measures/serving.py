@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pytest_distbench.jobs.measures.measure import number
 from pytest_distbench.jobs.pool.arrivals import arrivals
 from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.kinds import FAST_SIDE
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.pool import SERVING, Demand, Hold, Preemption, Serving, Stretch
 from pytest_distbench.records.pool_timeline import Answered, Demanded, PoolLine
@@ -40,6 +41,9 @@ def measure_serving(
         found.append(number("p95_latency", quantile(latencies, 0.95), unit="s", better="lower", at=at))
         rate = len(mine) / (max(line.t for line in mine) - began - demand.at_s)
         found.append(number("requests_per_second", rate, unit="requests/s", at=at))
+    if answered:
+        computed = quantile([line.busy_s for line in answered], FAST_SIDE)
+        found.append(number("answer_time", computed, unit="s", better="lower"))
     due = sum(1 for _ in itertools.takewhile(lambda at_s: at_s < end_s, arrivals(serving)))
     is_over = serving.demand[-1].per_s == 0  # else some are on their way when the last job ends
     bounds = [Bound(side="most", value=0, where="elastic_pool(...)")] if is_over else []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 from support.pools import POOL, launch_of, shared
+from support.timelines import JOB, Timeline
 
 from pytest_distbench.jobs.measures.pool import measure_pool
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.pool import PoolResult
+from pytest_distbench.records.pool import PoolJob, PoolResult, Sharing
+from pytest_distbench.records.pool_timeline import ClockBegan, PoolLine
 
 
 def values(launch: LaunchRecord) -> dict[str, float | None]:
@@ -27,6 +29,39 @@ def test_times_of_a_pool_and_its_jobs() -> None:
     assert (found["queue_wait[job=A]"], found["jct[job=A]"]) == (2.0, 11.5)
     assert (found["queue_wait[job=B]"], found["jct[job=B]"]) == (3.0, 18.0)
     assert found["idle_gap"] == 4.0  # from 20 s, when B's only worker stopped, to 24 s
+
+
+@pytest.mark.parametrize(
+    ("spans", "gap"),
+    [
+        ([(0.0, 20.0), (3.0, 9.0)], 0.0),
+        ([(0.0, 8.0), (1.0, 8.0), (2.0, 3.0)], 0.0),
+        ([(0.0, 30.0), (12.0, 13.0), (14.0, 15.0)], 0.0),
+        ([(0.0, 5.0), (4.0, 6.0), (7.5, 9.0)], 1.5),
+    ],
+    ids=["inside another", "together to the end", "two inside one", "after two that overlap"],
+)
+def test_no_gap_is_less_than_none(spans: list[tuple[float, float]], gap: float) -> None:
+    """Of jobs whose generations train at the same time, in the middle of one another too."""
+    lines: list[PoolLine] = [ClockBegan(t=spans[0][0])]
+    jobs = {}
+    for slot, (begin, end) in enumerate(spans):
+        job = Timeline()
+        job.begin(begin, slot)
+        job.generation(0, [slot], first=begin, steps=2, step_s=end - begin)
+        jobs[f"job{slot}"] = job.lines
+    pool = Sharing(slots=len(spans), policy="gang", jobs=[PoolJob(name=name, submit_s=0, job=JOB) for name in jobs])
+    found, _ = measure_pool(pool, lines, jobs)
+    assert found is not None
+
+    assert found.idle_gap_s == gap
+
+
+def test_a_slot_that_is_kept_when_its_job_has_trained_is_told() -> None:
+    """A's last step is at 19 s, B's at 29 s; their last slots are free half a second and a second later."""
+    found = values(launch_of(POOL))
+
+    assert (found["slots_kept[job=A]"], found["slots_kept[job=B]"]) == (0.5, 1.0)
 
 
 def test_what_was_allocated_is_told_from_what_was_productive() -> None:

@@ -28,6 +28,13 @@ def test_latencies_count_from_when_a_request_was_due() -> None:
     assert found["requests"] == 3
 
 
+def test_what_an_answer_takes_is_told_apart_from_what_requests_wait_for() -> None:
+    """Latencies are mostly the replica's start here: 1.5 s and 1 s, of which the replica computed 0.1 s."""
+    [answer] = [m for m in launch_of(SERVED).measurements if m.name == "answer_time"]
+
+    assert (answer.value, answer.unit, answer.better) == (pytest.approx(0.1), "s", "lower")
+
+
 def test_how_soon_slots_were_free_and_the_serving_ready() -> None:
     found = values(launch_of(SERVED))
 
