@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NoReturn, TypeVar, Unpack
@@ -633,7 +634,7 @@ class Distbench:
                 pytest.skip(f"not available: {error}")
             pytest.exit(f"--distbench-backend: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
         except AroundUnavailable as error:
-            self._node.warn(DistbenchWarning(escape(f"not run: {error}")))  # which pytest shows without -rs too
+            self._tell(f"not run: {error}")  # which pytest shows without -rs too
             pytest.skip(f"not run: {error}")
         except DistbenchError as error:
             raise Misuse(str(error)) from None
@@ -659,8 +660,21 @@ class Distbench:
         self.failed_in_doubt = conclusion.reason in ("regressed", "unaccepted") and result.case.key in self.doubts
         self._end_test(result, conclusion)
         for line in remark_lines(result.launches):
-            self._node.warn(DistbenchWarning(escape(line)))
+            self._tell(line)
         return result
+
+    def _tell(self, line: str) -> None:
+        """Warn of what a launch met with, such as a busy machine: no failure, unless a filter names our warnings."""
+        warning = DistbenchWarning(escape(line))
+        try:
+            self._node.warn(warning)
+        except DistbenchWarning:
+            errors = [kind for action, _, kind, *_ in warnings.filters if action == "error" and isinstance(kind, type)]
+            if any(issubclass(kind, DistbenchWarning) for kind in errors):
+                raise
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                self._node.warn(warning)
 
     def _end_test(self, result: CaseResult, conclusion: Conclusion) -> None:
         match conclusion.outcome:

@@ -4,6 +4,7 @@ import pytest
 
 
 @pytest.mark.distbench(takes="0.4 s")
+@pytest.mark.world_size(min=2)
 @pytest.mark.parametrize("pattern", ["ping-pong", pytest.param("one-way", marks=pytest.mark.full)])
 def test_links(communication, tolerance, distbench, pattern):
     """8 B and 1 MiB on CPUs, 8 B and 64 MiB on GPUs."""

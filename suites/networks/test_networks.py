@@ -11,6 +11,7 @@ LARGEST = f"latency[message_bytes={SIZES[-1]}]"
 pytestmark = [pytest.mark.full, pytest.mark.cpu]
 
 
+@pytest.mark.world_size(min=2)
 @pytest.mark.distbench(takes="9 s")
 @pytest.mark.parametrize("other", ["1gbit,overlay", "100mbit"])
 def test_comparison(collective_sweep, distbench, tolerance, other):
@@ -24,6 +25,7 @@ def test_comparison(collective_sweep, distbench, tolerance, other):
     )
 
 
+@pytest.mark.world_size(min=2)
 @pytest.mark.distbench(takes="25 s")
 @pytest.mark.parametrize("network", ["1gbit", "1gbit,overlay"], ids=["host", "overlay"])
 def test_scaling(scaling, tolerance, network):

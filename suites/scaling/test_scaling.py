@@ -7,6 +7,7 @@ images of 32 x 32 pixels and small batches; on GPUs what the reports had.
 
 import pytest
 
+pytestmark = pytest.mark.world_size(min=2)
 LONG = pytest.mark.full
 TRAIN = "convolutional.py::train"
 

@@ -236,3 +236,64 @@ def test_a_verdict_kind_and_a_rule_are_one_row_each(
         ]
     )
     assert "| suspicious | test_step[ws2] | step |" in (made.path / "summary.md").read_text()
+
+
+REMARK = """
+    def describe(self, record):
+        return replace(record, remarks=[*record.remarks, "the network after it: 762 Mbit/s, wanted 923"])
+"""
+NOT_RUN = """
+    def during(self, plan, hosting):
+        raise AroundUnavailable("network 1gbit: other work keeps this machine busy")
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "outcome"),
+    [(REMARK, "passed"), (NOT_RUN, "skipped"), (REMARK.replace("the network after it", "recovery of 31 s"), "passed")],
+    ids=["a slow probe", "a network that is not run", "a slow recovery"],
+)
+def test_what_is_told_of_a_machine_fails_under_no_filter_but_one_of_its_own(
+    pytester: pytest.Pytester, method: str, outcome: str
+) -> None:
+    pytester.makeini("[pytest]\nfilterwarnings = error\n")
+    pytester.makeconftest(
+        f"""
+from pytest_distbench.errors import AroundUnavailable
+from pytest_distbench.records.record import replace
+from pytest_distbench.run.around import AROUND
+
+class Busy:
+    def during(self, plan, hosting):
+        from contextlib import nullcontext
+        return nullcontext(self)
+
+    def describe(self, record):
+        return record
+
+    def conditions(self, request):
+        return {{}}
+
+    def close(self):
+        pass
+{method}
+AROUND["busy"] = lambda setup: Busy()
+"""
+    )
+    pytester.makepyfile(
+        test_it="""
+        def body(rank):
+            pass
+
+        def test_ranks(distbench):
+            distbench.run(body, params={"stand_in": {"step": 0.02}})
+        """
+    )
+    command = ("-p", "pytest_distbench.testing", "--distbench-launcher=stand-in", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(*command)
+    result.assert_outcomes(**{outcome: 1}, warnings=1)
+
+    strict = pytester.runpytest_subprocess(*command, "-W", "error::pytest_distbench.errors.DistbenchWarning")
+    strict.assert_outcomes(failed=1)
+    quiet = pytester.runpytest_subprocess(*command, "-W", "ignore")
+    quiet.assert_outcomes(**{outcome: 1})

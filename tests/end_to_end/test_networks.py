@@ -15,11 +15,7 @@ from support.launching import RunInside
 from support.networks import WITHOUT_PRIVILEGES, why_no_networks
 from support.processes import LIMIT_S, wait_for, working_in
 
-pytestmark = [
-    pytest.mark.spawn,
-    pytest.mark.timeout(LIMIT_S),
-    pytest.mark.filterwarnings("ignore:the network after it"),  # other work of this machine slows a probe
-]
+pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
 
 SUITE = """
     import os
