@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pytest_distbench.records.quantiles import median
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.report.texts.words import quantity
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.moved import has_test
 from pytest_distbench.store.run_record import read_run_record
 
 
@@ -144,25 +144,3 @@ def _unused_names(path: Path) -> set[EntryName]:
             "Run whole files without -k, -m or node ids until all pass, or choose by name with -k"
         )
     return set(unused)
-
-
-def has_test(root: Path, test: str) -> bool:
-    """Whether ``path::Class::function`` still stands in its file; True where only pytest could tell."""
-    if not root.is_dir():
-        raise DistbenchError(f"--root {root} is not a folder")
-    file, *names = test.split("::")
-    try:
-        body: list[ast.stmt] = ast.parse((root / file).read_bytes()).body
-    except FileNotFoundError:
-        return False
-    except (OSError, SyntaxError, ValueError):
-        return True
-    for name in names:
-        nodes = list(ast.walk(ast.Module(body, [])))
-        classes = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name]
-        if any(node.bases for node in classes):
-            return True  # the function may be inherited
-        if not any({name, "*"} & {getattr(node, field, None) for field in ("name", "asname", "id")} for node in nodes):
-            return False
-        body = [statement for node in classes for statement in node.body]
-    return True

@@ -106,6 +106,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
         _generate_sizes(metafunc, state)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, object, object]:
+    """Know all tests of a module, also those that were not asked for: what is stored of them is not left over."""
+    made = yield
+    for item in made if isinstance(made, list) else ():
+        _note_collected(item)
+    return made
+
+
+def _note_collected(item: pytest.Item) -> None:
+    if FIXTURE in getattr(item, "fixturenames", ()):
+        test, case_id = test_and_id(item)
+        item.config.stash[STATE].collected.setdefault(test, set()).add(case_id)
+
+
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
     """Variables of the ranks that a distbench test is parametrized by, in its id: ``NCCL_ALGO=Ring``."""
     if argname != "env" or not config.stash[STATE].names_variables:
@@ -154,6 +169,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         return
     except ConfigurationError as error:
         item.config.stash[STATE].usage_errors.append(f"{_where(item)}: {error}")
+    _note_collected(item)
 
 
 def _where(item: pytest.Item) -> str:

@@ -28,8 +28,9 @@ class State:
     """What the plugin keeps between hooks.
 
     A conftest has defined the taken options before us. Tests that stay on the CPU under ``--gpu`` have a session of
-    their own: another class of hardware, so another store. There are interrupts, the handlers of Ctrl-C and SIGTERM,
-    once this process has a session. While the parameters of a test of ours are named, so are variables among them.
+    their own: another class of hardware, so another store. Of the tests that were collected there are all ids. There
+    are interrupts, the handlers of Ctrl-C and SIGTERM, once this process has a session. While the parameters of a test
+    of ours are named, so are variables among them.
     """
 
     @property
@@ -48,6 +49,7 @@ class State:
         self.names_variables = False
         self.results: ResultsPlugin | None = None
         self.interrupts: Interrupts | None = None
+        self.collected: dict[str, set[str]] = {}
 
 
 STATE = pytest.StashKey[State]()
@@ -130,7 +132,7 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
         post_mortem=bool(config.getoption("usepdb")),
         compared_with=state.against,
     )
-    return Session(launching, _recorders(config, settings))
+    return Session(launching, _recorders(config, settings), root=config.rootpath, collected=state.collected)
 
 
 def _recorders(config: pytest.Config, settings: Settings) -> Recorders | None:

@@ -35,6 +35,9 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     phases: dict[str, float] = {}
     gpu_norm: GpuNorm | None = msgspec.field(default=None, name="cards")
     """How the GPUs fared then."""
+    gone: list[EntryName] = []
+    """Stored entries of tests that are gone, which this case may take the place of: one it was compared with; of
+    several that fit equally none."""
     launches: list[LaunchRecord] = []
     """Of what ran beside them; each ran in turns with the one of the same index in ``CaseResult.launches``."""
 
@@ -67,8 +70,9 @@ class CaseResult(Record, frozen=True, kw_only=True):
     launches: list[LaunchRecord]
     verdicts: list[Verdict]
     reference: ReferenceRecord
-    update: Literal["", "new", "completed", "changed", "rewritten", "kept", "refused"] = ""
-    """What an update made of its entry. *Completed*: what it lacked was added; *rewritten*: nothing in it had moved."""
+    update: Literal["", "new", "completed", "changed", "rewritten", "moved", "kept", "refused"] = ""
+    """What an update made of its entry. *Completed*: what it lacked was added; *rewritten*: nothing in it had changed;
+    *moved*: it was that of a test which is gone."""
     previous: dict[str, float | None] = {}
     """Old baseline values of the metrics an update rewrote; None where there was none."""
     suspicion: float = 0.0

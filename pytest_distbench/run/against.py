@@ -31,7 +31,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 """This package: its code is the running one on both sides, also where the repository is its own."""
 
 
-VariantKey = tuple[str, Path | None]
+VariantKey = tuple[str, Path | None, tuple[tuple[Path, Path], ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +39,21 @@ class Variant:
     """What this tree is compared with.
 
     Without a revision it is the working tree, without an interpreter the running one. It is itself where nothing that
-    git tracks differs from the working tree, and the Python is the running one.
+    git tracks differs from the working tree, and the Python is the running one. A test has moved since then: its file
+    and its folder, now and then.
     """
 
     revision: Revision | None
     interpreter: Interpreter | None
     links: tuple[Path, ...] = ()
     is_itself: bool = False
+    moved: tuple[tuple[Path, Path], ...] = ()
 
     @property
     def key(self) -> VariantKey:
-        """What tells it from others: its commit, and its Python."""
+        """What tells it from others: its commit, its Python, and where the test was."""
         commit = "" if self.revision is None else self.revision.commit
-        return commit, None if self.interpreter is None else self.interpreter.executable
+        return commit, None if self.interpreter is None else self.interpreter.executable, self.moved
 
     def __str__(self) -> str:
         parts = [str(part) for part in (self.revision, self.interpreter) if part is not None]
@@ -183,8 +185,18 @@ class ReferenceSide:
             return path
         for spelling in (Path(path), Path(path).resolve()):
             if spelling.is_relative_to(revision.root) and not spelling.is_relative_to(PACKAGE):
-                return str(self._tree / spelling.relative_to(revision.root))  # type: ignore[operator] # there is one
+                return str(self._in_tree(spelling, revision.root))
         return path
+
+    def _in_tree(self, path: Path, root: Path) -> Path:
+        """A file of this tree in the worktree: what has moved with its test since, where it was then."""
+        assert self._tree is not None
+        there = self._tree / path.relative_to(root)
+        for now, then in self.variant.moved:
+            before = self._tree / then.relative_to(root) / path.relative_to(now) if path.is_relative_to(now) else there
+            if before.exists() and (path == now or not there.exists()):
+                return before
+        return there
 
 
 def _may_hold(folder: str) -> bool:

@@ -199,7 +199,8 @@ class Confirmed:
         """Judge what there is; an open judgement asks for more."""
         stored = self._doubt.result.verdicts
         if samples.alone or not samples.launches:
-            return [Judgement(v, is_open=False) for v in self.without_turns(samples.alone)]
+            told = stored if self._doubt.variant.moved else self.without_turns(samples.alone)
+            return [Judgement(v, is_open=False) for v in told]  # a test that moved is no way out of a red
         return confirm(
             self._request.terms,
             self._request.case,

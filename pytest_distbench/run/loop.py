@@ -12,8 +12,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pytest_distbench.judging.bounds import check_measured, judge_bounds
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
@@ -22,7 +23,6 @@ from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
-from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import RANKS, Case, Conditions, EntryName
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchRequest
@@ -33,12 +33,13 @@ from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorders, in_
 from pytest_distbench.run.kinds import LaunchKind, kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.pacing import SPACING_S, Pacer
-from pytest_distbench.run.references import Nothing, Paired, Reference, Stored
+from pytest_distbench.run.references import Nothing, Paired, Pending, Reference, Stored
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples, take_turns
 from pytest_distbench.run.settings import Settings
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.files import read_each
+from pytest_distbench.store.moved import GoneTests, with_its_work
 from pytest_distbench.store.recording import NotRecorded
 
 _SHARES_GPU = "ranks share a GPU: their numbers measure the time-slicing, not the hardware"
@@ -48,14 +49,17 @@ _SHARES_GPU = "ranks share a GPU: their numbers measure the time-slicing, not th
 class Session:
     """One pytest run: what was asked for, its launches, and the store.
 
-    The error rate is shared over the noisy comparisons that this run may make. Entries of an update (test, key, entry)
-    are pending until their test has passed. In the running test others that measure on this host were waited for.
+    The error rate is shared over the noisy comparisons that this run may make. Tests are named from the root, and those
+    that pytest has made are there with all their ids, chosen to run or not. Entries of an update are pending until
+    their test has passed. In the running test others that measure on this host were waited for.
     """
 
     launching: Launching
     recorders: Recorders | None = None
     comparisons: int = 1
-    pending: list[tuple[str, str, BaselineEntry]] = field(default_factory=list)
+    root: Path = Path()
+    collected: Mapping[str, Collection[str]] = field(default_factory=dict)
+    pending: list[Pending] = field(default_factory=list)
     waited_s: float = 0.0
 
     @functools.cached_property
@@ -102,6 +106,11 @@ class Session:
     def store(self) -> BaselineStore:
         """Baselines of this platform."""
         return BaselineStore(self.settings.baselines, self.hardware.platform)
+
+    @functools.cached_property
+    def gone(self) -> GoneTests:
+        """The entries of tests that are gone: known when all tests have been collected."""
+        return GoneTests(self.store, self.root, self.collected)
 
     def environment(self, software: dict[str, str]) -> Environment:
         """Hardware, variables as they are now, and the software that ranks reported."""
@@ -205,10 +214,12 @@ class Session:
 
     def stored(self, request: CaseRequest) -> Stored:
         """The stored baseline of a case, whether there is one or not."""
+        entry = self.store.entry(request.case.test, request.case.key)
         return Stored(
             request,
             store=self.store,
-            entry=self.store.entry(request.case.test, request.case.key),
+            entry=None if entry is None else with_its_work(entry, request.case),
+            fitting=self.gone.fitting(request.case) if entry is None else (),
             comparisons=self.comparisons,
             update=self.settings.update,
             update_launches=self.settings.update_launches,
@@ -308,10 +319,19 @@ class Session:
         return Doubt(
             result=result,
             samples=samples,
-            variant=self.recorders.variant(reference.path),
+            variant=self._recorder(self.recorders, reference),
             sources=sources,
             tolerances=reference.tolerances(result),
         )
+
+    def _recorder(self, recorders: Recorders, reference: Stored) -> Variant:
+        """The revision that recorded a baseline; of a test that has moved since, where its files were then."""
+        variant = recorders.variant(reference.path)
+        if not reference.gone:
+            return variant
+        tests = reference.request.case.test, reference.gone[0].test
+        now, then = ((self.root / test.partition("::")[0]).resolve() for test in tests)
+        return dataclasses.replace(variant, moved=((now, then), (now.parent, then.parent)))
 
     def confirm(
         self, request: CaseRequest, samples: Samples, doubt: Doubt, again: Again, launched: LaunchRequest | None
@@ -339,8 +359,10 @@ class Session:
     def write_pending(self) -> None:
         """Store what the test that just passed measured in an update."""
         pending, self.pending[:] = list(self.pending), []
-        for test, key, entry in pending:
-            self.store.write(test, key, entry)
+        for made in pending:
+            self.store.write(made.case.test, made.case.key, made.entry)
+            if made.of_gone is not None:
+                self.store.delete(made.of_gone.test, made.of_gone.key)
 
     @contextlib.contextmanager
     def alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:

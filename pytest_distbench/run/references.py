@@ -28,6 +28,7 @@ from pytest_distbench.judging.update_policy import (
 )
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.bound_text import AskedBound
+from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.choices import Update
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
@@ -36,7 +37,8 @@ from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run.confirm import Recorders
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.moved import closest, with_its_work
 from pytest_distbench.store.recording import NotRecorded
 
 
@@ -62,13 +64,23 @@ class Reference(Protocol):
         """Do what remains to be done when no more samples come, such as to prepare an update of the store."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pending:
+    """An entry that an update will write, in the place of one of a test that is gone, where there is one."""
+
+    case: Case
+    entry: BaselineEntry
+    of_gone: EntryName | None = None
+
+
 @dataclasses.dataclass
 class Stored:
     """A stored baseline, whether there is one or not.
 
     An entry without metrics holds what was set by hand, and nothing to compare with. The error rate is shared over the
     comparisons of the whole run. An update makes as many launches as their noise needs, unless it was told, and its
-    entries are pending until they are written.
+    entries are pending until they are written. Where there is no entry, those of tests that are gone may fit: the
+    first launch tells which.
     """
 
     request: CaseRequest
@@ -77,8 +89,10 @@ class Stored:
     comparisons: int
     update: Update | None
     update_launches: int | None
-    pending: list[tuple[str, str, BaselineEntry]]
+    pending: list[Pending]
     recorders: Recorders | None = None
+    fitting: Sequence[BaselineFile] = ()
+    gone: Sequence[EntryName] = ()
     _suspicion: float = 0.0
 
     @property
@@ -101,23 +115,34 @@ class Stored:
             return []
         return what_it_lacks(self._known, self.request.case, launches)
 
+    def _meet(self, samples: Samples) -> None:
+        """Take the entry of a test that is gone for this case's, where one alone is the closest of those that fit."""
+        if not self.fitting or not samples.launches:
+            return
+        case, found = self.request.case, closest(self.fitting, self.request.case, samples.launches[0])
+        self.fitting, self.gone = (), [file.name for file in found]
+        if len(found) == 1:
+            self.entry = replace(with_its_work(found[0].entry, case), test_id=case.id, params=case.params)
+
     def looks(self) -> Iterator[int]:
         first = self.request.launches
         if self._is_updated:
             yield max(first, self.update_launches or 1)
-        else:
+        if not self._is_updated:  # also where the first launch has found an entry
             yield from range(first, max(first, self.request.terms.max_launches) + 1)
 
     def wants_more(self, samples: Samples) -> bool:
+        self._meet(samples)
         stored = samples.launches if self._is_updated else self._lacking(samples.launches)
         if not stored:
             return False
         if self.update_launches is not None:
-            return not self._is_updated and len(samples) < self.update_launches  # else a look has asked for them
+            return len(samples) < self.update_launches
         most = min(self.request.terms.max_launches, samples.most_stored)
         return len(samples) < most and not are_enough(self.request.terms, stored, self.entry)
 
     def judge(self, samples: Samples) -> list[Judgement]:
+        self._meet(samples)
         most = min(self.request.terms.max_launches, max(len(samples), samples.most_open))
         if self._is_updated or len(samples) >= samples.most:  # no launch can be added: no answer stays open
             most = len(samples)
@@ -163,15 +188,18 @@ class Stored:
     @property
     def path(self) -> Path:
         """The file of the baseline, whether it is there or not."""
+        if self.entry is not None and self.gone:
+            return self.store.path(self.gone[0].test, self.gone[0].key)
         return self.store.path(self.request.case.test, self.request.case.key)
 
     def record(self, samples: Samples) -> ReferenceRecord:
         del samples
         if self.entry is None:
-            return ReferenceRecord(kind="stored", path=str(self.path))
+            return ReferenceRecord(kind="stored", path=str(self.path), gone=list(self.gone))
         return ReferenceRecord(
             kind="stored",
             path=str(self.path),
+            gone=list(self.gone),
             software=self.entry.software,
             phases=self.entry.phases,
             gpu_norm=self.entry.gpu_norm,
@@ -182,10 +210,20 @@ class Stored:
         if result.launches[-1].outcome != "passed":
             return result
         if self._is_updated:
-            return self._update(result)
+            return self._move(self._update(result))
         result = replace(result, suspicion=self._suspicion)
         lacking = self._lacking(result.launches)
-        return self._complete(result, lacking) if lacking else result
+        return self._move(self._complete(result, lacking) if lacking else result)
+
+    def _move(self, result: CaseResult) -> CaseResult:
+        """An update stores what was of a test that is gone under the name of this case, changed or not."""
+        if self.update is None or self._known is None or not self.gone or result.update not in ("", "kept"):
+            return result
+        self._write(self._known)
+        return replace(result, update="moved")
+
+    def _write(self, entry: BaselineEntry) -> None:
+        self.pending.append(Pending(self.request.case, entry, self.gone[0] if self._known and self.gone else None))
 
     def _update(self, result: CaseResult) -> CaseResult:
         if judged_by_bounds_alone(result.verdicts):
@@ -196,7 +234,7 @@ class Stored:
             return replace(result, update="kept")
         case = self.request.case
         made = make_entry(case, result.launches, result.launches[0].software, before=self.entry)
-        self.pending.append((case.test, case.key, made))
+        self._write(made)
         previous = {v.metric: v.baseline for v in result.verdicts if METRIC_KINDS[v.better].is_judged}
         has_moved = is_wanted("changed", result.verdicts, is_new=False)
         done = "new" if self._known is None else "changed" if has_moved else "rewritten"
@@ -207,7 +245,7 @@ class Stored:
         if why_not_stored(result.launches, result.verdicts):
             return replace(result, update="refused")
         case = self.request.case
-        self.pending.append((case.test, str(case.key), completed_entry(self._known, case, lacking)))
+        self._write(completed_entry(self._known, case, lacking))
         keys = {measured.key for launch in lacking for measured in launch.measurements}
         added = [v for v in result.verdicts if v.metric in keys or v.kind == "missing"]
         previous = {v.metric: v.baseline for v in added if METRIC_KINDS[v.better].is_judged}

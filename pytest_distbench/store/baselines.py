@@ -82,7 +82,7 @@ class BaselineStore:
 
     def entries(self, test: str, *, test_ids: Collection[str] | None = None) -> dict[str, BaselineEntry]:
         """Entries of a test by key; empty where there is none. Files of other ids, by their names, are not read."""
-        paths = sorted(self._place(test).glob("*.json"))
+        paths = self.files_of(test)
         if test_ids is not None:
             begin = tuple(text for test_id in test_ids for text in beginnings(test_id))
             paths = [path for path in paths if _is_cut(path.stem) or unquote(path.stem).startswith(begin)]
@@ -122,6 +122,10 @@ class BaselineStore:
             for name in sorted(files):
                 if name.endswith(".json"):
                     yield Path(folder, name)
+
+    def files_of(self, test: str) -> list[Path]:
+        """Every file of a test, sorted."""
+        return sorted(self._place(test).glob("*.json"))
 
     def read_all(self) -> Iterator[BaselineFile]:
         """Every entry of this platform, one at a time, sorted by path; then an error for those that cannot be read."""

@@ -6,13 +6,13 @@ was there to use it, or is certainly gone.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from pytest_distbench.records.case import NODES, Conditions, EntryName
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.store.baselines import BaselineStore, read_file
+from pytest_distbench.store.moved import ranks_in
 
 
 def unused_entries(
@@ -44,7 +44,7 @@ def unused_entries(
     measured = list(results)
     if not measured:
         return []
-    used = {store.path(r.case.test, r.case.key) for r in measured}
+    used = {store.path(name.test, name.key) for r in measured for name in _names(r)}
     conditions = {_but_for_size(r.case.conditions) for r in measured}
     tests = {test for test, _ in seen}
     found = []
@@ -61,7 +61,7 @@ def unused_entries(
             ids = {test_id: ran for (test, test_id), ran in seen.items() if test == file.test}
             ran = [test_id for test_id in ids if ids[test_id]]
             was_skipped = entry.is_of([test_id for test_id in ids if not ids[test_id]], file.key)
-            of_same_ranks = bool(_ranks_in(entry.test_id or file.key) & {size for i in ran for size in _ranks_in(i)})
+            of_same_ranks = bool(ranks_in(entry.test_id or file.key) & {size for i in ran for size in ranks_in(i)})
             is_unused = not was_skipped and (entry.is_of(ran, file.key) or of_same_ranks)
         else:
             is_unused = test_file in reported or not whole.exists()
@@ -70,9 +70,10 @@ def unused_entries(
     return found
 
 
-def _ranks_in(test_id: str) -> set[str]:
-    """The part of an id, or of a key that begins with one, that the number of its test's ranks is told by: ``ws2``."""
-    return set(re.findall(r"(?:^|-)(ws\d+)(?=[-.:]|$)", test_id)[:1])
+def _names(result: CaseResult) -> Iterator[EntryName]:
+    """Of the entry of a case, and of those of gone tests that are its own until an update has moved them."""
+    yield EntryName(platform=result.environment.platform, test=result.case.test, key=result.case.key)
+    yield from result.reference.gone
 
 
 def _but_for_size(conditions: Conditions) -> tuple[object, ...]:

@@ -10,7 +10,6 @@ import pytest
 from support.stores import KEY, TEST, Run, entry
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.commands.entries import has_test
 from pytest_distbench.store.baselines import BaselineStore
 
 
@@ -42,40 +41,6 @@ def test_a_store_is_read_where_one_stands(
 
     assert main(["baseline", "list", "--baselines", "."]) == 0
     assert KEY in capsys.readouterr().out
-
-
-SOURCE = """
-from elsewhere import test_imported, other as test_renamed
-test_assigned = make()
-def test_plain(): pass
-class TestBare:
-    def test_inside(self): pass
-class TestChild(Base):
-    pass
-"""
-
-
-@pytest.mark.parametrize(
-    ("test", "is_there"),
-    [
-        ("test_x.py::test_plain", True),
-        ("test_x.py::test_imported", True),
-        ("test_x.py::test_renamed", True),
-        ("test_x.py::test_assigned", True),
-        ("test_x.py::TestBare::test_inside", True),
-        ("test_x.py::TestChild::test_inherited", True),
-        ("test_broken.py::test_plain", True),
-        ("test_x.py::test_gone", False),
-        ("test_x.py::TestBare::test_gone", False),
-        ("test_x.py::TestGone::test_inside", False),
-        ("test_gone.py::test_plain", False),
-    ],
-)
-def test_a_test_counts_as_gone_only_if_it_certainly_is(tmp_path: Path, test: str, is_there: bool) -> None:
-    (tmp_path / "test_x.py").write_text(SOURCE)
-    (tmp_path / "test_broken.py").write_text("def test_plain(:")
-
-    assert has_test(tmp_path, test) is is_there
 
 
 def test_prune_gone_under_a_wrong_root_is_an_error(run: Run, tmp_path: Path, store: BaselineStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -201,3 +202,27 @@ def test_what_does_not_fit_the_budget_is_told_with_what_it_would_take(project: P
         "*1 inconclusive*",
         "? test_*[[]ws2] step: not confirmed: it would take about * s, and the budget of 0.5 s has * s left*",
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize(("seconds", "renames"), [(0.02, ""), (0.04, ""), (0.08, "body")])
+def test_a_test_that_moved_is_confirmed_where_it_was(
+    project: Path, run_inside: RunInside, seconds: float, renames: str
+) -> None:
+    """A machine that was faster when its baseline was recorded, and the commit that moves it, slower or not.
+
+    Where what it runs has another name too, the stored numbers decide.
+    """
+    make_baseline_faster(project)
+    (project / "suites").mkdir()
+    git(project, "mv", "test_it.py", "suites/test_other.py")
+    (project / "conftest.py").write_text("")
+    write(project, seconds)
+    if renames:
+        (project / "suites" / "test_other.py").write_text(textwrap.dedent(SUITE).replace(renames, "renamed"))
+    commit(project, "moved")
+    result = run_inside()
+
+    result.assert_outcomes(passed=int(seconds == 0.02), failed=int(seconds != 0.02))
+    if not renames:
+        result.stdout.fnmatch_lines(["*which recorded the baseline: * over * pairs; *"])
+    assert is_clean(project)

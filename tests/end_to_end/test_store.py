@@ -55,9 +55,13 @@ def recorded(project: Project) -> pytest.Pytester:
 
 @pytest.fixture
 def renamed(recorded: pytest.Pytester) -> pytest.Pytester:
-    """A case and a test have other names than in the store."""
-    edit(recorded, '"f16"', '"half"')
-    edit(recorded, "test_other", "test_new")
+    """A case and a test are gone from the store's, and another test has come."""
+    edit(recorded, '"f16", ', "")
+    edit(
+        recorded,
+        "test_other(distbench):\n    distbench.run(body, params=PARAMS",
+        "test_new(distbench):\n    distbench.run(body, params=PARAMS | {'new': 1}",
+    )
     return recorded
 
 
@@ -85,8 +89,10 @@ def test_prune_deletes_what_a_whole_green_run_did_not_use(renamed: pytest.Pytest
 
 def test_a_file_that_is_gone_is_pruned(recorded: pytest.Pytester) -> None:
     (recorded.path / "test_it.py").rename(recorded.path / "test_moved.py")
+    edit(recorded, "f16", "half", "test_moved.py")
+    edit(recorded, "params=PARAMS", "params=PARAMS | {'new': 1}", "test_moved.py")
     run(recorded, "--distbench-update")
-    assert len(names(recorded)) == len(list((recorded.path / "baselines").rglob("*.json"))) - 3
+    assert len(list((recorded.path / "baselines").rglob("*.json"))) == 6
     run(recorded, "--distbench-prune")
 
     assert {path.parts[-3] for path in (recorded.path / "baselines").rglob("*.json")} == {"test_moved"}

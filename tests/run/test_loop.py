@@ -31,7 +31,7 @@ from pytest_distbench.records.work import Job, Pool, Ranks, Task, Work
 from pytest_distbench.run import loop
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.loop import Session
-from pytest_distbench.run.references import Stored
+from pytest_distbench.run.references import Pending, Stored
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples
 from pytest_distbench.store.recording import NotRecorded
@@ -134,11 +134,11 @@ def test_samples_that_can_be_no_more_end_the_loop(session: Session) -> None:
 def test_what_is_pending_is_written_once(session: Session) -> None:
     written: list[tuple[object, ...]] = []
     session.__dict__["store"] = SimpleNamespace(write=lambda *given: written.append(given))
-    session.pending.append(("t", "k", entry(1.0)))
+    session.pending.append(Pending(REQUEST.case, entry(1.0)))
     session.write_pending()
     session.write_pending()
 
-    assert written == [("t", "k", entry(1.0))]
+    assert written == [(REQUEST.case.test, REQUEST.case.key, entry(1.0))]
     assert session.pending == []
 
 

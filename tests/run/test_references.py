@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.stores import CASE, KEY, PLATFORM, TEST, entry, result
+from support.stores import CASE, KEY, PLATFORM, entry, result
 
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.baseline import BaselineEntry
@@ -68,10 +68,10 @@ def test_a_limit_is_that_of_the_most_launches_an_open_answer_is_worth() -> None:
 def test_an_update_leaves_what_it_wants_to_write_pending() -> None:
     reference = stored(update="all")
     concluded = reference.conclude(result(*QUIET, kind="missing"))
-    [(test, key, made)] = reference.pending
+    [made] = reference.pending
 
     assert (concluded.update, concluded.previous) == ("new", {"step": None})
-    assert (test, key, made.metrics["step"].launches) == (TEST, KEY, list(QUIET))
+    assert (made.case, made.entry.metrics["step"].launches, made.of_gone) == (CASE, list(QUIET), None)
 
 
 def test_an_update_keeps_what_did_not_move_and_refuses_what_has_no_noise() -> None:
@@ -90,7 +90,7 @@ def test_an_update_wants_launches_until_they_are_a_baseline_and_no_more_than_the
     assert list(free.looks()) == [2]
     assert [free.wants_more(Made(*values)) for values in (QUIET[:3], QUIET[:4])] == [True, False], "4 are the most"
     assert not free.wants_more(dear)
-    assert not stored(update="all", update_launches=3).wants_more(Made(1.0)), "as many as the user says"
+    assert not stored(update="all", update_launches=3).wants_more(Made(*QUIET[:3])), "as many as the user says"
     assert not stored(entry(1.0), update="new", update_launches=None).wants_more(Made(1.0))
 
 
@@ -154,7 +154,7 @@ def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
     assert reference.bounds()[0].where == f"b/{PLATFORM}/suites/test_a/test_a/{KEY}.json"
     assert [j.verdict.kind for j in reference.judge(Made(1.0))] == ["missing"]
     assert concluded.update == "new"
-    assert reference.pending[0][2].bounds == {"step": "2 s"}
+    assert reference.pending[0].entry.bounds == {"step": "2 s"}
 
 
 def test_an_update_refuses_what_is_beyond_a_bound() -> None:
@@ -181,7 +181,7 @@ def test_an_update_of_what_is_new_adds_the_metric_that_an_entry_lacks_and_leaves
     was_short = reference.wants_more(samples)
     samples.launches = with_number(2.0, 2.0).launches
     concluded = reference.conclude(with_number(2.0, 2.0))
-    [(_, _, made)] = reference.pending
+    [made] = (pending.entry for pending in reference.pending)
 
     assert (was_short, reference.wants_more(samples)) == (True, False), "an exact number takes two launches"
     assert (concluded.update, concluded.previous) == ("completed", {"samples": None})
@@ -207,7 +207,7 @@ def test_a_clock_of_one_launch_cannot_be_compared_and_is_measured_anew_with_the_
     known = replace(known, metrics={"step": replace(known.metrics["step"], tolerance=0.3)})
     reference = stored(known, update="new", update_launches=5)
     concluded = reference.conclude(result(*QUIET, kind="incomparable", launches=with_number(*QUIET).launches))
-    [(_, _, made)] = reference.pending
+    [made] = (pending.entry for pending in reference.pending)
 
     assert (concluded.update, set(made.metrics)) == ("completed", {"step", "samples"})
     assert (made.metrics["step"].launches, made.metrics["step"].tolerance) == (list(QUIET), 0.3)

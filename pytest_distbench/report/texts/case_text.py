@@ -200,6 +200,11 @@ def comparison_lines(result: CaseResult) -> list[str]:
         lines = [f"this run  {platform}  {_versions(current)}"]
         if any(v.baseline is not None for v in result.verdicts):
             lines.insert(0, f"baseline  {platform}  {_versions(stored)}  {result.reference.path}")
+            lines[1:1] = [
+                f"          of {name}, whose test is gone: this one has its parameters and metrics; "
+                "--distbench-update=new moves it"
+                for name in result.reference.gone
+            ]
         if (turns := result.confirmation) is not None and turns.launches:
             beside = f"this tree ({short(turns.here)}) and twice {turns.revision}, which recorded the baseline"
             lines.append(f"in turns  {beside}: {len(turns.launches)} times in {turns.took_s:.0f} s")

@@ -57,6 +57,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         lines += _told(updated, {"unseeded"})
     if failed:
         lines.append(Line(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored"))
+    lines += moved_lines(compared)
     missing = [r for r in compared if r.reference.kind == "stored" and _lacks_baseline(r)]
     if missing:
         platform = missing[0].environment.platform
@@ -106,6 +107,19 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
     more = [f"  and {len(unused) - len(shown)} more"] if len(shown) < len(unused) else []
     first = f"{count}{', and deleted' if pruned else '; --distbench-prune deletes them'}:"
     return [Line(text, "doubt") for text in (first, *(f"  {n}" for n in shown), *more)]
+
+
+def moved_lines(compared: Sequence[CaseResult]) -> list[Line]:
+    """The cases that were compared with what is stored of a test that is gone, and those that may be one of several."""
+    lines = []
+    for result in (r for r in compared if r.reference.gone):
+        name, found = f"{result.case.test}[{result.case.key}]", " and ".join(map(str, result.reference.gone))
+        if len(result.reference.gone) == 1:
+            lines.append(f"{name} was compared with {found}, whose test is gone; --distbench-update=new moves it")
+        else:
+            lines.append(f"{name} was not compared: {found}, whose tests are gone, fit it equally")
+    more = [f"and {len(lines) - _SHOWN_NAMES} more"] if len(lines) > _SHOWN_NAMES else []
+    return [Line(text) for text in (*lines[:_SHOWN_NAMES], *more)]
 
 
 def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int, command: str) -> list[Line]:
@@ -259,8 +273,8 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:
     counts = Counter(r.update for r in results)
     platform = results[0].environment.platform
     written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept"
-    rare = (("completed", counts["completed"]), ("rewritten", counts["rewritten"]), ("not stored", counts["refused"]))
-    written += "".join(f", {number} {words}" for words, number in rare if number)
+    rare = (("completed", counts["completed"]), ("rewritten", counts["rewritten"]), ("moved", counts["moved"]))
+    written += "".join(f", {number} {words}" for words, number in (*rare, ("not stored", counts["refused"])) if number)
     lines = [Line(f"baselines in {folder / platform}: {written}")]
     rows = []
     stored = [r for r in results if r.is_written]
