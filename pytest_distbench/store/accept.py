@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.bounds import judge_bounds
+from pytest_distbench.judging.enough import FEWEST_EXACT
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.update_policy import (
     FEWEST_LAUNCHES,
-    few_launches,
     is_wanted,
     judged_by_bounds_alone,
     why_not_storable,
@@ -19,7 +20,7 @@ from pytest_distbench.judging.update_policy import (
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.fingerprint import Fingerprint
-from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
@@ -57,7 +58,8 @@ def propose_entry(
     """The entry that takes the place of ``stored``; None where the mode does not want this case.
 
     A run adds launches only for the metrics that are open, so of one case some metrics have five values and others
-    one. Those with too few keep what is stored if they did not move, and are refused if they did.
+    one. Metrics that did not change keep what is stored, unless all are asked for. One that did is refused where it has
+    noise and too few launches to know it; what is exact, or of a seeded training, has none.
     """
     _check_origin(result)
     if did_not_pass:
@@ -76,17 +78,81 @@ def propose_entry(
     if why := why_not_storable(result.launches, fewest=1):
         raise NotABaseline(why)
     made = make_entry(result.case, result.launches, result.environment.software, before=stored)
-    kept = stored.metrics if stored is not None and stored.workload == made.workload else {}
-    if force or result.update in ("new", "changed", "rewritten"):  # an update has made as many launches as it takes
-        return made
-    moved = {v.metric for v in result.verdicts if VERDICT_KINDS[v.kind].moved}
-    merged = _merge(made.metrics, {key: metric for key, metric in kept.items() if key not in moved})
-    known = stored.fingerprints if stored is not None and kept else {}
+    known = stored if stored is not None and stored.workload == made.workload else None
+    if known is None or force or result.update in ("new", "changed", "rewritten"):
+        return made if force or result.update else _checked(result, made, {}, {})
     few = len(result.launches) < FEWEST_LAUNCHES
-    unsure = {
-        key: f for key, f in known.items() if few and (f.missing or _is_course_known(f, made.fingerprints.get(key)))
+    verdicts = {v.metric: v for v in result.verdicts}
+    kept = {
+        key: metric
+        for key, metric in known.metrics.items()
+        if key in made.metrics and _is_kept(verdicts.get(key), metric, made.metrics[key], few=few or mode != "all")
     }
-    return replace(made, metrics=merged, fingerprints=made.fingerprints | unsure)
+    unsure = {
+        key: f
+        for key, f in known.fingerprints.items()
+        if few and (f.missing or _is_course_known(f, made.fingerprints.get(key)))
+    }
+    checked = _checked(result, made, kept, known.metrics)
+    if any(metric.is_noisy for metric in kept.values()):  # what explains their noise stays with them
+        checked = replace(checked, **{name: getattr(known, name) for name in _OF_CLOCKS})
+    return replace(checked, fingerprints=made.fingerprints | unsure)
+
+
+def _is_kept(verdict: Verdict | None, known: BaselineMetric, made: BaselineMetric, *, few: bool) -> bool:
+    """Whether what is stored of a metric stays: it has not changed, or nobody could tell.
+
+    A number of a training that is not what is stored was not judged for itself where the training's losses changed: it
+    is another one with them.
+    """
+    if not few or (verdict is not None and _moved_or_new(verdict)):
+        return False
+    is_told = verdict is not None and verdict.kind == "unchanged"
+    return is_told or not METRIC_KINDS[made.better].is_of_training or set(made.launches) <= set(known.launches)
+
+
+_OF_CLOCKS = ("foreign_cores", "foreign_wanted", "crowding", "phases", "gpu_norm", "launch_s")
+
+
+def _checked(
+    result: CaseResult,
+    made: BaselineEntry,
+    kept: Mapping[str, BaselineMetric],
+    known: Mapping[str, BaselineMetric],
+) -> BaselineEntry:
+    """The entry with what is kept; refused if one of the others takes more launches to know."""
+    few = {
+        key: fewest
+        for key, metric in made.metrics.items()
+        if key not in kept and len(metric.launches) < (fewest := _fewest(metric, known.get(key)))
+    }
+    if few:
+        key, fewest = max(few.items(), key=lambda item: item[1])
+        more = f" (and {len(few) - 1} more)" if len(few) > 1 else ""
+        raise NotABaseline(
+            f"{key}{more} is new or moved, and has {len(result.launches)} of the {fewest} launches its noise takes to "
+            f"know: where it was measured, pytest {shlex.quote(result.nodeid)} --distbench-update makes them; or give "
+            "--force"
+        )
+    return replace(made, metrics={key: kept.get(key, metric) for key, metric in made.metrics.items()})
+
+
+def _fewest(made: BaselineMetric, known: BaselineMetric | None) -> int:
+    """The launches that it takes to know a metric.
+
+    A number of a seeded training repeats: one is enough where the stored ones have shown that it does, else two that
+    agree.
+    """
+    if METRIC_KINDS[made.better].rule in ("exact", "memory"):
+        return 1
+    if made.is_noisy or not _repeats(made):
+        return FEWEST_LAUNCHES
+    return 1 if known is not None and _repeats(known) else FEWEST_EXACT
+
+
+def _repeats(metric: BaselineMetric) -> bool:
+    """Whether a number of a training is the same in every launch."""
+    return not metric.is_noisy and len(set(metric.launches)) == 1 and not metric.spread and metric.unseeded_at is None
 
 
 def _is_course_known(stored: Fingerprint, made: Fingerprint | None) -> bool:
@@ -125,16 +191,3 @@ def _check_bounds(result: CaseResult, stored: BaselineEntry | None) -> None:
             raise NotABaseline(
                 f"{verdict.metric} is beyond a bound: {verdict.reason}; mend what was measured, or change the bound"
             )
-
-
-def _merge(made: Mapping[str, BaselineMetric], kept: Mapping[str, BaselineMetric]) -> dict[str, BaselineMetric]:
-    few = few_launches(made)
-    lost = {key: number for key, number in few.items() if key not in kept}
-    if lost:
-        key, number = next(iter(lost.items()))
-        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-        raise NotABaseline(
-            f"{key}{more} is new or moved, and has {number} of the {FEWEST_LAUNCHES} launches its noise takes to know: "
-            f"measure with --distbench-launches {FEWEST_LAUNCHES}, or give --force"
-        )
-    return {key: kept[key] if key in few else metric for key, metric in made.items()}

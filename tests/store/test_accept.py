@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -9,7 +11,11 @@ from support.fingerprints import BARRIER, of
 from support.results import verdict
 from support.stores import entry, result
 
+from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.fingerprint import Course, Fingerprint, Kind
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
@@ -137,3 +143,103 @@ def test_an_entry_of_bounds_alone_is_new() -> None:
     bare = entry(1.0, metrics={}, workload="", bounds={"step": "3 s"})
 
     assert take(result(*FIVE, kind="missing"), bare, mode="new").metrics["step"].launches == [0.004] * 5
+
+
+def metric(name: str, better: str, value: float, series: Sequence[float] = ()) -> Measurement:
+    unit = {"memory": "B", "lower": "s"}.get(better, "")
+    return Measurement(name=name, unit=unit, better=better, value=value, series=list(series))
+
+
+CURVE = metric("loss", "curve", 1.0, [2.0, 1.5, 1.0])
+OTHER_CURVE = metric("loss", "curve", 0.9, [2.0, 1.4, 0.9])
+
+
+def measured(*metrics: Measurement, launches: int = 1, kinds: Mapping[str, str] = MappingProxyType({})) -> CaseResult:
+    """A case with a clock and peak memory beside these, and verdicts of these kinds."""
+    steady = [metric("step", "lower", 9.0), metric("peak_memory", "memory", 9e6)]
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=9.0, foreign_cores=1.5, measurements=[*steady, *metrics])
+    verdicts = [
+        replace(verdict(kinds.get(m.name, "unchanged")), metric=m.key, better=m.better, unit=m.unit)
+        for m in launch.measurements
+    ]
+    made = result(*[9.0] * launches, launches=[replace(launch, index=i) for i in range(launches)])
+    return replace(made, verdicts=verdicts)
+
+
+def recorded(*metrics: Measurement) -> BaselineEntry:
+    """What five launches of a quiet machine stored, with a clock and peak memory of their own."""
+    launch = replace(measured(*metrics).launches[0], foreign_cores=0.0, wall_s=2.0)
+    steady = [metric("step", "lower", 1.0), metric("peak_memory", "memory", 1e6)]
+    launches = [replace(launch, measurements=[*steady, *metrics])] * 5
+    return make_entry(result(1.0).case, launches, {"torch": "2.14.0"})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "kinds"),
+    [
+        ([CURVE], [OTHER_CURVE], {"loss": "regressed"}),
+        ([CURVE], [OTHER_CURVE], {"loss": "drifted"}),
+        ([metric("samples", "exact", 7.0)], [metric("samples", "exact", 8.0)], {"samples": "regressed"}),
+        ([metric("final", "same", 0.5)], [metric("final", "same", 0.6)], {"final": "regressed"}),
+        ([metric("accuracy", "floor", 0.9)], [metric("accuracy", "floor", 0.5)], {"accuracy": "regressed"}),
+        (
+            [CURVE, metric("final", "same", 0.5)],
+            [OTHER_CURVE, metric("final", "same", 0.6)],
+            {"loss": "regressed", "final": "inconclusive"},
+        ),
+    ],
+)
+def test_one_launch_is_enough_of_what_repeats_and_the_rest_stays_as_it_is(
+    before: list[Measurement], now: list[Measurement], kinds: dict[str, str]
+) -> None:
+    stored = recorded(*before)
+    made = take(
+        measured(*now, kinds={"step": "inconclusive", **kinds}),
+        stored,
+        mode="failed" if "drifted" not in str(kinds) else "changed",
+    )
+
+    assert {key: found.launches[0] for key, found in made.metrics.items() if key in kinds} == {
+        m.key: m.value for m in now
+    }
+    assert {key: made.metrics[key] for key in ("step", "peak_memory")} == {
+        key: stored.metrics[key] for key in ("step", "peak_memory")
+    }
+    assert (made.foreign_cores, made.launch_s) == (stored.foreign_cores, stored.launch_s), "the noise of what is kept"
+
+
+def test_a_fingerprint_of_one_launch_is_taken_alone() -> None:
+    stored = replace(recorded(), fingerprints={"step": of(BARRIER)})
+    made = measured(kinds={"step": "inconclusive"})
+    launches = [replace(made.launches[0], fingerprints={"step": of(BARRIER, BARRIER)})]
+    changed = replace(verdict("changed"), metric="communication", better="exact")
+    taken = take(replace(made, launches=launches, verdicts=[*made.verdicts, changed]), stored, mode="failed")
+
+    assert (taken.fingerprints, taken.metrics) == ({"step": of(BARRIER, BARRIER)}, stored.metrics)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (measured(CURVE, kinds={"loss": "missing"}), "loss is new or moved, and has 1 of the 2 launches"),
+        (
+            measured(CURVE, kinds={"loss": "regressed", "step": "regressed"}),
+            "step.* has 1 of the 5 launches .* pytest",
+        ),
+        (measured(launches=3, kinds={"step": "regressed"}), "step is new or moved, and has 3 of the 5 launches"),
+    ],
+)
+def test_what_nobody_knows_the_noise_of_is_refused_and_told_what_measures_it(made: CaseResult, said: str) -> None:
+    stored = recorded() if "2 launches" in said else recorded(CURVE)
+
+    with pytest.raises(NotABaseline, match=said):
+        take(made, stored, mode="changed")
+
+
+def test_two_launches_that_agree_are_enough_of_a_new_number_of_a_training() -> None:
+    new = measured(CURVE, launches=2, kinds={"loss": "missing"})
+
+    assert take(new, recorded(), mode="changed").metrics["loss"].curve == [2.0, 1.5, 1.0]
+    apart = replace(new, launches=[new.launches[0], measured(OTHER_CURVE).launches[0]])
+    with pytest.raises(NotABaseline, match="has 2 of the 5 launches"):
+        take(apart, recorded(), mode="changed")
