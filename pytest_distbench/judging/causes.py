@@ -107,13 +107,15 @@ class CpuTime:
         metric: the clock that is slower, name and point.
         then_s: CPU seconds before.
         now_s: CPU seconds now.
-        spent: computing, waiting, or both; ``unclear`` where it may be waiting for CPUs that others had.
+        spent: computing, waiting, or both.
+        may_lack_cpus: some of the waiting may be for CPUs that other processes had.
     """
 
     metric: str
     then_s: float
     now_s: float
-    spent: Literal["computing", "waiting", "both", "unclear"]
+    spent: Literal["computing", "waiting", "both"]
+    may_lack_cpus: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,13 +303,11 @@ def _cpu_time(result: CaseResult) -> Iterator[CpuTime]:
             continue
         then, now = verdict.companions["cpu_s"]
         share = (now - then) / result.case.world_size / added_s
+        spent: Literal["computing", "waiting", "both"] = "waiting" if share <= _WAITS else "both"
         if share >= _COMPUTES:
-            spent: Literal["computing", "waiting", "both", "unclear"] = "computing"
-        elif _others_computed(result):
-            spent = "unclear"
-        else:
-            spent = "waiting" if share <= _WAITS else "both"
-        yield CpuTime(metric=verdict.metric, then_s=then, now_s=now, spent=spent)
+            spent = "computing"
+        may_lack = spent != "computing" and _others_computed(result)
+        yield CpuTime(metric=verdict.metric, then_s=then, now_s=now, spent=spent, may_lack_cpus=may_lack)
         return
 
 

@@ -60,11 +60,20 @@ class Departure:
             case int(at) if beside and at > 1:
                 return "the value before agreed: an update since then, or its data"
             case 1:
-                return "before any update: seed, initialisation or its broadcast, data and sharding, the forward pass"
+                return (
+                    "before any update: seed, initialisation or its broadcast, data, batch size and sharding, the "
+                    "forward pass"
+                )
             case 2:
-                return "by the first update: gradient averaging or synchronisation, learning rate or weight decay"
+                return (
+                    "by the first update: gradient averaging or synchronisation, batch size or accumulation, learning "
+                    "rate or weight decay"
+                )
             case 3:
-                return "by the second update: momentum or other optimizer state, or the learning rate's schedule"
+                return (
+                    "by the second update: gradients that are not cleared (zero_grad), momentum or other optimizer "
+                    "state, or the learning rate's schedule"
+                )
             case _:
                 return "after updates that agreed: a schedule, a later batch, clipping, or a change too small to see"
 

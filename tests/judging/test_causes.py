@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from support.cases import ON_TWO
 
@@ -66,21 +68,24 @@ def test_cpu_time_tells_computing_from_waiting(cpu_s: float, spent: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("cpu_s", "others", "spent"),
+    ("cpu_s", "others", "spent", "may_lack_cpus"),
     [
-        (0.021, {"foreign_cores": 1.2}, "unclear"),
-        (0.03, {"foreign_cores": 0.1, "crowding": 1.5}, "unclear"),
-        (0.04, {"foreign_cores": 1.2, "crowding": 1.5}, "computing"),
-        (0.021, {"foreign_cores": 0.1, "crowding": 1.05}, "waiting"),
+        (0.021, {"foreign_cores": 1.2}, "waiting", True),
+        (0.0222, {"foreign_cores": 1.2, "crowding": 1.5}, "waiting", True),
+        (0.03, {"foreign_cores": 0.1, "crowding": 1.5}, "both", True),
+        (0.04, {"foreign_cores": 1.2, "crowding": 1.5}, "computing", False),
+        (0.021, {"foreign_cores": 0.1, "crowding": 1.05}, "waiting", False),
     ],
 )
-def test_beside_others_that_compute_little_cpu_time_is_no_evidence_of_waiting(
-    cpu_s: float, others: dict[str, float], spent: str
+def test_beside_others_that_compute_ranks_may_have_waited_for_a_cpu(
+    cpu_s: float, others: dict[str, float], spent: Literal["computing", "waiting", "both"], *, may_lack_cpus: bool
 ) -> None:
     made = slower(cpu_s=cpu_s)
     made = replace(made, launches=[replace(launch, **others) for launch in made.launches])
 
-    assert find_causes(made) == [CpuTime(metric="m", then_s=0.02, now_s=cpu_s, spent=spent)]
+    assert find_causes(made) == [
+        CpuTime(metric="m", then_s=0.02, now_s=cpu_s, spent=spent, may_lack_cpus=may_lack_cpus)
+    ]
 
 
 def on_gpu(**companions: tuple[float, float]) -> CaseResult:

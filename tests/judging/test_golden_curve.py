@@ -35,8 +35,11 @@ def test_rounding_of_other_software_does_not_mark_the_start() -> None:
 
 @pytest.mark.parametrize(
     ("step", "cause"),
-    [(1, "initialisation"), (2, "gradient"), (3, "momentum"), (4, "schedule"), (5, "schedule")],
-)
+    [
+        (1, "initialisation"), (1, "batch size"), (2, "gradient"), (2, "batch size or accumulation"), (3, "momentum"),
+        (3, "gradients that are not cleared (zero_grad)"), (4, "schedule"), (5, "schedule"),
+    ],
+)  # fmt: skip
 def test_the_first_step_that_differs_suggests_the_cause(step: int, cause: str) -> None:
     factors = [1.0] * (step - 1) + [1.5] * (6 - step)
 

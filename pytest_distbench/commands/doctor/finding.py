@@ -32,9 +32,10 @@ def report(findings: Iterator[Finding]) -> Iterator[str]:
         if finding.advice:
             yield f"{'':<23} -> {finding.advice}"
     yield ""
+    warnings = f"{counts['warn']} warning{'s' * (counts['warn'] != 1)}"
     if counts["fail"]:
-        yield f"{counts['fail']} failed: tests cannot run here as it is; {counts['warn']} warnings"
+        yield f"{counts['fail']} failed: tests cannot run here as it is; {warnings}"
     elif counts["warn"]:
-        yield f"{counts['warn']} warnings: tests run, and their numbers are noisier than they need to be"
+        yield f"{warnings}: tests run, and their numbers are noisier than they need to be"
     else:
         yield "fit to measure"

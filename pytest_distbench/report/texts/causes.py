@@ -35,10 +35,10 @@ _ADDED = {
 }
 _SPENT = {
     "computing": "the added time is computing",
-    "waiting": "the added time is waiting",
+    "waiting": "the added time is waiting, not computing",
     "both": "the added time is partly computing, partly waiting",
-    "unclear": "other processes computed meanwhile, so it does not tell whether the added time is the code's own",
 }
+_FOR_CPUS = ", for a CPU perhaps: other processes computed meanwhile"
 _BY_KERNEL = "a kernel's fault"
 _XIDS = {
     13: _BY_KERNEL,
@@ -134,7 +134,8 @@ def _per_iteration(metric: str) -> str:
 @describe.register
 def _(cause: CpuTime) -> Iterator[str]:
     moved = _movement(cause.then_s, cause.now_s, format_seconds)
-    yield f"CPU time of all ranks{_per_iteration(cause.metric)}: {moved}: {_SPENT[cause.spent]}"
+    spent = _SPENT[cause.spent] + _FOR_CPUS * cause.may_lack_cpus
+    yield f"CPU time of all ranks{_per_iteration(cause.metric)}: {moved}: {spent}"
 
 
 @describe.register

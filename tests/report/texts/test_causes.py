@@ -105,11 +105,24 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
         ],
     ),
     (
-        causes.CpuTime(metric="m", then_s=0.02, now_s=0.02, spent="unclear"),
+        causes.CpuTime(metric="m", then_s=0.02, now_s=0.02, spent="waiting"),
+        ["CPU time of all ranks per iteration of m: 20 ms -> 20 ms (+0.0 %): the added time is waiting, not computing"],
+    ),
+    (
+        causes.CpuTime(metric="m", then_s=0.02, now_s=0.022, spent="waiting", may_lack_cpus=True),
         [
             (
-                "CPU time of all ranks per iteration of m: 20 ms -> 20 ms (+0.0 %): other processes computed "
-                "meanwhile, so it does not tell whether the added time is the code's own"
+                "CPU time of all ranks per iteration of m: 20 ms -> 22 ms (+10.0 %): the added time is waiting, not "
+                "computing, for a CPU perhaps: other processes computed meanwhile"
+            )
+        ],
+    ),
+    (
+        causes.CpuTime(metric="m", then_s=0.02, now_s=0.03, spent="both", may_lack_cpus=True),
+        [
+            (
+                "CPU time of all ranks per iteration of m: 20 ms -> 30 ms (+50.0 %): the added time is partly "
+                "computing, partly waiting, for a CPU perhaps: other processes computed meanwhile"
             )
         ],
     ),
