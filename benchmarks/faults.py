@@ -176,6 +176,33 @@ def aborts(rank: RankContext) -> None:
     _wait(rank)
 
 
+def sums_other_sizes(rank: RankContext) -> None:
+    import torch
+    import torch.distributed as dist
+
+    _wait(rank)
+    dist.all_reduce(torch.ones(1 if rank.rank == CULPRIT else 6))
+
+
+def gathers_another_dtype(rank: RankContext) -> None:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(16, dtype=torch.float32 if rank.rank == CULPRIT else torch.float64)
+    dist.all_gather([torch.empty_like(x) for _ in range(rank.world_size)], x)
+
+
+def takes_a_step_less(rank: RankContext) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = DistributedDataParallel(torch.nn.Linear(64, 8))
+    for _ in range(2 if rank.rank == CULPRIT else 3):
+        model(torch.ones(2, 64)).sum().backward()
+    dist.all_reduce(torch.ones(1))
+
+
 def runs_out_of_memory(rank: RankContext) -> None:
     if rank.rank == CULPRIT:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -507,6 +534,7 @@ def loses_its_node(rank: RankContext) -> None:
 
 HEALTHY = Fault(healthy, "")
 _PASSES = ""
+_MISMATCH = r"collectives do not match: rank 1 got "
 LAUNCHER_DIED = r"the launcher failed: (the agent|the forkserver|torchrun|host \w+: (its relay|torchrun)) "
 
 FAULTS: tuple[Fault, ...] = (
@@ -537,6 +565,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault(healthy, r"rank 1 killed by SIGKILL", phase="rendezvous:kill", is_any_launchers=True),
     Fault(crashes, r"rank 1 killed by SIGSEGV", is_any_launchers=True),
     Fault(aborts, r"rank 1 killed by SIGABRT", is_any_launchers=True),
+    Fault(sums_other_sizes, rf"{_MISMATCH}\d+ B for 4 B in all_reduce at faults\.py:\d+ in sums_"),
+    Fault(gathers_another_dtype, rf"{_MISMATCH}\d+ B for \d+ B in all_gather at faults\.py:\d+ in gathers_"),
+    Fault(takes_a_step_less, rf"{_MISMATCH}\d+ B for 4 B in all_reduce at faults\.py:\d+ in takes_"),
     Fault(runs_out_of_memory, r"rank 1 raised MemoryError", is_any_launchers=True),
     Fault(hangs, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs", is_hang=True),
     Fault(

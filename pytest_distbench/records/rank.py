@@ -74,9 +74,9 @@ class RankFate(Record, frozen=True, kw_only=True):
     error: ErrorReport | None = None
     log_tail: str = ""
     stacks: str = ""
-    """Python stacks of a rank that hung, or was waiting when another failed."""
+    """Python stacks of a rank that hung, was waiting when another failed, or died of a signal."""
     waits_at: str = ""
-    """The user's line it hung or waited at: ``file.py:7 in function``."""
+    """The user's line it hung, waited or died at: ``file.py:7 in function``."""
     collective: str = ""
     """The last collective it entered, from torch's flight recorder: ``all_reduce of float32[1000]``."""
     collective_number: int | None = None

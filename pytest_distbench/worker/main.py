@@ -233,10 +233,8 @@ class _Life:
     @contextlib.contextmanager
     def _window(self) -> Iterator[None]:
         """End the window with the body: what computed in it and was no rank, were other processes."""
-        try:
-            yield
-        finally:
-            self.window.end()
+        yield  # of one that fails nobody asks, and to tell of it is urgent: the agent ends it when another has died
+        self.window.end()
 
     def _report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> None:
         target = self.plan.files.report(self.rank)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.diagnosis.blame import find_missing, has_waited_in_vain, is_follower
+from pytest_distbench.launch.diagnosis.crash import before_dump, read_dump, read_uncaught
 from pytest_distbench.launch.diagnosis.flight import Entered, read_entered
 from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, trim, waits_at
 from pytest_distbench.launch.diagnosis.watchdog import Abort, read_abort
@@ -22,6 +25,7 @@ from pytest_distbench.records.rank import HUNG, ErrorReport, Phase, RankFate, Ra
 from pytest_distbench.records.record import replace
 
 _STACKS_LINES = 500
+_LONGEST_DUMP_LINES = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +90,24 @@ def _fate_of_terminated(fate: RankFate) -> RankFate:
 
 
 def _aborts(plan: LaunchPlan, reports: Mapping[int, RankReport], ending: Ending) -> dict[int, Abort]:
-    """What NCCL's watchdog said of ranks that it ended, or that it was about to end when they were."""
+    """Why ranks aborted; and what NCCL's watchdog said of those that it was about to end when they were ended."""
     found = {}
     for rank in set(range(plan.processes)) - set(reports):
         was_aborted = ending.exit.codes.get(rank) == -signal.SIGABRT
         if was_aborted or rank in ending.ended_by_us or ending.exit.codes.get(rank) == -signal.SIGTERM:
-            abort = read_abort(plan.files.log(rank))
+            abort = read_abort(plan.files.log(rank)) or (_uncaught(plan.files.log(rank)) if was_aborted else None)
             if abort is not None and (was_aborted or abort.kind == "wait"):
                 found[rank] = abort
     return found
+
+
+def _uncaught(log: Path) -> Abort | None:
+    """An exception of C++ that nobody caught."""
+    if (found := read_uncaught(log)) is None:
+        return None
+    kind, text = found
+    sign = texts.read(text)
+    return Abort(text=text if text == kind else f"{kind}: {text}", kind=sign.kind if sign else "cause", error=kind)
 
 
 def _hung(reports: Mapping[int, RankReport], ending: Ending, aborts: Mapping[int, Abort]) -> frozenset[int]:
@@ -143,9 +156,14 @@ def _fate(
         is_victim=is_victim,
         log_tail=tail(files.log(rank)),
     )
+    dump = read_dump(files.log(rank)) if code is not None and code < 0 else ""
+    if dump:
+        above = before_dump(tail(files.log(rank), _LONGEST_DUMP_LINES))
+        last = "\n".join(above.splitlines()[-TAIL_LINES:])
+        fate = replace(fate, log_tail=last, stacks=trim(dump), waits_at=waits_at(dump))
     if abort is not None:
         fate = _fate_of_aborted(fate, abort, heard)
-    if rank not in hung and not fate.is_victim:
+    if dump or (rank not in hung and not fate.is_victim):
         return fate
     stacks = tail(files.stacks(rank), _STACKS_LINES)
     found = read_entered(files, rank)
@@ -161,16 +179,16 @@ def _fate(
 
 
 def _fate_of_aborted(fate: RankFate, abort: Abort, heard: Heard) -> RankFate:
-    """What NCCL's watchdog says is taken for an error of torch's, which it would be if it were raised."""
+    """Why it aborted is taken for an error of torch's, which it would be if it were raised."""
     return replace(
         fate,
         is_victim=abort.kind != "cause",
         error=ErrorReport(
-            kind="DistBackendError",
+            kind=abort.error,
             message=abort.text,
-            traceback=abort.text,
+            traceback=f"{abort.text}\n{fate.stacks}".rstrip(),
             raised_at=heard.closed_at.get(fate.rank, max(heard.closed_at.values(), default=0.0)),
-            torch_errors=[f"DistBackendError: {abort.text}"],
+            torch_errors=[f"{abort.error}: {abort.text}"],
             began_in_torch=True,
         ),
         collective=abort.op,

@@ -8,11 +8,14 @@ from typing import Literal
 
 from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.diagnosis.blame import find_missing, is_deadlock, waits_in_a_circle
+from pytest_distbench.launch.diagnosis.stacks import raised_at
 from pytest_distbench.records.rank import ErrorReport, Outcome, RankFate
 from pytest_distbench.units import format_seconds
 
 _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
 """What torch's flight recorder does not know, in a traceback."""
+_SIZES = re.compile(r"(\d+) vs\.? (\d+)")
+"""Bytes that came, and that were expected, in gloo's words."""
 _SPAWNS = (
     "\nnext: torch.multiprocessing.spawn starts processes of its own, in every rank. A script that starts its "
     "processes itself is given as a command: [sys.executable, 'train.py']"
@@ -38,9 +41,32 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
     if is_deadlock(fates):
         return "failed", _tell_deadlock(failed, [f for f in fates if f.outcome == "passed"])
     first = failed[0]
+    if mismatch := _tell_mismatch(first, fates):
+        return "failed", mismatch
     said = _tell_error(first.error) if first.error is not None else ""
-    reason = f"rank {first.rank} {first.how}{said and f': {said}'}"
+    where = f" at {first.waits_at}" if first.waits_at and not said else ""
+    reason = f"rank {first.rank} {first.how}{where}{said and f': {said}'}"
     return "failed", reason + _tell_doubt([f for f in failed if f.doubt_s])
+
+
+def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
+    """What each rank was in where the collectives of two do not match; empty: that is not why it failed."""
+    sign = texts.read(first.error.message) if first.error is not None and first.error.began_in_torch else None
+    if sign is None or sign.meaning != texts.MISMATCH or first.error is None:
+        return ""
+    sizes = _SIZES.search(first.error.message)
+    got = f"got {sizes[1]} B for {sizes[2]} B" if sizes else "got more than it had room for"
+    others = sorted((f for f in fates if f is not first), key=lambda f: f.rank)
+    was = [f"rank {f.rank} was{where}" for f in others if (where := _called_at(f))]
+    told = "; ".join([f"rank {first.rank} {got}{_called_at(first)}", *was[:3]])
+    return f"{sign.meaning}: {told}\nnext: {sign.advice}"
+
+
+def _called_at(fate: RankFate) -> str:
+    """The collective that a rank was in, and the user's line; empty: not known."""
+    place = fate.waits_at or raised_at(fate.error.traceback if fate.error is not None else fate.log_tail)
+    line, _, called = place.partition(", in ")
+    return f"{called and f' in {called}'}{line and f' at {line}'}"
 
 
 def _tell_doubt(beside: Sequence[RankFate]) -> str:

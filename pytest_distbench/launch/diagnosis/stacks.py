@@ -37,6 +37,7 @@ _PACKAGE = re.compile(r"^(.*/site-packages/[^/]+)")
 _WAITS = re.compile(rf"/(?:site|dist)-packages/torch/|{re.escape(_folder_of('torch'))}/|{_OURS}")
 _LOGGING_WRAPPER = "wrapper"  # around every collective in torch
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
+_TRACED = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 _NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")
 """Threads of one dump are separated by an empty line, dumps by nothing."""
 
@@ -60,6 +61,12 @@ def waits_at(text: str) -> str:
         return ""
     within = next((f", in {name}" for _, _, name in reversed(called) if name != _LOGGING_WRAPPER), "")
     return f"{file.rpartition('/')[2]}:{line} in {function}{within}"
+
+
+def raised_at(traceback: str) -> str:
+    """The same of the last traceback in a text."""
+    frames = _TRACED.findall(traceback[traceback.rfind("Traceback (most recent call last)") :])
+    return waits_at("\n".join(f'  File "{file}", line {line} in {name}' for file, line, name in reversed(frames)))
 
 
 def is_in_own_code(text: str) -> bool:

@@ -42,6 +42,9 @@ _TORCH_FOR_DRIVER = (
 )
 _BLOCKING = "CUDA tells it late: run it again with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer"
 
+MISMATCH = "collectives do not match"
+"""What gloo finds where a message is longer than what the rank that receives it has room for."""
+
 SIGNS: Sequence[Sign] = (
     # A wait: of NCCL's watchdog, of NCCL_BLOCKING_WAIT, of a store.
     Sign("wait", r"watchdog caught collective operation timeout|timed out in blocking wait"),
@@ -55,6 +58,13 @@ SIGNS: Sequence[Sign] = (
         r"initialize the default process group twice",
         "a function begins in its group",
         "distbench.run(body, makes_group=False) leaves it to the body to make one, as does check",
+    ),
+    Sign(
+        "cause",
+        r"received data size doesn't match expected size",
+        MISMATCH,
+        "a branch that depends on the rank or on its data, or a rank that goes round its loop once more, is the usual "
+        "cause; shapes and dtypes have to be the same in all ranks",
     ),
     # The device is full, ill, or not ours.
     Sign(

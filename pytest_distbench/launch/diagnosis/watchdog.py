@@ -35,13 +35,16 @@ _OPS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
-    """Why the watchdog ended a rank, or was about to, in its words; below them what torch says of an error of NCCL's.
+    """Why a rank aborted, or was about to.
 
-    It may have been late in a collective, ``all_reduce``, whose number is that in its group; empty: it was not late.
+    In the watchdog's words, and below them what torch says of an error of NCCL's; or in those of an exception of C++
+    that nobody caught. ``error`` is the exception's class. It may have been late in a collective, ``all_reduce``, whose
+    number is that in its group; empty: it was not late.
     """
 
     text: str
     kind: texts.Kind
+    error: str = "DistBackendError"
     op: str = ""
     number: int | None = None
 

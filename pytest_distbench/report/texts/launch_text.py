@@ -91,7 +91,7 @@ def _title_of(fate: RankFate) -> str:
 def _body_of(fate: RankFate) -> str:
     if fate.error is not None:
         return _shorten(fate.error.traceback.rstrip())
-    if not fate.is_hung:
+    if fate.is_victim:  # the one that failed is shown
         return ""
     return "\n".join(f"    {line}" for line in fate.stacks.splitlines()[:_STACK_LINES])
 

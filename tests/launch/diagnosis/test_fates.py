@@ -398,3 +398,97 @@ def test_on_a_gpu_without_a_recorder_nobody_is_blamed_for_a_line_of_his_own(plan
     fate = tell_fates(replace(plan, device="cuda"), reports(passed(0)), heard, ended(by_us={1}, timed_out=True))[0]
 
     assert not fate.is_elsewhere
+
+
+DUMP = """Fatal Python error: {error}
+
+Thread 0x00007f8b15ffb6c0 (most recent call first):
+  File "/opt/pytest_distbench/worker/line.py", line 136 in _die_with_pytest
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+{thread} 0x00007f8c392d6b80 (most recent call first):
+  File "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py", line 3252 in {called}
+  File "/usr/lib/python3/site-packages/torch/distributed/c10d_logger.py", line 83 in wrapper
+  File "/home/me/train.py", line {line} in exchange
+  File "/opt/pytest_distbench/worker/script.py", line 46 in run_script
+  File "/opt/pytest_distbench/worker/main.py", line 176 in _measure
+  File "/opt/pytest_distbench/worker/main.py", line 84 in run_rank
+  File "/usr/lib/python3.11/multiprocessing/forkserver.py", line 274 in main
+  File "<string>", line 1 in <module>
+
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
+"""
+
+
+def died_of(what: str, *, called: str = "all_reduce", line: int = 7, kind: str = "gloo::EnforceNotMet") -> str:
+    dump = DUMP.format(error="Aborted", thread="Thread", called=called, line=line)
+    return f"step 1\nterminate called after throwing an instance of '{kind}'\n  what():  {what}\n{dump}"
+
+
+SIZES = (
+    "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. {} vs "
+    "{}. Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
+)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "called", "told"),
+    [
+        ((32, 16), "all_reduce", "rank 1 got 32 B for 16 B in all_reduce at train.py:7 in exchange"),
+        ((80, 8), "broadcast", "rank 1 got 80 B for 8 B in broadcast at train.py:7 in exchange"),
+        ((10, 8), "all_gather", "rank 1 got 10 B for 8 B in all_gather at train.py:7 in exchange"),
+    ],
+)
+def test_collectives_that_do_not_match_are_told_with_what_each_rank_was_in(
+    plan: LaunchPlan, heard: Heard, sizes: tuple[int, int], called: str, told: str
+) -> None:
+    plan.files.log(1).write_text(died_of(SIZES.format(*sizes), called=called))
+    trace = (
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in feed\n    dist.reduce(x, 0)\n'
+        '  File "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py", line 9, in reduce\n'
+        "RuntimeError: Connection closed by peer\n"
+    )
+    survivor = raised(0, torch=GONE)
+    assert survivor.error is not None
+    survivor = replace(survivor, error=replace(survivor.error, traceback=trace))
+
+    assert reason(plan, reports(survivor), heard, ended({1: -signal.SIGABRT})).startswith(
+        f"rank 1 first; collectives do not match: {told}; rank 0 was in reduce at train.py:3 in feed\nnext: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "told"),
+    [
+        ("std::bad_alloc", "std::bad_alloc", "std::bad_alloc"),
+        ("std::out_of_range", "map::at", "std::out_of_range: map::at"),
+        (
+            "c10::Error",
+            "Expected 3 planes\nException raised from f at a.cpp:1 (most recent call first):\nframe #0: g() + 0x5",
+            "c10::Error: Expected 3 planes",
+        ),
+    ],
+)
+def test_an_exception_of_c_that_nobody_caught_is_the_reason_and_the_users_frames_its_place(
+    plan: LaunchPlan, heard: Heard, kind: str, what: str, told: str
+) -> None:
+    plan.files.log(1).write_text(died_of(what, kind=kind))
+    [fate, _] = tell_fates(plan, reports(passed(0)), heard, ended({1: -signal.SIGABRT}))
+
+    assert merge_outcomes([fate], after_s=1.0)[1] == f"rank 1 killed by SIGABRT: {told}"
+    assert fate.waits_at == "train.py:7 in exchange, in all_reduce"
+    assert "forkserver" not in f"{fate.log_tail}{fate.error}"
+    assert fate.log_tail.startswith("step 1\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGABRT])
+def test_who_died_of_a_signal_shows_the_users_frames_and_no_others(
+    plan: LaunchPlan, heard: Heard, number: signal.Signals
+) -> None:
+    dump = DUMP.format(error="Died", thread="Current thread", called="scatter", line=12)
+    plan.files.log(1).write_text(f"step 1\nstep 2\n{dump}")
+    [fate, _] = tell_fates(plan, reports(passed(0)), heard, ended({1: -number}))
+
+    assert (fate.how, fate.waits_at) == (f"killed by {number.name}", "train.py:12 in exchange, in scatter")
+    assert fate.log_tail == "step 1\nstep 2"
+    assert [line.split('"')[1] for line in fate.stacks.splitlines() if "File" in line][-1] == "/home/me/train.py"
