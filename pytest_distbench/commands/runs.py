@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from pytest_distbench.commands.contract import Adder, NegativeError
-from pytest_distbench.errors import ConfigurationError, DistbenchError
+from pytest_distbench.errors import ConfigurationError, DistbenchError, TableError
 from pytest_distbench.judging.runs import compare_runs
 from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.records.trend import USUAL_LAST
-from pytest_distbench.report.formats import FORMATS
+from pytest_distbench.report.formats import FORMATS, write_as
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of
 from pytest_distbench.report.page.document import write_page
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
@@ -141,16 +142,23 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
     sections, errors = sections_of(record) if chosen.is_whole else (_chosen(record, options), [])
     if options.output is not None:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
-            chosen.write(record, sections, out)
+            _write(record, sections, out, options)
         rows = sum(len(section.rows) for section in sections.values())
         what = options.format if chosen.is_whole else f"{rows} row{'s' * (rows != 1)}"
         yield f"{what} written to {options.output}{chosen.opens_in and f': open it in {chosen.opens_in}'}"
     elif chosen.is_text:
-        chosen.write(record, sections, sys.stdout.buffer)
+        _write(record, sections, sys.stdout.buffer, options)
     else:
         raise ConfigurationError(f"report --format {options.format} is no text: give -o FILE")
     if errors:
         raise DistbenchError(f"written without what cannot be made: {'; '.join(map(str, errors))}")
+
+
+def _write(record: RunRecord, sections: Mapping[str, Section], out: BinaryIO, options: argparse.Namespace) -> None:
+    try:
+        write_as(options.format, record, sections, out)
+    except TableError as error:
+        raise DistbenchError(f"{options.run}: {error}") from error
 
 
 def _write_page(record: RunRecord, options: argparse.Namespace) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats.dashboards import (
     write_bencher,
@@ -102,3 +103,17 @@ FORMATS: dict[str, Format] = {
     ),
 }
 """By the name that ``--format`` takes."""
+
+
+def write_as(name: str, record: RunRecord, sections: Mapping[str, Section], out: BinaryIO) -> None:
+    """Write a run in a format: a row of :data:`FORMATS`.
+
+    Raises:
+        TableError: the run holds what the format cannot tell of: no run wrote such a record, or not of this version.
+    """
+    try:
+        FORMATS[name].write(record, sections, out)
+    except (DistbenchError, OSError):
+        raise
+    except Exception as error:
+        raise TableError(f"--format {name} cannot tell of this run: {tell(error)}") from error

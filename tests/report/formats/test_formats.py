@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pyarrow.parquet
 import pytest
 from markdown_it import MarkdownIt
-from support.results import result, run, verdict
+from support.results import point, result, run, verdict
 
-from pytest_distbench.report.formats import FORMATS
+from pytest_distbench.errors import DistbenchError
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.run import RunRecord
+from pytest_distbench.report.formats import FORMATS, write_as
 from pytest_distbench.report.tables.launches import LAUNCHES
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.tables.verdicts import VERDICTS
@@ -66,3 +73,83 @@ def test_lines_below_a_table_are_no_markup() -> None:
     assert MarkdownIt("gfm-like").render(below) == (
         "<p>#<!-- --> &lt;img src=x onerror=a&gt;<br>\n#<!-- --> Avg bus bandwidth: 1<br></p>\n"
     )
+
+
+def everything() -> RunRecord:
+    """A training to a target and a sweep, which all formats have something of."""
+    at = {"seed": 3}
+    training = [
+        Measurement(name="steps_to_accuracy", unit="steps", better="steps", value=10, at=at),
+        Measurement(name="time_to_accuracy", unit="s", better="lower", value=7.0, at=at),
+        Measurement(
+            name="evaluated_accuracy", unit="", better="info", value=0.5, series=[0.5, 0.9], at=at, facts={"every": 5}
+        ),
+    ]
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.5, measurements=training)
+    sweep = Measurement(
+        name="latency", unit="s", better="lower", value=0.5, at={"message_bytes": 8}, series=[0.5],
+        facts={"busbw_factor": 1.5, "parts": 4, "operation": "all_reduce", "dtype": "float32"},
+    )  # fmt: skip
+    return run(
+        result(verdict("regressed"), launches=[launch]),
+        result(point(8), launches=[replaced(launch, measurements=[sweep])]),
+    )
+
+
+def replaced(record: Any, **changes: object) -> Any:
+    return msgspec.structs.replace(record, **changes)
+
+
+def damaged(document: Any, nonsense: object) -> Iterator[Any]:
+    """The same document again and again, each time with another text, or what lies under another name, replaced."""
+    if isinstance(document, dict):
+        for name, value in document.items():
+            yield document | {name: nonsense}
+            yield {other: kept for other, kept in document.items() if other != name}
+            yield from (document | {name: other} for other in damaged(value, nonsense))
+    elif isinstance(document, list):
+        for i, value in enumerate(document):
+            yield from ([*document[:i], other, *document[i + 1 :]] for other in damaged(value, nonsense))
+
+
+@pytest.mark.parametrize("nonsense", ["no date", "\0<img src=x>", -1], ids=repr)
+def test_a_record_that_nobody_measured_is_an_error_in_every_format_or_can_be_told(nonsense: object) -> None:
+    tried = 0
+    for document in damaged(msgspec.to_builtins(everything()), nonsense):
+        try:
+            record = msgspec.convert(document, RunRecord)
+        except msgspec.ValidationError:
+            continue
+        tried += 1
+        sections = {"one": SECTION}
+        for name in (name for name, row in FORMATS.items() if row.is_whole):
+            try:
+                write_as(name, record, sections, io.BytesIO())
+            except DistbenchError as error:
+                assert "\n" not in str(error)  # noqa: PT017 many do not raise
+
+    assert tried > 40
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"started": "yesterday"}, "--format mllog cannot tell of this run: ValueError: Invalid isoformat string"),
+        ({"started": ""}, "--format mllog cannot tell of this run: ValueError: Invalid isoformat string"),
+        ({"facts": {}}, "--format mllog cannot tell of this run: KeyError: 'every'"),
+        ({"facts": {"every": "five"}}, "--format mllog cannot tell of this run: ValueError: invalid literal"),
+    ],
+)
+def test_what_a_format_does_not_find_in_a_record_is_named(document: dict[str, Any], told: str) -> None:
+    record = everything()
+    if "facts" in document:
+        launch = record.results[0].launches[0]
+        measured = [replaced(m, facts=document["facts"]) for m in launch.measurements]
+        results = [replaced(record.results[0], launches=[replaced(launch, measurements=measured)])]
+        record = replaced(record, results=results)
+    else:
+        record = replaced(record, **document)
+
+    with pytest.raises(DistbenchError) as raised:
+        write_as("mllog", record, {}, io.BytesIO())
+    assert str(raised.value).startswith(told)
