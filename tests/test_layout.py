@@ -19,7 +19,6 @@ EXEMPT = {
             "records/plan.py",
             "records/rank.py",
             "records/record.py",
-            "records/run.py",
             "run/settings.py",
             "workloads/collectives/__init__.py",
         ),

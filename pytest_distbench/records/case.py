@@ -61,6 +61,8 @@ class Case(Record, frozen=True, kw_only=True):
     conditions: Conditions
     device: Literal["cpu", "cuda"]
     params: dict[str, Any] = {}
+    place: str = ""
+    """Where tests of several files of a run have its name: so much of the end of its path as tells them apart."""
 
     @property
     def world_size(self) -> int:
@@ -91,14 +93,19 @@ class Case(Record, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The function, with its class if it has one, and the case's name: ``test_all_reduce[float32-ws2]``."""
-        return f"{self.function}[{self.name}]" if self.name else self.function
+        """Its test and its name among the cases of that: ``test_all_reduce[float32-ws2]``."""
+        return f"{self.shown_test}[{self.name}]" if self.name else self.shown_test
+
+    @property
+    def shown_test(self) -> str:
+        """The function, with its class if it has one, and where that is not enough with its file."""
+        return f"{self.place}::{self.function}" if self.place else self.function
 
     @property
     def series(self) -> str:
         """What it shares with cases that differ in their world size alone: ``test_all_reduce[float32:warm]``."""
         known = ":".join(filter(None, [self.family, self.run]))
-        return f"{self.function}[{known}]" if known else self.function
+        return f"{self.shown_test}[{known}]" if known else self.shown_test
 
     @property
     def folder(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
 from typing import Literal
 
 import msgspec
@@ -13,7 +15,7 @@ from pytest_distbench.records.experiment import Experiment
 from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.link_check import LinkCheck
-from pytest_distbench.records.record import Record
+from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.trace import CaseTrace
 from pytest_distbench.records.verdict import Verdict
 
@@ -132,3 +134,28 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """What records the cases without a baseline, secrets masked; empty in files of earlier versions."""
     unused: list[EntryName] | None = None
     """Stored entries that no test used. None: the run was not whole or not green, so nobody knows."""
+
+
+def told_apart(results: Sequence[CaseResult]) -> list[CaseResult]:
+    """The same cases; where tests of several files have one name, with as much of the path as tells them apart."""
+    files: dict[str, set[str]] = {}
+    for result in results:
+        files.setdefault(result.case.function, set()).add(result.case.test.partition("::")[0])
+    places = {function: _shortest_ends(paths) for function, paths in files.items() if len(paths) > 1}
+    return [
+        replace(r, case=replace(r.case, place=places[r.case.function][r.case.test.partition("::")[0]]))
+        if r.case.function in places
+        else r
+        for r in results
+    ]
+
+
+def _shortest_ends(paths: Iterable[str]) -> dict[str, str]:
+    """Path -> the fewest parts at its end that no other of these paths ends with."""
+    parts = {path: PurePosixPath(path).parts for path in paths}
+    ends = {}
+    for path, own in parts.items():
+        others = [other for name, other in parts.items() if name != path]
+        count = next((n for n in range(1, len(own)) if all(o[-n:] != own[-n:] for o in others)), len(own))
+        ends[path] = "/".join(own[-count:])
+    return ends

@@ -12,7 +12,7 @@ from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.tables.verdicts import VERDICTS
 from pytest_distbench.report.texts.escape import escape_lines
 from pytest_distbench.report.texts.layout import escape_markdown, row_line, table_head
-from pytest_distbench.report.texts.terminal import flaky_tests
+from pytest_distbench.report.texts.terminal import flaky_lines, flaky_tests
 from pytest_distbench.report.texts.words import metric_text, name_in_file
 
 MAX_SUMMARY_BYTES = 900 * 1024
@@ -60,7 +60,7 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
         counted.append(f"{len(fallen)} of {len(results)} {'case' if len(results) == 1 else 'cases'} failed")
     lines = [f"### distbench: {', '.join(counted)}", "", escape_markdown(device), ""]
     lines += _list([f"{r.case.title}: {r.headline}" for r in fallen])
-    lines += _list([f"{name_in_file(nodeid)} is {text}" for nodeid, text in flaky_tests(results).items()])
+    lines += _list(flaky_lines(results))
     lines += table_head(table.header, left=3)
     size = sum(len(line.encode()) + 1 for line in lines) + 100
     for done, texts in enumerate(table.texts):

@@ -249,7 +249,7 @@ def _workers(row: ScalingRow) -> Cell:
 
 def _test(row: ScalingRow) -> Cell:
     case = row.sized.result.case
-    return Cell(row.sized.result.nodeid, " ".join(filter(None, [f"{case.function}[{case.id}]", _name_of(case)])))
+    return Cell(row.sized.result.nodeid, " ".join(filter(None, [f"{case.shown_test}[{case.id}]", _name_of(case)])))
 
 
 def _layout(row: ScalingRow) -> str:

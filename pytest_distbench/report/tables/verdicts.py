@@ -10,7 +10,7 @@ from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.tables.table import Cell, Column, TableKind
-from pytest_distbench.report.texts.words import change, current, limit, metric_text, name_in_file, reference, words_for
+from pytest_distbench.report.texts.words import change, current, limit, metric_text, reference, test_name, words_for
 
 
 class VerdictRow(NamedTuple):
@@ -35,7 +35,7 @@ VERDICTS: TableKind[VerdictRow] = TableKind(
     rows=_rows,
     columns=[
         Column("verdict", str, "verdict", lambda row: row.verdict.kind),
-        Column("test", str, "test", lambda row: Cell(row.result.nodeid, name_in_file(row.result.nodeid))),
+        Column("test", str, "test", lambda row: Cell(row.result.nodeid, test_name(row.result))),
         Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),
         Column("unit", str, None, lambda row: row.verdict.unit),
         Column("current", float, "this run", lambda row: Cell(row.verdict.current, current(row.verdict))),

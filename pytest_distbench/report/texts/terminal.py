@@ -22,7 +22,7 @@ from pytest_distbench.report.texts.doubts import doubt_lines, still_curves, unju
 from pytest_distbench.report.texts.header import about
 from pytest_distbench.report.texts.layout import Line, layout
 from pytest_distbench.report.texts.verdict_tables import case_table, overview, telling_verdicts
-from pytest_distbench.report.texts.words import metric_text, name_in_file, quantity, words_for
+from pytest_distbench.report.texts.words import metric_text, quantity, test_name, words_for
 from pytest_distbench.units import format_change
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
@@ -254,8 +254,14 @@ def flaky_tests(results: Sequence[CaseResult]) -> dict[str, str]:
     return {nodeid: f"flaky: passed at attempt {len(ended) + 1}, before: {ended[0]}" for nodeid, ended in tests.items()}
 
 
+def flaky_lines(results: Sequence[CaseResult]) -> list[str]:
+    """The same, with the tests' names."""
+    names = {result.nodeid: test_name(result) for result in results}
+    return [f"{names[nodeid]} is {text}" for nodeid, text in flaky_tests(results).items()]
+
+
 def _flaky(results: Sequence[CaseResult]) -> list[str]:
-    lines = [f"{name_in_file(nodeid)} is {text}" for nodeid, text in flaky_tests(results).items()]
+    lines = flaky_lines(results)
     more = len(lines) - _SHOWN_NAMES
     return lines[:_SHOWN_NAMES] + ([f"{more} more tests are flaky"] if more > 0 else [])
 

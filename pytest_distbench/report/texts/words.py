@@ -46,6 +46,11 @@ def name_in_file(nodeid: str) -> str:
     return nodeid.partition("::")[2] or nodeid
 
 
+def test_name(result: CaseResult) -> str:
+    """The test of a case, with as much of its file as tells it from others of the run."""
+    return f"{result.case.place and f'{result.case.place}::'}{name_in_file(result.nodeid)}"
+
+
 def quantity(value: float | None, unit: str) -> str:
     """A value with its unit, ``-`` where there is none."""
     return "-" if value is None else format_quantity(value, unit)
