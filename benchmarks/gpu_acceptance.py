@@ -2,10 +2,14 @@
 
     make gpu
     python benchmarks/gpu_acceptance.py [--only clock,hang] [--json FILE] [--stand-in]
+    python benchmarks/gpu_acceptance.py --keep FOLDER [--resume] [--limit SECONDS]    # where a job is shorter than this
 
 Prints a line for each promise, with what was expected and what was seen; a line that needs more than this machine has
 is *not run*, and says what it needs. Ends with 0 where every line that ran is as expected, with 1 where one is not,
-with 2 where none could be run. ``--json`` keeps all of it, with the machine, its driver and its software.
+with 2 where none could be run. ``--json`` keeps all of it, with the machine, its driver and its software; it is written
+after each line. ``--keep`` keeps what the lines wrote too: baselines, run records, what pytest printed. ``--resume``
+goes on there, with the lines that are not in it, or failed. No run of pytest takes longer than ``--limit``; what it had
+printed by then is kept.
 
 ``--stand-in`` runs the lines that can be simulated, on made-up GPUs (docs/testing.md): it shows that the script works,
 and says nothing of GPUs.
@@ -25,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,7 +69,10 @@ FEW = ["-k", "float32 and not mlbench or logistic"]
 DISTBENCH = [str(Path(sys.executable).with_name("distbench"))]
 
 LIMIT_S = 3600.0
-"""For one run of pytest: with large messages, and contexts to be made, a launch takes seconds."""
+"""For one run of pytest, where ``--limit`` says nothing: with large messages, and contexts to be made, a launch takes
+seconds."""
+TIMED_OUT = 124
+"""In place of the exit code of a run that was ended, as ``timeout`` has it."""
 GIVEN_BACK_S = 5.0
 """How long the memory of a killed rank may take to be free again."""
 
@@ -90,12 +97,14 @@ class Bench:
         folder: for their files.
         stand_in: the GPUs are made up.
         count: GPUs that are visible.
+        limit_s: how long one run of pytest may take.
         baselines: of the suites, made by the line that records them.
     """
 
     folder: Path
     stand_in: bool
     count: int
+    limit_s: float = LIMIT_S
     baselines: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,17 +114,26 @@ class Bench:
         """Run pytest with ``--gpu`` and a run record of that name."""
         record = self.folder / f"{name}.json"
         record.unlink(missing_ok=True)
-        command = [*self.command(*arguments), f"--distbench-json={record}"]
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=self.environment(**variables),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIMIT_S,
-        )
-        return Ran(done.returncode, done.stdout + done.stderr, record)
+        return self.run([*self.command(*arguments), f"--distbench-json={record}"], record, **variables)
+
+    def run(self, command: Sequence[str], record: Path, **variables: str) -> Ran:
+        """Run a command in time; what it prints lies beside its record."""
+        printed = record.with_suffix(".txt")
+        with printed.open("w") as out:
+            try:
+                code = subprocess.run(
+                    command,
+                    cwd=ROOT,
+                    env=self.environment(**variables),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                    timeout=self.limit_s,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                code = TIMED_OUT
+        return Ran(code, printed.read_text(errors="replace"), record)
 
     def command(self, *arguments: str) -> list[str]:
         """The command line of a run with ``--gpu``."""
@@ -153,7 +171,9 @@ class Ran:
 
     @property
     def totals(self) -> str:
-        """Pytest's last line."""
+        """Pytest's last line; of a run that was ended the last ones that it printed."""
+        if self.code == TIMED_OUT:
+            return f"ended in the middle, by its limit: ...{self.output.strip()[-200:]}"
         found = re.findall(r"=+ (.* in [\d.]+s.*?) =+$|^(\d+ \w+.* in [\d.]+s.*)$", self.output, re.MULTILINE)
         return next((a or b for a, b in reversed(found)), self.output.strip()[-200:])
 
@@ -183,29 +203,31 @@ def fork(bench: Bench) -> Seen:
 def conformance(bench: Bench) -> Seen:
     """Clocks, sweep, training and faults with NCCL, small suites from lease to report: test_gpu.py, none skipped."""
     chosen = "stand-in" if bench.stand_in else "not stand-in"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/end_to_end/test_gpu.py", "-q", "-n0", "-k", chosen],
-        cwd=ROOT,
-        env=bench.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-    ran = Ran(done.returncode, done.stdout + done.stderr, Path())
+    command = [sys.executable, "-m", "pytest", "tests/end_to_end/test_gpu.py", "-v", "-n0", "-k", chosen]
+    ran = bench.run(command, bench.folder / "conformance.json")
     return Seen(ran.totals, ran.code == 0 and "skipped" not in ran.totals)
 
 
-def suites(bench: Bench) -> Seen:
-    """The suites record baselines on up to two GPUs, are green twice after it, and trainings repeat in every digit."""
-    common = ["suites", f"--world-size={min(2, bench.count)}", f"--distbench-baselines={bench.baselines}"]
-    common += [*SMALL, *SOME, "--distbench-tolerance=5"] if bench.stand_in else []
-    first = bench.pytest(*common, "--distbench-update", "--distbench-launches=3", name="update")
-    again = [bench.pytest(*common, name=f"again{i}") for i in range(2)]
+def record(bench: Bench) -> Seen:
+    """The suites record baselines on up to two GPUs."""
+    ran = bench.pytest(*_suites(bench), "--distbench-update", "--distbench-launches=3", name="record")
+    return Seen(ran.totals, ran.code == 0)
+
+
+def repeat(bench: Bench) -> Seen:
+    """They are green twice after it, and trainings repeat in every digit."""
+    if not bench.baselines.exists():
+        raise NotRun("needs the baselines of the line record, of the same call or of the folder of --keep")
+    again = [bench.pytest(*_suites(bench), name=f"repeat{i}") for i in range(2)]
     curves = [v for ran in again for case in ran.cases for v in case.verdicts if v.better == "curve"]
     equal = sum(v.kind == "unchanged" and "every digit" in v.reason for v in curves)
-    text = f"{first.totals}; {'; '.join(ran.totals for ran in again)}; {equal} of {len(curves)} curves equal"
-    return Seen(text, first.code == 0 and all(r.code == 0 for r in again) and equal == len(curves) > 0)
+    text = f"{'; '.join(ran.totals for ran in again)}; {equal} of {len(curves)} curves equal"
+    return Seen(text, all(r.code == 0 for r in again) and equal == len(curves) > 0)
+
+
+def _suites(bench: Bench) -> list[str]:
+    chosen = ["suites", f"--world-size={min(2, bench.count)}", f"--distbench-baselines={bench.baselines}"]
+    return [*chosen, *([*SMALL, *SOME, "--distbench-tolerance=5"] if bench.stand_in else [])]
 
 
 def against(bench: Bench) -> Seen:
@@ -390,7 +412,7 @@ def leases(bench: Bench) -> Seen:
         )
         for uuid in visible
     ]
-    codes = [(run.communicate(timeout=LIMIT_S), run.returncode)[1] for run in runs]
+    codes = [(run.communicate(timeout=bench.limit_s), run.returncode)[1] for run in runs]
     return Seen(f"exit codes {codes}", codes == [0, 0])
 
 
@@ -400,7 +422,8 @@ LINES_IN_ORDER: dict[str, Callable[[Bench], Seen]] = {
         driver,
         fork,
         conformance,
-        suites,
+        record,
+        repeat,
         against,
         sharing,
         clock,
@@ -469,12 +492,17 @@ def main() -> int:
     """Run the lines; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(LINES_IN_ORDER), help="names of lines, with commas")
-    parser.add_argument("--json", type=Path, help="keep what was seen")
+    parser.add_argument("--json", type=Path, help="keep what was seen; with --keep there, as seen.json")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep what the lines wrote")
+    parser.add_argument("--resume", action="store_true", help="go on there, with lines not there or that failed")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS", help="of one run of pytest")
     parser.add_argument("--stand-in", action="store_true", help="on made-up GPUs")
     options = parser.parse_args()
     names = options.only.split(",")
     if unknown := [name for name in names if name not in LINES_IN_ORDER]:
         parser.error(f"--only: no line {unknown[0]!r}; there are {', '.join(LINES_IN_ORDER)}")
+    if options.resume and options.keep is None:
+        parser.error("--resume: needs the folder of an earlier --keep")
     found = [] if options.stand_in else list(read_gpus(os.environ).visible)
     if not found and not options.stand_in:
         print("no GPU is visible here: see distbench doctor; --stand-in shows the script on made-up ones")
@@ -487,14 +515,32 @@ def main() -> int:
         "distbench": __version__,
     }
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    with tempfile.TemporaryDirectory(prefix="distbench-") as folder:
-        bench = Bench(Path(folder), options.stand_in, len(machine["gpus"]))
-        lines = list(run_lines(bench, names))
-    outcomes = [line["outcome"] for line in lines]
+    kept = options.json or (options.keep and options.keep / "seen.json")
+    lines: dict[str, dict[str, Any]] = {}
+    if options.resume and kept.exists():
+        before = json.loads(kept.read_text())
+        if before["machine"] != machine:
+            parser.error(f"--resume: {kept} is of another machine, or of other software: {before['machine']}")
+        lines = {line["line"]: line for line in before["lines"] if line["outcome"] == "ok"}
+    if options.keep is not None:
+        options.keep.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distbench-")))
+        bench = Bench(folder.resolve(), options.stand_in, len(machine["gpus"]), options.limit)
+        for line in run_lines(bench, [name for name in names if name not in lines]):
+            lines[line["line"]] = line
+            if kept is not None:
+                _write(kept, {"machine": machine, "lines": list(lines.values())})
+    outcomes = [lines[name]["outcome"] for name in names]
     print(", ".join(f"{outcomes.count(kind)} {kind}" for kind in ("ok", "FAILED", "not run")))
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine, "lines": lines}, indent=1) + "\n")
     return 1 if "FAILED" in outcomes else 0 if "ok" in outcomes else 2
+
+
+def _write(path: Path, seen: Mapping[str, Any]) -> None:
+    """In one piece, whenever this process ends."""
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(seen, indent=1) + "\n")
+    draft.rename(path)
 
 
 if __name__ == "__main__":
