@@ -141,6 +141,51 @@ def test_ranks_of_four_hosts_measure_and_their_numbers_and_output_come_back(
     assert logs == {f"rank{rank}.log": f"node{rank + 1}" for rank in range(4)}
 
 
+STEP = """
+import json, os, sys
+from pathlib import Path
+from pytest_distbench.launch.starters.allocation import read_allocation
+from pytest_distbench.launch.starters.step import start_step
+
+found = read_allocation(os.environ)
+tells = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1] + os.environ['SLURMD_NODENAME'], 'w'))"
+step = start_step(
+    found.nodes, lambda where: [sys.executable, "-c", tells, os.environ["THERE"]], gpus=found.gpus_per_node,
+    variables=os.environ, log=Path(os.environ["THERE"] + "log"), session="s",
+)
+sys.exit(step.wait(60))
+"""
+
+
+@pytest.mark.parametrize(
+    ("of_the_job", "variables", "gpus"),
+    [
+        (["--ntasks-per-node=4", "--gpus-per-task=1"], {}, 4),
+        (["--gpus-per-node=2", "--ntasks-per-gpu=1"], {}, 2),
+        (["--gres=gpu:3", "--cpus-per-task=2"], {"SRUN_CPUS_PER_TASK": "2", "CUDA_VISIBLE_DEVICES": ""}, 3),
+        (["--ntasks-per-node=2", "--exclusive"], {"SRUN_CPUS_PER_TASK": "1", "SLURM_EXACT": "1"}, 4),
+        (["--ntasks-per-node=2"], {}, 0),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_a_step_has_all_that_the_job_has_on_a_node(
+    tmp_path: Path, of_the_job: list[str], variables: dict[str, str], gpus: int
+) -> None:
+    """However the job says what one of its tasks gets."""
+    given = [f"{name}={value}" for name, value in {**variables, "THERE": f"{tmp_path}/"}.items()]
+    words = ["salloc", "-Q", "--nodes=2", *of_the_job, "env", *given, sys.executable, "-c", STEP]
+    done = subprocess.run(
+        command_of(2, words), env=environment(), capture_output=True, text=True, check=False, timeout=120
+    )
+
+    log = tmp_path / "log"
+    assert done.returncode == 0, done.stdout + done.stderr + (log.read_text() if log.exists() else "")
+    for node in ("node1", "node2"):
+        told = json.loads((tmp_path / node).read_text())
+        assert int(told.get("SLURM_GPUS_ON_NODE", 0)) == gpus
+        assert told["SLURM_CPUS_ON_NODE"] == told["SLURM_JOB_CPUS_PER_NODE"].partition("(")[0]
+
+
 def test_a_node_that_dies_is_named_and_the_next_test_runs(cluster: Cluster) -> None:
     tests = """
         def test_dies(distbench, tmp_path):

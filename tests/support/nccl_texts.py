@@ -282,6 +282,26 @@ TEXTS: dict[str, tuple[str, str, str]] = {
         "a call of CUDA's driver failed",
     ),
     "a driver without memory": ("RuntimeError: CUDA driver error: out of memory", "cause", "the GPU's memory is full"),
+    "gloo on a host's own address": (
+        "RuntimeError: Gloo connectFullMesh failed with SO_ERROR: Connection refused, remote=[127.0.1.1]:40123",
+        "cause",
+        "gloo takes an address that leads each host to itself",
+    ),
+    "gloo on a host's own address, mapped": (
+        "RuntimeError: Gloo connectFullMesh failed with Connection refused, remote=[::ffff:127.0.1.1]:1",
+        "cause",
+        "gloo takes an address that leads each host to itself",
+    ),
+    "gloo to a peer that is gone": (
+        "RuntimeError: Gloo connectFullMesh failed with Connection refused, remote=[127.0.0.1]:40123",
+        "victim",
+        "",
+    ),
+    "gloo to a peer that is gone, elsewhere": (
+        "RuntimeError: Gloo connectFullMesh failed with Connection timed out, remote=[10.0.0.7]:40123",
+        "victim",
+        "",
+    ),
 }
 """Most are copied from reports of users, the others made of the words in the sources of NCCL 2.27 and torch 2.13."""
 

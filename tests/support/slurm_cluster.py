@@ -27,6 +27,8 @@ from pathlib import Path
 PROGRAMS = ("slurmctld", "slurmd", "srun", "munged", "ip", "unshare")
 NETWORK = "10.77.0"
 HEAD = "head"
+GPUS = 4
+"""That each node claims to have."""
 _UP_S = 30.0
 PARTED_S = 30.0
 """How long the network of a host is away: longer than its silence is borne."""
@@ -47,6 +49,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 MpiDefault=none
@@ -60,7 +63,7 @@ SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
 PropagateResourceLimits=NONE
 KillWait=5
 UnkillableStepTimeout=30
-NodeName=node[1-{nodes}] NodeAddr={network}.[11-{last}] CPUs=8 RealMemory=4000 State=UNKNOWN
+NodeName=node[1-{nodes}] NodeAddr={network}.[11-{last}] CPUs=8 RealMemory=4000 Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -123,9 +126,20 @@ def bring_up(folder: Path, nodes: int, variables: dict[str, str]) -> None:
     (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts, ""]))
     (folder / "slurm.conf").write_text(
         CONFIGURATION.format(
-            head=HEAD, network=NETWORK, user="root", folder=folder, nodes=nodes, last=10 + nodes, lost_s=300
+            head=HEAD,
+            network=NETWORK,
+            user="root",
+            folder=folder,
+            nodes=nodes,
+            last=10 + nodes,
+            lost_s=300,
+            gpus=GPUS,
         )
     )
+    devices = [folder / f"gpu{i}" for i in range(GPUS)]
+    for device in devices:
+        device.touch()  # of GPUs that nothing uses
+    (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")
     version = 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1
     more = "IgnoreSystemd=yes\n" if version == 2 else ""
     (folder / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/v{version}\n{more}")
@@ -153,7 +167,10 @@ def bring_up(folder: Path, nodes: int, variables: dict[str, str]) -> None:
 def add_node(folder: Path, number: int, variables: dict[str, str]) -> None:
     """A host: the first process of its namespaces, whose end is that of the host; its process id lies in a file."""
     spaces = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    begin = f"hostname node{number} && ip link set lo up && exec {sys.executable} -c '{_PAUSE}'"
+    known = (folder / "hosts").read_text().replace(f"{NETWORK}.{10 + number} ", "127.0.1.1 ")  # as Debian writes it
+    (folder / f"hosts.node{number}").write_text(known)
+    names = f"mount --bind {folder}/hosts.node{number} /etc/hosts && hostname node{number}"
+    begin = f"{names} && ip link set lo up && exec {sys.executable} -c '{_PAUSE}'"
     init = subprocess.Popen([*spaces, "sh", "-c", begin], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
     assert init.stdout is not None
     if not init.stdout.readline():

@@ -9,9 +9,13 @@ ALL = 'for node in $nodes; do SLURMD_NODENAME=$node "$@" & done; wait'
 
 
 def write_srun(folder: Path, does: str) -> None:
-    """Make one that does what is written, with the words behind its options as ``$@``, and the nodes as ``$nodes``."""
+    """Make one that does what is written, with the words behind its options as ``$@``, and the nodes as ``$nodes``.
+
+    All words stand in ``srun.words`` then.
+    """
     take = 'nodes=$(echo "$*" | tr " " "\n" | sed -n "s/--nodelist=//p" | tr "," " ")'
+    keep = f'echo "$*" > {folder}/srun.words'
     skip = 'while [ "${1#--}" != "$1" ] || [ "$1" = srun ]; do shift; done'
     program = folder / "srun"
-    program.write_text(f"#!/bin/sh\n{take}\n{skip}\n{does}\n")
+    program.write_text(f"#!/bin/sh\n{take}\n{keep}\n{skip}\n{does}\n")
     program.chmod(0o755)

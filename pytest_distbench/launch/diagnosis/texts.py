@@ -51,6 +51,14 @@ SIGNS: Sequence[Sign] = (
     Sign("wait", r"store.*(timeout|timed out)|wait timeout after|timed out waiting|timeout waiting|DistStoreError"),
     # A peer is gone. Before the causes: NCCL's latest warning stands behind these, and may be an old one.
     Sign("victim", r"remote process exited or there was a network error|ncclRemoteError"),
+    Sign(
+        "cause",
+        r"connectFullMesh failed.*remote=\[(::ffff:)?127\.(?!0\.0\.1\])",
+        "gloo takes an address that leads each host to itself",
+        "the host's name leads to it in /etc/hosts: GLOO_SOCKET_IFNAME names the interface between hosts (ip -brief "
+        "addr lists them)",
+    ),
+    Sign("victim", r"connectFullMesh failed"),
     Sign("victim", r"connection (closed|reset) by (remote )?peer|connection was (closed|reset)"),
     Sign("victim", r"broken pipe|application timeout"),
     Sign(

@@ -9,9 +9,11 @@ their lifeline has two hops.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import selectors
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -51,6 +53,7 @@ from pytest_distbench.launch.site.stream import (
     Wrote,
     place_of,
 )
+from pytest_distbench.records.host_variables import INTERFACE, of_ranks
 from pytest_distbench.records.launch_files import open_left
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
@@ -189,7 +192,9 @@ class Relay:
         return Done()
 
     def _open(self, order: Open) -> None:
-        self._plan = plan = _settle_here(order.plan, self._folder, began_ns=order.began_ns)
+        is_alone = len(order.places) == order.plan.processes
+        interface = "" if is_alone else interface_of(own_address(self._orders))
+        self._plan = plan = _settle_here(order.plan, self._folder, began_ns=order.began_ns, interface=interface)
         if lacking := [path for path in (plan.working_dir, *plan.work.files) if not os.path.exists(path)]:
             raise LauncherError(
                 f"ranks need {' and '.join(lacking)}, which this host does not see: wanted at the same path as on "
@@ -250,15 +255,34 @@ class Relay:
                 raise BrokenPipeError(error.errno, error.strerror) from error
 
 
-def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int) -> LaunchPlan:
+def own_address(descriptor: int) -> str:
+    """This host's address on a connection; empty: it is none between hosts."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
+        if line.family in (socket.AF_INET, socket.AF_INET6):
+            return str(line.getsockname()[0])
+    return ""
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has an address; empty: none has, or it leads to this host alone."""
+    mapped = address.removeprefix("::ffff:").split("%")[0]
+    found = psutil.net_if_addrs().items() if mapped and not ipaddress.ip_address(mapped).is_loopback else ()
+    return next((name for name, all_of in found if any(one.address.split("%")[0] == mapped for one in all_of)), "")
+
+
+def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: str = "") -> LaunchPlan:
     """The plan as it is on this host: what ranks write lies in its folder, and goes up the stream from there.
 
     Where the launch's own folder is seen from here, ranks run in that; else in one of this host, whose files nobody
-    reads.
+    reads. Ranks on several hosts meet over the interface, where nobody has chosen one: gloo would take the one that the
+    name of the host leads to, which may be that of the host itself.
     """
+    variables = of_ranks(variables_from_wire(plan.variables), os.environ)
+    if interface:
+        variables.setdefault(INTERFACE, interface)
     with contextlib.suppress(OSError):
         if plan.files.began.stat().st_mtime_ns == began_ns:
-            return replace(plan, directory=str(folder), variables=variables_from_wire(plan.variables))
+            return replace(plan, directory=str(folder), variables=variables)
 
     def here(text: str) -> str:
         return text.replace(plan.directory, str(folder))
@@ -269,7 +293,7 @@ def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int) -> LaunchPlan
         directory=str(folder),
         data_dir=str(data),
         working_dir=here(plan.working_dir),
-        variables={name: here(value) for name, value in variables_from_wire(plan.variables).items()},
+        variables={name: here(value) for name, value in variables.items()},
         work=plan.work.with_words(here),
     )
     for path in (data, moved.files.work):

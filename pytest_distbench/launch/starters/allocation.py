@@ -79,12 +79,17 @@ def read_allocation(variables: Mapping[str, str]) -> Allocation:
 
 
 def _gpus_per_node(variables: Mapping[str, str], nodes: int) -> int:
-    """As the environment tells, or else the job: its ``TRES=...,gres/gpu=8``, of all nodes together."""
+    """As the environment tells, or else the job, of all nodes together.
+
+    That is its ``TRES=...,gres/gpu=8``, where GPUs are accounted, or else ``JOB_GRES=gpu:a100:8``.
+    """
     told = variables.get("SLURM_GPUS_PER_NODE") or variables.get("SLURM_GPUS_ON_NODE") or ""
     if (number := _number(told)) is not None:
         return number
-    found = re.search(r"TRES=\S*gres/gpu=(\d+)", _run(["scontrol", "show", "job", variables[_JOB]], variables))
-    return int(found[1]) // nodes if found else 0
+    job = _run(["scontrol", "show", "job", "-d", variables[_JOB]], variables)
+    accounted, allocated = re.search(r"TRES=\S*gres/gpu=(\d+)", job), re.search(r"JOB_GRES=(\S+)", job)
+    kinds = allocated[1].split(",") if allocated else []
+    return int(accounted[1] if accounted else _number(",".join(k for k in kinds if k.startswith("gpu:"))) or 0) // nodes
 
 
 def _check_release(text: str) -> None:

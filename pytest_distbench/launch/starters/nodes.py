@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any
 
-from pytest_distbench.launch.starters.allocation import read_allocation
+from pytest_distbench.launch.starters.allocation import Allocation, read_allocation
 from pytest_distbench.launch.starters.calls import Callers
 from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
@@ -20,14 +19,18 @@ def describe(wanted: HostsWanted) -> HostsFound:
     allocation = read_allocation(os.environ)
     return describe_hosts(
         f"the nodes of job {allocation.job}",
-        functools.partial(_start, allocation.nodes),
+        functools.partial(_start, allocation),
         wanted,
         gpu_advice="allocate some, as salloc --gpus-per-node=4; with no partition that has any (sinfo -o '%P %G'), "
         "leave --gpu out",
     )
 
 
-def _start(nodes: Sequence[str], module: str, *words: str, **callers: Any) -> Callers:
+def _start(allocation: Allocation, module: str, *words: str, **callers: Any) -> Callers:
     return start_step(
-        nodes, lambda where: [sys.executable, "-m", module, *where, *words], variables=os.environ, **callers
+        allocation.nodes,
+        lambda where: [sys.executable, "-m", module, *where, *words],
+        gpus=allocation.gpus_per_node,
+        variables=os.environ,
+        **callers,
     )

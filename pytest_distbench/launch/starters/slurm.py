@@ -48,6 +48,7 @@ class ColdSlurmLauncher:
         step = start_step(
             self._allocation.nodes[: len(layout)],
             lambda where: [self._interpreter, "-m", self.relay, *where],
+            gpus=self._allocation.gpus_per_node,
             variables=plan.variables,
             log=plan.files.launcher_log,
             session=self.session,
@@ -160,6 +161,7 @@ class SlurmLauncher:
         step = start_step(
             nodes,
             self._parent_command,
+            gpus=self._allocation.gpus_per_node,
             variables=forkserver.variables_of_parent(variables),
             log=self._log,
             session=self.session,

@@ -9,15 +9,14 @@ from pathlib import Path
 
 from pytest_distbench.launch.starters.calls import Callers
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS
-
-_OF_THE_BATCH = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST", "SLURM_MEM_PER_CPU")
-"""What the allocation's own step was given, and a step of ours would take over."""
+from pytest_distbench.records.host_variables import of_a_step
 
 
 def start_step(
     nodes: Sequence[str],
     command: Callable[[Sequence[str]], Sequence[str]],
     *,
+    gpus: int,
     variables: Mapping[str, str],
     log: Path,
     session: str,
@@ -28,16 +27,16 @@ def start_step(
     Args:
         nodes: where.
         command: makes what runs there from the words that tell it where this process is.
-        variables: of the processes.
+        gpus: that the job has on each; 0: none, or nobody knows.
+        variables: of the processes, but for what is of the job's tasks.
         log: gets what srun and the processes print.
         session: cookie of all that they start.
         python_path: where they find this package; None: as here.
     """
     path = sys.path if python_path is None else python_path
-    kept = {name: value for name, value in variables.items() if name not in _OF_THE_BATCH}
     return Callers(
-        lambda where, _: [*_srun(nodes), *command(where)],
-        environment={**kept, **NO_REVERSE_DNS, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        lambda where, _: [*_srun(nodes, gpus), *command(where)],
+        environment={**of_a_step(variables), **NO_REVERSE_DNS, "PYTHONPATH": os.pathsep.join(filter(None, path))},
         count=len(nodes),
         names=nodes,
         log=log,
@@ -47,10 +46,14 @@ def start_step(
     )
 
 
-def _srun(nodes: Sequence[str]) -> list[str]:
-    """Starts one process on each of the nodes, beside whatever runs there; where one ends, the others go on."""
+def _srun(nodes: Sequence[str], gpus: int) -> list[str]:
+    """Starts one process on each of the nodes, beside whatever runs there; where one ends, the others go on.
+
+    Each has all GPUs of the job there: where srun is told nothing, the job's own share of a task counts.
+    """
+    of_gpus = [f"--gpus-per-node={gpus}", "--gpu-bind=none"] if gpus else []
     return [
         "srun", "--overlap", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
         f"--nodelist={','.join(nodes)}", "--distribution=block", "--cpu-bind=none", "--mpi=none", "--input=none",
-        "--unbuffered", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--export=ALL", "--label",
+        "--unbuffered", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--export=ALL", "--label", *of_gpus,
     ]  # fmt: skip

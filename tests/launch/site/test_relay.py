@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -15,9 +17,10 @@ from support.processes import wait_for
 
 from pytest_distbench.launch.site.hop import Host
 from pytest_distbench.launch.site.processes import is_alive
-from pytest_distbench.launch.site.relay import _settle_here
+from pytest_distbench.launch.site.relay import _settle_here, interface_of, own_address
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.read import stdout
+from pytest_distbench.records.host_variables import INTERFACE
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
@@ -68,6 +71,53 @@ def test_on_another_host_the_folder_of_the_launch_is_the_relays_wherever_it_is_m
     assert Path(here.data_dir).is_dir()
     assert (here.expect(Ranks).body.arguments[1], here.variables["OUT"]) == (f"{folder}/work/out",) * 2
     assert here.variables["BYTES"] == "a\udcff"
+
+
+def test_ranks_have_the_devices_of_their_own_host_and_the_interface_that_others_reach(
+    plan: LaunchPlan, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    plan = replace(plan, variables={**plan.variables, "CUDA_VISIBLE_DEVICES": "0,1"})
+    began_ns = plan.files.began.stat().st_mtime_ns
+    here = _settle_here(plan, folder, began_ns=began_ns, interface="eth7")
+    chosen = replace(plan, variables={**plan.variables, INTERFACE: "ib0"})
+
+    assert (here.variables["CUDA_VISIBLE_DEVICES"], here.variables[INTERFACE]) == ("4,5", "eth7")
+    assert _settle_here(chosen, folder, began_ns=began_ns, interface="eth7").variables[INTERFACE] == "ib0"
+    assert INTERFACE not in _settle_here(plan, folder, began_ns=began_ns).variables
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [
+        ("10.1.2.3", "eth0"),
+        ("::ffff:10.1.2.3", "eth0"),
+        ("fe80::9%ib0", "ib0"),
+        ("192.168.7.1", ""),
+        ("127.0.1.1", ""),
+        ("::1", ""),
+        ("", ""),
+    ],
+)
+def test_an_address_is_of_an_interface(address: str, interface: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = {"lo": ["127.0.0.1", "127.0.1.1", "::1"], "eth0": ["10.1.2.3", "52:54:00:12:34:56"], "ib0": ["fe80::9%ib0"]}
+    found = {name: [SimpleNamespace(address=one) for one in all_of] for name, all_of in of.items()}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
+
+    assert interface_of(address) == interface
+
+
+def test_a_connection_has_an_address_and_a_pipe_has_none() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as line:
+        assert own_address(line.fileno()) == "127.0.0.1"
+        line.send(b"it is as usable as before")
+    one, other = socket.socketpair()
+    with one, other:
+        assert own_address(one.fileno()) == ""
+    read, write = os.pipe()
+    assert own_address(read) == ""
+    os.close(read)
+    os.close(write)
 
 
 BODY = """

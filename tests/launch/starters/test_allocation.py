@@ -12,7 +12,7 @@ from pytest_distbench.launch.starters.allocation import Allocation, read_allocat
 SCONTROL = """\
 case "$2 $3" in
   "hostnames n[1-2]") printf "n1\\nn2\\n" ;;
-  "job 7") echo "JobId=7 NumNodes=2 AllocTRES=cpu=8,node=2,billing=8,gres/gpu=${ALLOCATED:-0},gres/gpu:a100=8" ;;
+  "job -d") echo "JobId=$4 NumNodes=2 AllocTRES=cpu=8,node=2${ALLOCATED:-} JOB_GRES=${GRES:-(null)}" ;;
   *) exit 1 ;;
 esac"""
 
@@ -37,8 +37,22 @@ def test_it_knows_the_gpus_of_a_node(variables: dict[str, str], given: str, gpus
     assert read_allocation({**variables, "SLURM_GPUS_PER_NODE": given}).gpus_per_node == gpus
 
 
-def test_what_the_environment_does_not_say_of_gpus_the_job_does(variables: dict[str, str]) -> None:
-    assert read_allocation({**variables, "ALLOCATED": "8"}).gpus_per_node == 4
+@pytest.mark.parametrize(
+    ("told", "gpus"),
+    [
+        ({"ALLOCATED": ",billing=8,gres/gpu=8,gres/gpu:a100=8"}, 4),
+        ({"GRES": "gpu:8"}, 4),
+        ({"GRES": "gpu:a100:8"}, 4),
+        ({"GRES": "gpu:a100:4,gpu:h100:4,nic:2"}, 4),
+        ({"GRES": "nic:8"}, 0),
+        ({"ALLOCATED": ",gres/gpu=4", "GRES": "gpu:4"}, 2),
+        ({}, 0),
+    ],
+)
+def test_what_the_environment_does_not_say_of_gpus_the_job_does(
+    variables: dict[str, str], told: dict[str, str], gpus: int
+) -> None:
+    assert read_allocation({**variables, **told}).gpus_per_node == gpus
 
 
 @pytest.mark.parametrize(
