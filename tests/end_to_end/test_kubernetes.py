@@ -17,6 +17,7 @@ import pytest
 import yaml
 from support.slurm_cluster import command_of, why_not
 
+from pytest_distbench.commands.doctor.host import SHM_OF_A_GPU_BYTES
 from pytest_distbench.launch.starters.cmd import check_template
 from pytest_distbench.store.run_record import read_run_record
 
@@ -69,6 +70,18 @@ def test_its_pods_and_its_ranks_fit() -> None:
     assert int(options["--world-size"]) == trainer["numNodes"] * per_node
     assert trainer["resourcesPerNode"]["limits"]["nvidia.com/gpu"] == per_node
     check_template(options["--distbench-launcher-cmd"].replace("python", sys.executable))
+
+
+def test_its_pods_have_shared_memory_for_nccl_on_each_gpu() -> None:
+    [job] = RUNTIME["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = job["template"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    [mount] = [one for one in container["volumeMounts"] if one["mountPath"] == "/dev/shm"]
+    [volume] = [one for one in pod["volumes"] if one["name"] == mount["name"]]
+
+    assert volume["emptyDir"]["medium"] == "Memory"
+    wanted = JOB["spec"]["trainer"]["resourcesPerNode"]["limits"]["nvidia.com/gpu"] * SHM_OF_A_GPU_BYTES
+    assert int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) * 2**30 > 4 * wanted
 
 
 @pytest.mark.spawn

@@ -12,6 +12,7 @@ import psutil
 from pytest_distbench.commands.doctor import gpus, host, software
 from pytest_distbench.commands.doctor.finding import Finding
 from pytest_distbench.machine import hardware
+from pytest_distbench.machine.gpus import read_gpus
 
 
 def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -25,7 +26,7 @@ def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -
         lambda: host.container_limits(root),
         host.memory,
         host.open_files,
-        lambda: host.shared_memory(root / "dev/shm"),
+        lambda: host.shared_memory(root / "dev/shm", gpus=len(read_gpus(variables).visible)),
         host.run_directory,
         host.loopback,
         host.reverse_look_up,

@@ -30,6 +30,8 @@ STEAL_SHARE = 0.01
 HOT_MS = 1000
 FEW_FILES = 4096
 SMALL_SHM_BYTES = 64 * 2**20
+SHM_OF_A_GPU_BYTES = 40 * 2**20
+"""What NCCL takes of /dev/shm for each rank, where it sends over the network at the latest."""
 FEW_FREE_BYTES = 2**30
 LOOKUP_S = 1.0
 _CLOCKS = frozenset({"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen"})
@@ -143,16 +145,22 @@ def open_files() -> Iterator[Finding]:
         yield Finding("ok", "open files", f"limit {soft}")
 
 
-def shared_memory(path: Path) -> Iterator[Finding]:
-    """/dev/shm, which NCCL and DataLoader workers use."""
+def shared_memory(path: Path, *, gpus: int) -> Iterator[Finding]:
+    """/dev/shm, which NCCL and DataLoader workers use: NCCL for each of so many GPUs."""
+    wanted = max(SMALL_SHM_BYTES, gpus * SHM_OF_A_GPU_BYTES)
+    advice = (
+        "a tmpfs has to be mounted there: docker run --shm-size=8g; in Kubernetes an emptyDir, "
+        "as docs/kubernetes/trainjob.yaml has it"
+    )
     try:
         space = shutil.disk_usage(path)
     except OSError:
-        yield Finding("warn", "shared memory", f"there is no {path}", "mount a tmpfs there; docker run --shm-size=1g")
+        yield Finding("warn", "shared memory", f"there is no {path}", advice)
         return
     text = f"{format_bytes(space.free)} free in {path}"
-    if space.free <= SMALL_SHM_BYTES:
-        yield Finding("warn", "shared memory", text, "NCCL and DataLoader workers need more: docker run --shm-size=1g")
+    if space.free <= wanted:
+        of = f"NCCL takes {format_bytes(SHM_OF_A_GPU_BYTES)} for each of {gpus} GPUs" if gpus else "NCCL takes more"
+        yield Finding("warn", "shared memory", text, f"{of}, DataLoader workers besides: {advice}")
     else:
         yield Finding("ok", "shared memory", text)
 

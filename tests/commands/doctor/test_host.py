@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,7 +93,29 @@ def test_a_quiet_machine_is_well() -> None:
 
 
 def test_without_shared_memory_there_is_advice(tmp_path: Path) -> None:
-    assert only(host.shared_memory(tmp_path / "none")).level == "warn"
+    assert only(host.shared_memory(tmp_path / "none", gpus=0)).level == "warn"
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "gpus", "level"),
+    [
+        (64, 0, "warn"),
+        (65, 0, "ok"),
+        (64, 1, "warn"),
+        (200, 8, "warn"),
+        (320, 8, "warn"),
+        (321, 8, "ok"),
+        (200, 4, "ok"),
+    ],
+)
+def test_shared_memory_has_to_do_for_nccl_on_each_gpu(
+    monkeypatch: pytest.MonkeyPatch, free_mib: int, gpus: int, level: str
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free_mib * 2**20))
+    found = only(host.shared_memory(Path("/dev/shm"), gpus=gpus))
+
+    assert found.level == level
+    assert ("emptyDir" in found.advice) == (level == "warn")
 
 
 def test_without_user_namespaces_there_is_a_note(tmp_path: Path) -> None:
