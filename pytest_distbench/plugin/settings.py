@@ -79,7 +79,7 @@ def read_settings(config: pytest.Config) -> Settings:
     if hosts != "none":
         check_torch(hardware.installed_version("torch"))
         if gpu:
-            _refuse_other_devices(hardware.installed_version("torch"))
+            _refuse_other_devices(hardware.installed_version("torch"), hardware.torch_is_built_for())
     backends = _backends(config, gpu=gpu)
     fake_rank = _fake_rank(config, backends, gpu=gpu)
     is_here = hosts == "one" and fake_rank is None
@@ -583,10 +583,10 @@ def _world_sizes(
     return sizes
 
 
-def _refuse_other_devices(torch: str) -> None:
-    """``--gpu`` is CUDA: a torch for devices of other makers is told as such, by its local version."""
+def _refuse_other_devices(torch: str, built_for: str) -> None:
+    """``--gpu`` is CUDA: a torch for devices of other makers is told as such, by its local version or what it says."""
     for build, (devices, tool) in _OTHER_DEVICES.items():
-        if build in torch.partition("+")[2]:
+        if build in torch.partition("+")[2] or build == built_for:
             raise ConfigurationError(
                 f"--gpu needs CUDA, and torch {torch} is built for {devices}, which are not supported: it would take "
                 f"what machine/gpus.py and machine/gpu_watch.py read of NVML, read of {tool}, and a run of the tests "
