@@ -156,7 +156,10 @@ class SlowestRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """The clocks of the GPUs, before and now, whether they moved or not: they tell the card from the code."""
+    """The clocks of the GPUs, before and now, whether they moved or not, and the CPU that enqueues for them.
+
+    They tell the machine from the code.
+    """
 
     then: GpuNorm
     now: GpuNorm

@@ -42,6 +42,7 @@ def norm_of(launches: Sequence[LaunchRecord]) -> GpuNorm | None:
         sm_limit_mhz=slowest(lambda gpu: gpu.sm_limit_mhz),
         held={name: round(share, 2) for name, share in held.items() if share >= 0.01},
         by_mps=any(gpu.by_mps for gpus in watched for gpu in gpus),
+        host_cpu=next((gpu.host_cpu for gpus in watched for gpu in gpus if gpu.host_cpu), ""),
     )
 
 

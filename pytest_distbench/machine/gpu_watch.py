@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from pytest_distbench.machine.hardware import cpu_name
 from pytest_distbench.machine.nvml import Driver, DriverError, connect
 from pytest_distbench.records.gpu import Gpu, GpuWitness
 from pytest_distbench.records.quantiles import median
@@ -166,6 +167,7 @@ class GpuWatch:
         name_of: Callable[[int], str] | None = None,
     ) -> None:
         self._gpus = gpus
+        self._host_cpu = cpu_name()
         self._whose = Whose(is_foreign or _is_foreign, name_of or _process_name)
         self._stack = contextlib.ExitStack()
         self._driver: Driver | None = None
@@ -212,7 +214,7 @@ class GpuWatch:
             for gpu in gpus:
                 link_errors, xids = errors.get(gpu.uuid, ({}, []))
                 witness = summarise(gpu, list(looks[gpu.uuid]))
-                witnesses.append(replace(witness, link_errors=link_errors, xids=xids))
+                witnesses.append(replace(witness, link_errors=link_errors, xids=xids, host_cpu=self._host_cpu))
 
     def look(self, looks: dict[str, list[Look]]) -> None:
         """Add one look at each of these GPUs, by UUID."""
@@ -298,6 +300,23 @@ def held_by(driver: Driver, handle: Any) -> frozenset[str]:
 def processes_on(driver: Driver, handle: Any) -> list[int]:
     """Process ids of those that compute on a GPU, in the numbering of the host."""
     return [int(process.pid) for process in driver.ask("GetComputeRunningProcesses", handle) or []]
+
+
+def own_memory(uuid: str) -> int | None:
+    """Bytes that this process has in use on a GPU, its context and NCCL's buffers included.
+
+    None where the driver does not tell, or numbers processes as another namespace does.
+    """
+    return memory_of(os.getpid(), uuid) if _sees_all_processes() else None
+
+
+def memory_of(pid: int, uuid: str) -> int | None:
+    """The same of a process in the numbering of the host."""
+    with contextlib.suppress(DriverError), connect() as driver:
+        device = driver.ask("GetHandleByUUID", uuid)
+        found = driver.ask("GetComputeRunningProcesses", device) if device is not None else None
+        return next((process.usedGpuMemory for process in found or [] if process.pid == pid), None)
+    return None
 
 
 def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:

@@ -88,6 +88,8 @@ class GpuWitness(Record, frozen=True, kw_only=True):
     """Processes of others that computed on it, or may have: ``python (pid 4711)``."""
     by_mps: bool = False
     """Kernels came through the server of MPS, which may be that of others too."""
+    host_cpu: str = ""
+    """Product name of the CPU beside it, which is no part of the hardware class."""
     link_errors: dict[str, int] = {}
     """Errors of its NVLinks meanwhile, by kind: ``CRC``, ``replay``, ``recovery``, ``ECC``."""
     xids: list[int] = []
@@ -105,3 +107,4 @@ class GpuNorm(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What held the clocks down -> share of the time, of the median launch; what was below a hundredth is left out."""
     by_mps: bool = False
     """Kernels came through the server of MPS, in any launch."""
+    host_cpu: str = ""

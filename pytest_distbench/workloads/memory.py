@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.machine.gpu_watch import own_memory
+from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Scalar
 
 if TYPE_CHECKING:
@@ -25,8 +27,9 @@ def record_peak_memory(rank: RankContext, *, at: Mapping[str, Scalar] | None = N
     """Record ``memory[of=...]`` in bytes, of the rank with most. They are judged: memory may not grow.
 
     On CUDA ``of`` is ``allocated`` and ``reserved`` (the peaks of torch's allocator: by tensors, and with what it
-    keeps), and ``device``: what is in use on the whole device at this moment, NCCL's buffers, CUDA's context and other
-    processes included. On a CPU it is ``resident``: the largest resident size of the process so far.
+    keeps), and ``process``: what this process has in use on the device at this moment, NCCL's buffers and CUDA's
+    context included, where the driver tells. ``device`` is what all have, and is not judged: others are among them. On
+    a CPU it is ``resident``: the largest resident size of the process so far.
 
     Args:
         rank: whose memory it is.
@@ -41,13 +44,17 @@ def record_peak_memory(rank: RankContext, *, at: Mapping[str, Scalar] | None = N
             f"record_peak_memory(...): wanted at= without 'of', which names the kind; found {dict(at)}"
         )
     if rank.device.type != "cuda":
-        found = {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        found: dict[str, int | None] = {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     else:
         free, total = torch.cuda.mem_get_info(rank.device)
+        uuid = getattr(torch.cuda.get_device_properties(rank.device), "uuid", "")
         found = {
             "allocated": torch.cuda.max_memory_allocated(rank.device),
             "reserved": torch.cuda.max_memory_reserved(rank.device),
+            "process": own_memory(f"GPU-{uuid}"),
             "device": total - free,
         }
     for of, num_bytes in found.items():
-        rank.record("memory", num_bytes, unit="B", better="lower", at={**(at or {}), "of": of})
+        if num_bytes is not None:
+            better: Better = "info" if of == "device" else "lower"
+            rank.record("memory", num_bytes, unit="B", better=better, at={**(at or {}), "of": of})

@@ -12,6 +12,7 @@ from support.nvml import HOSTS, Host, Nvml, State, h100s, made_up
 from support.projects import TEST, Project, run, stored
 
 from pytest_distbench import testing
+from pytest_distbench.machine.hardware import cpu_name
 from pytest_distbench.records.record import replace as replace_in
 
 COOL = State(sm_mhz=1980)
@@ -54,6 +55,7 @@ def test_a_baseline_keeps_how_its_gpus_fared(recorded: pytest.Pytester) -> None:
     [path] = stored(recorded)
 
     assert json.loads(path.read_text())["entry"]["cards"] == {
+        "host_cpu": cpu_name(),
         "memory_mhz": 2619.0,
         "power_limit_w": 700.0,
         "sm_mhz": 1980.0,
@@ -192,6 +194,18 @@ def test_a_torch_for_other_devices_is_refused_by_name(
     result = run(project(TEST), "--gpu", "--distbench-launcher=warm")
 
     result.stderr.fnmatch_lines([text])
+
+
+def test_a_torch_whose_version_does_not_say_what_it_is_built_for_is_refused_too(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pytest_distbench.machine import hardware
+
+    monkeypatch.setattr(hardware, "installed_version", lambda package: "2.8.0+git1234567")
+    monkeypatch.setattr(hardware, "torch_is_built_for", lambda: "rocm")
+    result = run(project(TEST), "--gpu", "--distbench-launcher=warm")
+
+    result.stderr.fnmatch_lines(["*torch 2.8.0+git1234567 is built for ROCm: AMD GPUs*amdsmi*"])
 
 
 def test_xccl_is_refused_under_gpu(project: Project) -> None:

@@ -27,6 +27,7 @@ def test_a_norm_has_the_slowest_gpu_of_the_median_launch() -> None:
 
     assert norm_of(launches) == GpuNorm(sm_mhz=1100.0, power_limit_w=700.0, held={"power cap": 0.11})
     assert norm_of([launch()]) is None
+    assert norm_of([launch(card(host_cpu="Grace"))]) == GpuNorm(sm_mhz=1980.0, power_limit_w=700.0, host_cpu="Grace")
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ from pytest_distbench.machine.gpu_watch import (
     Look,
     await_memory,
     held_remark,
+    memory_of,
     summarise,
 )
 from pytest_distbench.machine.gpus import read_gpus
+from pytest_distbench.machine.hardware import cpu_name
 from pytest_distbench.machine.nvml import connect
 from pytest_distbench.records.gpu import Gpu, GpuWitness
 
@@ -137,6 +139,28 @@ def test_clients_of_mps_that_are_others_count_as_ever() -> None:
     assert (len(found.others), found.by_mps) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("pid", "uuid", "lacks", "num_bytes"),
+    [
+        (OURS, "GPU-1", (), 7 * 2**30),
+        (FOREIGN, "GPU-1", (), 20 * 2**30),
+        (UNKNOWN, "GPU-1", (), None),  # as on a MIG slice, and under Windows
+        (4711, "GPU-1", (), None),
+        (OURS, "GPU-2", (), None),
+        (OURS, "GPU-1", ("GetComputeRunningProcesses",), None),
+    ],
+)
+def test_what_a_process_has_in_use_is_told_apart_from_a_neighbours(
+    pid: int, uuid: str, lacks: tuple[str, ...], num_bytes: int | None
+) -> None:
+    there = State(processes={OURS: 0.9, FOREIGN: 0.9, UNKNOWN: 0.0}, bytes_of={OURS: 7 * 2**30, FOREIGN: 20 * 2**30})
+    card = Card(name="NVIDIA H200", uuid="GPU-1", bus=1, states={0.0: there}, lacks=frozenset(lacks))
+    with made_up(Host(cards=[card])):
+        assert memory_of(pid, uuid) == num_bytes
+    with made_up(HOSTS["no driver"]):
+        assert memory_of(pid, uuid) is None
+
+
 def test_what_a_card_does_not_tell_is_left_open() -> None:
     [card] = HOSTS["GB10"].cards
     found = witness({0: BUSY}, lacks=card.lacks | {"GetClock", "GetPowerUsage"}, power_limit_w=None)
@@ -170,7 +194,7 @@ def test_a_launch_is_watched_from_a_thread_of_its_own() -> None:
             time.sleep(0.2)
         watch.close()
 
-    assert [c.uuid for c in cards] == ["GPU-1"]
+    assert [(c.uuid, c.host_cpu) for c in cards] == [("GPU-1", cpu_name())]
     assert cards[0].looks >= 2
 
 

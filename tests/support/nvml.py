@@ -45,6 +45,7 @@ class State:
         held: what holds its clocks down, as NVML calls it: ``SwPowerCap``, ``HwThermalSlowdown``.
         used_bytes: memory that is in use.
         processes: that have a context on it -> share of the time for which their kernels run.
+        bytes_of: memory of these processes; of others it is not told.
         link_errors: what the counters of its NVLinks read, as NVML calls them: ``CRC_FLIT_ERROR_COUNT_TOTAL``.
         xids: what the driver has reported of it until then.
     """
@@ -57,6 +58,7 @@ class State:
     held: tuple[str, ...] = ()
     used_bytes: int = 2**30
     processes: Mapping[int, float] = field(default_factory=dict)
+    bytes_of: Mapping[int, int] = field(default_factory=dict)
     link_errors: Mapping[str, int] = field(default_factory=dict)
     xids: tuple[int, ...] = ()
 
@@ -486,7 +488,9 @@ _OF_CARDS: dict[str, Callable[..., Any]] = {
     ),
     "GetFieldValues": lambda nvml, card, fields: [_field(nvml.state(card), card, number) for number in fields],
     "RegisterEvents": lambda nvml, card, kinds, events: nvml.register(card, events),
-    "GetComputeRunningProcesses": lambda nvml, card: [SimpleNamespace(pid=pid) for pid in nvml.state(card).processes],
+    "GetComputeRunningProcesses": lambda nvml, card: [
+        SimpleNamespace(pid=pid, usedGpuMemory=nvml.state(card).bytes_of.get(pid)) for pid in nvml.state(card).processes
+    ],
     "GetProcessUtilization": lambda nvml, card, since: _at_work(nvml.state(card)),
 }
 """What a GPU answers, by the function's name without ``nvmlDevice``; None: it does not support that."""

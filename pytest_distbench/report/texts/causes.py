@@ -163,6 +163,8 @@ def _(cause: Clocks) -> Iterator[str]:
     if cause.then.memory_mhz and cause.now.memory_mhz:
         moved.append(f"memory {_movement(cause.then.memory_mhz, cause.now.memory_mhz, _megahertz)}")
     yield f"median clocks of the slowest GPU: {', '.join(moved)}"
+    if cause.then.host_cpu and cause.now.host_cpu and cause.then.host_cpu != cause.now.host_cpu:
+        yield f"  their host's CPU is {cause.now.host_cpu}, at the baseline it was {cause.then.host_cpu}"
 
 
 @describe.register

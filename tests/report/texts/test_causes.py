@@ -151,6 +151,24 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
         ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %), memory 2619 MHz -> 2619 MHz (+0.0 %)"],
     ),
     (
+        causes.Clocks(
+            then=GpuNorm(sm_mhz=1980.0, host_cpu="Intel Xeon Platinum 8480C"),
+            now=GpuNorm(sm_mhz=1980.0, host_cpu="AMD EPYC 9654"),
+        ),
+        [
+            "median clocks of the slowest GPU: SM 1980 MHz -> 1980 MHz (+0.0 %)",
+            "  their host's CPU is AMD EPYC 9654, at the baseline it was Intel Xeon Platinum 8480C",
+        ],
+    ),
+    (
+        causes.Clocks(then=GpuNorm(sm_mhz=1980.0, host_cpu="Grace"), now=GpuNorm(sm_mhz=1980.0, host_cpu="Grace")),
+        ["median clocks of the slowest GPU: SM 1980 MHz -> 1980 MHz (+0.0 %)"],
+    ),
+    (
+        causes.Clocks(then=GpuNorm(sm_mhz=1980.0), now=GpuNorm(sm_mhz=1980.0, host_cpu="Grace")),
+        ["median clocks of the slowest GPU: SM 1980 MHz -> 1980 MHz (+0.0 %)"],
+    ),
+    (
         causes.Clocks(then=GpuNorm(sm_mhz=2000.0), now=GpuNorm(sm_mhz=1500.0)),
         ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %)"],
     ),
