@@ -35,6 +35,16 @@ FAULTS = {
     "wrong epoch": "a generation begins at epoch 0 again",
     "cannot restore": "the model's shape follows the world size",
     "body raises": "it raises in the second generation",
+    "average not handed over": "an average of the weights begins anew in each generation",
+    "scaler not handed over": "the scale of the gradients begins anew in each generation",
+    "part forgets": "a part's state_dict() leaves out the mean that it clips gradients by",
+    "count forgotten": "it leaves out the number of gradients that it has clipped",
+    "next samples": "a later generation trains on the samples behind those it is given",
+    "first batch": "a later generation trains on its first batch again and again",
+    "half twice": "a later generation trains on half of its batch, twice",
+    "every second step": "the optimizer steps every second time once a node is lost",
+    "steps twice": "the optimizer steps twice a batch once a node is lost",
+    "layer frozen": "the first layer is no longer trained once a node is lost",
     "slow rendezvous": "agents come to every rendezvous ten seconds late",
     "none, of a leave": "",
     "SIGTERM ignored": "for two seconds, by the node that is asked to leave",
@@ -77,6 +87,21 @@ class FirstState:
         self.optimizer.load_state_dict(copy.deepcopy(state))
 
 
+class Clips:
+    def __init__(self, forgets):
+        self.mean, self.seen, self.forgets = 0.0, 0, forgets
+
+    def state_dict(self):
+        return {name: getattr(self, name) for name in ("mean", "seen") if name != self.forgets}
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+    def __call__(self, parameters, torch):
+        self.seen += 1
+        self.mean = 0.9 * self.mean + 0.1 * float(torch.nn.utils.clip_grad_norm_(parameters, self.mean * 2 + 1))
+
+
 def train(rank, fault, epochs):
     import torch
     from torch.nn.parallel import DistributedDataParallel
@@ -90,6 +115,12 @@ def train(rank, fault, epochs):
     kept = {"model": model} if fault == "optimizer lost" else {"model": model, "optimizer": optimizer}
     if fault == "first moments":
         kept["optimizer"] = FirstState(optimizer)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_factor=1.1, growth_interval=50)
+    kept |= {"clips": Clips({"part forgets": "mean", "count forgotten": "seen"}.get(fault))}
+    kept |= {} if fault == "average not handed over" else {"average": average}
+    kept |= {} if fault == "scaler not handed over" else {"scaler": scaler}
+    is_later = rank.generation > 0
     every = 80 if fault == "checkpoint rarer" else None
     training = rank.training(checkpoint_every=every, **kept)
     if fault == "samples repeated":
@@ -107,8 +138,18 @@ def train(rank, fault, epochs):
     if fault != "lr not rescaled":
         for group in optimizer.param_groups:
             group["lr"] = 0.05 * rank.world_size
+    if fault == "layer frozen" and is_later:
+        model[0].requires_grad_(False)
     ddp = DistributedDataParallel(model)
+    first = None
     for batch in training.batches(samples=len(x), batch=16, epochs=epochs):
+        first = batch if first is None else first
+        if fault == "next samples" and is_later:
+            batch = (batch + 1) % len(x)
+        if fault == "first batch" and is_later:
+            batch = first
+        if fault == "half twice" and is_later:
+            batch = torch.cat([batch[: len(batch) // 2]] * 2)
         if fault == "ends early" and training.epoch == 2:
             break
         if fault == "one batch" and rank.world_size > 1:
@@ -118,8 +159,15 @@ def train(rank, fault, epochs):
             torch.distributed.broadcast(batch, src=0)
         loss = torch.nn.functional.cross_entropy(ddp(x[batch]), labels[batch])
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        kept["clips"](model.parameters(), torch)
+        if not (fault == "every second step" and is_later and training.step % 2):
+            scaler.step(optimizer)
+            average.update_parameters(model)
+        scaler.update()
+        if fault == "steps twice" and is_later:
+            optimizer.step()
         training.note(loss=loss)
 
 

@@ -27,7 +27,7 @@ from measuring import elastic_plan
 from pytest_distbench.elastic import crash, draw, join
 from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.jobs.launch_job import launch_elastic
-from pytest_distbench.jobs.measures.ledger import MOMENTS, PARAMETERS, RANDOM, RATE, REPLICAS, STEP
+from pytest_distbench.jobs.measures.ledger import MOMENTS, PARAMETERS, RANDOM, RATE, REPLICAS, STATE, STEP
 from pytest_distbench.jobs.measures.samples import ORDER
 from pytest_distbench.launch.side import Side
 from pytest_distbench.records.elastic import Change
@@ -203,6 +203,7 @@ EXHIBITS = (
         published="A schedule that counts steps was resumed with the number of the epoch: the rate went back to the "
         "beginning of the run.",
         row=RATE,
+        follows=(STATE,),
     ),
     Exhibit(
         name="older checkpoint at retry",

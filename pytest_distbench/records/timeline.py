@@ -147,6 +147,8 @@ class Fed(_Line, frozen=True, kw_only=True, tag="fed"):
     digest: str
     rows: dict[str, int] = {}
     """Of each model, over all its calls: the length of the first tensor that it was given."""
+    of_samples: dict[str, list[str]] = {}
+    """Of each model whose first call had a row for each sample of the batch: a digest of each, in the batch's order."""
 
 
 class Stepped(_Line, frozen=True, kw_only=True, tag="stepped"):
@@ -167,6 +169,10 @@ class Stepped(_Line, frozen=True, kw_only=True, tag="stepped"):
     accuracy: float | None = None
     top5: float | None = None
     lr: float | None = None
+    updates: int | None = None
+    """Steps that optimizers of torch took in it; None: nobody has looked."""
+    is_given_up: bool = False
+    """The gradient of the batch before was given up, and no optimizer had stepped with it."""
 
 
 class Remembered(_Line, frozen=True, kw_only=True, tag="remembered"):
@@ -196,6 +202,10 @@ STEPS = "that steps"
 """Name of the first optimizer that stepped; of the second: ``that steps (2)``."""
 
 
+OUTSIDE = "outside: "
+"""What the name of an object begins with that a body has and did not hand over."""
+
+
 class Held(_Line, frozen=True, kw_only=True, tag="held"):
     """What a worker held of the training's state: digests of it, by the name of the part that it belongs to.
 
@@ -214,6 +224,13 @@ class Held(_Line, frozen=True, kw_only=True, tag="held"):
     position: int
     parameters: dict[str, str] = {}
     buffers: dict[str, str] = {}
+    moved: dict[str, int] = {}
+    """Of each model, at a checkpoint: tensors of parameters that are others than when they were looked at before."""
+    fields: dict[str, dict[str, str]] = {}
+    """Of each part that is neither a model nor an optimizer: what it has as attributes, by name, whatever its
+    ``state_dict()`` has; and of each object of the body with such a method that was not handed over, its state."""
+    options: dict[str, list[str]] = {}
+    """Of each optimizer that was handed over, by group: what it is set to, but for its rate."""
     built: dict[str, str] = {}
     """Of each buffer that no checkpoint keeps, as it is not persistent: each generation builds it anew."""
     moments: dict[str, dict[str, str]] = {}

@@ -17,6 +17,10 @@ from torch.optim.optimizer import Optimizer
 _SIZE = 16
 """Bytes of a digest."""
 
+_ROW_SIZE = 6
+_NO_OPTIONS = ("lr", "initial_lr", "params")
+_PLAIN = (bool, int, float, str, tuple)
+
 _STEP = "step"
 """The slot in which optimizers of torch count their steps."""
 
@@ -34,10 +38,40 @@ def of_tensor(tensor: torch.Tensor) -> bytes:
 
 def of_tensors(named: Iterable[tuple[str, torch.Tensor]]) -> str:
     """Of several, in their order."""
+    return together({name: of_tensor(tensor) for name, tensor in named})
+
+
+def together(named: Mapping[str, bytes]) -> str:
+    """One digest of those of several tensors."""
     found = blake2b(digest_size=_SIZE)
-    for name, tensor in named:
-        found.update(name.encode() + b"\0" + of_tensor(tensor))
+    for name, digest in named.items():
+        found.update(name.encode() + b"\0" + digest)
     return found.hexdigest()
+
+
+def of_rows(tensor: torch.Tensor) -> list[str]:
+    """Of each row of a tensor, in a few letters."""
+    rows = tensor.detach().cpu().contiguous().reshape(len(tensor), -1)
+    return [blake2b(row.view(torch.uint8).numpy().data, digest_size=_ROW_SIZE).hexdigest() for row in rows]
+
+
+def of_fields(part: object) -> dict[str, str]:
+    """Of each number, tensor, or container of such, that an object has as an attribute, by name; a count is itself."""
+    fields = {} if isinstance(part, Mapping | list | tuple) else getattr(part, "__dict__", {})
+    kept = {name: value for name, value in fields.items() if not isinstance(value, str | bool | None)}
+    found = {name: str(value) if isinstance(value, int) else of_state(value) for name, value in kept.items()}
+    return {name: digest for name, digest in found.items() if digest}
+
+
+def options_of(optimizer: Optimizer) -> list[str]:
+    """The options of each group of an optimizer in words, such as betas and weight decay; its rate is none of them."""
+    return [
+        ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in options)
+        for options in (
+            [(k, v) for k, v in group.items() if k not in _NO_OPTIONS and isinstance(v, _PLAIN)]
+            for group in optimizer.param_groups
+        )
+    ]
 
 
 def of_state(state: object) -> str:

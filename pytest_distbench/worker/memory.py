@@ -1,4 +1,4 @@
-"""What optimizers remember, such as momentum: counted before and after the first step that a generation takes.
+"""What optimizers remember, such as momentum, before and after the first step of a generation; and how often they step.
 
 One that the body does not keep, or makes anew behind ``rank.training(...)``, remembers nothing when it goes on.
 """
@@ -31,15 +31,21 @@ class Beginning:
 
 
 class OptimizerMemory:
-    """Looks at each optimizer that steps before this generation's first training step is over."""
+    """Looks at each optimizer that steps before this generation's first training step is over, and counts all steps."""
 
     def __init__(self) -> None:
         self._before: dict[weakref.ref[Optimizer], Beginning] = {}
-        self._hook: Any = register_optimizer_step_pre_hook(self._look)
+        self._is_first = True
+        self._updates, self._is_given_up = 0, False
+        self._unused: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._hook: Any = register_optimizer_step_pre_hook(self._look)  # stays as long as the process
 
     def _look(self, optimizer: Optimizer, *_: object) -> None:
+        if not self._updates:
+            self._look_at_unused()
+        self._updates += 1
         reference = weakref.ref(optimizer)
-        if reference not in self._before:
+        if self._is_first and reference not in self._before:
             self._before[reference] = Beginning(
                 remembered=count_states(optimizer),
                 parameters=digests.of_parameters(optimizer),
@@ -48,12 +54,31 @@ class OptimizerMemory:
                 rates=digests.rates_of(optimizer),
             )
 
+    def take_updates(self) -> tuple[int, bool]:
+        """Steps of optimizers since the last call; and whether a gradient of the batch before was given up without one.
+
+        Gradients that are accumulated stay where they are: their tensor is the same until an optimizer has stepped.
+        """
+        if not self._updates:
+            self._look_at_unused()
+        found = self._updates, self._is_given_up
+        self._updates, self._is_given_up, self._unused = 0, False, None
+        if not found[0]:
+            parameters = (p for group in self.param_groups for p in group["params"])
+            self._unused = next(((p, p.grad) for p in parameters if p.grad is not None), None)
+        return found
+
+    def _look_at_unused(self) -> None:
+        if self._unused is not None:
+            parameter, gradient = self._unused
+            self._is_given_up = parameter.grad is not gradient
+            self._unused = None
+
     def after_step(self) -> tuple[int, int] | None:
         """States before and after the first training step; None: nothing stepped in it, or it is long over."""
-        if self._hook is None or not self._before:
+        if not self._is_first or not self._before:
             return None
-        self._hook.remove()
-        self._hook = None
+        self._is_first = False
         return sum(b.remembered for b in self.beginnings), sum(map(count_states, self.optimizers))
 
     @property

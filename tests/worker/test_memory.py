@@ -51,3 +51,35 @@ def test_a_step_without_an_optimizer_is_not_the_one_that_counts_and_nothing_is_k
     gc.collect()
     assert memory.param_groups == []
     assert count_states(torch.optim.SGD(model.parameters(), lr=0.1)) == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "drops", "found"),
+    [
+        ([1, 1], True, [(1, False), (1, False)]),
+        ([0, 1], False, [(0, False), (1, False)]),  # accumulated
+        ([0, 1], True, [(0, False), (1, True)]),
+        ([0, 0, 1], True, [(0, False), (0, True), (1, True)]),
+        ([2, 0], True, [(2, False), (0, False)]),
+    ],
+)
+def test_steps_of_a_batch_are_counted_and_gradients_that_were_given_up(
+    steps: list[int], drops: bool, found: list[tuple[int, bool]]
+) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    memory = OptimizerMemory()
+    step(model, optimizer)
+    memory.take_updates()
+    seen = []
+    stepped = True
+    for count in steps:
+        if drops or stepped:
+            optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        for _ in range(count):
+            optimizer.step()
+        stepped = count > 0
+        seen.append(memory.take_updates())
+
+    assert seen == found

@@ -5,12 +5,13 @@ Counted are workers: slots in a generation. What a body did not hand over has no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
 
 from pytest_distbench.jobs.measures.history import History, Worker
-from pytest_distbench.records.timeline import STEPS, Fed, Held, HeldAt
+from pytest_distbench.records.timeline import OUTSIDE, STEPS, Fed, Held, HeldAt
 
 PARAMETERS = "parameters_changed_by_load"
 MOMENTS = "optimizer_moments_changed_by_load"
@@ -23,9 +24,18 @@ OLDER = "older_checkpoint_loaded"
 REPLICAS = "replicas_differ"
 SHARED = "batches_shared"
 CUT = "batches_cut"
+OTHER = "other_samples_fed"
+LEFT = "state_not_handed_over"
+UPDATES = "optimizer_steps_missed"
 
-LOADS = (PARAMETERS, MOMENTS, STEP, RATE, STATE, POSITION, OLDER, REPLICAS)
+LOADS = (PARAMETERS, MOMENTS, STEP, RATE, STATE, LEFT, POSITION, OLDER, REPLICAS, UPDATES, OTHER)
 """Metrics of each job whose workers load checkpoints; :data:`RANDOM` is one where the body keeps its random state."""
+
+_FEWEST_STEPS = 4
+"""Of a generation whose optimizers' steps are compared with those of others."""
+
+_LEFT_OUT = 0.05
+"""Of a generation's batches, which may be without a step, and others before were not."""
 
 _SAME_RATE = 1e-6
 """A schedule may compute one rate in two ways."""
@@ -46,7 +56,15 @@ class Mismatch:
 
 def mismatches(history: History) -> list[Mismatch]:
     """All of a run, by generation."""
-    found = [*_of_loads(history), *_of_rates(history), *_of_replicas(history)]
+    found = [
+        *_of_loads(history),
+        *_of_fields(history),
+        *_of_rates(history),
+        *_of_replicas(history),
+        *_of_updates(history),
+        *_of_movement(history),
+        *_of_samples(history),
+    ]
     return sorted(found, key=lambda mismatch: (mismatch.generation, mismatch.slot))
 
 
@@ -66,7 +84,8 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
             continue  # written before this run, or by a worker that died with the line
         writer, own = those[-1][0], those[-1].get(worker.joined.rank)
         older = [lines[0] for (of, at), lines in saves.items() if at < step and of < generation and 0 in lines]
-        found = [*_compare(worker.held, writer, own, older), *_reset(worker.held, writer, own)]
+        as_many = len(those[-1]) == worker.joined.world_size
+        found = [*_compare(worker.held, writer, own, older, as_many=as_many), *_reset(worker.held, writer, own)]
         if own is not None and (former := history.workers.get((own.generation, own.slot))) is not None:
             found += _built_otherwise(worker, former, own)
         for metric, what, was_older in found:
@@ -77,7 +96,7 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
 
 
 def _compare(
-    held: Mapping[HeldAt, Held], writer: Held, own: Held | None, older: Sequence[Held]
+    held: Mapping[HeldAt, Held], writer: Held, own: Held | None, older: Sequence[Held], *, as_many: bool
 ) -> Iterator[tuple[str, str, int]]:
     """What differs: the metric, in words, and of which older checkpoint it is instead, or 0."""
 
@@ -111,6 +130,9 @@ def _compare(
             if source is not None and name in source.states and source.states[name] != state:
                 yield STATE, f"the state of {name} is not what was saved", older_with("states", name, state)
     if (line := held.get("begin")) is not None:
+        for name, options in line.options.items():
+            if name in writer.options and writer.options[name] != options and as_many:
+                yield STATE, f"{name} is set to {options}, and was to {writer.options[name]}", 0
         here, there = (line.step, line.epoch, line.position), (writer.step, writer.epoch, writer.position)
         if here != there:
             yield POSITION, "step {}, epoch {}, sample {} of it".format(*here) + ", and {}, {}, {}".format(*there), 0
@@ -147,6 +169,124 @@ def _built_otherwise(worker: Worker, former: Worker, own: Held) -> Iterator[tupl
     for name, built in begin.built.items():
         if own.built.get(name) == begun.built.get(name) not in (None, built):
             yield PARAMETERS, f"the buffer {name}, which is not saved, is not built as it was before", 0
+
+
+def _of_fields(history: History) -> Iterator[Mismatch]:
+    """What a part has as attributes, or an object beside the parts as its state, and begins with anew behind a load.
+
+    It has to change from one checkpoint to the next, and to be the same on all ranks: neither a cache nor a clock is.
+    A count that is another one behind the first step than it was at the very beginning was set by the body.
+    """
+    saves = _saves(history)
+    first = {line.at: line for line in reversed(history.of(Held)) if line.rank == 0}
+    for worker in history.workers.values():
+        begin, step = worker.held.get("begin"), worker.held.get("step")
+        if begin is None or worker.loaded is None or not worker.loaded.step:
+            continue
+        generation = worker.joined.generation
+        behind = [at for at in sorted(saves) if at[1] <= worker.loaded.step and at[0] < generation and 0 in saves[at]]
+        last = [at for at in behind if at[0] == behind[-1][0]] if behind else []
+        if len(last) < 2:
+            continue
+        before, saved = (saves[at][0] for at in last[-2:])
+        for name, fields in begin.fields.items():
+            for field, value in fields.items():
+                there = [line.fields.get(name, {}).get(field) for line in saves[last[-1]].values()]
+                moves = before.fields.get(name, {}).get(field) != there[0] and len(set(there)) == 1
+                if name in saved.per_rank or not moves or value == there[0]:
+                    continue
+                if name.startswith(OUTSIDE):
+                    called = name.removeprefix(OUTSIDE)
+                    told = f"{called} changes in training, and begins anew: rank.training(...) was not given it"
+                    yield Mismatch(LEFT, generation, worker.joined.slot, told)
+                    continue
+                pairs = [(begin, first.get("begin")), *([(step, first.get("step"))] if value.isdecimal() else [])]
+                if all(_field(now, name, field) == _field(then, name, field) for now, then in pairs):
+                    told = f"{name}.{field} changes in training, and begins anew: not saved, or set back"
+                    yield Mismatch(STATE, generation, worker.joined.slot, told)
+
+
+def _field(line: Held | None, name: str, field: str) -> str:
+    return "" if line is None else line.fields.get(name, {}).get(field, "")
+
+
+def _of_updates(history: History) -> Iterator[Mismatch]:
+    """Workers whose optimizers step less or more often than those of an earlier generation, or give gradients up.
+
+    With another number of nodes they may as well step so often that as many samples come to a step as before: with
+    gradients that are accumulated. One step may be on its way when a generation ends, and a scaler of gradients leaves
+    out those that overflow.
+    """
+    known: list[tuple[int, float, float]] = []
+    for generation in history.generations:
+        nodes = history.world_size(generation)
+        mine: list[tuple[int, float, float]] = []
+        for slot, worker in history.members(generation).items():
+            counts = [step.updates for step in worker.steps if step.updates is not None]
+            if len(counts) < _FEWEST_STEPS:
+                continue
+            updates, batches = sum(counts), len(counts)
+            given_up = sum(step.is_given_up for step in worker.steps)
+            mine.append((nodes, updates / batches, given_up / batches))
+            if not known:
+                continue
+            alike = [row for row in known if row[0] == nodes] or known
+            rates = [(ratio, ratio * nodes / of) for of, ratio, _ in alike]
+            expected = {rate * batches for usual, other in rates for rate in (usual, min(other, max(usual, 1.0)))}
+            most_given_up = max(share for _, _, share in known)
+            if all(abs(updates - wanted) > 1 + _LEFT_OUT * batches for wanted in expected):
+                usual = alike[0][1]
+                told = f"its optimizers took {updates} steps in {batches} batches, and {usual:g} a batch before"
+            elif given_up > most_given_up * batches + 2 and given_up * 4 >= batches:
+                told = f"gradients of {given_up} of {batches} batches were given up without a step of an optimizer"
+            else:
+                continue
+            yield Mismatch(UPDATES, generation, slot, told)
+        known += mine
+
+
+def _of_movement(history: History) -> Iterator[Mismatch]:
+    """Workers of which fewer tensors move between two checkpoints than between any two of earlier generations."""
+    least: dict[str, int] = {}
+    for generation in history.generations:
+        lines = [line for line in history.of(Held) if line.at == "save" and line.generation == generation]
+        for slot in dict.fromkeys(line.slot for line in lines):
+            for name, before in least.items():
+                moved = [line.moved[name] for line in lines if line.slot == slot and name in line.moved]
+                if moved and max(moved) < before:
+                    told = f"{max(moved)} tensors of {name} changed between two checkpoints, and {before} before"
+                    yield Mismatch(UPDATES, generation, slot, told)
+        for line in lines:
+            for name, count_ in line.moved.items():
+                least[name] = min(least.get(name, count_), count_)
+
+
+def _of_samples(history: History) -> Iterator[Mismatch]:
+    """Workers whose model was given what earlier generations gave it for samples of other batches, or one row twice."""
+    known: dict[tuple[str, str], set[int]] = {}
+    by_generation: dict[int, list[Fed]] = {}
+    for line in history.of(Fed):
+        by_generation.setdefault(line.generation, []).append(line)
+    for generation, lines in sorted(by_generation.items()):
+        wrong: dict[int, list[int]] = {}
+        fed = []
+        for line in lines:
+            worker = history.workers.get((generation, line.slot))
+            samples = worker.samples(line.step) if worker is not None else []
+            for name, rows in line.of_samples.items():
+                if len(rows) != len(samples):
+                    continue
+                fed += [((name, row), sample) for row, sample in zip(rows, samples, strict=True)]
+                for row, times in Counter(rows).items():
+                    those = known.get((name, row), set())
+                    if those and times > len(those & {*samples}):
+                        wrong.setdefault(line.slot, []).append(min(those))
+        for slot, others in wrong.items():
+            if len(others) > 1:
+                told = f"its model was given sample {others[0]} in place of its own, and {len(others) - 1} more"
+                yield Mismatch(OTHER, generation, slot, told)
+        for key, sample in fed:
+            known.setdefault(key, set()).add(sample)
 
 
 def _of_rates(history: History) -> Iterator[Mismatch]:

@@ -16,6 +16,7 @@ from pytest_distbench.jobs.measures.ledger import (
     CUT,
     LOADS,
     RANDOM,
+    REPLICAS,
     SHARED,
     count,
     cut_batches,
@@ -140,12 +141,14 @@ def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
 
 
 def _of_loads(job: ElasticJob, history: History) -> list[Measurement]:
-    """Workers that did not go on with what was saved, by what of it; of a job that may have loaded a checkpoint."""
-    has_loaded = any(line.step for line in history.of(Loaded))
-    if job.checkpoint_every is None or not (has_loaded or job.plan.changes or job.plan.cycle):
+    """Workers that did not go on with what was saved, by what of it; without a change whether ranks are alike."""
+    if job.checkpoint_every is None:
         return []
-    metrics = [*LOADS, *([RANDOM] if keeps_random(history) else [])]
     found = mismatches(history)
+    has_loaded = any(line.step for line in history.of(Loaded))
+    if not (has_loaded or job.plan.changes or job.plan.cycle):
+        return [_none(REPLICAS, *count(found, REPLICAS))]
+    metrics = [*LOADS, *([RANDOM] if keeps_random(history) else [])]
     return [
         *(_none(metric, *count(found, metric)) for metric in metrics),
         _none(ORDER, *epochs_in_one_order(history)),

@@ -7,16 +7,17 @@ but for the models' inputs in the first two steps of a generation.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-from pytest_distbench.records.timeline import STEPS, Fed, Held, HeldAt, LeftOut, Line
+from pytest_distbench.records.timeline import OUTSIDE, STEPS, Fed, Held, HeldAt, LeftOut, Line
 from pytest_distbench.worker import digests
 from pytest_distbench.worker.elastic.left_out import left_out
 from pytest_distbench.worker.elastic.node import Node
@@ -26,7 +27,8 @@ RANDOM = "random"
 """The part that keeps the random state is handed over under this name."""
 
 _WATCHED_STEPS = 2
-"""Of a generation, whose inputs are looked at: two, to see that they differ from step to step."""
+"""Behind a checkpoint, whose inputs are looked at: two, to see that they differ from step to step. A generation that
+goes back to that checkpoint takes them again."""
 
 
 class Place(NamedTuple):
@@ -58,6 +60,8 @@ class Ledger:
         self._fresh: dict[str, str] = {}
         self._begun: dict[str, str] = {}
         self._inputs = Inputs(self._models)
+        self._tensors: dict[str, dict[str, bytes]] = {}
+        self._objects: dict[str, Any] = {}
 
     def at_save(self, place: Place) -> None:
         """At a checkpoint: all of it. What is saved is compared with what a later generation begins with."""
@@ -65,8 +69,11 @@ class Ledger:
         self._write(
             "save",
             place,
+            moved=self._moved(),
             parameters={**self._parameters(), **{name: digests.of_parameters(o) for name, o in stepped.items()}},
             buffers=self._buffers(),
+            fields=self._fields(),
+            options={name: digests.options_of(o) for name, o in self._optimizers.items()},
             built=self._built(),
             moments={name: digests.of_moments(o) for name, o in {**self._optimizers, **stepped}.items()},
             steps={name: digests.steps_of(o) for name, o in {**self._optimizers, **stepped}.items()},
@@ -96,11 +103,14 @@ class Ledger:
     def at_begin(self, place: Place) -> None:
         """Before the first batch: what nobody may have touched since the load."""
         self._begun = digests.of_random()
+        self._tensors = self._by_tensor()
         self._write(
             "begin",
             place,
             parameters=self._parameters(),
             buffers=self._buffers(),
+            fields=self._fields(),
+            options={name: digests.options_of(o) for name, o in self._optimizers.items()},
             built=self._built(),
             moments={name: digests.of_moments(o) for name, o in self._optimizers.items()},
             steps={name: digests.steps_of(o) for name, o in self._optimizers.items()},
@@ -127,16 +137,21 @@ class Ledger:
             moments={_trained(i): beginning.moments for i, beginning in enumerate(found)},
             steps={_trained(i): beginning.steps for i, beginning in enumerate(found)},
             rates={_trained(i): beginning.rates for i, beginning in enumerate(found)},
+            fields=self._fields(),
         )
 
-    def watch_inputs(self, steps_taken: int) -> None:
-        """Before a step: look at what the models are given in it, if it is one of the first of this generation."""
+    def know_objects(self, found: Mapping[str, Any]) -> None:
+        """What the body has besides its parts that has a state, by name, see :func:`objects_of`."""
+        self._objects = dict(found)
+
+    def watch_inputs(self, steps_taken: int, samples: Sequence[int]) -> None:
+        """Before a step: look at what the models are given in it, if it is one of the first behind a checkpoint."""
         if steps_taken < _WATCHED_STEPS:
-            self._inputs.watch()
+            self._inputs.watch(len(samples))
 
     def note_inputs(self, step: int) -> None:
         """Behind a step: what they were given."""
-        digest, rows = self._inputs.take()
+        digest, rows, of_samples = self._inputs.take()
         if digest:
             rank = self._rank
             self._note(
@@ -147,6 +162,7 @@ class Ledger:
                     step=step,
                     digest=digest,
                     rows=rows,
+                    of_samples=of_samples,
                 )
             )
 
@@ -169,7 +185,28 @@ class Ledger:
         return {_trained(i): found for i, found in enumerate(self._memory.optimizers)}
 
     def _parameters(self) -> dict[str, str]:
-        return {name: digests.of_tensors(model.named_parameters()) for name, model in self._models.items()}
+        return {name: digests.together(tensors) for name, tensors in self._tensors.items()}
+
+    def _by_tensor(self) -> dict[str, dict[str, bytes]]:
+        return {
+            name: {tensor: digests.of_tensor(values) for tensor, values in model.named_parameters()}
+            for name, model in self._models.items()
+        }
+
+    def _moved(self) -> dict[str, int]:
+        before, self._tensors = self._tensors, self._by_tensor()
+        return {
+            name: sum(digest != before.get(name, {}).get(tensor) for tensor, digest in tensors.items())
+            for name, tensors in self._tensors.items()
+        }
+
+    def _fields(self) -> dict[str, dict[str, str]]:
+        found = {name: digests.of_fields(part) for name, part in self._others.items() if name != RANDOM}
+        for name, held in self._objects.items():
+            with suppress(Exception):  # it is none of ours, and may not be ready to tell its state
+                if digest := digests.of_state(held.state_dict()):
+                    found[OUTSIDE + name] = {"": digest}
+        return {name: fields for name, fields in found.items() if fields}
 
     def _buffers(self) -> dict[str, str]:
         return {name: digests.of_tensors(_buffers(model, saved=True)) for name, model in self._models.items()}
@@ -198,23 +235,26 @@ class Inputs:
         self._hooks: list[Any] = []
         self._found = blake2b(digest_size=16)
         self._rows: dict[str, int] = {}
+        self._batch = 0
+        self._of_samples: dict[str, list[str]] = {}
 
-    def watch(self) -> None:
-        """Look at them until :meth:`take`."""
+    def watch(self, batch: int) -> None:
+        """Look at them until :meth:`take`, in a step that has a batch of so many samples."""
         self.take()
+        self._batch = batch
         self._hooks = [
             model.register_forward_pre_hook(partial(self._look, name), with_kwargs=True)
             for name, model in self._models.items()
         ]
 
-    def take(self) -> tuple[str, dict[str, int]]:
-        """What they were given since :meth:`watch`, empty: nothing that was seen; and the rows of each."""
+    def take(self) -> tuple[str, dict[str, int], dict[str, list[str]]]:
+        """What they were given since :meth:`watch`, empty: nothing that was seen; the rows of each; and each row."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        found, rows = self._found, self._rows
-        self._found, self._rows = blake2b(digest_size=16), {}
-        return found.hexdigest() if rows else "", rows
+        found, rows, of_samples = self._found, self._rows, self._of_samples
+        self._found, self._rows, self._of_samples = blake2b(digest_size=16), {}, {}
+        return found.hexdigest() if rows else "", rows, of_samples
 
     def _look(self, name: str, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
@@ -222,8 +262,44 @@ class Inputs:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
         for tensor in tensors:
             self._found.update(digests.of_tensor(tensor))
+        if tensors and name not in self._rows and tensors[0].dim() and len(tensors[0]) == self._batch:
+            self._of_samples[name] = digests.of_rows(tensors[0])
         if tensors:
             self._rows[name] = self._rows.get(name, 0) + (len(tensors[0]) if tensors[0].dim() else 0)
+
+
+def objects_of(frame: FrameType, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a body holds in its variables, and in the attributes of those, that has a state and is none of the parts.
+
+    Not what is made of the parts alone, as a model in DistributedDataParallel is, nor what has no state.
+    """
+    kept = [held for part in parts.values() for held in (part, *getattr(part, "__dict__", {}).values())]
+    known = {id(held) for held in kept} | {
+        id(p) for m in kept if isinstance(m, torch.nn.Module) for p in m.parameters()
+    }
+    variables = {name: held for name, held in frame.f_locals.items() if not isinstance(held, ModuleType | type)}
+    inner = {
+        f"{name}.{attribute}": held
+        for name, owner in variables.items()
+        if not isinstance(owner, torch.nn.Module | Optimizer | Node)
+        for attribute, held in getattr(owner, "__dict__", {}).items()
+    }
+    found: dict[str, Any] = {}
+    for name, held in {**variables, **inner}.items():
+        if id(held) in known or isinstance(held, type) or not _has_state(held):
+            continue
+        if isinstance(held, torch.nn.Module):
+            parameters = list(held.parameters())
+            if parameters and all(id(parameter) in known for parameter in parameters):
+                continue
+        known.add(id(held))
+        found[name] = held
+    return found
+
+
+def _has_state(held: object) -> bool:
+    of = type(held)
+    return callable(getattr(of, "state_dict", None)) and callable(getattr(of, "load_state_dict", None))
 
 
 def is_per_rank(part: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import io
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.timeline import Batch, Drew, Loaded, Remembered, Saved, Stepped, Wanted
 from pytest_distbench.worker.arguments import check_unread, check_whole, real, refuse
 from pytest_distbench.worker.elastic import checkpoints, sampler
-from pytest_distbench.worker.elastic.ledger import Ledger, Place, is_per_rank
+from pytest_distbench.worker.elastic.ledger import Ledger, Place, is_per_rank, objects_of
 from pytest_distbench.worker.elastic.node import Node
 from pytest_distbench.worker.memory import OptimizerMemory
 
@@ -51,7 +52,7 @@ class Training(abc.ABC):
         self._memory = OptimizerMemory()
         self._ledger = Ledger(rank, parts, self._memory, rank.note)
         self._drawn: list[int] | None = None
-        self._taken = 0
+        self._taken = self._since_saved = 0
         self._samples = 0
         self._end: int | None = None
 
@@ -86,6 +87,7 @@ class Training(abc.ABC):
         rank = self._rank
         order = sent = torch.empty(0)
         of = -1
+        self._ledger.know_objects(objects_of(sys._getframe(1), self._parts))
         while self._meet(epochs if self._end is None else self._end):
             if of != self.epoch:
                 order, of = sampler.permutation(samples, seed=rank.seed, epoch=self.epoch), self.epoch
@@ -105,7 +107,7 @@ class Training(abc.ABC):
                     samples=mine.tolist(),
                 )
             )
-            self._ledger.watch_inputs(self._taken)
+            self._ledger.watch_inputs(self._since_saved, mine.tolist())
             yield sampler.share(sent[step], rank=rank.rank, world_size=rank.world_size)
             rank.synchronize()
             told, self._told = self._told, {}
@@ -232,10 +234,12 @@ class Training(abc.ABC):
     def _take_step(self, count: int, told: Mapping[str, torch.Tensor | float], *, is_last: bool) -> None:
         self.step += 1
         self._taken += 1
+        self._since_saved += 1
         self.position += count
         if is_last:
             self.epoch += 1
             self.position = 0
+        updates, is_given_up = self._memory.take_updates()
         read = {name: _finite(value, name, self.step) for name, value in told.items()}
         self._note(
             Stepped(
@@ -249,6 +253,8 @@ class Training(abc.ABC):
                 accuracy=read.get("accuracy"),
                 top5=read.get("top5"),
                 lr=self._learning_rate(),
+                updates=updates,
+                is_given_up=is_given_up,
             )
         )
         if (counts := self._memory.after_step()) is not None:
@@ -321,6 +327,7 @@ class CheckpointTraining(Training):
     def _keep(self) -> None:
         if self.step % self._every != 0:
             return
+        self._since_saved = 0
         self._ledger.at_save(self._place)  # before it is on the disk: of what can be loaded there are always digests
         own = {name: _pack(part.state_dict()) for name, part in self._parts.items() if is_per_rank(part)}
         everybody = {name: self._rank.gather(packed) for name, packed in own.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from support.timelines import Timeline
+from support.timelines import JOB, Timeline
 
 from pytest_distbench.jobs.measures.ledger import (
     LOADS,
@@ -14,11 +14,13 @@ from pytest_distbench.jobs.measures.ledger import (
     RATE,
     REPLICAS,
     STATE,
+    UPDATES,
     count,
     cut_batches,
     mismatches,
     shared_batches,
 )
+from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Fed, Held, HeldAt, Line, Stepped
 
@@ -46,6 +48,66 @@ def changed(lines: Sequence[Line]) -> dict[str, int]:
     timeline.lines += lines
     found = mismatches(timeline.history)
     return {metric: number for metric in (*LOADS, RANDOM) if (number := count(found, metric)[0])}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "updates", "given_up", "number"),
+    [
+        ((2, 1), (1, 1), False, 0),
+        ((2, 1), (1, 0.5), False, 0),  # gradients are accumulated, for as many samples a step
+        ((2, 1), (1, 0.5), True, 1),
+        ((2, 1), (1, 0.25), False, 1),
+        ((1, 2), (0.5, 1), False, 0),
+        ((1, 2), (1, 2), False, 2),
+        ((2, 2), (1, 0.5), False, 2),
+        ((2, 2), (1, 0.9), False, 0),  # one of ten may be on its way
+        ((1, 1), (0.5, 0.5), False, 0),
+        ((1, 1), (1, 0.8), False, 1),
+    ],
+)
+def test_optimizers_step_as_often_as_before_for_a_batch_or_for_as_many_samples(
+    nodes: tuple[int, int], updates: tuple[float, float], given_up: bool, number: int
+) -> None:
+    timeline = Timeline()
+    for generation, count_ in enumerate(nodes):
+        timeline.generation(generation, range(count_), first=11.0 + 20 * generation, steps=10)
+    timeline.lines = [
+        replace(
+            line,
+            updates=int(line.step * updates[line.generation]) - int((line.step - 1) * updates[line.generation]),
+            is_given_up=given_up and line.generation > 0 and line.step % 2 == 0,
+        )
+        if isinstance(line, Stepped)
+        else line
+        for line in timeline.lines
+    ]
+
+    assert count(mismatches(timeline.history), UPDATES)[0] == number
+
+
+def test_a_field_counts_where_all_ranks_have_it_and_it_moves_from_checkpoint_to_checkpoint() -> None:
+    def line(at: HeldAt, rank: int, generation: int, step: int, value: str) -> Held:
+        return replace(held(at, rank, generation, "a", step=step), fields={"clips": {"mean": value}})
+
+    begins = [line("begin", rank, generation, 0, "fresh") for generation in (0, 1) for rank in (0, 1)]
+    alike = [line("save", rank, 0, step, f"of {step}") for rank in (0, 1) for step in (3, 6)]
+    still = [line("save", rank, 0, step, "filled") for rank in (0, 1) for step in (3, 6)]
+    apart = [line("save", rank, 0, step, f"of {step} and {rank}") for rank in (0, 1) for step in (3, 6)]
+
+    assert changed([*begins, *alike]).get(STATE) == 2
+    assert STATE not in changed([*begins, *still])  # a cache
+    assert STATE not in changed([*begins, *apart])  # a clock
+    assert STATE not in changed([*begins[:2], *alike, *(line("begin", r, 1, 6, "set by the body") for r in (0, 1))])
+
+
+@pytest.mark.parametrize(("second", "number"), [("a", 0), ("b", 1), (None, 0)])
+def test_ranks_that_differ_are_told_of_a_job_without_changes_too(second: str | None, number: int) -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
+    timeline.lines += [held("save", 0, 0, "a"), *([held("save", 1, 0, second)] if second else [])]
+    _, found = measure(replace(JOB, checkpoint_every=6), timeline.history)
+
+    assert {m.name: m.value for m in found if m.name in LOADS} == {REPLICAS: number}
 
 
 def test_all_ranks_have_to_begin_with_what_rank_0_held_and_each_with_its_own_random_stream() -> None:

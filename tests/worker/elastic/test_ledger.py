@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,10 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
         "random_state_changed_by_load": 0,
         "samples_skipped": 0,
     }
-    assert [line.rows for line in fed] == 4 * [{"model": 2}]
+    assert [(line.generation, line.step) for line in fed] == [
+        *((0, step) for step in (1, 2, 5, 6, 9, 10)), *((1, step) for step in (9, 10, 13, 14, 17, 18)),
+    ]  # fmt: skip
+    assert [line.rows for line in fed] == 12 * [{"model": 2}]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +169,7 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
         ("weights anew", {"parameters_changed_by_load"}, "the parameters of model are not those that were saved"),
         (
             "another model",
-            {"parameters_changed_by_load", "random_state_changed_by_load"},
+            {"optimizer_steps_missed", "parameters_changed_by_load", "random_state_changed_by_load"},
             "the parameters of the optimizer that steps are not those",
         ),
         ("running mean anew", {"parameters_changed_by_load"}, "the buffers of model are not those"),
@@ -205,7 +209,7 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
             {"random_state_changed_by_load", "state_changed_by_load"},
             "the random stream of torch does not stand where",
         ),
-        ("one sample for all", {"samples_repeated", "samples_skipped"}, "sample 0 was trained on"),
+        ("one sample for all", {"other_samples_fed", "samples_repeated", "samples_skipped"}, "sample 0 was trained on"),
     ],
 )
 def test_each_part_that_is_not_what_was_saved_is_beyond_the_bound_of_its_own_row(
@@ -216,6 +220,131 @@ def test_each_part_that_is_not_what_was_saved_is_beyond_the_bound_of_its_own_row
 
     assert beyond(found) == rows
     assert re.search(told, words), words
+
+
+class Averages:
+    """Keeps a count and forgets what it has besides: another count, a tensor, a list; in training alone."""
+
+    def __init__(self) -> None:
+        self.kept = self.seen = 0
+        self.mean = torch.zeros(2)
+        self.last: list[float] = []
+        self.started = time.monotonic()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"kept": self.kept}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.kept = state["kept"]
+
+
+class Trainer:
+    """A body that is an object: what it has is in its attributes."""
+
+    def __init__(self) -> None:
+        self.ema = torch.optim.swa_utils.AveragedModel(torch.nn.Linear(1, 1))
+
+
+def train_otherwise(rank: ElasticRank, fault: str) -> None:
+    """Steps of a model whose fault, if any, is of later generations, or of what is kept."""
+    is_later = rank.generation > 0
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.95))
+    averages, trainer = Averages(), Trainer()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "averages": averages}
+    parts |= {"scaler": scaler} if fault != "scaler not handed over" else {}
+    parts |= {"schedule": schedule} if fault != "schedule not handed over" else {}
+    training = rank.training(**parts)
+    if fault == "betas anew" and is_later:
+        optimizer.param_groups[0]["betas"] = (0.9, 0.999)
+    if fault == "decay anew" and is_later:
+        optimizer.param_groups[0]["weight_decay"] = 0.1
+    if fault == "layer frozen" and is_later:
+        model[0].requires_grad_(False)
+        for parameter in model[0].parameters():
+            parameter.grad = None
+    if fault == "bias frozen" and is_later:
+        model[1].bias.requires_grad_(False)
+    x = torch.arange(40.0).reshape(20, 2) / 40
+    first: list[torch.Tensor] = []
+    for batch in training.batches(samples=20, batch=2, epochs=2):
+        if training.step == (100 if is_later else 10):
+            return
+        first.append(batch)
+        fed = batch
+        if is_later and fault == "the next samples":
+            fed = (batch + 1) % 20
+        elif is_later and fault == "the first batch for ever":
+            fed = torch.tensor([0, 1])
+        elif is_later and fault == "one of two twice":
+            fed = batch[[0, 0]]
+        elif is_later and fault == "in another order":
+            fed = batch.flip(0)
+        if fault != "gradients accumulated" or training.step % 2 == 0:
+            optimizer.zero_grad()
+        scaler.scale(model(x[fed]).square().mean()).backward()
+        is_skipped = is_later and fault == "every second step" and training.step % 2
+        is_skipped |= is_later and fault == "the first steps" and training.step < 16
+        is_skipped |= fault == "gradients accumulated" and training.step % 2 == 0
+        if not is_skipped:
+            scaler.step(optimizer)
+            scaler.update()
+            schedule.step()
+        if is_later and fault == "two steps":
+            optimizer.step()
+        averages.kept = training.step + 1
+        averages.started = time.monotonic()
+        if fault == "a count left out":
+            averages.seen += 1
+        if fault == "a mean left out":
+            averages.mean += x[batch].mean(0)
+        if fault == "a list left out":
+            averages.last.append(float(training.step))
+        if fault == "an average not handed over":
+            trainer.ema.n_averaged += 1
+        training.note(loss=1.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "row"),
+    [
+        ("", ""),
+        ("gradients accumulated", ""),
+        ("a count left out", "state_changed_by_load"),
+        ("a mean left out", "state_changed_by_load"),
+        ("a list left out", "state_changed_by_load"),
+        ("betas anew", "state_changed_by_load"),
+        ("decay anew", "state_changed_by_load"),
+        ("scaler not handed over", "state_not_handed_over"),
+        ("schedule not handed over", "state_not_handed_over"),
+        ("an average not handed over", "state_not_handed_over"),
+        ("the next samples", "other_samples_fed"),
+        ("the first batch for ever", "other_samples_fed"),
+        ("one of two twice", "other_samples_fed"),
+        ("in another order", ""),
+        ("every second step", "optimizer_steps_missed"),
+        ("the first steps", "optimizer_steps_missed"),
+        ("two steps", "optimizer_steps_missed"),
+        ("layer frozen", "optimizer_steps_missed"),
+        ("bias frozen", "optimizer_steps_missed"),
+    ],
+)
+def test_what_a_generation_does_otherwise_than_those_before_is_beyond_a_row_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, row: str
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "checkpoints").mkdir()
+    for generation in (0, 1):
+        torch.manual_seed(0)
+        train_otherwise(make_rank(tmp_path, generation), fault)
+    _, measured = measure(CHANGED, History(read_timeline(tmp_path / "timeline.jsonl")))
+    found = {m.key: m for m in measured}
+
+    assert beyond(found) == ({row} if row else set())
+    assert not row or found[row].facts[TOLD]
 
 
 def test_a_body_that_leaves_its_loop_early_has_skipped_what_was_to_come(
