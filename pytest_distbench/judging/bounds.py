@@ -18,7 +18,7 @@ from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.losses import message_bytes
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import AskedBound, Side, terms_of
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, TOLD, Measurement, metric_key, metric_name
 from pytest_distbench.records.record import replace
@@ -37,6 +37,9 @@ _SIGNS: dict[Side, str] = {"most": "<=", "least": ">="}
 _WORDS: dict[Side, str] = {"most": "at most", "least": "at least"}
 _MOST_NAMES = 20
 
+_MOST_EFFICIENT = 1.05
+"""Of an efficiency in each launch: beyond that it is no noise."""
+
 Measured = Mapping[str, Sequence[Measurement]]
 """Metric key -> its measurement in each launch."""
 
@@ -46,6 +49,15 @@ class _Rate(NamedTuple):
 
     seconds: float
     unit: str
+
+
+def plausible(metric: Measurement) -> list[Bound]:
+    """The bounds of what a derived number can be: no worker of many is faster than one alone that does as much."""
+    words = metric.name.lower().replace("_", " ").split()
+    if metric.better != "higher" or metric.unit or words[-1:] != ["efficiency"]:
+        return []
+    doubt = "workers that do what one alone does are no faster; do they train on whole batches of their own?"
+    return [Bound(side="most", value=_MOST_EFFICIENT, where="distbench.judge(...)", is_default=True, doubt=doubt)]
 
 
 def judge_bounds(
@@ -67,11 +79,12 @@ def judge_bounds(
     told = {j.verdict.metric for j in judgements}
     of_verdict: dict[str, dict[str, list[Bound]]] = {}
     for key, found in bounds.items():
-        if found:
+        if found := [bound for bound in found if not bound.doubt]:
             of_verdict.setdefault(key if key in told else measured[key][0].key_over_seeds, {})[key] = found
     made = [
         _judge(j, of_verdict[j.verdict.metric], measured) if j.verdict.metric in of_verdict else j for j in judgements
     ]
+    made = [_judge_doubts(j, bounds.get(j.verdict.metric, []), measured) for j in made]
     missed = {name: one for one in asked for name in _missed_goals(one.metric, measured)}
     return [_judge_missed(j, missed[j.verdict.name]) if j.verdict.name in missed else j for j in made]
 
@@ -123,6 +136,20 @@ def _judge(judgement: Judgement, bounds: Mapping[str, Sequence[Bound]], measured
                 beyond = replace(verdict, kind="beyond", reason=_reason(value, bound, measured[key], verdict))
                 return Judgement(beyond, is_open=is_noisy and len(values) < FEWEST)
     return Judgement(_keep(verdict), is_open=judgement.is_open or _is_doubtful(bounds, measured))
+
+
+def _judge_doubts(judgement: Judgement, bounds: Sequence[Bound], measured: Measured) -> Judgement:
+    """A number that nobody has set a bound to, and that cannot be: with noise alone not in each of some launches."""
+    verdict = judgement.verdict
+    for bound in bounds:
+        values = [m.value for m in measured[verdict.metric] if m.value is not None]
+        if not bound.doubt or VERDICT_KINDS[verdict.kind].fails or not values or any(map(bound.holds, values)):
+            continue
+        if len(values) < FEWEST:
+            return Judgement(verdict, is_open=True)
+        now = f"{format_quantity(min(values), verdict.unit)} or more in each of {len(values)} launches"
+        return Judgement(replace(verdict, kind="inconclusive", reason=f"{now}: {bound.doubt}"), is_open=False)
+    return judgement
 
 
 def _keep(verdict: Verdict) -> Verdict:

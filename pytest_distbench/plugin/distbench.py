@@ -19,7 +19,7 @@ from pytest_distbench.errors import (
     DistbenchWarning,
     show,
 )
-from pytest_distbench.judging.bounds import check_measured
+from pytest_distbench.judging.bounds import check_measured, plausible
 from pytest_distbench.judging.doubts import why_doubtful
 from pytest_distbench.judging.policy import Conclusion, conclude
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
@@ -454,6 +454,7 @@ class Distbench:
             at=point,
             bounds=given.bounds(at_least, at_most, unit=unit),
         )
+        metric = replace(metric, bounds=[*metric.bounds, *([] if metric.bounds else plausible(metric))])
         if tolerance is not None and METRIC_KINDS[metric.better].rule == "exact":
             given.refuse(f"tolerance={show(tolerance)} has no effect with better={better!r}: it is equal or not")
         samples = self._derived_samples(given, metric, values, of)

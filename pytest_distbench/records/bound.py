@@ -21,6 +21,8 @@ class Bound(Record, frozen=True, kw_only=True):
     """As it was written, where that is the rate of a sweep: ``busbw >= 10 GB/s``."""
     is_default: bool = False
     """The plugin's own: one of the test or of a baseline's file, of the same side, replaces it."""
+    doubt: str = ""
+    """What is asked of a number that is beyond it in each launch, which then is inconclusive; empty: beyond."""
 
     def holds(self, value: float | None) -> bool:
         """Whether a value keeps to it. None, which says that there is no value, never does."""

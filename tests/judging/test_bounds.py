@@ -8,7 +8,7 @@ import pytest
 from support.results import verdict
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.bounds import carry_over, check_measured, judge_bounds
+from pytest_distbench.judging.bounds import carry_over, check_measured, judge_bounds, plausible
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import AskedBound
@@ -67,6 +67,39 @@ def test_a_bound_of_the_test_replaces_the_plugin_s_own_of_the_same_side(
 
     assert found.kind == kind
     assert (own in found.bounds) == (kind == "beyond")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "reference", "kind", "is_open"),
+    [
+        ("scaling_efficiency", (1.21, 1.19, 1.3), "missing", "inconclusive", False),
+        ("scaling_efficiency", (1.21, 1.19, 1.3), "unchanged", "inconclusive", False),
+        ("weak_efficiency", (2.1, 2.0, 1.9), "improved", "inconclusive", False),
+        ("efficiency", (1.21,), "unchanged", "unchanged", True),
+        ("efficiency", (1.21, 0.98, 1.3), "unchanged", "unchanged", False),
+        ("efficiency", (1.03, 1.02, 1.04), "unchanged", "unchanged", False),
+        ("efficiency", (1.21, 1.19, 1.3), "regressed", "regressed", False),
+        ("speedup", (1.21, 1.19, 1.3), "unchanged", "unchanged", False),
+    ],
+)
+def test_an_efficiency_beyond_one_in_each_launch_is_in_doubt(
+    name: str, values: tuple[float, ...], reference: str, kind: str, is_open: bool
+) -> None:
+    metric = Measurement(name=name, unit="", better="higher", value=None)
+    made = launches(*values, name=name, unit="", better="higher", bounds=plausible(metric))
+
+    found = judge(made, kind=reference)
+
+    assert (found.verdict.kind, found.is_open) == (kind, is_open)
+    assert found.verdict.bounds == []
+    assert (kind == "inconclusive") == found.verdict.reason.startswith(f"{min(values)} or more in each of 3 launches: ")
+
+
+def test_a_bound_of_the_test_settles_what_an_efficiency_may_be() -> None:
+    metric = Measurement(name="efficiency", unit="", better="higher", value=None)
+    made = launches(1.21, 1.19, 1.3, name="efficiency", unit="", better="higher", bounds=plausible(metric))
+
+    assert judge(made, ("efficiency", "<= 1.5"), kind="unchanged").verdict.kind == "unchanged"
 
 
 def test_a_metric_without_a_bound_is_left_alone() -> None:
