@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
+from digits import shared
 from resnet20 import ResNet20, digits
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,6 +28,7 @@ def train(rank: ElasticRank) -> None:
     """Train ``rank.params["epochs"]`` epochs, over all generations together."""
     make_deterministic(rank.seed)
     images, labels, test_images, test_labels = digits(rank.device)
+    rank.record("test_images_trained_on", shared(images, test_images), better="info", at_most=0)
     net = ResNet20().to(rank.device)
     optimizer = torch.optim.SGD(net.parameters(), lr=LR_PER_NODE, momentum=0.9, nesterov=True, weight_decay=1e-4)
     training = rank.training(model=net, optimizer=optimizer)

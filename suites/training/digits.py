@@ -19,3 +19,9 @@ def split(inputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, tor
     """Training inputs and labels, test inputs and labels."""
     n = TRAINING_SAMPLES
     return inputs[:n], labels[:n], inputs[n:], labels[n:]
+
+
+def shared(inputs: torch.Tensor, test_inputs: torch.Tensor) -> int:
+    """Test inputs that are trained on: no two of these images are equal."""
+    known = {one.numpy().tobytes() for one in inputs.cpu()}
+    return sum(one.numpy().tobytes() in known for one in test_inputs.cpu())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
-from digits import TRAINING_SAMPLES, shuffled_digits, split
+from digits import TRAINING_SAMPLES, shared, shuffled_digits, split
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -49,6 +49,7 @@ def train(rank: RankContext) -> None:
     """Train until the accuracy on the test rows reaches ``rank.params["goal"]``."""
     make_deterministic(rank.seed)
     rows, labels, test_rows, test_labels = even_digits(rank.device)
+    rank.record("test_rows_trained_on", shared(rows, test_rows), better="info", at_most=0)
     net = LogisticRegression(rows.shape[1]).to(rank.device)
     model = net if rank.world_size == 1 else DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=4.0)

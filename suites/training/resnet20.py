@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
-from digits import shuffled_digits, split
+from digits import shared, shuffled_digits, split
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -77,6 +77,7 @@ def train(rank: RankContext) -> None:
     """Train until the accuracy on the test images reaches ``rank.params["goal"]``."""
     make_deterministic(rank.seed)
     images, labels, test_images, test_labels = digits(rank.device)
+    rank.record("test_images_trained_on", shared(images, test_images), better="info", at_most=0)
     net = ResNet20().to(rank.device)
     model = net if rank.world_size == 1 else DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
