@@ -190,8 +190,10 @@ class Watch:
             yield
         finally:
             self._observer.is_paused = was_paused
-            self._entered_apart += _difference(self.entered(), before) or 0
-            self._apart.append((begin, time.time_ns()))
+            number = _difference(self.entered(), before)
+            self._entered_apart += number or 0
+            if number != 0:  # a reducer is asked at each forward pass, and sends something once
+                self._apart.append((begin, time.time_ns()))
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:

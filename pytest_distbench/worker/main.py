@@ -45,7 +45,7 @@ from pytest_distbench.worker.process import (
     tell_of_threads,
 )
 from pytest_distbench.worker.script import run_script, watched_steps
-from pytest_distbench.worker.torch_internals import join_fake_groups_only
+from pytest_distbench.worker.torch_internals import join_fake_groups_only, stand_around_rebuilds
 
 BODY = "body"
 """Key of the fingerprint of a body that has no loop, where all of it is looked at."""
@@ -81,6 +81,7 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
         forbid_breakpoints(rank, work.attached)
     life = _Life(plan, rank, control)
     life.largest_group = keep_destroyed_groups()
+    stand_around_rebuilds(life.context.watch.apart)
     life.run()
     return lambda: _end(control)
 

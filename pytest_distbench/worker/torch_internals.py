@@ -362,6 +362,24 @@ def backends_of(group: dist.ProcessGroup) -> set[str]:
     return {part.name() for part in made_of}
 
 
+def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+    """From now on a DDP reducer sorts its buckets anew inside ``around()``.
+
+    It does so once, at the first forward pass after its first reduction, and sends how: the sizes and parameters of its
+    buckets, in two broadcasts of integers. So at which step they come says where the first reduction was, and no more.
+    """
+    reducer: Any = torch._C._distributed_c10d.Reducer
+    rebuild = reducer._rebuild_buckets
+
+    @functools.wraps(rebuild)
+    def rebuilding(self: Any) -> bool:
+        with around():
+            return bool(rebuild(self))
+
+    rebuilding._torchdynamo_disable = True  # type: ignore[attr-defined] # a compiler takes it for the builtin that it was
+    reducer._rebuild_buckets = rebuilding
+
+
 def replace_in_distributed(old: Callable[..., object], new: Callable[..., object]) -> None:
     """Put ``new`` where ``torch.distributed`` has ``old``, under whatever names."""
     for module in (dist, distributed_c10d):

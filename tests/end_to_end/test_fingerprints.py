@@ -501,6 +501,64 @@ def test_what_a_script_does_now_and_then_is_told(scripted: Callable[[str], Finge
     assert not told or "of the whole run: " in told[-1]
 
 
+ACCUMULATING = """
+import contextlib, os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+fault = os.environ.get("FAULT", "")
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+micro_batches = 3
+for step in range(8):
+    for i in range(micro_batches):
+        is_last = i == {"the first is reduced": 0, "the second is reduced": 1}.get(fault, micro_batches - 1)
+        if fault == "all are reduced":
+            is_last = True
+        with contextlib.nullcontext() if is_last else model.no_sync():
+            model(torch.ones(4, 8)).sum().backward()
+    if step == 0 and fault == "sizes are sent":
+        dist.broadcast(torch.ones(5, dtype=torch.int32), src=0)
+        dist.broadcast(torch.ones(1, dtype=torch.int32), src=0)
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+OF_REDUCER = {
+    "": [],
+    "the first is reduced": [],
+    "the second is reduced": [],
+    "all are reduced": ["2 all_reduce of 848 B float32 were added"],
+    "sizes are sent": ["before the first step: 2 broadcast of 4 B to 20 B int32 were added"],
+}
+"""Where micro-batches are reduced decides in which step DDP's reducer sends how it has sorted its buckets anew."""
+
+
+@pytest.mark.spawn
+@needs_recorder
+@pytest.mark.parametrize("fault", OF_REDUCER)
+def test_when_a_reducer_sorts_its_buckets_anew_is_no_difference(launch: Launch, fault: str) -> None:
+    path = launch.directory / "accumulating.py"
+    path.write_text(ACCUMULATING)
+
+    @functools.cache
+    def run_with(fault: str) -> Fingerprint:
+        record = launch("", body=BodyReference(file=str(path)), backend="gloo", variables={"FAULT": fault}, params={})
+        assert record.outcome == "passed", record.reason
+        return record.fingerprints["optimizer_step"]
+
+    told = differences(run_with(""), run_with(fault))
+
+    assert [line for line in OF_REDUCER[fault] if line not in told] == []
+    assert any("int32" in line for line in told) == (fault == "sizes are sent")
+    assert bool(told) == bool(OF_REDUCER[fault])
+
+
 TEST = """
     def body(rank):
         pass
