@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext
@@ -267,7 +267,8 @@ def hangs_in_teardown(rank: RankContext) -> None:
     if rank.rank == CULPRIT:
         import torch.distributed as dist
 
-        vars(dist)["get_backend"] = _sleep  # is asked for when the group is left
+        group: Any = dist.ProcessGroup
+        group._get_backend = _sleep  # is asked for when the group is left
 
 
 def prints_everywhere(rank: RankContext) -> None:
