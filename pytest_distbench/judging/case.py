@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from pytest_distbench.judging.comparable import Staleness, staleness, version_changes
 from pytest_distbench.judging.entry import fingerprints_of
@@ -23,7 +24,14 @@ from pytest_distbench.judging.neighbours import (
 )
 from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.training_rule import LOST_SEED, Family, judge_family, may_be_unseeded
+from pytest_distbench.judging.training_rule import (
+    LOST_SEED,
+    CurveSays,
+    Family,
+    curve_says,
+    judge_family,
+    may_be_unseeded,
+)
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
@@ -235,7 +243,7 @@ def judge_trainings(
             training = metric_key("", without(first.at, "seed"))
             families.setdefault((first.better != "curve", training, first.name), {})[key] = measurements
     verdicts = []
-    departed: set[str] = set()
+    curves: dict[str, CurveSays] = {}
     without_seed: set[str] = set()
     for (_, training, name), current in sorted(families.items(), key=lambda item: item[0][0]):
         known = {key: stored[key] for key in current if key in stored}
@@ -244,14 +252,14 @@ def judge_trainings(
             current=current,
             stored=known,
             same_software=same_software,
-            same_arithmetic=training not in departed,
+            curve=curves.get(training, "nothing"),
             can_repeat=can_repeat,
             lost_its_seed=training in without_seed,
             tolerance=terms.own_tolerance_of(name, [*by_hand, entry.tolerance if entry is not None else None]),
         )
         verdict = judge_family(family)
-        if verdict.better == "curve" and verdict.kind in ("drifted", "regressed"):
-            departed.add(training)
+        if (says := curve_says(verdict)) is not None:
+            curves[training] = max(says, curves.get(training, says), key=get_args(CurveSays).index)
         if verdict.reason.startswith(LOST_SEED):
             without_seed.add(training)
         verdicts.append(verdict)

@@ -2,11 +2,13 @@
 
 The same seed under the same software repeats every number exactly, so exactly it must come: any other value means that
 the code computes something else. That holds until the software changed, or the golden curve shows that the arithmetic
-did; then chance has a part in every number that follows, and each kind is judged by its own rule:
+did; then chance has a part in every number that follows, and each kind is judged by its own rule, whatever the curve
+does. One seed alone is judged too, by what other digits do to such a number at most (:data:`ONE_SEED`), where a curve
+says that it is the training of the baseline's seed:
 
 ``curve``
-    the first losses of each seed, step by step: beyond a relative tolerance (1e-3) *regressed*, within it but with
-    other digits under the same software *drifted*.
+    the first losses of each seed, step by step: beyond a share of how far the stored curve has moved
+    (``golden_curve``) *regressed*, within it but with other digits under the same software *drifted*.
 ``same``
     a number that may neither rise nor fall, such as the mean training loss: two-sided paired t-test over the seeds at
     1 %, differences below 1e-3 ignored. Pairing takes out what the seeds differ by, about twenty times of what is left.
@@ -27,6 +29,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.comparable import difference
@@ -35,6 +38,10 @@ from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement, Scalar, metric_key, without
 from pytest_distbench.records.verdict import Verdict
+
+CurveSays = Literal["nothing", "equal", "other digits", "departs"]
+"""Of a training: it has no curve, or none to compare; all digits are equal; the curve is followed in other digits; or
+another training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +52,7 @@ class Family:
         current: key -> the measurement in each launch; one key per seed.
         stored: the baseline's metrics, by the same keys.
         same_software: whether both ran the same software.
-        same_arithmetic: whether nothing shows that the arithmetic changed; the golden curve of the training does.
+        curve: what the golden curve of the training says of its arithmetic.
         can_repeat: whether the arithmetic was made to give the same digits each time, as that of a CPU does by itself.
         lost_its_seed: whether the golden curve of the training says that it was seeded and is not any more.
         tolerance: accepted relative change that was set for this metric or case; None: the rule's own.
@@ -54,7 +61,7 @@ class Family:
     current: Mapping[str, Sequence[Measurement]]
     stored: Mapping[str, BaselineMetric]
     same_software: bool
-    same_arithmetic: bool = True
+    curve: CurveSays = "nothing"
     can_repeat: bool = True
     lost_its_seed: bool = False
     tolerance: float | None = None
@@ -112,6 +119,10 @@ ALPHA = 0.01
 SAME_TOLERANCE = 1e-3
 """A relative change of a ``same`` metric below this is no change: what rounding does to a mean loss in a few epochs."""
 
+ONE_SEED = {"same": 0.1, "steps": 0.25, "floor": 0.05}
+"""Relative change of a number of one seed that other digits of the same training do not bring about: twice what was
+seen (gradients in bfloat16 after 80 steps: 5 % of a validation loss)."""
+
 LOST_SEED = "the training is not seeded any more"
 
 FEWEST_OLYMPIC = 5
@@ -143,7 +154,7 @@ def _judge(family: Family) -> Verdict:
         return _judge_curve(family)
     if family.lost_its_seed and _repeats(family):
         return _settle(family, "unseeded", "the baseline's launches were seeded, and these are not")
-    if family.same_software and family.same_arithmetic and _repeats(family):
+    if family.same_software and family.curve in ("nothing", "equal") and _repeats(family):
         return _judge_exact(family)
     return _RULES[METRIC_KINDS[first.better].rule](family)
 
@@ -193,19 +204,23 @@ def _judge_curve(family: Family) -> Verdict:
     rtol = family.tolerance_or(golden_curve.RTOL)
     worst: tuple[golden_curve.Departure, Measurement, bool] | None = None
     own = _disagreement(family)
+    coarse = ""
     for key, launches in family.current.items():
         stored = family.stored[key]
         if stored.unseeded_at is not None or stored.spread > rtol:
             return _judge_unseeded(family, stored, own)
-        other = next((len(m.series) for m in launches if len(m.series) != len(stored.curve)), None)
-        if other is not None:
-            reason = f"the baseline's curve has {len(stored.curve)} steps, this one {other}"
+        steps = min(len(m.series) for m in launches)
+        if steps < len(stored.curve) or not stored.curve:
+            reason = f"the baseline's curve has {len(stored.curve)} steps, this one {steps}"
             return _settle(family, "incomparable", reason)
+        coarse = coarse or golden_curve.hides(stored.curve)
         repeats = family.same_software and stored.spread == 0.0
         rounding = 0.0 if repeats else max(golden_curve.ROUNDING, stored.spread)
         for launch in launches:
-            departure = golden_curve.compare(stored.curve, launch.series, rtol=rtol, rounding=rounding)
-            if worst is None or departure.largest > worst[0].largest:
+            departure = golden_curve.compare(
+                stored.curve, launch.series, rtol=family.tolerance, rounding=rounding, spread=stored.spread
+            )
+            if worst is None or departure.severity > worst[0].severity:
                 worst = departure, launch, repeats
     assert worst is not None
     departure, launch, repeats = worst
@@ -222,6 +237,9 @@ def _judge_curve(family: Family) -> Verdict:
         what += f"; the {_launches(family)} launches of this run agree: it is seeded"
     if departure.exceeds_at is not None:
         return _settle(family, "regressed", f"{what}; {departure.suggest(launch.beside)}", limit=rtol, facts=facts)
+    if coarse and family.tolerance is None:
+        reason = coarse if departure.is_identical else f"{what}; {coarse}"
+        return _settle(family, "unseen", reason, limit=rtol, facts=facts)
     if departure.is_identical:
         return _settle(family, "unchanged", "equal in every digit", limit=rtol, facts=facts)
     if repeats:
@@ -274,6 +292,19 @@ def may_be_unseeded(verdict: Verdict) -> bool:
     )
 
 
+def curve_says(verdict: Verdict) -> CurveSays | None:
+    """What a verdict on a curve says of the training's other numbers; None: it is on no curve, or compared none."""
+    if METRIC_KINDS[verdict.better].rule != "curve" or "deviation" not in verdict.facts:
+        return None
+    match verdict.kind:
+        case "regressed":
+            return "departs"
+        case "drifted" | "unchanged" | "unseen":
+            return "other digits" if verdict.facts["deviation"] else "equal"
+        case _:
+            return None
+
+
 def _judge_same(family: Family) -> Verdict:
     old, new = known_values(family.old), known_values(family.new)
     if _lacks_values(family, old, new):
@@ -287,7 +318,7 @@ def _judge_same(family: Family) -> Verdict:
     if abs(shift) <= accepted:
         return _settle(family, "unchanged", limit=_share(accepted, scale))
     if len(shifts) < 2:
-        return _settle(family, "inconclusive", _one_seed(family, shift, scale), limit=_share(accepted, scale))
+        return _judge_one_seed(family, shift, abs(shift), scale, accepted)
     noise = student_t_quantile(1 - ALPHA / 2, len(shifts) - 1) * statistics.stdev(shifts) / math.sqrt(len(shifts))
     limit = max(accepted, noise)
     if abs(shift) > limit:
@@ -329,7 +360,7 @@ def _judge_steps(family: Family) -> Verdict:
     if n_old + n_new < 3:
         if abs(now - before) <= accepted:
             return _settle(family, "unchanged", "within the resolution", limit=_share(accepted, before))
-        return _settle(family, "inconclusive", _one_seed(family, now - before, before), limit=_share(accepted, before))
+        return _judge_one_seed(family, now - before, now - before, before, accepted)
     stdev = math.sqrt((squares_old + squares_new) / (n_old + n_new - 2))
     limit = max(accepted, noise_limit(stdev, n_old, n_new, STEPS_ALPHA))
     if now - before > limit:
@@ -355,7 +386,7 @@ def _judge_floor(family: Family) -> Verdict:
         bounds.append(_noise(old, new, ALPHA))
     limit = max(bounds)
     if len(old) == 1 and samples is None and now < before - limit:
-        return _settle(family, "inconclusive", _one_seed(family, now - before, before, "evaluation_samples="))
+        return _judge_one_seed(family, now - before, before - now, before, limit, "evaluation_samples=")
     if before - now > limit:
         return _settle(family, "regressed", limit=_share(limit, before))
     if now - before > limit and len(bounds) > 1:
@@ -416,13 +447,23 @@ def _verdict(
     )
 
 
-def _one_seed(family: Family, change: float, scale: float, *others: str) -> str:
-    """How far one seed moved, and what would tell whether that is chance: where the curve is red, it is none."""
+def _judge_one_seed(
+    family: Family, change: float, worse_by: float, scale: float, accepted: float, *others: str
+) -> Verdict:
+    """One seed that moved beyond what is accepted: chance cannot be told from it, but for how far chance goes.
+
+    That is known where a curve says that it is the same seed of the same training, and of a tolerance that was set.
+    """
+    known = accepted if family.tolerance is not None else ONE_SEED[METRIC_KINDS[family.first.better].rule] * abs(scale)
+    limit = max(accepted, known)
     moved = f"one seed moved by {abs(change / scale):.1%}" if scale else f"one seed moved by {abs(change):.4g}"
-    if family.same_software and not family.same_arithmetic:
-        return f"{moved}, after a curve that departs"
+    if worse_by > limit and (family.tolerance is not None or family.curve != "nothing"):
+        why = "after a curve that departs" if family.curve == "departs" else "more than other digits of a training do"
+        reason = moved if family.tolerance is not None else f"{moved}, {why}"
+        return _settle(family, "regressed", reason, limit=_share(limit, scale))
     ways = ", or ".join(("(seeds=range(5); of a script a run each)", *others))
-    return f"{moved}: that may be chance; more seeds tell {ways}"
+    reason = f"{moved}: that may be chance; more seeds tell {ways}"
+    return _settle(family, "inconclusive", reason, limit=_share(limit, scale))
 
 
 def _share(limit: float, scale: float) -> float:

@@ -147,7 +147,7 @@ def test_a_curve_that_departs_before_any_update_asks_for_one_launch_more_to_know
             for launch, c in zip(launches(*[1.0] * len(curves)), curves, strict=True)
         ]
         case = result(1.0).case
-        golden = BaselineMetric(better="curve", unit="", launches=[1.0], curve=[2.0, 1.0])
+        golden = BaselineMetric(better="curve", unit="", launches=[1.0], curve=[2.0013, 1.0])
         known = replace(STORED, workload=case.workload, metrics={"loss": golden})
         terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
         found = judge_launches(terms, made, known, case=case, comparisons=1)
@@ -156,8 +156,8 @@ def test_a_curve_that_departs_before_any_update_asks_for_one_launch_more_to_know
     assert judged([2.1, 1.0]) == [("regressed", True)]
     assert judged([2.1, 1.0], most=1) == [("regressed", False)]
     assert judged([2.1, 1.0], [2.1, 1.0]) == [("regressed", False)]
-    assert judged([2.0, 1.1]) == [("regressed", False)]
-    assert judged([2.0, 1.0]) == [("unchanged", False)]
+    assert judged([2.0013, 1.1]) == [("regressed", False)]
+    assert judged([2.0013, 1.0]) == [("unchanged", False)]
 
 
 def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() -> None:

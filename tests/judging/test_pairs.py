@@ -78,10 +78,10 @@ def test_what_only_the_reference_records_is_lost() -> None:
 
 
 def test_a_training_is_compared_with_the_references_curve() -> None:
-    references = launches(curve(2.0, 1.5, 1.0))
+    references = launches(curve(2.003, 1.507, 1.009))
 
-    assert judged(references, launches(curve(2.0, 1.5, 1.0)))["loss_curve[seed=0]"].kind == "unchanged"
-    assert judged(references, launches(curve(2.0, 1.6, 1.2)))["loss_curve[seed=0]"].kind == "regressed"
+    assert judged(references, launches(curve(2.003, 1.507, 1.009)))["loss_curve[seed=0]"].kind == "unchanged"
+    assert judged(references, launches(curve(2.003, 1.6, 1.2)))["loss_curve[seed=0]"].kind == "regressed"
 
 
 def test_a_changed_fingerprint_is_seen_in_pairs_too() -> None:
