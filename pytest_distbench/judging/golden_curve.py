@@ -18,7 +18,7 @@ RTOL = 1e-3
 """Accepted deviation of a loss, relative to it: a thousand times other hardware's rounding, an eighth of the weakest
 gross fault of a training that learns at once. Before any update it is the only limit."""
 
-SHARE = 5e-3
+SHARE_OF_MOVE = 5e-3
 """Accepted deviation relative to how far the stored curve has moved: five times what gradients in bfloat16 do to it, a
 quarter of the weakest fault of an optimizer."""
 
@@ -138,7 +138,7 @@ def limits(stored: Sequence[float], *, first: float = 0.0) -> list[float]:
     for value in stored[1:]:
         at = value / peak
         least, most = min(least, at), max(most, at)
-        share = SHARE * (most - least) / max(abs(at), _LEAST)
+        share = SHARE_OF_MOVE * (most - least) / max(abs(at), _LEAST)
         accepted.append(min(RTOL, max(share, FLOOR, TIMES_FIRST * first)))
     return accepted
 

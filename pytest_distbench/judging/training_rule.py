@@ -237,9 +237,8 @@ def _judge_curve(family: Family) -> Verdict:
         what += f"; the {_launches(family)} launches of this run agree: it is seeded"
     if departure.exceeds_at is not None:
         return _settle(family, "regressed", f"{what}; {departure.suggest(launch.beside)}", limit=rtol, facts=facts)
-    if coarse and family.tolerance is None:
-        reason = coarse if departure.is_identical else f"{what}; {coarse}"
-        return _settle(family, "unseen", reason, limit=rtol, facts=facts)
+    if coarse and family.tolerance is None and (departure.is_identical or not repeats):
+        return _settle(family, "unseen", coarse, limit=rtol, facts=facts)
     if departure.is_identical:
         return _settle(family, "unchanged", "equal in every digit", limit=rtol, facts=facts)
     if repeats:

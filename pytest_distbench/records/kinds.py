@@ -296,9 +296,12 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
     ),
     "unseen": VerdictKind(
         mark=" ",
-        words="too noisy to show their tolerance",
-        means="Nothing speaks for a slowdown, but one of the tolerance would not have been seen reliably.",
-        next_step="distbench calibrate says what this machine can see; --distbench-launches N sees more",
+        words="too noisy or coarse to show their tolerance",
+        means="Nothing speaks against it, but a change of the tolerance would not have been seen reliably.",
+        next_step=(
+            "distbench calibrate says what this machine can see, --distbench-launches N sees more; "
+            "of a curve more digits, or more of its steps"
+        ),
         fails_under="distbench-strict",
         is_quiet=True,
     ),

@@ -15,7 +15,7 @@ TEST = """
         pass
 
     def test_train(distbench):
-        distbench.run(body, params={"stand_in": {"loss!curve": [[2.3, 2.1, 1.9]]}})
+        distbench.run(body, params={"stand_in": {"loss!curve": [[2.303, 2.101, 1.897]]}})
 """
 
 
@@ -30,8 +30,8 @@ def test_a_golden_curve_is_stored_once_with_nine_digits(recorded: pytest.Pyteste
     [path] = recorded.path.rglob("baselines/**/*.json")
     entry = json.loads(path.read_text())["entry"]
 
-    assert entry["metrics"]["loss"]["curve"] == [2.3, 2.1, 1.9]
-    assert "[2.3, 2.1, 1.9]" in path.read_text()
+    assert entry["metrics"]["loss"]["curve"] == [2.303, 2.101, 1.897]
+    assert "[2.303, 2.101, 1.897]" in path.read_text()
 
 
 def test_the_same_curve_passes(recorded: pytest.Pytester) -> None:
@@ -46,7 +46,9 @@ def test_other_digits_under_the_same_software_pass_as_drifted_until_they_are_rec
     updated = run(recorded, "--distbench-update")
     after = run(recorded)
 
-    drifted.stdout.fnmatch_lines(["~ test_train?ws2? loss: departs at step 1, deviates by up to 1.0e-07; within the *"])
+    drifted.stdout.fnmatch_lines(
+        ["~ test_train?ws2? loss: departs at step 1, deviates by up to 1.0e-07 *; within the *"]
+    )
     updated.stdout.fnmatch_lines(["baselines in *: 1 changed, 0 new, 0 kept"])
     after.stdout.no_fnmatch_line("~ *")
     assert (drifted.ret, updated.ret, after.ret) == (0, 0, 0)
@@ -69,8 +71,8 @@ def test_a_departed_curve_fails_with_step_size_and_what_to_look_at(
 
     result.stdout.fnmatch_lines(
         [
-            "loss: departs at step 1, deviates by up to 2.0e-02",
-            "!  loss *1.862 *1.9 *-2.0 % *1e-03 *2",
+            "loss: departs at step 1, deviates by up to 2.0e-02 (11.3% of what the curve moves)",
+            "!  loss *1.859 *1.897 *-2.0 % *1e-03 *2",
             "loss: departs at step 1, *; the 2 launches of this run agree: it is seeded; before any update: seed, *",
             "If this change is intended:  pytest *--distbench-update",
         ]
@@ -82,18 +84,18 @@ def test_a_training_that_nobody_seeded_is_told_so_at_the_update_and_is_green_aft
     project: Callable[[str], pytest.Pytester],
 ) -> None:
     """Its curve cannot be followed: of ten launches that differ none is worse. In strict mode that is a failure."""
-    made = project(TEST.replace("[[2.3, 2.1, 1.9]]", "[[2.3, 2.1, 1.9], [2.5, 2.2, 1.8], [2.1, 2.0, 1.9]]"))
+    made = project(TEST.replace("[[2.303, 2.101, 1.897]]", "[[2.303, 2.101, 1.897], [2.5, 2.2, 1.8], [2.1, 2.0, 1.9]]"))
     updated = run(made, "--distbench-update")
     after = run(made)
     strict = run(made, "--distbench-strict")
 
     updated.stdout.fnmatch_lines(
-        ["x test_train?ws2? loss: its launches differ by up to 8.7e-02 from the first value on: seed it: torch*"]
+        ["x test_train?ws2? loss: its launches differ by up to 8.8e-02 from the first value on: seed it: torch*"]
     )
     after.stdout.fnmatch_lines(
         [
             "1 metric of 1 case in 1 launch: 1 of a training that is not seeded",
-            "x test_train?ws2? loss: the baseline's launches differ by up to 8.7e-02 from the first value on: seed *",
+            "x test_train?ws2? loss: the baseline's launches differ by up to 8.8e-02 from the first value on: seed *",
         ]
     )
     assert (updated.ret, after.ret, strict.ret) == (0, 0, 1)
@@ -103,7 +105,9 @@ def test_all_seeds_share_a_verdict_that_names_the_one_that_departed(
     project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = project(
-        TEST.replace('"loss!curve": [[2.3, 2.1, 1.9]]', '"loss[seed=0]!curve": [[2.3]], "loss[seed=7]!curve": [[2.2]]')
+        TEST.replace(
+            '"loss!curve": [[2.303, 2.101, 1.897]]', '"loss[seed=0]!curve": [[2.3]], "loss[seed=7]!curve": [[2.2]]'
+        )
     )
     assert run(made, "--distbench-update").ret == 0
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.98")
