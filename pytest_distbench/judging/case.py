@@ -26,11 +26,12 @@ from pytest_distbench.judging.stored_rule import typical_noise
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.training_rule import (
     LOST_SEED,
+    NOT_REPEATED,
     CurveSays,
     Family,
     curve_says,
     judge_family,
-    may_be_unseeded,
+    may_not_repeat,
 )
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
@@ -77,7 +78,7 @@ def judge_launches(
     ]
     trainings = judge_trainings(terms, found, stored, same_software=same, can_repeat=can_repeat(launches), entry=entry)
     asks = len(launches) == 1 < terms.max_launches
-    judgements = [Judgement(verdict, is_open=asks and may_be_unseeded(verdict)) for verdict in trainings] + judgements
+    judgements = [Judgement(verdict, is_open=asks and may_not_repeat(verdict)) for verdict in trainings] + judgements
     judgements = [_unless_of_more(j, found, stored) for j in as_lost(judgements, lost, found, stored)]
     known = entry.fingerprints if entry is not None and not stale else {}
     known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
@@ -260,7 +261,7 @@ def judge_trainings(
         verdict = judge_family(family)
         if (says := curve_says(verdict)) is not None:
             curves[training] = max(says, curves.get(training, says), key=get_args(CurveSays).index)
-        if verdict.reason.startswith(LOST_SEED):
+        if verdict.reason.startswith((LOST_SEED, NOT_REPEATED)):
             without_seed.add(training)
         verdicts.append(verdict)
     return verdicts

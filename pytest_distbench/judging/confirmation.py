@@ -12,7 +12,8 @@ differs from itself tells of the same noise. Then a clock
 - is *unchanged* where it is neither, and the stored comparison was within;
 - is *inconclusive* where the last pair leaves it open.
 
-What was judged exactly (fingerprints, curves, sizes, whatever is lost or beyond a bound) stays as it was judged.
+Numbers of a training are asked about as :mod:`~pytest_distbench.judging.digits` says. What else was judged exactly
+(fingerprints, sizes, whatever is lost or beyond a bound) stays as it was judged.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_distbench.judging.digits import are_asked_about, confirm_digits
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.pair_rule import FEWEST_PAIRS, LAST_LOOK, looks
 from pytest_distbench.judging.pairs import judge_paired
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.stored_rule import are_timed
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
@@ -57,9 +60,10 @@ class Sides:
     controls: Sequence[LaunchRecord]
 
 
-def is_of_clocks(verdicts: Sequence[Verdict]) -> bool:
-    """Whether nothing but the clock speaks against a case: then turns can decide it."""
-    return all(is_clock(v, v.unit) and v.kind == "regressed" for v in verdicts if v.is_failure)
+def can_be_confirmed(verdicts: Sequence[Verdict]) -> bool:
+    """Whether nothing speaks against a case but clocks and digits of a training: then turns can decide it."""
+    failed = [v for v in verdicts if v.is_failure]
+    return all(v.kind == "regressed" and (is_clock(v, v.unit) or are_asked_about(v)) for v in failed)
 
 
 def confirm(
@@ -71,6 +75,8 @@ def confirm(
     tolerances: Mapping[str, float],
     revision: str,
     cases: int,
+    entry: BaselineEntry | None = None,
+    by_clock: bool = True,
 ) -> list[Judgement]:
     """Judge a case again whose stored comparison was in doubt.
 
@@ -82,7 +88,14 @@ def confirm(
         tolerances: by metric, as fractions, of the stored comparison.
         revision: what recorded the baseline, as texts name it.
         cases: that this run confirms; they share its error rate.
+        entry: the baseline, where digits of a training are asked about.
+        by_clock: whether clocks are in doubt; else they stay as they were judged, and a launch of each side is enough.
     """
+    if entry is not None:
+        there = [*sides.references, *sides.controls]
+        stored = confirm_digits(terms, case, stored, sides.launches, there, entry, revision=revision)
+    if not by_clock:
+        return [Judgement(v, is_open=False) for v in stored]
     of = ", which recorded the baseline"
     found = judge_in_turns(terms, case, sides, tolerances=tolerances, name=revision, of=of, cases=cases)
     return [

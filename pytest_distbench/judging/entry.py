@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.fingerprint_rule import agree
@@ -16,8 +16,8 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, HOST_S, PHASE, Measurement, Summary
-from pytest_distbench.records.record import replace
+from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, HOST_S, PHASE, UNTIL_MOVED, Measurement, Scalar, Summary
+from pytest_distbench.records.record import Number, replace
 
 FEWEST_TO_SPREAD = 3
 """Launches; of fewer nobody knows how much they differ."""
@@ -100,12 +100,24 @@ def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> B
         tolerance=None if kind.rule == "exact" else tolerance,
         identity=found[0].identity,
         companions=_companions(found),
-        series=found[0].series if kind.rule == "exact" else most_of_ranks(found) if kind.rule == "memory" else [],
+        series=_series(found, kind.rule),
         values=min(map(series_length, found)) if kind.rule not in ("curve", "exact") else 0,
+        scatter=[_digits(v) for v in found[0].scatter] if kind.is_of_training else [],
         ranks=min(m.ranks for m in found),
         reduce=found[0].reduce,
     )
-    return _with_curve(made, [m.series for m in found]) if kind.rule == "curve" else made
+    return _with_curve(made, [m.series for m in found], found[0].facts) if kind.rule == "curve" else made
+
+
+def _series(found: Sequence[Measurement], rule: str) -> list[Number]:
+    """What is kept of all values, to tell where another launch left them."""
+    match rule:
+        case "exact":
+            return found[0].series
+        case "memory":
+            return list(most_of_ranks(found))
+        case _:
+            return found[0].taken_from
 
 
 def _encloses(summary: Summary, value: float | None) -> bool:
@@ -113,13 +125,16 @@ def _encloses(summary: Summary, value: float | None) -> bool:
     return value is not None and 0 < summary.minimum <= value <= summary.p95
 
 
-def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]]) -> BaselineMetric:
+def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]], facts: Mapping[str, Scalar]) -> BaselineMetric:
     """The curve of the first launch, and how far the others leave it; of a training that is not seeded, no curve."""
     steps = min(map(len, series))
+    if UNTIL_MOVED in facts:
+        steps = golden_curve.steps_to_move(series[0][:steps])
+    made = replace(made, scatter=made.scatter[:steps])
     golden = [golden_curve.round_digits(v) for v in series[0][:steps]]
     spread = max(max(golden_curve.deviations(golden, values[:steps])) for values in series)
     made = replace(made, launches=[golden_curve.round_digits(values[-1]) for values in series], spread=spread)
-    unseeded = golden_curve.disagreement(series)
+    unseeded = golden_curve.disagreement([values[:steps] for values in series])
     return replace(made, curve=golden) if unseeded is None else replace(made, unseeded_at=unseeded.starts_at)
 
 
@@ -146,6 +161,10 @@ def _stored_value(value: float | None, *, exact: bool) -> float | None:
     if exact:
         return int(value) if isinstance(value, int) or value.is_integer() else value
     return _round(value)
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.7g}")
 
 
 def _round(value: float) -> float:

@@ -10,9 +10,12 @@ itself has moved, see :func:`limits`; the numbers were measured on real training
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+
+from pytest_distbench.records.metric import FEWEST_CURVE_STEPS, MOST_CURVE_STEPS
 
 RTOL = 1e-3
 """Accepted deviation of a loss, relative to it: a thousand times other hardware's rounding, an eighth of the weakest
@@ -29,6 +32,14 @@ TIMES_FIRST = 10.0
 """What differs before any update (other precision of the forward pass) may be so many times as large later: chance has
 its part in each value. The same holds of what the launches of the baseline differ by."""
 
+WANTED_MOVE = 0.1
+"""A curve whose length nobody has set is as long as the loss takes to move by this share of it: then updates that are
+wrong by some per cent deviate by more than any rounding."""
+
+_AT_BEGIN, _AT_END = 3, 5
+"""Values whose means are compared for that: each is of another batch."""
+
+_SMALLEST = 5e-324
 _LEAST = 1e-6
 """A value below this share of the largest counts as that: a curve that touches zero has no ratio there."""
 
@@ -120,7 +131,9 @@ def deviations(stored: Sequence[float], current: Sequence[float]) -> list[float]
     """Relative deviation per step, ``|current - stored| / |stored|``."""
     peak = max(map(abs, [*stored, *current]))
     return [
-        0.0 if round_digits(a) == round_digits(b) else abs(b / peak - a / peak) / max(abs(a / peak), _LEAST)
+        0.0
+        if round_digits(a) == round_digits(b)
+        else abs(b / peak - a / peak) / max(abs(a / peak), _LEAST) or _SMALLEST
         for a, b in zip(stored, current, strict=True)
     ]
 
@@ -175,6 +188,16 @@ def compare(
         is_identical=max(found) == 0.0,
         share=apart / moved if moved > 0 else 0.0,
     )
+
+
+def steps_to_move(losses: Sequence[float]) -> int:
+    """How many of these losses make a curve whose updates have moved it far enough to be judged."""
+    begin = statistics.fmean(losses[:_AT_BEGIN])
+    for steps in range(FEWEST_CURVE_STEPS, min(MOST_CURVE_STEPS, len(losses))):
+        moved = statistics.fmean(losses[steps - _AT_END : steps]) - begin
+        if abs(moved) >= WANTED_MOVE * abs(begin):
+            return steps
+    return min(MOST_CURVE_STEPS, len(losses))
 
 
 def unit_of(values: Sequence[float]) -> float:
@@ -232,7 +255,10 @@ _ARITHMETIC = (
     "this training does not repeat: deterministic algorithms are off (make_deterministic turns them on); what it "
     "comes to is judged by its other numbers"
 )
-_PARTLY = "the order of the data or dropout is not seeded, or the arithmetic does not repeat"
+_PARTLY = (
+    "a race (a collective that nobody waits for, a buffer that is used too early), data or dropout in an order that is "
+    "not seeded, or arithmetic that does not repeat"
+)
 
 
 def disagreement(launches: Sequence[Sequence[float]], *, rtol: float = RTOL) -> Disagreement | None:

@@ -52,7 +52,7 @@ def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
         return f"recorded by {_number(ranks, 'rank')}, by {stored.ranks} in the baseline"
     if stored.ranks and ranks and (was := reduction(stored)) != (now := reduction(first)):
         return f"reduced over the ranks by {now!r}, by {was!r} in the baseline: another number under the same name"
-    whole = stored.curve or stored.series
+    whole = stored.curve or ([] if METRIC_KINDS[stored.better].is_of_training else stored.series)
     if (steps := min(len(m.series) for m in current)) < len(whole):
         return f"{_number(steps, 'value')} of the series, {len(whole)} in the baseline"
     values = min(map(series_length, current))

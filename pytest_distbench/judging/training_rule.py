@@ -123,7 +123,12 @@ ONE_SEED = {"same": 0.1, "steps": 0.25, "floor": 0.05}
 """Relative change of a number of one seed that other digits of the same training do not bring about: twice what was
 seen (gradients in bfloat16 after 80 steps: 5 % of a validation loss)."""
 
+RANKS_SHARE = 2.0
+"""Ranks may be further apart, where digits are others, by so many times what is accepted of their mean."""
+
+ONE_SEED_MOVED = "one seed moved by"
 LOST_SEED = "the training is not seeded any more"
+NOT_REPEATED = "this code does not repeat its own losses"
 
 FEWEST_OLYMPIC = 5
 """With fewer seeds none is dropped, and none may miss the goal."""
@@ -138,6 +143,44 @@ def judge_family(family: Family) -> Verdict:
 
 
 def _judge(family: Family) -> Verdict:
+    verdict = _judge_means(family)
+    if verdict.kind in ("unchanged", "drifted", "unseen") and (apart := _apart(family, verdict)):
+        return _settle(family, "regressed", apart, limit=verdict.limit, facts=verdict.facts)
+    return verdict
+
+
+def _apart(family: Family, verdict: Verdict) -> str:
+    """Where ranks are not as far apart as the baseline's, in a clause: errors that cancel in their mean.
+
+    Where launches of the baseline differ, or no curve says that it is the same training, chance has its part in that.
+    """
+    if not family.stored or not _repeats(family) or any(stored.spread for stored in family.stored.values()):
+        return ""
+    is_curve = METRIC_KINDS[family.first.better].rule == "curve"
+    says = curve_says(verdict) if is_curve else family.curve
+    if not is_curve and says == "nothing" and not family.same_software:
+        return ""
+    is_exact = family.same_software and says in ("nothing", "equal")
+    known = golden_curve.RTOL if is_curve else ONE_SEED["same"]
+    limit = golden_curve.ROUNDING if is_exact else family.tolerance_or(known) * RANKS_SHARE
+    for key, launches in family.current.items():
+        stored = family.stored[key]
+        for m in launches:
+            if not stored.scatter or not m.scatter or stored.ranks != m.ranks:
+                continue
+            values = stored.curve or [m.value or 0.0]
+            for at, value in enumerate(values, 1):
+                then, now = (side[min(at, len(side)) - 1] for side in (stored.scatter, m.scatter))
+                if abs(now - then) > limit * (abs(value) + then):
+                    where = f" at value {at}" if len(values) > 1 else ""
+                    return (
+                        f"the mean over {m.ranks} ranks agrees, and the ranks do not: their standard deviation{where} "
+                        f"was {then:.4g} and is {now:.4g}{_seed_of(m)}"
+                    )
+    return ""
+
+
+def _judge_means(family: Family) -> Verdict:
     first = family.first
     if METRIC_KINDS[first.better].rule == "curve" and (own := _disagreement(family)) and not family.stored:
         return _not_repeated(family, own, "its")
@@ -189,15 +232,35 @@ def _repeats(family: Family) -> bool:
 
 def _judge_exact(family: Family) -> Verdict:
     changes = []
+    largest = 0.0
     for key, launches in family.current.items():
         then, now = family.stored[key].launches[0], list(dict.fromkeys(m.value for m in launches))
         if now != [then]:
             changes.append(f"{_quantity(then)} -> {', '.join(map(_quantity, now))}{_seed_of(launches[0])}")
+            known = [v for v in now if v is not None and then]
+            largest = max(largest, *(abs(v / then - 1) for v in known)) if then and len(known) == len(now) else math.inf
     if not changes:
         return _settle(family, "unchanged", limit=0.0)
     more = f" and {len(changes) - 2} more" if len(changes) > 2 else ""
-    reason = f"exact under the same software: {'; '.join(changes[:2])}{more}"
+    reason = f"exact under the same software: {'; '.join(changes[:2])}{more}{_where(family)}"
+    if METRIC_KINDS[family.first.better].rule == "same" and largest <= golden_curve.ROUNDING:
+        return _settle(family, "drifted", f"{reason}: rounding, first seen behind the curve", limit=0.0)
     return _settle(family, "regressed", reason, limit=0.0)
+
+
+def _where(family: Family) -> str:
+    """Where the values that a number was taken from leave the baseline's, and whether it is better for it."""
+    told = ""
+    for key, [m, *_] in family.current.items():
+        then, now = family.stored[key].series, m.taken_from
+        at = next((i for i, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), None)
+        if at is not None:
+            before = f"the first {at} values agree; first other value: " if at else "no value agrees: "
+            told = f"; {before}number {at + 1} ({_quantity(then[at])} -> {_quantity(now[at])})"
+            break
+    old, new = known_values(family.old), known_values(family.new)
+    is_floor = METRIC_KINDS[family.first.better].rule == "floor"
+    return f"{told}; better, but another training" if is_floor and old and new and min(new) >= max(old) else told
 
 
 def _judge_curve(family: Family) -> Verdict:
@@ -228,13 +291,16 @@ def _judge_curve(family: Family) -> Verdict:
     if departure.starts_at is not None:
         facts["departs_at_value" if launch.beside else "departs_at_step"] = departure.starts_at
     what = f"{departure.tell(launch.beside)}{_seed_of(launch)}"
+    if own is None and departure.exceeds_at is not None and repeats:
+        own = _disagreement(family, rtol=0.0)  # what differs less than the tolerance is no spread of this baseline
     if own and (family.can_repeat or own.starts_at == 1):
-        lost = f"{LOST_SEED}: its launches {own.tell(launch.beside)}"
+        lost = f"{LOST_SEED if own.starts_at == 1 else NOT_REPEATED}: its launches {own.tell(launch.beside)}"
         return _settle(family, "regressed", lost, limit=rtol, facts=facts)
     if own and (departure.exceeds_at is None or departure.exceeds_at >= own.starts_at):
         return _not_repeated(family, own, "its", facts=facts)
-    if departure.exceeds_at == 1 and _launches(family) > 1:
-        what += f"; the {_launches(family)} launches of this run agree: it is seeded"
+    if departure.exceeds_at is not None and _launches(family) > 1:
+        what += f"; the {_launches(family)} launches of this run agree"
+        what += ": it is seeded" if departure.exceeds_at == 1 else ""
     if departure.exceeds_at is not None:
         return _settle(family, "regressed", f"{what}; {departure.suggest(launch.beside)}", limit=rtol, facts=facts)
     if coarse and family.tolerance is None and (departure.is_identical or not repeats):
@@ -267,9 +333,9 @@ def _not_repeated(
     return _settle(family, kind, f"{whose} launches {found.tell_of_arithmetic()}", facts=facts)
 
 
-def _disagreement(family: Family) -> golden_curve.Disagreement | None:
-    """How this run's launches leave one another; None where they do not."""
-    rtol = family.tolerance_or(golden_curve.RTOL)
+def _disagreement(family: Family, *, rtol: float | None = None) -> golden_curve.Disagreement | None:
+    """How this run's launches leave one another; None where they do not, by no more than rounding or ``rtol``."""
+    rtol = family.tolerance_or(golden_curve.RTOL) if rtol is None else rtol
     for launches in family.current.values():
         found = golden_curve.disagreement([m.series for m in launches], rtol=rtol)
         if found is not None:
@@ -281,14 +347,9 @@ def _launches(family: Family) -> int:
     return min(map(len, family.current.values()))
 
 
-def may_be_unseeded(verdict: Verdict) -> bool:
-    """Whether one launch more would tell: a curve that departs before any update may have lost its seed."""
-    departs_at = verdict.facts.get("departs_at_step", verdict.facts.get("departs_at_value"))
-    return (
-        verdict.kind in ("regressed", "drifted")
-        and departs_at == 1
-        and float(verdict.facts["deviation"]) > golden_curve.ROUNDING
-    )
+def may_not_repeat(verdict: Verdict) -> bool:
+    """Whether one launch more would tell: a curve that departs may have lost its seed, or never repeat."""
+    return curve_says(verdict) == "departs" and float(verdict.facts["deviation"]) > golden_curve.ROUNDING
 
 
 def curve_says(verdict: Verdict) -> CurveSays | None:
@@ -455,7 +516,7 @@ def _judge_one_seed(
     """
     known = accepted if family.tolerance is not None else ONE_SEED[METRIC_KINDS[family.first.better].rule] * abs(scale)
     limit = max(accepted, known)
-    moved = f"one seed moved by {abs(change / scale):.1%}" if scale else f"one seed moved by {abs(change):.4g}"
+    moved = f"{ONE_SEED_MOVED} {abs(change / scale):.1%}" if scale else f"{ONE_SEED_MOVED} {abs(change):.4g}"
     if worse_by > limit and (family.tolerance is not None or family.curve != "nothing"):
         why = "after a curve that departs" if family.curve == "departs" else "more than other digits of a training do"
         reason = moved if family.tolerance is not None else f"{moved}, {why}"

@@ -19,10 +19,19 @@ from pytest_distbench.records.host_report import CommonPrint, Entered, HostRepor
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.load import Load
-from pytest_distbench.records.metric import PEAK_MEMORY, PHASE, Measurement, Observation, Scalar, Summary, metric_key
+from pytest_distbench.records.metric import (
+    LARGEST_NUMBER,
+    PEAK_MEMORY,
+    PHASE,
+    Measurement,
+    Observation,
+    Scalar,
+    Summary,
+    metric_key,
+)
 from pytest_distbench.records.quantiles import distribution, nearest_rank, quantile
 from pytest_distbench.records.rank import RankReport
-from pytest_distbench.records.record import replace
+from pytest_distbench.records.record import Number, replace
 
 _Part = TypeVar("_Part")
 
@@ -276,8 +285,30 @@ def _reduce(group: Sequence[Partial]) -> Partial:
         values=[_combine(column, first) for column in columns],
         slowest=slowest,
         companions=_sum_companions(group),
+        taken_from=[],
+        squares=_sum_squares(group) if _has_scatter(first) else [],
         ranks=sorted(rank for part in group for rank in part.ranks),
     )
+
+
+def _has_scatter(part: Partial) -> bool:
+    """Whether how far the ranks are apart is kept: their mean hides errors that cancel."""
+    return part.reduce == "mean" and METRIC_KINDS[part.better].is_of_training
+
+
+def _sum_squares(group: Sequence[Partial]) -> list[float]:
+    """Of each value the sum over ranks of the squared deviation from their mean (Chan, Golub and LeVeque 1983)."""
+    found = []
+    for i in range(len(group[0].values)):
+        count, mean, squares = 0, 0.0, 0.0
+        for part in group:
+            n = len(part.ranks)
+            apart = part.values[i] / n - mean
+            squares += (part.squares[i] if part.squares else 0.0) + apart * apart * count * n / (count + n)
+            mean += apart * n / (count + n)
+            count += n
+        found.append(min(squares, LARGEST_NUMBER))
+    return found
 
 
 def _sum_companions(group: Sequence[Partial]) -> dict[str, list[float]]:
@@ -310,10 +341,18 @@ def _measure(part: Partial) -> Measurement:
         summary=_summarise(values, part) if part.is_series else None,
         distribution=distribution(values) if part.is_series and not is_kept else [],
         companions=_companions(part),
+        scatter=_scatter(part),
         ranks=len(part.ranks),
         reduce=None if part.reduce == METRIC_KINDS[part.better].reduce else part.reduce,
         bounds=part.bounds,
+        taken_from=part.taken_from,
     )
+
+
+def _scatter(part: Partial) -> list[Number]:
+    """The standard deviation of the ranks' values at each value; one stands for all where they are equal."""
+    found = [math.sqrt(squares / len(part.ranks)) for squares in part.squares]
+    return found if any(found) else found[:1]
 
 
 def _companions(part: Partial) -> dict[str, float]:

@@ -29,12 +29,15 @@ class BaselineMetric(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     p95: list[Annotated[float, msgspec.Meta(gt=0)]] = []
     """95th percentile of each launch; empty where launches have no iterations."""
     series: list[Number] = []
-    """Of an exact series all of its values, in the first launch. Of peak memory what the ranks needed at most in any
-    launch, the hungriest first."""
+    """Of an exact series all of its values, in the first launch; of a number of a training what it was taken from. Of
+    peak memory what the ranks needed at most in any launch, the hungriest first."""
     curve: list[float] = []
     """A golden curve, nine significant digits: that of the first launch."""
     spread: float = 0.0
     """Largest relative deviation of the other launches from that curve; 0: they repeat it bit for bit."""
+    scatter: list[float] = []
+    """Standard deviation over the ranks at each value of the curve, or of the number, in the first launch; one stands
+    for all where ranks are equal. Empty: nobody knows."""
     unseeded_at: int | None = None
     """The first value, from 1, at which launches left one another: the training is not seeded, and has no curve."""
     identity: dict[str, Scalar] = msgspec.field(default_factory=dict, name="facts")

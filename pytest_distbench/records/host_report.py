@@ -6,7 +6,7 @@ from pytest_distbench.records.breakdown import Breakdown
 from pytest_distbench.records.fingerprint import RankFingerprint
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.rank import RankReport
-from pytest_distbench.records.record import Record
+from pytest_distbench.records.record import Number, Record
 
 
 class Partial(Observation, frozen=True, kw_only=True):
@@ -17,6 +17,8 @@ class Partial(Observation, frozen=True, kw_only=True):
 
     ranks: list[int]
     """That recorded it, ascending."""
+    squares: list[Number] = []
+    """Of a mean: the sum over these ranks of the squared deviation of each value from theirs; none where it is one."""
     slowest: list[int] = []
     """Of a series whose largest values are taken: the rank that each is of."""
 

@@ -25,6 +25,12 @@ CPU_SPREAD = "cpu_spread"
 HOST_S = "host_s"
 """Companion of a clock of a GPU: seconds that the host needed to enqueue."""
 
+UNTIL_MOVED = "until_moved"
+"""Fact of a curve whose length nobody has set: of its values a baseline keeps as many as the loss takes to move."""
+
+FEWEST_CURVE_STEPS, MOST_CURVE_STEPS = 10, 50
+"""Of such a curve. After more steps a perturbation of 1e-5 may have grown to 1e-2."""
+
 TOLD = "told"
 """Fact of a number: what is told of it where it is beyond a bound."""
 
@@ -58,6 +64,9 @@ EVERY = "every"
 OWN_NAMES = (WALL_TIME, PEAK_MEMORY, CPU_THROTTLED, NETWORK_RATE, NETWORK_ROUND_TRIP, "fingerprint")
 """Of what the plugin itself records, besides phases."""
 
+MOST_TAKEN_FROM = 1000
+"""Values that are kept of what a number was taken from."""
+
 LONGEST_TEXT = 100
 """Characters of a text in a point: it is part of the metric's key."""
 
@@ -79,6 +88,8 @@ class _Recorded(OfKind, frozen=True, kw_only=True):
     """Of a curve that was read: what the script wrote beside each value, its own number of the step perhaps."""
     bounds: list[Bound] = []
     """That were given with the number."""
+    taken_from: list[Number] = []
+    """Of a number of a training that was read: the values it was taken from, the last for example."""
 
 
 class Observation(_Recorded, frozen=True, kw_only=True):
@@ -123,6 +134,9 @@ class Measurement(_Recorded, frozen=True, kw_only=True):
     from the least to the largest, with four digits; see :func:`~pytest_distbench.records.quantiles.distribution`."""
     companions: dict[str, float] = {}
     """Of one iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``: mean)."""
+    scatter: list[Number] = []
+    """Of a mean over ranks in a training: the standard deviation of their values, for each value of the series; one
+    stands for all where they are equal."""
     ranks: int = 0
     """That recorded it; 0: it is no number of ranks."""
     reduce: Reduce | None = None

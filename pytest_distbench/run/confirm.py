@@ -12,9 +12,11 @@ from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.judging.comparable import version_changes
 from pytest_distbench.judging.confirmation import LOOKS, Sides, by_the_machine, confirm, ratios, split_change, undecided
+from pytest_distbench.judging.digits import are_asked_about
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.screening import SUSPICIOUS
 from pytest_distbench.machine.interpreters import Interpreter, find_interpreter
+from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation
@@ -127,6 +129,8 @@ class Doubt:
         variant: that recorded its baseline.
         sources: keys of the cases that its number is made of; none: it was launched itself.
         tolerances: by metric, as fractions.
+        entry: the baseline, to which the digits of a training are compared.
+        by_clock: whether its clocks are in doubt, and not the digits of a training alone.
     """
 
     result: CaseResult
@@ -134,17 +138,25 @@ class Doubt:
     variant: Variant
     sources: Sequence[str]
     tolerances: Mapping[str, float]
+    entry: BaselineEntry | None = None
+    by_clock: bool = True
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether something speaks for a slowdown; else nothing speaks against one, and it is looked into last."""
-        return self.result.suspicion >= SUSPICIOUS
+        """Whether something speaks for a slowdown, or for another training; else it is looked into last."""
+        other = any(v.kind == "regressed" and are_asked_about(v) for v in self.result.verdicts)
+        return self.result.suspicion >= SUSPICIOUS or other
+
+    @property
+    def looks(self) -> Sequence[int]:
+        """Numbers of samples after which is judged. Digits repeat: one of each side says it."""
+        return LOOKS if self.by_clock else (1,)
 
     @property
     def takes_s(self) -> float:
         """About how long it takes to settle it."""
         walls = [launch.wall_s for launch in self.result.launches]
-        return 0.0 if self.variant.is_itself else _START_S + LOOKS[0] * ARMS * min(walls, default=0.0)
+        return 0.0 if self.variant.is_itself else _START_S + self.looks[0] * ARMS * min(walls, default=0.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,8 +202,8 @@ class Confirmed:
 
     def looks(self) -> Iterator[int]:
         """Numbers of samples after which is judged; the first is made in any case, the others while there is time."""
-        for look in LOOKS:
-            if look > LOOKS[0] and time.monotonic() > self._again.until:
+        for look in self._doubt.looks:
+            if look > self._doubt.looks[0] and time.monotonic() > self._again.until:
                 return
             yield look
 
@@ -209,12 +221,14 @@ class Confirmed:
             tolerances=self._doubt.tolerances,
             revision=str(self._doubt.variant),
             cases=self._again.cases,
+            entry=self._doubt.entry,
+            by_clock=self._doubt.by_clock,
         )
 
     def split(self, samples: Samples, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """The verdicts, with the software's share in a change where the old software is at hand."""
         pairs = self._of_its_time
-        if pairs is None or not any(v.kind in ("regressed", "machine") for v in verdicts):
+        if pairs is None or not self._doubt.by_clock or not any(v.kind in ("regressed", "machine") for v in verdicts):
             return list(verdicts)
         while len(pairs) < LOOKS[0] and not pairs.alone and not pairs.failed:
             pairs.add()

@@ -316,12 +316,17 @@ class Session:
             return None
         if samples.why_never_beside:
             raise NotRecorded(samples.why_never_beside)
+        variant, by_clock = self._recorder(self.recorders, reference), reference.is_in_doubt_by_clock(result)
+        if variant.is_itself and not by_clock:
+            return None  # there is no other code to compute the digits
         return Doubt(
             result=result,
             samples=samples,
-            variant=self._recorder(self.recorders, reference),
+            variant=variant,
             sources=sources,
             tolerances=reference.tolerances(result),
+            entry=reference.entry,
+            by_clock=by_clock,
         )
 
     def _recorder(self, recorders: Recorders, reference: Stored) -> Variant:

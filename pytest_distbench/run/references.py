@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_distbench.judging.case import accepted_changes, judge_launches
-from pytest_distbench.judging.confirmation import is_of_clocks
+from pytest_distbench.judging.confirmation import can_be_confirmed
+from pytest_distbench.judging.digits import are_asked_about
 from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.entry import completed_entry, make_entry, phases_of
 from pytest_distbench.judging.gpus import norm_of
@@ -173,9 +174,18 @@ class Stored:
         return [AskedBound(metric, value, where) for metric, value in bounds.items()]
 
     def is_in_doubt(self, result: CaseResult) -> bool:
-        """Whether what the clock says of a case is to be settled in turns: nothing else speaks against it."""
+        """Whether what the clock and the digits of a training say of a case is to be settled in turns.
+
+        Only where nothing else speaks against it.
+        """
+        if self._known is None or result.xfail_perf or not can_be_confirmed(result.verdicts):
+            return False
+        return self.is_in_doubt_by_clock(result) or any(map(are_asked_about, result.verdicts))
+
+    def is_in_doubt_by_clock(self, result: CaseResult) -> bool:
+        """Whether what its clocks say is: what takes several launches."""
         clocks = [v for v in result.verdicts if is_clock(v, v.unit) and v.is_judged]
-        if self._known is None or not clocks or result.xfail_perf or not is_of_clocks(result.verdicts):
+        if not clocks:
             return False
         if result.suspicion > 0.0 or any(v.kind in ("regressed", "inconclusive") for v in clocks):
             return True

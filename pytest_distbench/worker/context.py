@@ -138,7 +138,7 @@ class RankContext(Member):
         max_steps: int,
         better: Better = "higher",
         min_steps: int = 25,
-        curve_steps: int = 10,
+        curve_steps: int | None = None,
         evaluation_samples: int | None = None,
     ) -> Goal:
         """Start a training towards ``metric`` >= ``target`` (<= with ``better="lower"``). See :class:`Goal`."""

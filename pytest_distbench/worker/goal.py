@@ -15,7 +15,7 @@ import torch
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.records.metric import EVALUATED, EVERY
+from pytest_distbench.records.metric import EVALUATED, EVERY, FEWEST_CURVE_STEPS, MOST_CURVE_STEPS, UNTIL_MOVED
 from pytest_distbench.worker.arguments import (
     check_choice,
     check_name,
@@ -46,7 +46,7 @@ class Goal:
             goal.check(lambda: accuracy(model), loss=loss)
 
     Records, when the loop ends, numbers of the seed (``docs/convergence.md`` says how they are judged):
-    ``loss_curve`` (the first ``curve_steps`` losses), ``mean_loss`` (over the first ``min_steps``),
+    ``loss_curve`` (the first losses, see ``curve_steps``), ``mean_loss`` (over the first ``min_steps``),
     ``steps_to_<metric>`` (no value if the target was missed) and ``final_<metric>`` (of the last evaluation, which
     means something where ``min_steps`` goes well beyond the target). And numbers of the clock: ``time_to_<metric>``
     (s, if the target was met) and ``step_time`` (s, series); for information ``evaluated_<metric>`` (a value for each
@@ -66,7 +66,7 @@ class Goal:
         max_steps: int,
         better: Better,
         min_steps: int,
-        curve_steps: int,
+        curve_steps: int | None,
         evaluation_samples: int | None,
     ) -> None:
         """Prepare a training.
@@ -79,7 +79,8 @@ class Goal:
             max_steps: the target counts as missed after these.
             better: ``higher`` or ``lower``, of the metric.
             min_steps: the training goes on for so many steps even if it meets the target earlier.
-            curve_steps: length of the golden curve; at least 1.
+            curve_steps: length of the golden curve; at least 1. None: as long as the loss of the baseline takes to move
+                by 10 %, 10 to 50 steps.
             evaluation_samples: size of the test set, if the metric is a share of it (an accuracy, 0 to 1). It bounds
                 what chance alone does to that share.
 
@@ -92,7 +93,8 @@ class Goal:
         every = check_whole(call, "every", every, least=1)
         max_steps = check_whole(call, "max_steps", max_steps, least=every)
         min_steps = check_whole(call, "min_steps", min_steps, least=0)
-        curve_steps = check_whole(call, "curve_steps", curve_steps, least=1)
+        if curve_steps is not None:
+            curve_steps = check_whole(call, "curve_steps", curve_steps, least=1)
         if evaluation_samples is not None:
             evaluation_samples = check_whole(call, "evaluation_samples", evaluation_samples, least=1)
         check_choice(call, "better", better, ("higher", "lower"))
@@ -101,8 +103,8 @@ class Goal:
         self.every = every
         self.max_steps = max_steps
         self.better = better
-        self.min_steps = min(max(min_steps, curve_steps), max_steps)
-        self.curve_steps = min(curve_steps, max_steps)
+        self.min_steps = min(max(min_steps, curve_steps or FEWEST_CURVE_STEPS), max_steps)
+        self.curve_steps = curve_steps
         self.evaluation_samples = evaluation_samples
         self.reached_at: int | None = None
         self._start = 0.0
@@ -273,7 +275,8 @@ class Goal:
         if wrong is not None:
             raise RecordingError(f"{self._call}: the loss is {losses[wrong]} at step {wrong + 1}: it diverged")
         first = losses[: self.min_steps]
-        self._rank.record("loss_curve", first[: self.curve_steps], better="curve")
+        facts = {UNTIL_MOVED: True} if self.curve_steps is None else {}
+        self._rank.record("loss_curve", losses[: self.curve_steps or MOST_CURVE_STEPS], better="curve", facts=facts)
         self._rank.record("mean_loss", math.fsum(first) / len(first), better="same", identity={"steps": len(first)})
         self._rank.record("loss", losses, better="info", reduce="mean")
 

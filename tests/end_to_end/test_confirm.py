@@ -226,3 +226,69 @@ def test_a_test_that_moved_is_confirmed_where_it_was(
     if not renames:
         result.stdout.fnmatch_lines(["*which recorded the baseline: * over * pairs; *"])
     assert is_clean(project)
+
+
+TRAINING = """
+    import work
+
+    def body(rank):
+        losses = [3.0 - 0.07 * work.RATE * step - 1e-7 * work.ROUNDING * (step % 2) for step in range(12)]
+        rank.record("loss", losses, better="curve")
+        rank.record("final", losses[-1], better="same")
+
+    def test_it(distbench):
+        distbench.run(body)
+"""
+
+
+@pytest.fixture
+def trained(pytester: pytest.Pytester, run_inside: RunInside) -> Path:
+    """A repository whose second commit has recorded a training."""
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(test_it=TRAINING)
+    (pytester.path / ".gitignore").write_text("__pycache__/\n")
+    (pytester.path / "work.py").write_text("RATE = 1.0\nROUNDING = 0\n")
+    git(pytester.path, "init", "--quiet")
+    commit(pytester.path, "code")
+    run_inside("--distbench-update", "--distbench-launches=2").assert_outcomes(passed=1)
+    commit(pytester.path, "baselines")
+    return pytester.path
+
+
+def record_another_environment(project: Path) -> None:
+    """A baseline whose digits no code computes here."""
+    [path] = (project / "baselines").rglob("*.json")
+    stored = json.loads(path.read_text())
+    metrics = stored["entry"]["metrics"]
+    metrics["loss"]["curve"] = [metrics["loss"]["curve"][0], *(value * 1.02 for value in metrics["loss"]["curve"][1:])]
+    path.write_text(json.dumps(stored))
+    commit(project, "baselines of another machine")
+
+
+@pytest.mark.parametrize(
+    ("code", "environment", "outcome", "told"),
+    [
+        ("RATE = 1.0\nROUNDING = 1\n", False, "passed", "*repeats its own here: the code changed them"),
+        ("RATE = 1.0\nROUNDING = 0\n# more\n", True, "passed", "*the environment changed the digits, not the code*"),
+        ("RATE = 1.2\nROUNDING = 0\n", False, "failed", "*; measured against what * computes here"),
+        ("RATE = 1.2\nROUNDING = 0\n", True, "failed", "*; measured against what * computes here"),
+    ],
+)
+def test_digits_are_compared_with_those_that_the_baseline_commit_computes_here(
+    trained: Path, run_inside: RunInside, code: str, environment: bool, outcome: str, told: str
+) -> None:
+    if environment:
+        record_another_environment(trained)
+    (trained / "work.py").write_text(code)
+    result = run_inside("-rA")
+
+    result.assert_outcomes(**{outcome: 1})
+    result.stdout.fnmatch_lines([told])
+    assert is_clean(trained)
+
+
+def test_where_the_baseline_commit_cannot_run_a_red_curve_stays_red(trained: Path, run_inside: RunInside) -> None:
+    record_another_environment(trained)
+    (trained / ".git").rename(trained / "no-git")
+
+    run_inside().assert_outcomes(failed=1)

@@ -137,7 +137,7 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
     assert not verdicts(made, stored, metrics=("step",))["fingerprint"].is_judged
 
 
-def test_a_curve_that_departs_before_any_update_asks_for_one_launch_more_to_know_whether_it_is_seeded() -> None:
+def test_a_curve_that_departs_asks_for_one_launch_more_to_know_whether_the_code_repeats_itself() -> None:
     def judged(*curves: list[float], most: int = 5) -> list[tuple[str, bool]]:
         made = [
             replace(
@@ -156,7 +156,8 @@ def test_a_curve_that_departs_before_any_update_asks_for_one_launch_more_to_know
     assert judged([2.1, 1.0]) == [("regressed", True)]
     assert judged([2.1, 1.0], most=1) == [("regressed", False)]
     assert judged([2.1, 1.0], [2.1, 1.0]) == [("regressed", False)]
-    assert judged([2.0013, 1.1]) == [("regressed", False)]
+    assert judged([2.0013, 1.1]) == [("regressed", True)]
+    assert judged([2.0013, 1.1], [2.0013, 1.1]) == [("regressed", False)]
     assert judged([2.0013, 1.0]) == [("unchanged", False)]
 
 

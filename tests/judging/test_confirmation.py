@@ -13,8 +13,8 @@ from pytest_distbench.judging.confirmation import (
     VETO,
     Sides,
     by_the_machine,
+    can_be_confirmed,
     confirm,
-    is_of_clocks,
     ratios,
     split_change,
     undecided,
@@ -123,8 +123,8 @@ def test_what_is_exact_stays_as_it_was_judged() -> None:
     found = confirmed(turns(1.0), SLOWER, EXACT)
 
     assert [j.verdict.kind for j in found] == ["machine", "changed"]
-    assert not is_of_clocks([SLOWER, EXACT])
-    assert is_of_clocks([SLOWER, replace(SLOWER, kind="unchanged")])
+    assert not can_be_confirmed([SLOWER, EXACT])
+    assert can_be_confirmed([SLOWER, replace(SLOWER, kind="unchanged")])
 
 
 def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
+import numerics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.metrics import baseline, metric
 
+from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.stats import noise_limit
 from pytest_distbench.judging.training_rule import (
@@ -18,12 +22,14 @@ from pytest_distbench.judging.training_rule import (
     Family,
     judge_family,
     known_values,
-    may_be_unseeded,
+    may_not_repeat,
     olympic,
 )
+from pytest_distbench.launch.reduce import merge, partial
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
-from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.metric import UNTIL_MOVED, Measurement, Observation, Scalar
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 
 
@@ -154,7 +160,7 @@ def test_the_same_arithmetic_must_give_the_same_number(better: Better) -> None:
     verdict = judged(better, [50, 51], [50, 50], **EXACTLY)
 
     assert verdict.kind == "regressed"
-    assert verdict.reason == "exact under the same software: 50 -> 51 (seed 1)"
+    assert verdict.reason.startswith("exact under the same software: 50 -> 51 (seed 1)")
 
 
 @pytest.mark.parametrize("differs", [{"same_software": False}, {"curve": "other digits"}, {"curve": "departs"}])
@@ -167,6 +173,33 @@ def test_a_baseline_whose_launches_differ_is_no_exact_number() -> None:
     now = Measurement(name="m", unit="", better="same", value=1.0003)
 
     assert judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True)).kind == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("better", "then", "now", "told"),
+    [
+        (
+            "same",
+            [4.1, 3.2, 2.5, 2.2],
+            [4.1, 3.2, 2.6, 2.0],
+            "the first 2 values agree; first other value: number 3 (2.5 -> 2.6)",
+        ),
+        ("floor", [0.3, 0.5, 0.7], [0.3, 0.5, 0.8], "number 3 (0.7 -> 0.8); better, but another training"),
+        ("steps", [10, 40], [20, 80], "no value agrees: number 1 (10 -> 20)"),
+        ("same", [1.0, 2.0], [1.0, 2.0, 3.0], "2 -> 3"),
+    ],
+)
+def test_an_exact_number_that_was_taken_from_a_series_names_its_first_other_value(
+    better: Better, then: list[float], now: list[float], told: str
+) -> None:
+    def of(values: list[float]) -> Measurement:
+        return Measurement(name="m", unit="", better=better, value=values[-1], taken_from=values)
+
+    stored = {"m": stored_metric([of(then), of(then)], tolerance=None)}
+    verdict = judge_family(Family(current={"m": [of(now)]}, stored=stored, same_software=True))
+
+    assert verdict.kind == "regressed"
+    assert verdict.reason.endswith(told)
 
 
 # Curves
@@ -218,6 +251,60 @@ def test_a_tolerance_that_was_set_replaces_the_curves() -> None:
 
 def test_curves_that_cannot_be_compared_say_why() -> None:
     assert "has 5 steps, this one 4" in judged_curve(GOLDEN[:4], GOLDEN).reason
+
+
+# Real trainings, as benchmarks/numerics.py wrote them
+
+TRAININGS = json.loads(Path(__file__).with_name("trainings.json").read_text())
+HEALTHY = (
+    *("as it was", "bucket size", "bucket views", "static graph", "two threads", "summed in another order"),
+    *("optimizer in a loop", "fused optimizer", "channels_last", "compiled (aot_eager)", "gradients in bfloat16"),
+    "other instructions",
+)
+UNSEEN = {
+    ("warm-up", "weight decay x 10"),  # it does nothing in 50 steps of so small a rate
+    ("warm-up", "clipped before it is averaged"),  # no norm is large enough to be clipped
+    ("adam", "clipped before it is averaged"),  # nearly so
+    ("adam", "gradients summed"),  # Adam takes the scale out
+}
+
+
+@pytest.mark.parametrize("same_software", [True, False])
+@pytest.mark.parametrize("change", HEALTHY)
+@pytest.mark.parametrize("recipe", TRAININGS)
+def test_a_legitimate_change_of_numerics_is_not_red(recipe: str, change: str, same_software: bool) -> None:
+    kinds = numerics.judged(
+        TRAININGS[recipe]["as it was"], TRAININGS[recipe][change], same_software=same_software
+    ).values()
+
+    assert not set(kinds) - {"unchanged", "drifted", "inconclusive"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "change"),
+    [(recipe, change) for recipe, changes in TRAININGS.items() for change in changes if change not in HEALTHY],
+)
+def test_another_training_is_red_but_for_what_hardly_is_another(recipe: str, change: str) -> None:
+    found = numerics.judged(TRAININGS[recipe]["as it was"], TRAININGS[recipe][change])
+
+    assert numerics.is_red(found) == ((recipe, change) not in UNSEEN)
+
+
+@pytest.mark.parametrize(
+    ("losses", "steps"),
+    [
+        ([10.0 - 0.5 * i for i in range(30)], 10),  # it has moved by then
+        ([4.0 - 0.001 * i * i for i in range(60)], 23),
+        ([4.0 + 0.3 * (-1) ** i for i in range(60)], 50),  # noise moves nothing
+        ([3.0] * 7, 7),
+    ],
+)
+def test_a_curve_whose_length_nobody_set_is_as_long_as_the_loss_takes_to_move(losses: list[float], steps: int) -> None:
+    assert golden_curve.steps_to_move(losses) == steps
+    of = Measurement(name="loss", unit="", better="curve", value=1.0, series=losses, facts={UNTIL_MOVED: True})
+    assert len(stored_metric([of, of], tolerance=None).curve) == steps
+    assert len(stored_metric([replace(of, facts={})], tolerance=None).curve) == len(losses)
+    assert judged_curve(losses, losses[:steps]).kind in ("unchanged", "unseen")
 
 
 # A training that is not seeded
@@ -302,7 +389,7 @@ def test_a_script_is_told_how_it_gets_its_seed() -> None:
 def test_what_is_not_seeded_after_the_weights_is_told_by_the_value_it_starts_at() -> None:
     verdict = judged_launches(GOLDEN, [*GOLDEN[:2], *OTHER[2:]], baseline=[])
 
-    assert "differ by up to 2.0e-02 from value 3 on: the order of the data or dropout is not seeded" in verdict.reason
+    assert "differ by up to 2.0e-02 from value 3 on: a race (a collective that nobody waits for," in verdict.reason
 
 
 def test_kernels_that_round_otherwise_in_each_launch_are_seeded() -> None:
@@ -337,7 +424,7 @@ def test_a_training_that_lost_its_seed_is_a_regression_that_says_so() -> None:
     first = judged_launches(OTHER, baseline=[GOLDEN, GOLDEN])
     verdict = judged_launches(OTHER, ANOTHER, baseline=[GOLDEN, GOLDEN])
 
-    assert (first.kind, may_be_unseeded(first)) == ("regressed", True)
+    assert (first.kind, may_not_repeat(first)) == ("regressed", True)
     assert verdict.kind == "regressed"
     assert verdict.reason.startswith(
         "the training is not seeded any more: its launches differ by up to 2.9e-02 from the fi"
@@ -351,9 +438,36 @@ def test_another_initialisation_that_repeats_is_a_regression_that_says_that() ->
     assert "the 2 launches of this run agree: it is seeded; before any update: seed, init" in verdict.reason
 
 
-def test_a_departure_after_the_first_value_asks_for_no_launch() -> None:
-    assert not may_be_unseeded(judged_launches([*GOLDEN[:2], *OTHER[2:]], baseline=[GOLDEN, GOLDEN]))
-    assert not may_be_unseeded(judged_launches(GOLDEN, baseline=[GOLDEN, GOLDEN]))
+@pytest.mark.parametrize("at", [1, 2, 4, 5])
+def test_before_a_curve_is_blamed_a_second_launch_says_whether_the_code_agrees_with_itself(at: int) -> None:
+    assert may_not_repeat(judged_launches(from_value(at, 0.02), baseline=[GOLDEN, GOLDEN]))
+    assert not may_not_repeat(judged_launches(GOLDEN, baseline=[GOLDEN, GOLDEN]))
+    assert not may_not_repeat(judged_launches(from_value(at, 1e-6), baseline=[GOLDEN, GOLDEN]))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (from_value(2, 3e-2), from_value(4, 1e-2)),
+        (from_value(3, 5e-3), GOLDEN),
+        (from_value(2, 2e-2), [*from_value(2, 2e-2)[:4], GOLDEN[4] * 1.0203]),  # they differ by less than the tolerance
+    ],
+)
+def test_code_that_does_not_repeat_its_own_losses_is_told_so_and_no_optimizer_is_blamed(
+    first: list[float], second: list[float]
+) -> None:
+    verdict = judged_launches(first, second, baseline=[GOLDEN, GOLDEN])
+
+    assert verdict.kind == "regressed"
+    assert verdict.reason.startswith("this code does not repeat its own losses: its launches differ by up to")
+    assert "a race (a collective that nobody waits for" in verdict.reason
+    assert "optimizer" not in verdict.reason
+
+
+def test_code_that_repeats_its_own_losses_is_told_with_where_to_look() -> None:
+    verdict = judged_launches(from_value(3, 2e-2), from_value(3, 2e-2), baseline=[GOLDEN, GOLDEN])
+
+    assert "the 2 launches of this run agree; by the second update: " in verdict.reason
 
 
 def by_launch(better: Better, current: Values, stored: Values, **changes: object) -> Verdict:
@@ -678,3 +792,71 @@ def test_no_value_is_a_regression() -> None:
 def test_a_zero_baseline_has_no_ratio_and_is_judged_all_the_same() -> None:
     assert judged("same", [0.0, 0.0], [0.0, 0.0]).kind == "unchanged"
     assert judged("same", [0.5, 0.5], [0.0, 0.0]).kind == "regressed"
+
+
+# What differs by rank
+
+
+def of_ranks(kind: str, values: Sequence[Sequence[float]]) -> Measurement:
+    """What ranks recorded, reduced as a launch reduces it."""
+    observations = [
+        Observation(
+            name="m",
+            unit="",
+            better=kind,
+            reduce="mean",
+            values=list(mine),
+            is_series=METRIC_KINDS[kind].shape == "series",
+        )
+        for mine in values
+    ]
+    [found] = merge([partial(rank, observation) for rank, observation in enumerate(observations)])
+    return found
+
+
+def judged_ranks(
+    kind: str, then: Sequence[Sequence[float]], now: Sequence[Sequence[float]], **changes: object
+) -> Verdict:
+    before = of_ranks(kind, then)
+    stored = {"m": stored_metric([before, before], tolerance=None)}
+    return judge_family(
+        Family(current={"m": [of_ranks(kind, now)]}, stored=stored, **({"same_software": True} | changes))  # type: ignore[arg-type]
+    )
+
+
+CANCELLING = {
+    "tokens of experts": ("same", [[256], [256], [256], [256]], [[250], [262], [256], [256]]),
+    "gradient norms": ("same", [[0.31], [0.29]], [[0.35], [0.25]]),
+    "losses of one step": (
+        "curve",
+        [[3.1207, 2.9411, 2.7713], [3.0807, 2.9011, 2.7313]],
+        [[3.1207, 2.9411, 2.8713], [3.0807, 2.9011, 2.6313]],
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "then", "now"), CANCELLING.values(), ids=CANCELLING)
+def test_errors_of_ranks_that_cancel_in_their_mean_are_red(
+    kind: str, then: list[list[float]], now: list[list[float]]
+) -> None:
+    verdict = judged_ranks(kind, then, now)
+
+    assert verdict.kind == "regressed"
+    assert "agrees, and the ranks do not: their standard deviation" in verdict.reason
+    assert judged_ranks(kind, then, then).kind == "unchanged"
+
+
+@pytest.mark.parametrize("same_software", [True, False])
+@pytest.mark.parametrize("apart", [0.0, 0.04])
+def test_ranks_that_round_otherwise_are_as_far_apart(apart: float, same_software: bool) -> None:
+    then = [[3.1207 + apart, 2.9411 + apart, 2.7713], [3.0807, 2.9011, 2.7313]]
+    now = [[value * (1 + 1e-6) for value in mine] for mine in then]
+
+    assert judged_ranks("curve", then, now, same_software=same_software).kind in ("drifted", "unchanged")
+
+
+def test_a_baseline_that_does_not_know_how_far_ranks_are_apart_is_compared_as_before() -> None:
+    then, now = of_ranks("same", [[1.0], [1.0]]), of_ranks("same", [[1.5], [0.5]])
+    stored = {"m": replace(stored_metric([then], tolerance=None), scatter=[])}
+
+    assert judge_family(Family(current={"m": [now]}, stored=stored, same_software=True)).kind == "unchanged"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 
 import msgspec
 import pytest
@@ -34,6 +35,25 @@ def report(
 ) -> RankReport:
     observation = Observation(name="m", unit="s", better=better, reduce=reduce, values=list(values), is_series=series)
     return RankReport(rank=rank, outcome="passed", phase="body", phases={}, observations=[observation])
+
+
+@pytest.mark.parametrize("better", ["curve", "same"])
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9), st.integers(1, 8))
+def test_how_far_ranks_are_apart_is_known_however_they_lie_on_hosts(
+    better: Better, values: list[float], cut: int
+) -> None:
+    """A mean hides errors that cancel."""
+    reports = [report(i, v, 1.0, better=better, reduce="mean", series=True) for i, v in enumerate(values)]
+    found = [
+        merge([*reduce_partials(recorded(reports[:at])), *reduce_partials(recorded(reports[at:]))])[0].scatter
+        for at in (len(values), min(cut, len(values)))
+    ]
+    wanted = statistics.pstdev(values)
+
+    for scatter in found:
+        assert scatter[0] == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+        assert len(scatter) == (2 if any(scatter) else 1)
+    assert merge(recorded([report(i, v, reduce="mean") for i, v in enumerate(values)]))[0].scatter == []
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:

@@ -16,7 +16,7 @@ from pytest_distbench.launch.readers.place import Found, Place, limited
 from pytest_distbench.launch.reduce import partial
 from pytest_distbench.records.host_report import Partial
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import Observation, metric_key
+from pytest_distbench.records.metric import MOST_TAKEN_FROM, Observation, metric_key
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.reader import TAKES, Reader
 
@@ -63,6 +63,7 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
     values = [_number(key, one) * reader.scale for one in kept]
     kind = METRIC_KINDS[reader.better]
     take = reader.take or ("last" if kind.shape == "number" else "")
+    taken_from = values[:MOST_TAKEN_FROM] if take and kind.is_of_training else []
     values = [TAKES[take](values)] if take else values
     why = kind.why_impossible(values, reader.unit, is_series=not take) if kind.is_judged or reader.bounds else ""
     if why:
@@ -78,6 +79,7 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
         at=reader.at,
         identity=reader.defining,
         bounds=reader.bounds,
+        taken_from=taken_from,
     )
 
 

@@ -1,0 +1,158 @@
+"""Which changes of a training's digits are red, and which faults are not? The rule for curves, on one set of records.
+
+    python benchmarks/numerics.py [--records FILE] [--write FILE]
+
+Without records it trains ``recipes.py``, each recipe with each change, on two ranks (two minutes on two quiet cores);
+tests/judging/trainings.json holds what that wrote. Each is judged against the recipe as it was, as one seed under the
+same software, by two rules: the first ten losses within 1e-3 of the loss, and numbers that follow any other digit in
+doubt (what was the rule before); and that of today, with the curve as long as the loss takes to move. Printed are the
+largest deviation of the curve, relative to the loss and to how far the curve moves, and the verdicts: of the curve, and
+the gravest of the numbers. Exit code 1 if a healthy change is red.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_distbench.judging import golden_curve
+from pytest_distbench.judging.case import judge_trainings
+from pytest_distbench.judging.entry import stored_metric
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.report.texts.layout import layout
+from pytest_distbench.store.run_record import read_run_record
+
+KINDS = {"loss_curve": "curve", "final_loss": "same", "validation_loss": "same", "accuracy": "floor"}
+RTOL, STEPS_BEFORE = 1e-3, 10
+OTHER_CPU = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"}
+"""Set before torch is imported; MKL then adds in the order of any CPU."""
+HEADER = ("recipe", "change", "deviates by", "of its move", "before: curve", "numbers", "today: curve", "numbers")
+
+Training = dict[str, list[float]]
+"""Metric -> its values; one of a number."""
+
+TEST = """
+import sys
+sys.path.insert(0, {folder!r})
+import pytest, recipes
+
+CHANGES = [c for c in (*recipes.HEALTHY, *recipes.FAULTS) if (c == recipes.ON_OTHER_CPU) == {other}]
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("recipe", recipes.RECIPES)
+def test_recipe(distbench, monkeypatch, recipe, change):
+    monkeypatch.setenv(recipes.VARIABLE, f"{{recipe}}/{{change}}")
+    distbench.run({folder!r} + "/recipes.py::train", params={{"recipe": recipe, "change": change}}, seeds=[0])
+"""
+
+
+def train() -> dict[str, dict[str, Training]]:
+    """Recipe -> change -> what it computed."""
+    found: dict[str, dict[str, Training]] = {}
+    for other in (False, True):
+        with tempfile.TemporaryDirectory(prefix="distbench-") as name:
+            folder = Path(name)
+            (folder / "test_recipes.py").write_text(TEST.format(folder=str(Path(__file__).parent), other=other))
+            (folder / "pytest.ini").write_text("[pytest]\n")
+            command = [sys.executable, "-m", "pytest", str(folder), "-q", f"--rootdir={folder}", "--world-size=2"]
+            command += ["-p", "no:cacheprovider", "--distbench-launches=1", "--distbench-max-launches=1"]
+            command += ["-o", "distbench_preload=sklearn.datasets", "--distbench-json=run.json"]
+            environment = {**os.environ, **(OTHER_CPU if other else {})}
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+            if done.returncode:
+                raise SystemExit(done.stdout + done.stderr)
+            for result in read_run_record(folder / "run.json").results:
+                made = {m.name: m for m in result.launches[0].measurements if m.name in KINDS}
+                found.setdefault(str(result.case.params["recipe"]), {})[str(result.case.params["change"])] = {
+                    name: [golden_curve.round_digits(v) for v in m.series or [m.value or 0.0]]
+                    for name, m in made.items()
+                }
+    return found
+
+
+def measured(training: Training, steps: int) -> dict[str, list[Measurement]]:
+    """A launch of it, with a curve of so many steps."""
+    found = {}
+    for name, better in KINDS.items():
+        values = training[name][:steps]
+        series = values if better == "curve" else []
+        found[name] = [Measurement(name=name, unit="", better=better, value=values[-1], series=series)]
+    return found
+
+
+def judged(then: Training, now: Training, *, same_software: bool = True) -> dict[str, str]:
+    """The verdicts of today's rule, by metric."""
+    steps = golden_curve.steps_to_move(then["loss_curve"])
+    stored = {name: stored_metric(m, tolerance=None) for name, m in measured(then, steps).items()}
+    terms = Terms(default_tolerance=0.1, max_launches=1, cores=2)
+    found = judge_trainings(terms, measured(now, steps), stored, same_software=same_software)
+    return {verdict.name: verdict.kind for verdict in found}
+
+
+def judged_before(then: Training, now: Training) -> dict[str, str]:
+    """Those of the rule before."""
+    largest = max(golden_curve.deviations(then["loss_curve"][:STEPS_BEFORE], now["loss_curve"][:STEPS_BEFORE]))
+    found = {"loss_curve": "unchanged" if not largest else "drifted" if largest <= RTOL else "regressed"}
+    for name in list(KINDS)[1:]:
+        a, b = then[name][0], now[name][0]
+        worse = b < a if KINDS[name] == "floor" else abs(b - a) > RTOL * abs(a)
+        moved = "regressed" if not largest else "inconclusive" if worse else "unchanged"
+        found[name] = "unchanged" if a == b else moved
+    return found
+
+
+def gravest(kinds: Mapping[str, str]) -> str:
+    """Of the numbers, without the curve."""
+    order = list(VERDICT_KINDS)
+    return min((kind for name, kind in kinds.items() if name != "loss_curve"), key=order.index)
+
+
+def is_red(kinds: Mapping[str, str]) -> bool:
+    """Whether it fails its test."""
+    return any(VERDICT_KINDS[kind].fails for kind in kinds.values())
+
+
+def main() -> int:
+    """Train or read, judge, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=Path, help="what a run of this program wrote")
+    parser.add_argument("--write", type=Path, help="write what was trained, to be judged again")
+    options = parser.parse_args()
+    trainings = json.loads(options.records.read_text()) if options.records else train()
+    if options.write:
+        rows = [
+            f"{json.dumps(r)}: {{\n" + ",\n".join(f" {json.dumps(c)}: {json.dumps(t)}" for c, t in of.items()) + "}"
+            for r, of in trainings.items()
+        ]
+        options.write.write_text("{" + ",\n".join(rows) + "}\n")
+    import recipes
+
+    cells, red = [], {"before": [0, 0], "today": [0, 0]}
+    for recipe, changes in trainings.items():
+        then = changes[recipes.HEALTHY[0]]
+        steps = golden_curve.steps_to_move(then["loss_curve"])
+        for change, now in changes.items():
+            curves = then["loss_curve"][:steps], now["loss_curve"][:steps]
+            departure = golden_curve.compare(*curves, rtol=None, rounding=0.0)
+            before, today = judged_before(then, now), judged(then, now)
+            for name, kinds in (("before", before), ("today", today)):
+                red[name][change in recipes.FAULTS] += is_red(kinds)
+            verdicts = (before["loss_curve"], gravest(before), today["loss_curve"], gravest(today))
+            cells.append((recipe, change, f"{departure.largest:.0e}", f"{departure.share:.1e}", *verdicts))
+    print("\n".join(layout(HEADER, cells)))
+    count = {name: len(trainings) * len(of) for name, of in (("healthy", recipes.HEALTHY), ("faults", recipes.FAULTS))}
+    for name, (healthy, faults) in red.items():
+        print(f"{name}: {healthy} of {count['healthy']} healthy red, {faults} of {count['faults']} faults red")
+    return 1 if red["today"][0] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Whose are the digits? Numbers of a training beside what the commit that recorded the baseline computes here. Pure.
+
+Stored digits and this run's lie a commit and an environment apart. That commit, launched here and now, tells which of
+the two changed them:
+
+- it computes what this tree computes: the *environment* changed the digits, and nothing is wrong with the code;
+- it repeats its own stored digits, and this tree computes others: the *code* did;
+- neither: both did; and a commit that does not repeat itself here says nothing.
+
+Within the limit that is all that is asked. Beyond it this tree is judged against what that commit computes here,
+whatever is stored. Where it cannot be launched here, what the stored numbers say stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_distbench.judging.case import by_metric, judge_trainings
+from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.training_rule import ONE_SEED_MOVED
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import Case
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.verdict import Verdict
+
+_RECORD_ANEW = "--distbench-update takes the digits of today"
+
+
+def are_asked_about(verdict: Verdict) -> bool:
+    """Whether the commit that recorded the baseline can say more of a verdict."""
+    if not METRIC_KINDS[verdict.better].is_of_training or verdict.baseline is None:
+        return False
+    is_one_seed = verdict.kind == "inconclusive" and verdict.reason.startswith(ONE_SEED_MOVED)
+    return verdict.kind in ("regressed", "drifted") or is_one_seed
+
+
+def confirm_digits(
+    terms: Terms,
+    case: Case,
+    stored: Sequence[Verdict],
+    launches: Sequence[LaunchRecord],
+    references: Sequence[LaunchRecord],
+    entry: BaselineEntry,
+    *,
+    revision: str,
+) -> list[Verdict]:
+    """Judge the numbers of a training again, those that left the stored ones.
+
+    Args:
+        terms: how its metrics are judged.
+        case: it.
+        stored: the verdicts of the stored comparison.
+        launches: of this tree.
+        references: of the commit that recorded the baseline, here and now.
+        entry: the baseline.
+        revision: that commit, as texts name it.
+    """
+    there = make_entry(case, references, references[0].software, before=entry)
+    if any(_differs(there.metrics.get(key)) and not _differs(known) for key, known in entry.metrics.items()):
+        return list(stored)  # a commit that does not repeat itself any more clears nobody
+    beside = _trainings(terms, launches, there)
+    itself = _trainings(terms, references, entry)
+    return [
+        _attribute(v, beside.get(v.metric), itself.get(v.metric), revision) if are_asked_about(v) else v for v in stored
+    ]
+
+
+def _trainings(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry) -> Mapping[str, Verdict]:
+    found = {key: m for key, m in by_metric(launches).items() if terms.wants(m[0].name)}
+    return {v.metric: v for v in judge_trainings(terms, found, entry.metrics, same_software=True, entry=entry)}
+
+
+def _attribute(stored: Verdict, beside: Verdict | None, itself: Verdict | None, revision: str) -> Verdict:
+    if beside is None or not (_is_equal(beside) or VERDICT_KINDS[beside.kind].is_answer):
+        return stored
+    repeats = itself is not None and _is_equal(itself)
+    if _is_equal(beside):
+        told = f"{revision} computes the same here: the environment changed the digits, not the code; {_RECORD_ANEW}"
+        kind = "drifted" if stored.kind == "drifted" else "machine"
+        return replace(stored, kind=kind, reason=f"{stored.reason}; {told}")
+    who = (
+        f"{revision} repeats its own here: the code changed them"
+        if repeats
+        else f"{revision} computes others here, too: both code and environment changed them"
+    )
+    if stored.kind == "drifted" and beside.kind == "drifted":
+        return replace(stored, reason=f"{stored.reason}; {who}")
+    if beside.kind == "regressed":
+        return replace(beside, reason=f"{beside.reason}; measured against what {revision} computes here")
+    told = f"against what {revision} computes here it is {beside.kind}"
+    kind = "machine" if stored.kind == "regressed" else beside.kind
+    return replace(stored, kind=kind, reason=f"{stored.reason}; {told}; {who}")
+
+
+def _differs(metric: BaselineMetric | None) -> bool:
+    """Whether a number of a training differs between launches of the same code."""
+    if metric is None or not METRIC_KINDS[metric.better].is_of_training:
+        return False
+    return metric.spread > 0.0 or metric.unseeded_at is not None or len(set(metric.launches)) > 1
+
+
+def _is_equal(verdict: Verdict) -> bool:
+    """Whether both sides computed the same, in every digit."""
+    if METRIC_KINDS[verdict.better].rule == "curve":
+        return verdict.kind in ("unchanged", "unseen") and verdict.facts.get("deviation") == 0.0
+    return verdict.kind == "unchanged" and verdict.current == verdict.baseline

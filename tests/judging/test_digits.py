@@ -1,0 +1,132 @@
+"""Whose digits they are: a tree, the commit that recorded the baseline, and what that stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from support.stores import CASE, SOFTWARE
+
+from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.digits import are_asked_about, confirm_digits
+from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.verdict import Verdict
+
+TERMS = Terms(default_tolerance=0.1, max_launches=5, cores=2)
+LOSSES = {
+    "language model": [10.8214, 10.4631, 9.9127, 9.1748, 8.6302],
+    "contrastive": [0.69315, 0.69312, 0.69304, 0.69291, 0.69273],
+    "negative": [-1.20417, -1.90311, -2.61258, -3.10402, -3.37815],
+}
+
+
+def launch(losses: Sequence[float], final: float = 4.0, software: dict[str, str] | None = None) -> LaunchRecord:
+    measurements = [
+        Measurement(name="loss", unit="", better="curve", value=losses[-1], series=list(losses)),
+        Measurement(name="final", unit="", better="same", value=final),
+    ]
+    return LaunchRecord(
+        index=0, outcome="passed", wall_s=1.0, measurements=measurements, software=software or dict(SOFTWARE)
+    )
+
+
+def rounded(losses: Sequence[float], by: float = 1e-7) -> list[float]:
+    return [value * (1 + by * (-1) ** i) for i, value in enumerate(losses)]
+
+
+def other(losses: Sequence[float], share: float = 0.3) -> list[float]:
+    """A training whose updates are larger by a share."""
+    return [losses[0] + (value - losses[0]) * (1 + share) for value in losses]
+
+
+def confirmed(
+    stored: LaunchRecord, here: LaunchRecord, there: LaunchRecord, *, beside: LaunchRecord | None = None
+) -> tuple[dict[str, Verdict], dict[str, Verdict]]:
+    """What the stored comparison says, and what the commit that recorded it makes of that."""
+    entry = make_entry(CASE, [stored, stored], stored.software)
+    before = [j.verdict for j in judge_launches(TERMS, [here], entry, case=CASE, comparisons=1)]
+    references = [there, beside or there]
+    after = confirm_digits(TERMS, CASE, before, [here], references, entry, revision="3f2a91c0d4")
+    return {v.metric: v for v in before}, {v.metric: v for v in after}
+
+
+every = pytest.mark.parametrize("losses", LOSSES.values(), ids=LOSSES)
+
+
+@every
+def test_other_digits_that_the_baseline_commit_does_not_compute_are_the_codes(losses: list[float]) -> None:
+    before, after = confirmed(launch(losses), launch(rounded(losses)), launch(losses))
+
+    assert (before["loss"].kind, after["loss"].kind) == ("drifted", "drifted")
+    assert after["loss"].reason.endswith("3f2a91c0d4 repeats its own here: the code changed them")
+
+
+@every
+def test_other_digits_that_the_baseline_commit_computes_too_are_the_environments(losses: list[float]) -> None:
+    _, after = confirmed(launch(losses), launch(rounded(losses)), launch(rounded(losses)))
+
+    assert after["loss"].kind == "drifted"
+    assert "3f2a91c0d4 computes the same here: the environment changed the digits, not the code" in after["loss"].reason
+
+
+@every
+def test_another_training_that_the_baseline_commit_computes_too_passes_and_says_so(losses: list[float]) -> None:
+    """Its random numbers are those of another torch."""
+    moved = launch(other(losses), 5.0)
+    before, after = confirmed(launch(losses), moved, moved)
+
+    assert (before["loss"].kind, before["final"].kind) == ("regressed", "regressed")
+    assert (after["loss"].kind, after["final"].kind) == ("machine", "machine")
+    assert "the environment changed the digits" in after["final"].reason
+
+
+@every
+def test_another_training_than_the_baseline_commit_computes_is_red_whatever_is_stored(losses: list[float]) -> None:
+    for there in (launch(losses), launch(other(losses, -0.4), 3.9)):
+        before, after = confirmed(launch(losses), launch(other(losses), 5.0), there)
+
+        assert (before["loss"].kind, after["loss"].kind) == ("regressed", "regressed")
+        assert after["loss"].reason.endswith("measured against what 3f2a91c0d4 computes here")
+        assert after["final"].kind == "regressed"
+
+
+@every
+def test_an_environment_beyond_and_a_code_within_the_limit_pass_and_name_both(losses: list[float]) -> None:
+    moved = other(losses)
+    _, after = confirmed(launch(losses), launch(rounded(moved)), launch(moved))
+
+    assert after["loss"].kind == "machine"
+    assert "both code and environment changed them" in after["loss"].reason
+
+
+@every
+def test_a_number_of_one_seed_that_other_software_left_in_doubt_is_answered(losses: list[float]) -> None:
+    newer = {**SOFTWARE, "torch": "9.9"}
+    here = launch(losses, 4.2, newer)
+    before, fault = confirmed(launch(losses), here, launch(losses, 4.0, newer))
+    _, healthy = confirmed(launch(losses), here, here)
+
+    assert before["final"].kind == "inconclusive"
+    assert (fault["final"].kind, healthy["final"].kind) == ("regressed", "machine")
+
+
+@every
+def test_a_baseline_commit_that_does_not_repeat_itself_here_clears_nobody(losses: list[float]) -> None:
+    here = launch(other(losses), 5.0)
+    before, after = confirmed(launch(losses), here, here, beside=launch(losses))
+
+    assert (before["loss"].kind, after["loss"].kind) == ("regressed", "regressed")
+
+
+def test_what_is_asked_about() -> None:
+    curve = Verdict(metric="loss", kind="regressed", unit="", better="curve", baseline=1.0)
+
+    assert are_asked_about(curve)
+    assert not are_asked_about(replace(curve, better="exact"))
+    assert not are_asked_about(replace(curve, kind="lost"))
+    assert not are_asked_about(replace(curve, kind="unchanged"))
+    assert not are_asked_about(replace(curve, baseline=None))
