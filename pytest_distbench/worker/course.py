@@ -8,13 +8,13 @@ the end, or before the recorder forgets the first of them.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_distbench.records.fingerprint import Collective, Course, Kind
 from pytest_distbench.records.record import replace
+from pytest_distbench.worker.clock.host import HostClock
 
 MOST_KINDS = 12
 """What has more kinds of steps is no matter of kinds, such as an exchange that sends as much as there is."""
@@ -93,12 +93,12 @@ class Follower:
 
     def begin(self) -> None:
         """A step begins: the first, or one that does not begin where the one before it ended."""
-        self._before, self._begin_ns = self._count(), time.time_ns()
+        self._before, self._begin_ns = self._count(), HostClock.time_ns()
 
     def end(self, number: int) -> None:
         """The step with this number is over; the first is 1, and 0 is what comes before it."""
         before, begin_ns = self._before, self._begin_ns
-        now, end_ns = self._before, self._begin_ns = self._count(), time.time_ns()
+        now, end_ns = self._before, self._begin_ns = self._count(), HostClock.time_ns()
         self._unsorted.append(_Step(number, begin_ns, end_ns, before, now))
         if now is None or before is None:
             return
@@ -110,7 +110,7 @@ class Follower:
     def end_last(self, number: int, ordinary: Sequence[Collective]) -> None:
         """The last step of a script is over, with all that came after it; the process groups may be gone by now."""
         self._sort()
-        [rows] = self._read([(self._begin_ns, time.time_ns())])
+        [rows] = self._read([(self._begin_ns, HostClock.time_ns())])
         if rows is None:
             return
         self._steps, self._is_whole = number, True

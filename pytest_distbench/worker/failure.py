@@ -7,7 +7,6 @@ import contextlib
 import dis
 import re
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from pytest_distbench.records.rank import ErrorReport, Outcome
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import XFAILED
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.torch_internals import skips_of_torchs_tests
 
 _MACHINERY = (contextlib.__file__, ast.__file__)
@@ -41,7 +41,11 @@ def classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
         return _classify(raised)
     except BaseException:  # noqa: BLE001 builtins that the body has replaced, and what else nobody thought of
         text = "its report could not be made"
-        return "failed", "", ErrorReport(kind="an exception", message=text, traceback=text, raised_at=time.monotonic())
+        return (
+            "failed",
+            "",
+            ErrorReport(kind="an exception", message=text, traceback=text, raised_at=HostClock.monotonic()),
+        )
 
 
 def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
@@ -60,7 +64,7 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
         kind=_name_of(told),
         message=_cut(reason or text),
         traceback=_cut(trace),
-        raised_at=time.monotonic(),
+        raised_at=HostClock.monotonic(),
         torch_errors=[describe(e) for e in chain if _is_torchs(e)],
         began_in_torch=_is_torchs(chain[-1]),
     )

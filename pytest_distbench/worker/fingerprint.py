@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from pytest_distbench.records.flight import FlightEntry, FlightRecording
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
 from pytest_distbench.worker import torch_internals
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.course import Count, Follower
 from pytest_distbench.worker.observer import Note, Observer, groups_here
 
@@ -70,7 +70,7 @@ class Watch:
         self._capacity = _capacity(os.environ)
         self._clock_offset_ns = _clock_offset_ns()
         self._marked_note = 0
-        self._mark_ns = time.time_ns()
+        self._mark_ns = HostClock.time_ns()
 
     def look(self) -> None:
         """Begin where the observer looks all the time: called when there is a process group, or one may come."""
@@ -84,7 +84,7 @@ class Watch:
     def mark(self) -> None:
         """From here on counts what :meth:`since_mark` describes; at first it is the rank's start."""
         if self.is_on:
-            self._mark_ns, self._marked_note = time.time_ns(), len(self._observer.notes)
+            self._mark_ns, self._marked_note = HostClock.time_ns(), len(self._observer.notes)
             self._apart.clear()
 
     def since_mark(self, key: str) -> None:
@@ -95,7 +95,7 @@ class Watch:
             notes = self._observer.notes[self._marked_note :]
             self.found[key] = RankFingerprint(collectives=_rows(n.told for n in notes), groups=groups_here())
         else:
-            self.found[key] = self._read_since(self._mark_ns, time.time_ns())
+            self.found[key] = self._read_since(self._mark_ns, HostClock.time_ns())
 
     @property
     def open_key(self) -> str:
@@ -112,7 +112,7 @@ class Watch:
         if not self.is_on:
             return
         self._hook.close()
-        window = self._open = _Window(key, time.time_ns(), len(self._observer.notes), self.entered())
+        window = self._open = _Window(key, HostClock.time_ns(), len(self._observer.notes), self.entered())
 
         def count(optimizer: Optimizer, *_: object) -> None:
             window.optimizers.setdefault(id(optimizer), optimizer)
@@ -184,7 +184,7 @@ class Watch:
         if not self.is_on:
             yield
             return
-        begin, before, was_paused = time.time_ns(), self.entered(), self._observer.is_paused
+        begin, before, was_paused = HostClock.time_ns(), self.entered(), self._observer.is_paused
         self._observer.is_paused = True
         try:
             yield
@@ -193,7 +193,7 @@ class Watch:
             number = _difference(self.entered(), before)
             self._entered_apart += number or 0
             if number != 0:  # a reducer is asked at each forward pass, and sends something once
-                self._apart.append((begin, time.time_ns()))
+                self._apart.append((begin, HostClock.time_ns()))
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
@@ -247,7 +247,7 @@ class Watch:
         It writes down what a backend makes of a collective: gloo's all_reduce may be a reduce_scatter_tensor.
         """
         rings = [recording.entries for recording in (_read() if asked else ()) if recording.entries]
-        recorded = self._entered_inside(rings, begin_ns, time.time_ns())
+        recorded = self._entered_inside(rings, begin_ns, HostClock.time_ns())
         asked_alike, recorded_alike = _by_message(asked), _by_message(map(_collective, recorded))
         for message, names in asked_alike.items():
             ops = recorded_alike.get(message, [])
@@ -392,6 +392,6 @@ def _clock_offset_ns() -> int:
     """CLOCK_REALTIME minus CLOCK_MONOTONIC, from the tries the one the scheduler disturbed least."""
     tries = []
     for _ in range(5):
-        before, now, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        before, now, after = HostClock.monotonic_ns(), HostClock.time_ns(), HostClock.monotonic_ns()
         tries.append((after - before, now - after))
     return min(tries)[1]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Callable, Iterator
 
 import torch
@@ -26,6 +25,7 @@ from pytest_distbench.worker.arguments import (
     refuse,
 )
 from pytest_distbench.worker.clock.blocks import block_length
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.clock.iterations import MOST_OF_STRUCTURE
 from pytest_distbench.worker.clock.meter import Meter
 from pytest_distbench.worker.clock.steps import DeviceSteps, HostSteps, Steps
@@ -219,12 +219,12 @@ class Goal:
         self._clock.pause()
         self._rank.synchronize()
         mark = self._rank.delay.mark()
-        start = time.perf_counter()
+        start = HostClock.perf_counter()
         with self._rank.watch.beside(), self._rank.phases.apart():
             value = self._evaluate(call, evaluate)
             self._rank.synchronize()
         self._rank.delay.wait(mark, is_apart=True)
-        self._evaluation_s += time.perf_counter() - start
+        self._evaluation_s += HostClock.perf_counter() - start
         self._values.append(value)
         self._rank.progress(
             f"step {self._step}/{self.max_steps}", **{self.metric: f"{value:.3f} (target {self.target:g})"}
@@ -283,6 +283,6 @@ class Goal:
 
 def _seconds(work: Callable[[], None]) -> float:
     """How long our own work took, to be left out of the training's time."""
-    start = time.perf_counter()
+    start = HostClock.perf_counter()
     work()
-    return time.perf_counter() - start
+    return HostClock.perf_counter() - start

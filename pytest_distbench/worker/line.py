@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +26,7 @@ from pytest_distbench.records.wire import (
     short_address,
 )
 from pytest_distbench.worker import recorder
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.limits import start_s
 
 PROGRESS_INTERVAL_S = 0.2
@@ -100,7 +100,7 @@ class ControlLine:
 
     def send(self, kind: EventKind, text: str = "") -> None:
         """Send one event. A pytest that is gone is no error here: the lifeline acts on it."""
-        event = RankEvent(kind=kind, rank=self._rank, at=time.monotonic(), text=text)
+        event = RankEvent(kind=kind, rank=self._rank, at=HostClock.monotonic(), text=text)
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(msgspec.json.encode(event) + b"\n")
 
@@ -110,7 +110,7 @@ class ControlLine:
 
     def progress(self, text: str) -> None:
         """Show one line of progress, at most five a second; free when nobody looks."""
-        now = time.monotonic()
+        now = HostClock.monotonic()
         if self._reports_progress and now - self._last_progress >= PROGRESS_INTERVAL_S:
             self._last_progress = now
             self.send("progress", text[:500])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import psutil
 
 from pytest_distbench.records.load import Load
+from pytest_distbench.worker.clock.host import HostClock
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _NANOSECONDS = 1e-9
@@ -108,7 +108,7 @@ class LoadWindow:
             self._family = Family(self._root)
             self._before = self._family.cpu_s, dict(self._family.threads)
             self._busy = busy_s(self._cpus)
-        self._start = time.perf_counter()
+        self._start = HostClock.perf_counter()
 
     def look(self) -> None:
         """Note the threads there are: of those that end before the window does, what they did until now is known."""
@@ -116,7 +116,7 @@ class LoadWindow:
 
     def end(self) -> None:
         """Until now."""
-        self.wall_s = time.perf_counter() - self._start
+        self.wall_s = HostClock.perf_counter() - self._start
         if self._root is not None:
             with contextlib.suppress(OSError):  # whoever was measured may have opened all files it may
                 self.load = self._made_load()

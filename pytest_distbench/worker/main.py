@@ -25,6 +25,7 @@ from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.records.work import Ranks
 from pytest_distbench.worker import bodies, script_notes, usage
 from pytest_distbench.worker.arithmetic import note_autocast
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.failure import classify, describe, user_frames, without_values
 from pytest_distbench.worker.leaving import flush_output, leave
@@ -118,7 +119,7 @@ class _Life:
         self.rank = rank
         self.control = control
         self.current: Phase = "start"
-        self.seconds: dict[str, float] = {"begin": time.monotonic()}
+        self.seconds: dict[str, float] = {"begin": HostClock.monotonic()}
         self.unseen_collectives = 0
         self.context = RankContext(plan, control)
         looks_for = None if rank else oldest_marked(SESSION_VARIABLE)
@@ -225,11 +226,11 @@ class _Life:
     def phase(self, phase: Phase) -> Iterator[None]:
         self.current = phase
         self.control.phase(phase)
-        start = time.monotonic()
+        start = HostClock.monotonic()
         try:
             yield
         finally:
-            self.seconds[phase] = time.monotonic() - start
+            self.seconds[phase] = HostClock.monotonic() - start
 
     @contextlib.contextmanager
     def _window(self) -> Iterator[None]:
@@ -251,7 +252,7 @@ class _Life:
             os._exit(1)
 
     def _made_report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> RankReport:
-        self.seconds["end"] = time.monotonic()
+        self.seconds["end"] = HostClock.monotonic()
         return RankReport(
             rank=self.rank,
             outcome=outcome,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -32,6 +31,7 @@ from pytest_distbench.worker.arguments import (
     refuse,
 )
 from pytest_distbench.worker.clock.delay import Delay
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.clock.meter import Meter
 from pytest_distbench.worker.clock.parts import parts_on
 from pytest_distbench.worker.fingerprint import Watch
@@ -310,13 +310,13 @@ class Member:
         Not a collective call, so that no collective is pending, and none times out, while the other group runs.
         """
         if self._takes_turns:
-            start = time.perf_counter()
+            start = HostClock.perf_counter()
             self._line.take_turn()
-            self._waited_s += time.perf_counter() - start
+            self._waited_s += HostClock.perf_counter() - start
 
     def own_clock(self) -> float:
         """Seconds on a clock that stands still while another group has its turn."""
-        return time.perf_counter() - self._waited_s
+        return HostClock.perf_counter() - self._waited_s
 
     def align_devices(self) -> None:
         """Enqueue what ends on all ranks' devices at the same time. A collective call."""

@@ -20,6 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from pytest_distbench.records.network import host_address
 from pytest_distbench.worker import limits
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.torch_internals import (
     backends_of,
     group_members,
@@ -73,8 +74,8 @@ def wait_for_listener(address: tuple[str, int], *, at_most_s: float) -> None:
 
     After ``at_most_s`` torch's store waits on.
     """
-    deadline = time.monotonic() + at_most_s
-    while time.monotonic() < deadline:
+    deadline = HostClock.monotonic() + at_most_s
+    while HostClock.monotonic() < deadline:
         with contextlib.suppress(ConnectionRefusedError):
             socket.create_connection(address).close()
             return

@@ -7,7 +7,6 @@ an all_reduce. So one program has one fingerprint on every backend.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from pytest_distbench.records.fingerprint import NOT_WAITED, Collective, Group
 from pytest_distbench.records.flight import group_label
 from pytest_distbench.records.record import replace
 from pytest_distbench.worker import torch_internals
+from pytest_distbench.worker.clock.host import HostClock
 
 _OPERATIONS = {
     "allreduce_": "all_reduce",
@@ -85,7 +85,7 @@ class Observer:
     def _note(self, name: str, given: Mapping[str, Any], reduction: str) -> Note | None:
         if self.is_paused:
             return None
-        at_ns = time.time_ns()
+        at_ns = HostClock.time_ns()
         group = torch_internals.process_group(given["process_group"])
         sent = next((given[key] for key in _INPUTS if key in given), ())
         tensors = list(_flat(sent))

@@ -23,6 +23,7 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.torchrun import CONTRACT
 from pytest_distbench.records.wire import STACKS_SIGNAL, variables_from_wire
 from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.limits import heartbeat_s
 from pytest_distbench.worker.python_internals import place_sockets
 from pytest_distbench.worker.torch_internals import cpus_near_gpu, has_recorder
@@ -36,7 +37,7 @@ _RECORDED = "2000"
 def process_began(pid: int | str = "self") -> float:
     """When a process of this host was made, CLOCK_MONOTONIC seconds, to a hundredth (proc(5)); OSError: it is gone."""
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - HostClock.monotonic()
     return ticks / os.sysconf("SC_CLK_TCK") - asleep
 
 

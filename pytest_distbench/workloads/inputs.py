@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import os
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -20,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.worker.arguments import check_choice, check_whole, refuse
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.workloads import cifar10
 from pytest_distbench.workloads.storage import Storage, storage_at
 from pytest_distbench.workloads.training import sharded_batches
@@ -92,9 +92,9 @@ class Batches(Iterator[tuple[torch.Tensor, torch.Tensor]]):
         self.waited_s = 0.0
 
     def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
-        start = time.perf_counter()
+        start = HostClock.perf_counter()
         images, labels = next(self._source)
-        self.waited_s += time.perf_counter() - start
+        self.waited_s += HostClock.perf_counter() - start
         return images, labels
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -25,6 +24,7 @@ from pytest_distbench.records.pool_timeline import ReplicaFailed, ReplicaReady
 from pytest_distbench.records.timeline import append
 from pytest_distbench.records.work import Pool
 from pytest_distbench.worker import bodies
+from pytest_distbench.worker.clock.host import HostClock
 
 Answer = Callable[[int], object]
 """What a serving's function returns: it answers the request of a number."""
@@ -44,11 +44,13 @@ def main(path: str, slot: int) -> None:
             answer = _load(bodies.load(task.body), task.params)
             answer(0)  # what a first call costs is part of its start
             with _Server(answer) as server:
-                append(timeline, ReplicaReady(t=time.monotonic(), slot=slot, pid=os.getpid(), port=server.server_port))
+                append(
+                    timeline, ReplicaReady(t=HostClock.monotonic(), slot=slot, pid=os.getpid(), port=server.server_port)
+                )
                 server.serve_forever(poll_interval=0.1)
     except Exception as error:  # noqa: BLE001 whatever it raises is told
         told = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-5)}"
-        append(timeline, ReplicaFailed(t=time.monotonic(), slot=slot, error=told))
+        append(timeline, ReplicaFailed(t=HostClock.monotonic(), slot=slot, error=told))
         os._exit(FAILED)
 
 
@@ -92,9 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer the request whose number is sent."""
         self.server.is_busy = True
         number = int(self.rfile.read(int(self.headers["Content-Length"])))
-        start = time.perf_counter()
+        start = HostClock.perf_counter()
         answer = self.server.answer(number)
-        told = json.dumps({"answer": answer, "seconds": time.perf_counter() - start}).encode()
+        told = json.dumps({"answer": answer, "seconds": HostClock.perf_counter() - start}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(told)))
         self.end_headers()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+from pytest_distbench.worker.clock.host import HostClock
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -27,12 +28,12 @@ def warm_up(rank: RankContext, call: Callable[[], object]) -> int:
     """
     each_s = _time(rank, call, 1)
     times: list[float] = []
-    begin = time.perf_counter()
+    begin = HostClock.perf_counter()
     while True:
         calls = int(rank.agree(max(1.0, WINDOW_S // max(each_s, 1e-6))))
         each_s = _time(rank, call, calls)
         times.append(each_s)
-        if rank.agree(float(is_steady(times) or time.perf_counter() - begin > MOST_S)):
+        if rank.agree(float(is_steady(times) or HostClock.perf_counter() - begin > MOST_S)):
             return len(times)
 
 
@@ -44,8 +45,8 @@ def is_steady(times: Sequence[float]) -> bool:
 
 def _time(rank: RankContext, call: Callable[[], object], calls: int) -> float:
     rank.synchronize()
-    start = time.perf_counter()
+    start = HostClock.perf_counter()
     for _ in range(calls):
         call()
     rank.synchronize()
-    return (time.perf_counter() - start) / calls
+    return (HostClock.perf_counter() - start) / calls

@@ -7,7 +7,6 @@ stay in cache; values are checked exactly, outside the clock, in a call of their
 
 from __future__ import annotations
 
-import time
 import unittest
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ import torch
 from pytest_distbench.errors import BodyError, RecordingError, show
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.units import format_bytes
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.workloads.calls import Call, CallMaker, join
 from pytest_distbench.workloads.check import count_wrong
 from pytest_distbench.workloads.collectives import Form, Operation, operation
@@ -234,11 +234,11 @@ class _Sweep:
         """Iterations, barriers included, that fit the time budget. Decided on rank 0, so that all ranks agree."""
         rank = self.rank
         calls = [self._call(size, k) for k in range(_TRIALS)]
-        start = time.perf_counter()
+        start = HostClock.perf_counter()
         for call in calls:
             rank.barrier()
             call.run()
             rank.synchronize()
-        fitting = BUDGET_S / max((time.perf_counter() - start) / _TRIALS, 1e-9)
+        fitting = BUDGET_S / max((HostClock.perf_counter() - start) / _TRIALS, 1e-9)
         period = self.maker.period
         return -(-int(rank.agree(min(MOST, max(FEWEST, fitting)))) // period) * period

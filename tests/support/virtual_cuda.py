@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 import torch
 
+from pytest_distbench.worker.clock.host import HostClock
 from support import streams
 
 P = ParamSpec("P")
@@ -30,7 +31,9 @@ class VirtualCuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         patch = monkeypatch.setattr
-        patch(time, "perf_counter", _in_this_thread(self._look, time.perf_counter))
+        look = _in_this_thread(self._look, time.perf_counter)
+        patch(time, "perf_counter", look)
+        patch(HostClock, "perf_counter", look)
         patch(time, "sleep", _in_this_thread(self.compute, time.sleep))
         patch(streams, "CALLS", [])
         patch(streams, "STREAMS", [])

@@ -10,8 +10,9 @@ import torch
 from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.workloads import cifar10, inputs
+from pytest_distbench.workloads import cifar10
 from pytest_distbench.workloads.cifar10 import RECORD_BYTES
 from pytest_distbench.workloads.inputs import Images, batches
 from pytest_distbench.workloads.storage import Folder
@@ -124,7 +125,7 @@ def test_a_file_that_becomes_shorter_fails_the_training(numbered: Path) -> None:
 def test_the_wait_for_batches_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     made = batches(make_rank(), "synthetic", batch=1)
     ticks = iter([1.0, 1.5, 7.0, 7.25])
-    monkeypatch.setattr(inputs.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(HostClock, "perf_counter", lambda: next(ticks))
     next(made)
     next(made)
     monkeypatch.undo()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.ranks import make_rank
 
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.workloads import steady
 from pytest_distbench.workloads.steady import is_steady, warm_up
 
@@ -26,7 +27,7 @@ def test_the_last_times_have_to_agree(times: list[float], *, expected: bool) -> 
 
 def test_a_device_that_speeds_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(steady.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(HostClock, "perf_counter", lambda: clock[0])
     calls = [0]
 
     def call() -> None:
@@ -38,7 +39,7 @@ def test_a_device_that_speeds_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
 
 def test_one_that_never_settles_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, step = [0.0], [1e-3]
-    monkeypatch.setattr(steady.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(HostClock, "perf_counter", lambda: clock[0])
 
     def call() -> None:
         step[0] *= 1.01

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pytest_distbench.worker.clock.host import HostClock
+
 _AWAKE_S = 100e-6
 """The last of a wait is spent awake: the system wakes a sleeper up to so much late."""
 
@@ -39,7 +41,7 @@ class Delay:
 
     def mark(self) -> Mark:
         """A clock starts now."""
-        return Mark(self._clock(), self.waited_s, time.thread_time() if self.share else 0.0)
+        return Mark(self._clock(), self.waited_s, HostClock.thread_time() if self.share else 0.0)
 
     def wait(self, since: Mark, *, apart_s: float = 0.0, is_apart: bool = False) -> None:
         """A clock stops now, which has spanned what happened since, but for so many seconds.
@@ -48,7 +50,7 @@ class Delay:
         """
         if not self.share:
             return
-        now, began_s = self._clock(), time.thread_time()
+        now, began_s = self._clock(), HostClock.thread_time()
         within_s = self.waited_s - since.waited_s
         due_s = self.rest(now - since.at - apart_s - within_s, within_s)
         computed = min(1.0, (began_s - since.cpu_s) / max(now - since.at, _AWAKE_S))
@@ -56,7 +58,7 @@ class Delay:
             time.sleep(asleep_s)
         while (waited_s := self._clock() - now) < due_s:
             pass
-        self.awake_s += time.thread_time() - began_s
+        self.awake_s += HostClock.thread_time() - began_s
         if due_s > 0 and not is_apart:
             self.waited_s += waited_s
 

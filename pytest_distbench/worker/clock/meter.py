@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import resource
-import time
 
 from pytest_distbench.worker.clock.delay import Delay
+from pytest_distbench.worker.clock.host import HostClock
 
 
 class Meter:
@@ -48,4 +48,4 @@ class Meter:
         return {"cpu_s": self.cpu_s, "waits": self.waits, **self.of_host}
 
     def _now(self) -> tuple[float, int]:
-        return time.process_time() - self._delay.awake_s, resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+        return HostClock.process_time() - self._delay.awake_s, resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -10,6 +9,7 @@ import torch
 
 from pytest_distbench.worker.clock.busy import stream_occupier
 from pytest_distbench.worker.clock.delay import Delay
+from pytest_distbench.worker.clock.host import HostClock
 
 
 class Span(NamedTuple):
@@ -106,7 +106,7 @@ class DeviceParts:
         """A moment of the device that the host knows. The device is idle, and drifts from the host as time goes on."""
         self._known = recorded()
         self._known.synchronize()
-        self._known_at = time.perf_counter()
+        self._known_at = HostClock.perf_counter()
 
     def moment(self, event: torch.cuda.Event) -> float:
         """When the device came to it, on the host's clock."""
@@ -119,10 +119,10 @@ class _DevicePart:
         self._added_s = self._host_s = 0.0
         self._mark = parts.delay.mark()
         self._began = self._ended = recorded()
-        self._start = time.perf_counter()
+        self._start = HostClock.perf_counter()
 
     def end(self, last_s: float) -> None:
-        self._host_s = time.perf_counter() - self._start
+        self._host_s = HostClock.perf_counter() - self._start
         delay = self._parts.delay
         self._added_s = delay.waited_s - self._mark.waited_s
         if self._parts.occupy is not None and (due_s := delay.rest(last_s, self._added_s)):
@@ -140,7 +140,7 @@ class _DevicePart:
 
 def parts_on(device: torch.device, delay: Delay) -> Parts:
     """The clock of the parts of a loop on such a device."""
-    return DeviceParts(delay) if device.type == "cuda" else HostParts(delay, time.perf_counter)
+    return DeviceParts(delay) if device.type == "cuda" else HostParts(delay, HostClock.perf_counter)
 
 
 def recorded() -> torch.cuda.Event:

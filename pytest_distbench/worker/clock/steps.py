@@ -5,7 +5,6 @@ A training that waits for its device after every step hides what it costs to wai
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,6 +12,7 @@ from typing import Protocol
 import torch
 
 from pytest_distbench.worker.clock.delay import Delay
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.clock.meter import Meter
 from pytest_distbench.worker.clock.parts import recorded
 
@@ -48,7 +48,7 @@ class HostSteps:
     def begin(self) -> None:
         self._meter.start()
         self._mark = self._delay.mark()
-        self._start = time.perf_counter()
+        self._start = HostClock.perf_counter()
 
     def pause(self) -> None:
         """Nothing is enqueued."""
@@ -56,7 +56,7 @@ class HostSteps:
     def end(self, apart_s: float, *, ends_block: bool) -> None:
         del ends_block
         self._delay.wait(self._mark, apart_s=apart_s)
-        self.times.append(time.perf_counter() - self._start - apart_s)
+        self.times.append(HostClock.perf_counter() - self._start - apart_s)
         self._meter.stop()
 
 
@@ -91,13 +91,13 @@ class DeviceSteps:
             self._apart_s = 0.0
             self._began = recorded()
             self._mark = self._delay.mark()
-            self._block_start = time.perf_counter()
+            self._block_start = HostClock.perf_counter()
         self._is_enqueued = False
         self._meter.start()
-        self._step_start = time.perf_counter()
+        self._step_start = HostClock.perf_counter()
 
     def pause(self) -> None:
-        now = time.perf_counter()
+        now = HostClock.perf_counter()
         self._block.append(_Enqueued(now, now - self._step_start, recorded()))
         self._is_enqueued = True
 
@@ -112,7 +112,7 @@ class DeviceSteps:
     def _close(self) -> None:
         self._synchronize()
         self._delay.wait(self._mark, apart_s=self._apart_s)
-        step_s = (time.perf_counter() - self._block_start - self._apart_s) / len(self._block)
+        step_s = (HostClock.perf_counter() - self._block_start - self._apart_s) / len(self._block)
         for step in self._block:
             done_s = self._began.elapsed_time(step.event) / 1e3
             lead_s = max(0.0, done_s - (step.at - self._block_start))

@@ -6,7 +6,6 @@ but for the models' inputs in the first two steps of a generation.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,6 +18,7 @@ from torch.optim.optimizer import Optimizer
 
 from pytest_distbench.records.timeline import OUTSIDE, STEPS, Fed, Held, HeldAt, LeftOut, Line
 from pytest_distbench.worker import digests
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.elastic.left_out import left_out
 from pytest_distbench.worker.elastic.node import Node
 from pytest_distbench.worker.memory import OptimizerMemory
@@ -125,7 +125,7 @@ class Ledger:
         parts = left_out(self._parts, self._memory.optimizers, drawn_from=drawn, draws_samples=draws_samples)
         if parts:
             slot, generation = self._rank.slot, self._rank.generation
-            self._note(LeftOut(t=time.monotonic(), slot=slot, generation=generation, parts=parts))
+            self._note(LeftOut(t=HostClock.monotonic(), slot=slot, generation=generation, parts=parts))
 
     def at_first_step(self, place: Place) -> None:
         """When optimizers have stepped for the first time: what they were about to train, and what with."""
@@ -156,7 +156,7 @@ class Ledger:
             rank = self._rank
             self._note(
                 Fed(
-                    t=time.monotonic(),
+                    t=HostClock.monotonic(),
                     slot=rank.slot,
                     generation=rank.generation,
                     step=step,
@@ -170,7 +170,7 @@ class Ledger:
         rank = self._rank
         self._note(
             Held(
-                t=time.monotonic(),
+                t=HostClock.monotonic(),
                 slot=rank.slot,
                 generation=rank.generation,
                 rank=rank.rank,

@@ -10,7 +10,6 @@ import importlib
 import itertools
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -26,6 +25,7 @@ from pytest_distbench.records.timeline import Finished, Joined, Raised, Started,
 from pytest_distbench.records.work import Job
 from pytest_distbench.worker import bodies, usage
 from pytest_distbench.worker.arithmetic import note_autocast
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.elastic.rank import ElasticRank
 from pytest_distbench.worker.failure import classify
 from pytest_distbench.worker.leaving import flush_output, leave
@@ -57,7 +57,7 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     append(
         plan.files.timeline,
-        Started(t=time.monotonic(), slot=slot, pid=os.getpid(), process_t=process_began(), restarts=restarts),
+        Started(t=HostClock.monotonic(), slot=slot, pid=os.getpid(), process_t=process_began(), restarts=restarts),
     )
     try:
         if plan.device == "cuda":
@@ -76,11 +76,11 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
         generation = None if context is None else context.generation
         append(
             plan.files.timeline,
-            Raised(t=time.monotonic(), slot=slot, pid=os.getpid(), generation=generation, error=error),
+            Raised(t=HostClock.monotonic(), slot=slot, pid=os.getpid(), generation=generation, error=error),
         )
         os._exit(RAISED)
     _report(plan, context, memory)
-    append(plan.files.timeline, Finished(t=time.monotonic(), slot=slot, generation=context.generation))
+    append(plan.files.timeline, Finished(t=HostClock.monotonic(), slot=slot, generation=context.generation))
     flush_output()
     leave(lambda what: None)
     leave_group()
@@ -110,7 +110,7 @@ def join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
     append(
         plan.files.timeline,
         Joined(
-            t=time.monotonic(),
+            t=HostClock.monotonic(),
             slot=slot,
             pid=os.getpid(),
             generation=generation,

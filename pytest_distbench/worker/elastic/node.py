@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.timeline import Changed, Line, Progress, append, read_timeline
 from pytest_distbench.records.work import Job
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import NoLine
@@ -23,7 +23,7 @@ class _Timeline(NoLine):
 
     def progress(self, text: str) -> None:
         """Note a line that rank 0 wants to be shown."""
-        append(self._timeline, Progress(t=time.monotonic(), slot=self._slot, text=text))
+        append(self._timeline, Progress(t=HostClock.monotonic(), slot=self._slot, text=text))
 
 
 class Node(RankContext):

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import socket
-import time
 from datetime import timedelta
 from http.server import ThreadingHTTPServer
 from typing import Any, NoReturn
@@ -22,6 +21,7 @@ from pytest_distbench.records.elastic import NO_QUORUM
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Discarded, Joined, Loaded, Rendezvous
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.elastic.rank import ElasticRank
 from pytest_distbench.worker.elastic.training import Training
 from pytest_distbench.worker.torch_internals import store_on
@@ -137,7 +137,7 @@ class TorchftTraining(Training):
         )
 
     def _meet(self, epochs: int) -> bool:
-        began = time.monotonic()
+        began = HostClock.monotonic()
         self.manager.meet()
         if (met := self._quorums.take()) is not None:
             self._enter(began, *met)
@@ -154,7 +154,7 @@ class TorchftTraining(Training):
         self._note(Rendezvous(t=met, slot=rank.slot, seconds=met - began))
         self._note(
             Joined(
-                t=time.monotonic() if self._healed is None else self._healed.began_t,
+                t=HostClock.monotonic() if self._healed is None else self._healed.began_t,
                 slot=rank.slot,
                 pid=os.getpid(),
                 generation=number,
@@ -168,7 +168,7 @@ class TorchftTraining(Training):
         """Take over what a peer has sent."""
         self._take(state, "a peer")
         self._healed = Loaded(
-            t=time.monotonic(), slot=self._rank.slot, generation=0, began_t=self._transport.began_t, step=self.step
+            t=HostClock.monotonic(), slot=self._rank.slot, generation=0, began_t=self._transport.began_t, step=self.step
         )
 
     def _counts(self) -> bool:
@@ -179,8 +179,8 @@ class TorchftTraining(Training):
             )
         is_taken = bool(self.manager.current_step() > self.step)
         if not is_taken:
-            rank = self._rank
-            self._note(Discarded(t=time.monotonic(), slot=rank.slot, generation=rank.generation, step=self.step + 1))
+            rank, now = self._rank, HostClock.monotonic()
+            self._note(Discarded(t=now, slot=rank.slot, generation=rank.generation, step=self.step + 1))
         self._discarded = 0 if is_taken else self._discarded + 1
         if self._discarded > _MOST_DISCARDED:
             error = self.manager.errored()
@@ -209,7 +209,7 @@ class _Quorums(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.__dict__["replica_id"] == self._name:
-            self._new = time.monotonic(), int(record.__dict__["quorum_id"])
+            self._new = HostClock.monotonic(), int(record.__dict__["quorum_id"])
 
     def take(self) -> tuple[float, int] | None:
         """When it was told of a quorum since the last call, and its number; None: there is no new one."""
@@ -226,7 +226,7 @@ class _Transport(HTTPTransport):  # type: ignore[misc] # torchft has no types
         return f"http://{_LOOPBACK}:{self._server.server_port}/checkpoint/"
 
     def recv_checkpoint(self, *args: Any, **options: Any) -> Any:
-        self.began_t = time.monotonic()
+        self.began_t = HostClock.monotonic()
         return super().recv_checkpoint(*args, **options)
 
 

@@ -17,6 +17,7 @@ from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.timeline import Batch, Drew, Loaded, Remembered, Saved, Stepped, Wanted
 from pytest_distbench.worker.arguments import check_unread, check_whole, real, refuse
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.elastic import checkpoints, sampler
 from pytest_distbench.worker.elastic.ledger import Ledger, Place, is_per_rank, objects_of
 from pytest_distbench.worker.elastic.node import Node
@@ -99,7 +100,7 @@ class Training(abc.ABC):
             mine = sampler.share(order[step], rank=rank.rank, world_size=rank.world_size)
             self._note(
                 Batch(
-                    t=time.monotonic(),
+                    t=HostClock.monotonic(),
                     slot=rank.slot,
                     generation=rank.generation,
                     step=self.step + 1,
@@ -151,7 +152,7 @@ class Training(abc.ABC):
         self._samples = samples
         self._note(
             Wanted(
-                t=time.monotonic(),
+                t=HostClock.monotonic(),
                 slot=rank.slot,
                 generation=rank.generation,
                 samples=samples,
@@ -182,7 +183,7 @@ class Training(abc.ABC):
             rank = self._rank
             self._note(
                 Drew(
-                    t=time.monotonic(),
+                    t=HostClock.monotonic(),
                     slot=rank.slot,
                     generation=rank.generation,
                     step=self.step + 1,
@@ -243,7 +244,7 @@ class Training(abc.ABC):
         read = {name: _finite(value, name, self.step) for name, value in told.items()}
         self._note(
             Stepped(
-                t=time.monotonic(),
+                t=HostClock.monotonic(),
                 slot=self._rank.slot,
                 generation=self._rank.generation,
                 step=self.step,
@@ -260,7 +261,9 @@ class Training(abc.ABC):
         if (counts := self._memory.after_step()) is not None:
             before, after = counts
             slot, generation = self._rank.slot, self._rank.generation
-            self._note(Remembered(t=time.monotonic(), slot=slot, generation=generation, before=before, after=after))
+            self._note(
+                Remembered(t=HostClock.monotonic(), slot=slot, generation=generation, before=before, after=after)
+            )
             self._ledger.at_first_step(self._place)
 
     def _state(self) -> dict[str, Any]:
@@ -333,9 +336,9 @@ class CheckpointTraining(Training):
         everybody = {name: self._rank.gather(packed) for name, packed in own.items()}
         is_held = self._is_held()  # settled before the checkpoint is noted, which the controller waits for
         if self._rank.rank == 0:
-            start = time.monotonic()
+            start = HostClock.monotonic()
             checkpoints.save(self._files.checkpoints, self.step, {**self._state(), **everybody})
-            now = time.monotonic()
+            now = HostClock.monotonic()
             slot, generation = self._rank.slot, self._rank.generation
             self._note(Saved(t=now, slot=slot, generation=generation, step=self.step, seconds=now - start))
         while is_held:  # until the change ends this process, or another one's and with it the collective
@@ -363,7 +366,7 @@ class CheckpointTraining(Training):
     def _restore(self) -> None:
         """All ranks load the checkpoint that rank 0 has found good."""
         rank = self._rank
-        began = time.monotonic()
+        began = HostClock.monotonic()
         found, torn = checkpoints.find_good(self._files.checkpoints) if rank.rank == 0 else (0, [])
         step = int(rank.agree(found))
         if step:
@@ -372,7 +375,7 @@ class CheckpointTraining(Training):
             self._ledger.at_load(self._place)
         self._note(
             Loaded(
-                t=time.monotonic(),
+                t=HostClock.monotonic(),
                 slot=rank.slot,
                 generation=rank.generation,
                 began_t=began,

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from support import streams
 from support.launching import Launch
 from support.ranks import make_rank
 from support.virtual_cuda import VirtualCuda
@@ -183,6 +184,47 @@ def test_a_batch_that_takes_the_host_long_has_it_in_all_its_values(cuda: Virtual
     kernel = measure(cuda, 5e-3, mode="batch")
 
     assert kernel.values == [pytest.approx(5e-3, rel=1e-2)] * 3
+
+
+def beside(
+    cuda: VirtualCuda, side_s: float, *, own_s: float = KERNEL_S, joins: bool = False, every: int = 1
+) -> Observation:
+    """A loop that has work on another stream, in every so many iterations of which it waits for it or does not."""
+    side, rank = streams.Stream(), make_rank(device="cuda")
+    for i in rank.timed("kernel", warmup=5, iterations=10):
+        side.wait_stream(cuda.device.current)
+        cuda.launch(own_s)
+        if i % every == 0:
+            side.add(side_s)
+        if joins:
+            cuda.device.current.wait_stream(side)
+    [found] = rank.notebook.observations
+    return found
+
+
+@pytest.mark.parametrize(("side_s", "own_s"), [(1e-3, 0.0), (1e-3, 1e-3), (60e-6, 10e-6), (12e-3, 10e-3)])
+def test_work_on_a_stream_that_nobody_waits_for_is_no_time_that_could_be_compared(
+    cuda: VirtualCuda, side_s: float, own_s: float
+) -> None:
+    with pytest.raises(RecordingError, match="a stream that the current one does not wait for"):
+        beside(cuda, side_s, own_s=own_s)
+
+
+@pytest.mark.parametrize(
+    ("side_s", "own_s", "joins", "every", "value"),
+    [
+        (1e-3, 10e-6, True, 1, 1e-3),
+        (0.9e-3, 1e-3, False, 1, 1e-3),
+        (25e-6, 10e-6, False, 1, 10e-6),
+        (1e-3, 1e-3, False, 2, 1e-3),
+    ],
+)
+def test_work_on_another_stream_that_is_over_when_the_clock_stops_is_timed_or_no_part_of_it(
+    cuda: VirtualCuda, side_s: float, own_s: float, joins: bool, every: int, value: float
+) -> None:
+    found = beside(cuda, side_s, own_s=own_s, joins=joins, every=every)
+
+    assert found.values == [pytest.approx(value, abs=2e-6)] * 10
 
 
 def test_a_graph_is_captured_once_and_replayed_without_the_loop_body(cuda: VirtualCuda) -> None:
