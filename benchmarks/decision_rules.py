@@ -21,11 +21,13 @@ from pytest_distbench.judging.metric import Circumstances, judge
 from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, judge_screened
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.whole_rule import whole as whole_of
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
-from pytest_distbench.records.quantiles import nearest_rank
+from pytest_distbench.records.quantiles import distribution, nearest_rank
+from pytest_distbench.records.record import replace
 
 COMPARISONS = 50
 """Tests of a run: they share its error rate, and the chance of a red run is told for as many."""
@@ -37,9 +39,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """Seconds of each iteration of one launch, in order."""
+    """Seconds of each iteration of one launch, in order; without ``keeps_all`` its fast side alone is judged."""
 
     iterations: Array
+    keeps_all: bool = True
 
     @functools.cached_property
     def summary(self) -> Summary:
@@ -59,11 +62,17 @@ class Launch:
     @functools.cached_property
     def measurement(self) -> Measurement:
         """As the plugin would have recorded it."""
-        return Measurement(name="t", unit="s", better="lower", value=self.summary.p25, summary=self.summary)
+        times = distribution(self.iterations.tolist()) if self.keeps_all else []
+        found = Measurement(name="t", unit="s", better="lower", value=self.summary.p25, summary=self.summary)
+        return replace(found, distribution=times)
 
     @functools.cache  # noqa: B019 # launches live as long as the program
     def slowed(self, factor: float) -> Launch:
-        return Launch(self.iterations * factor)
+        return self.shaped(lambda times: times * factor)
+
+    def shaped(self, shape: Callable[[Array], Array], *, keeps_all: bool | None = None) -> Launch:
+        """With other iterations."""
+        return Launch(shape(self.iterations), self.keeps_all if keeps_all is None else keeps_all)
 
 
 Launches = Sequence[Launch]
@@ -123,6 +132,7 @@ def distbench(
         launches=[s.p25 for s in summaries],
         minimum=[s.minimum for s in summaries],
         p95=[s.p95 for s in summaries],
+        whole=[w for launch in stored if (w := whole_of(launch.measurement)) is not None],
     )
     rule = Circumstances(tolerance=tolerance, comparisons=COMPARISONS, max_launches=len(new), drift=drift)
     measurements = [launch.measurement for launch in new]
@@ -136,7 +146,15 @@ ARMS = 3
 CASE = Case(test="recorded", conditions=Conditions(world_size=1, backend="gloo", launcher="warm"), device="cpu")
 
 
-def whole(stored: Launches, new: Launches, turns: Launches, factor: float, *, least: float = SUSPICIOUS) -> Answer:
+def whole(
+    stored: Launches,
+    new: Launches,
+    turns: Launches,
+    factor: float = 1.0,
+    *,
+    least: float = SUSPICIOUS,
+    shape: Callable[[Array], Array] | None = None,
+) -> Answer:
     """Ours, where the revision that recorded the baseline is at hand: screened, and in turns what is as suspicious.
 
     With ``least=LEAST`` that is also what is too noisy to tell, as where the budget reaches so far.
@@ -157,7 +175,7 @@ def whole(stored: Launches, new: Launches, turns: Launches, factor: float, *, le
     numbers = tuple(n for n in LOOKS if ARMS * n <= len(turns))
     for look in numbers:
         there = [[turns[ARMS * i + (i + arm) % ARMS] for i in range(look)] for arm in range(ARMS)]
-        here = [launch.slowed(factor) for launch in there[0]]
+        here = [launch.shaped(shape) if shape else launch.slowed(factor) for launch in there[0]]
         sides = Sides(launches=_records(here), references=_records(there[1]), controls=_records(there[2]))
         judgements = confirm(terms, CASE, verdicts, sides, tolerances={"t": TOLERANCE}, revision="then", cases=1)
         if not any(judgement.is_open for judgement in judgements):

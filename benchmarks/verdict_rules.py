@@ -21,7 +21,8 @@ raise no more false alarms than ours, over all unchanged trials together. Only t
 
 A second table has our rule with less of a reserve for drift: false alarms, and the smallest slowdown that is found nine
 times in ten, per stretch the median over its points. A third one has baselines of ten launches beside those of as many
-as an update makes, by tolerance; in a fifth of the trials.
+as an update makes, by tolerance; in a fifth of the trials. A fourth one has runs of which some iterations are slower,
+by the fast side alone and by all iterations too; in a quarter of the trials.
 """
 
 from __future__ import annotations
@@ -41,8 +42,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from decision_rules import COMPARISONS, RULES, Answer, DecisionRule, Launch, Launches, as_needed, distbench
+from decision_rules import (
+    COMPARISONS,
+    RULES,
+    Answer,
+    Array,
+    DecisionRule,
+    Launch,
+    Launches,
+    as_needed,
+    distbench,
+    whole,
+)
 from measuring import launched
+from numpy.typing import NDArray
 
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES
 from pytest_distbench.judging.stored_rule import DRIFT
@@ -248,6 +261,54 @@ def baselines(trials: Trials) -> list[str]:
     return layout(("tolerance", "baseline", "of", "same stretch", "other stretch", "+100%", "+200%"), rows)
 
 
+def _some(count: Callable[[int], NDArray[np.bool_]], factor: float) -> Callable[[Array], Array]:
+    return lambda times: np.where(count(len(times)), times * factor, times)
+
+
+def _share(share: float, factor: float) -> Callable[[Array], Array]:
+    """Evenly spread."""
+    return _some(lambda n: np.floor(np.arange(1, n + 1) * share) > np.floor(np.arange(n) * share), factor)
+
+
+SHAPES: dict[str, Callable[[Array], Array]] = {
+    "nothing": lambda times: times,
+    "one iteration x 8": _some(lambda n: np.arange(n) == n // 2, 8.0),
+    "the first tenth x 1.5": _some(lambda n: np.arange(n) * 10 < n, 1.5),
+    "10 % x 1.2": _share(0.1, 1.2),
+    **{f"{share:.0%} x {factor:g}": _share(share, factor) for share in (0.3, 0.5, 0.67, 0.9) for factor in (1.5, 2, 7)},
+    "every second x 3": _some(lambda n: np.arange(n) % 2 == 1, 3.0),
+    "the last half x 3": _some(lambda n: np.arange(n) * 2 >= n, 3.0),
+    "bursts of a tenth, half of them x 3": _some(lambda n: np.arange(n) * 10 // n % 2 == 1, 3.0),
+    "a tail that grows to x 3": lambda times: times * (1 + 2 * np.arange(len(times)) / len(times)),
+}
+"""What becomes of the iterations of a launch; the first four are healthy."""
+
+
+def shapes(trials: Trials) -> list[str]:
+    """Some iterations slower: red by the fast side alone, and by all iterations too, as lines."""
+    part = trials.same[::4]
+    rows = []
+    for name, shape in SHAPES.items():
+        cells = []
+        for keeps_all in (False, True):
+            found: list[list[Answer]] = [[], []]
+            for trial in part:
+                stored, turns = ([x.shaped(_SAME, keeps_all=keeps_all) for x in s] for s in (trial.stored, trial.turns))
+                new = [launch.shaped(shape, keeps_all=keeps_all) for launch in trial.new]
+                found[0].append(distbench(stored, new))
+                found[1].append(whole(stored, new, turns, shape=shape))
+            launches = np.mean([answer.launches for answer in found[1]])
+            cells += [f"{_alarms(answers, 0.5) or 0.0:.0%}" for answers in found] + [f"{launches:.1f}"]
+        change = np.mean([np.mean(shape(np.ones(len(x.iterations)))) for t in part for x in t.new]) - 1
+        rows.append((name, f"{change:+.0%}", *cells))
+    columns = ("stored", "in turns", "launches")
+    header = ("iterations", "mean", *(f"{by}: {name}" for by in ("fast side", "and all") for name in columns))
+    return layout(header, rows)
+
+
+_SAME = SHAPES["nothing"]
+
+
 def table(scores: Mapping[str, Score]) -> list[str]:
     """The scores as lines."""
     factors = list(scores["distbench"].power)
@@ -393,6 +454,7 @@ def main() -> int:
         print("\n".join(table(found[-1])))
         print("\n".join(["", "our reserve for drift, and less of it", *reserves(trials)]))
         print("\n".join(["", "launches of a baseline", *baselines(trials)]))
+        print("\n".join(["", "some iterations slower, of launches of one stretch", *shapes(trials)]))
     if options.live:
         launches, slower = measure(lambda text: print(text, file=sys.stderr))
         found.append(evaluate(Trials.live(launches, slower, options.trials, options.seed)))

@@ -3,7 +3,8 @@
 Three launches run in turns: this tree, the revision that recorded the baseline, and that revision once more. Of their
 clocks the fast sides count, as in the stored comparison. This tree is compared with both launches of the revision
 (their geometric mean) by ``pair_rule``, at the tolerance that the stored comparison had; by how much the revision
-differs from itself tells of the same noise. Then a clock
+differs from itself tells of the same noise. What that does not call slower is compared by all of its iterations too, at
+the tolerance of ``whole_rule``. Then a clock
 
 - *regressed* where this tree is slower than the revision, and by more than :data:`VETO` times what the revision
   differs from itself: a machine on which that is much tells nothing, whatever the statistics of the pairs say;
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.judging.digits import are_asked_about, confirm_digits
@@ -30,6 +31,7 @@ from pytest_distbench.judging.pairs import judge_paired
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.stored_rule import are_timed
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.whole_rule import CAUTION, LEAST, by_whole
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -127,9 +129,33 @@ def judge_in_turns(
         of: what the first mention of it goes on with.
         cases: that share the error rate.
     """
+    wholes = {key: max(tolerance, LEAST) for key, tolerance in tolerances.items()}
+    fast = _judge_clocks(terms, case, sides, _by_fast_sides, tolerances=tolerances, cases=cases)
+    of_all = _judge_clocks(terms, case, sides, by_whole, tolerances=wholes, cases=CAUTION * cases)
+    return {
+        key: _louder(
+            _weigh(*judged, name, of),
+            _weigh(*of_all[key], name, f"{of}, over all iterations") if key in of_all else None,
+        )
+        for key, judged in fast.items()
+    }
+
+
+def _judge_clocks(
+    terms: Terms,
+    case: Case,
+    sides: Sides,
+    seen: Callable[[LaunchRecord], LaunchRecord],
+    *,
+    tolerances: Mapping[str, float],
+    cases: int,
+) -> dict[str, tuple[Judgement, float | None]]:
+    """What pairs say of each clock by one of its statistics, and by how much the references differ from themselves."""
     now, then, again = (
-        [_by_fast_sides(launch) for launch in side] for side in (sides.launches, sides.references, sides.controls)
+        [seen(launch) for launch in side] for side in (sides.launches, sides.references, sides.controls)
     )
+    if not any(launch.measurements for launch in now):
+        return {}
     found = judge_paired(
         terms,
         case,
@@ -142,8 +168,17 @@ def judge_in_turns(
         itself=(then, again),
     )
     null = ratios(then, again)
-    clocks = {j.verdict.metric: j for j in found if is_clock(j.verdict, j.verdict.unit)}
-    return {key: _weigh(judged, null.get(key), name, of) for key, judged in clocks.items()}
+    return {j.verdict.metric: (j, null.get(j.verdict.metric)) for j in found if is_clock(j.verdict, j.verdict.unit)}
+
+
+def _louder(fast: Judgement, whole: Judgement | None) -> Judgement:
+    """By the fast side, but where all iterations became slower and it did not; and while they may have."""
+    if whole is None or fast.verdict.kind == "regressed" or whole.verdict.kind not in ("regressed", "inconclusive"):
+        return fast
+    if whole.verdict.kind == "regressed":
+        return whole
+    looks_worse = _worse_by(whole.verdict) > math.log1p(LEAST) / 2
+    return whole if whole.is_open and looks_worse and not fast.is_open else fast
 
 
 def ratios(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from pytest_distbench.judging.fingerprint_rule import agree
 from pytest_distbench.judging.gpus import norm_of
 from pytest_distbench.judging.losses import series_length
 from pytest_distbench.judging.memory_rule import most_of_ranks
+from pytest_distbench.judging.whole_rule import whole
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
@@ -91,12 +92,14 @@ def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> B
     kind = METRIC_KINDS[found[0].better]
     summaries = [m.summary for m in found if m.summary is not None and _encloses(m.summary, m.value)]
     is_timed = kind.has_fast_side and len(summaries) == len(found)
+    wholes = [whole(m) for m in found]
     made = BaselineMetric(
         better=found[0].better,
         unit=found[0].unit,
         launches=[_stored_value(m.value, exact=kind.repeats_exactly) for m in found],
         minimum=[_round(s.minimum) for s in summaries] if is_timed else [],
         p95=[_round(s.p95) for s in summaries] if is_timed else [],
+        whole=[_round(w) for w in wholes if w is not None] if None not in wholes else [],
         tolerance=None if kind.rule == "exact" else tolerance,
         identity=found[0].identity,
         companions=_companions(found),

@@ -20,6 +20,7 @@ from pytest_distbench.judging.memory_rule import judge_by_size
 from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate, noise_limit, pooled_stdev
 from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison
+from pytest_distbench.judging.whole_rule import Wholes
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, TRAINING_RULES, Better
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
@@ -171,7 +172,7 @@ def judge_noisy(
     """Launches are samples: ``stored_rule``, and where there are no ratios, ``order_rule``."""
     known, stored = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
-        return draft.settle("inconclusive", why_not)
+        return draft.settle("lost" if any(stored) else "inconclusive", why_not)
     if len(stored) < 2:
         return draft.settle("incomparable", "the baseline has one launch: its noise is unknown")
     if not have_ratios(*known, *stored):
@@ -185,6 +186,17 @@ def judge_noisy(
         noise_floor=under.noise_floor,
         drift=under.drift,
     )
+    wholes = Wholes.of([m for m in current if m.value is not None], baseline)
+    if wholes is not None and found.answer.kind != "regressed":
+        limit = wholes.limit(tolerance=under.tolerance, alpha=under.alpha, most=under.max_launches, drift=under.drift)
+        is_beyond = wholes.is_beyond(limit, most=under.max_launches)
+        if is_beyond is None and not found.answer.is_open:
+            return draft.settle("inconclusive", "more launches are needed", is_open=True)
+        if is_beyond:
+            slower = Answer("regressed", wholes.told)
+            answer = _unless_disturbed(slower, under, draft.metric.unit, wholes.worse_by)
+            settled = draft.settle(answer.kind, answer.reason, limit=math.expm1(min(limit, LARGEST_EXPONENT)))
+            return settled._replace(verdict=wholes.shown(settled.verdict))
     answer = _unless_disturbed(found.answer, under, draft.metric.unit, found.worse_by)
     limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
     excused = min(under.explained_by_others, LARGEST_EXPONENT)

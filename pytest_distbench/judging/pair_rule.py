@@ -143,7 +143,7 @@ def judge_pairs(
         tolerance = under.tolerance if kind.tolerance is None else kind.tolerance
         return decision(draft.metric.better)(draft, current, stored, _as_stored(under, tolerance))
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
-        return draft.settle("inconclusive", why_not)
+        return draft.settle("lost" if any(a for a, _ in values) else "inconclusive", why_not)
     if not have_ratios(*(v for pair in values for v in pair)):
         return _judge_by_order(draft, values, under)
     sign = METRIC_KINDS[draft.metric.better].sign

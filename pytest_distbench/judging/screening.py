@@ -1,10 +1,11 @@
 """Screen a case: is what few launches of this tree show worth launches in turns? Pure, no I/O.
 
 A screening that is wrong costs some seconds, so it may be sharp: there is no reserve for the drift of the machine, and
-its limit is far below the tolerance. Launches of this tree are compared with the stored ones, on logarithms, by three
+its limit is far below the tolerance. Launches of this tree are compared with the stored ones, on logarithms, by four
 kinds of evidence, whichever speaks loudest:
 
 - the fast side of each metric, as ``stored_rule`` has it;
+- all of its iterations, as ``whole_rule`` has them: the fast side does not see that most of them became slow;
 - the CPU time of all ranks per iteration: beside other processes work that computes takes longer, and hardly any more
   CPU time. It sees what computes more, and nothing that waits;
 - all points of a name together, by their geometric mean: the sizes of a sweep.
@@ -18,6 +19,7 @@ both; docs/verdicts.md has what was measured.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -31,6 +33,8 @@ from pytest_distbench.judging.neighbours import Run, runs_of_launch, stored_toge
 from pytest_distbench.judging.stats import normal_quantile
 from pytest_distbench.judging.stored_rule import Side, are_timed, stored_side, typical_noise
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.whole_rule import LEAST as LEAST_OF_ALL
+from pytest_distbench.judging.whole_rule import Wholes
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
@@ -51,6 +55,9 @@ CONFIRMED = 0.3
 
 ADDED = 0.2
 """Healthy cases that ask for a second launch."""
+
+KINDS = 4
+"""Of evidence, which share what a metric may spend."""
 
 FEWEST_POINTS = 3
 """Of a name, to be looked at together."""
@@ -241,6 +248,11 @@ def screen(
         old, new = _fast_sides(measurements, stored[key])
         sigma = max(_spread(old), noise.get(metric_name(key), 0.0))
         evidence.append(shares.evidence((key,), tolerances, new, old, sigma, sign=_sign(stored[key])))
+        if (wholes := Wholes.of(measurements, stored[key])) is not None:
+            whole = shares.evidence(
+                (key,), tolerances, wholes.new, wholes.old, _spread(wholes.old), sign=wholes.sign, is_clock=False
+            )
+            evidence.append(dataclasses.replace(whole, floor=math.log1p(max(tolerances[key], LEAST_OF_ALL))))
         then, sigma = (stored[key].companions.get(name, 0.0) for name in (CPU_S, CPU_SPREAD))
         now = [m.companions.get(CPU_S, 0.0) for m in measurements]
         if sigma > 0 and min(then, *now) > 0:
@@ -259,7 +271,8 @@ def screen(
 class Shares:
     """What one metric may spend: launches that are asked for, and cases that are suspicious.
 
-    A third goes to its clock, a third to its CPU time, and a third to all points of its name together.
+    A quarter each goes to its fast side, to all of its iterations, to its CPU time, and to all points of its name
+    together.
     """
 
     asking: float
@@ -284,8 +297,8 @@ class Shares:
             stored=len(old),
             launches=len(new),
             floor=SHARE_OF_TOLERANCE * math.log1p(min(tolerances[key] for key in keys)),
-            asking=self.asking * len(keys) / 3,
-            confirming=self.confirming * len(keys) / 3,
+            asking=self.asking * len(keys) / KINDS,
+            confirming=self.confirming * len(keys) / KINDS,
             is_clock=is_clock,
         )
 

@@ -28,6 +28,8 @@ class BaselineMetric(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     """Fastest iteration of each launch; empty where launches have no iterations."""
     p95: list[Annotated[float, msgspec.Meta(gt=0)]] = []
     """95th percentile of each launch; empty where launches have no iterations."""
+    whole: list[Annotated[float, msgspec.Meta(gt=0)]] = []
+    """Geometric mean of all iterations of each launch; empty where there are none, and in older files."""
     series: list[Number] = []
     """Of an exact series all of its values, in the first launch; of a number of a training what it was taken from. Of
     peak memory what the ranks needed at most in any launch, the hungriest first."""
