@@ -31,7 +31,7 @@ from pytest_distbench.judging.pairs import judge_paired
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.stored_rule import are_timed
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.whole_rule import CAUTION, LEAST, by_whole
+from pytest_distbench.judging.whole_rule import CAUTION, LEAST_OF_ALL, by_whole
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -129,7 +129,7 @@ def judge_in_turns(
         of: what the first mention of it goes on with.
         cases: that share the error rate.
     """
-    wholes = {key: max(tolerance, LEAST) for key, tolerance in tolerances.items()}
+    wholes = {key: max(tolerance, LEAST_OF_ALL) for key, tolerance in tolerances.items()}
     fast = _judge_clocks(terms, case, sides, _by_fast_sides, tolerances=tolerances, cases=cases)
     of_all = _judge_clocks(terms, case, sides, by_whole, tolerances=wholes, cases=CAUTION * cases)
     return {
@@ -177,7 +177,7 @@ def _louder(fast: Judgement, whole: Judgement | None) -> Judgement:
         return fast
     if whole.verdict.kind == "regressed":
         return whole
-    looks_worse = _worse_by(whole.verdict) > math.log1p(LEAST) / 2
+    looks_worse = _worse_by(whole.verdict) > math.log1p(LEAST_OF_ALL) / 2
     return whole if whole.is_open and looks_worse and not fast.is_open else fast
 
 

@@ -33,8 +33,7 @@ from pytest_distbench.judging.neighbours import Run, runs_of_launch, stored_toge
 from pytest_distbench.judging.stats import normal_quantile
 from pytest_distbench.judging.stored_rule import Side, are_timed, stored_side, typical_noise
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.whole_rule import LEAST as LEAST_OF_ALL
-from pytest_distbench.judging.whole_rule import Wholes
+from pytest_distbench.judging.whole_rule import LEAST_OF_ALL, Wholes
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind

@@ -4,8 +4,8 @@ The fast side is quiet because it leaves out what is slow, and so it does not se
 Beside it stands the geometric mean of all iterations, the quietest number that each of them moves: of the mean, the
 median and trimmed means none scatters less between recorded launches. Other processes move it more than the fast side:
 
-- a screening looks into it from :data:`LEAST` on, and launches in turns are judged by it at that tolerance too, where
-  the fast side does not call a clock slower;
+- a screening looks into it from :data:`LEAST_OF_ALL` on, and launches in turns are judged by it at that tolerance,
+  where the fast side does not call a clock slower;
 - stored numbers alone make it *regressed* where it has more than doubled (:data:`BEYOND_DOUBT`), as no recorded change
   of load did, and by more than its noise allows.
 """
@@ -27,7 +27,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import format_change
 
-LEAST = 0.25
+LEAST_OF_ALL = 0.25
 """The smallest change of all iterations that counts."""
 
 BEYOND_DOUBT = 1.0
@@ -36,7 +36,7 @@ BEYOND_DOUBT = 1.0
 CAUTION = 5
 """In turns it has so small a part of the error rate of the fast side: it is asked where that one says no."""
 
-FEWEST_VALUES = 4
+FEWEST_OF_SERIES = 4
 """Of a series: with fewer the fast side is as much of it."""
 
 FEWEST_STORED = 5
@@ -46,7 +46,7 @@ FEWEST_STORED = 5
 def whole(measurement: Measurement) -> float | None:
     """The geometric mean of a launch's series; None where there is none, or no series of times or rates."""
     values = measurement.distribution
-    if METRIC_KINDS[measurement.better].rule != "noisy" or len(values) < FEWEST_VALUES or min(values) <= 0:
+    if METRIC_KINDS[measurement.better].rule != "noisy" or len(values) < FEWEST_OF_SERIES or min(values) <= 0:
         return None
     return statistics.geometric_mean(values)
 

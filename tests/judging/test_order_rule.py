@@ -93,11 +93,13 @@ def clock(value: float) -> Measurement:
     return replace(metric(value), companions=CLOCK)
 
 
-@pytest.mark.parametrize("stored", [[0.0] * 10, STORED])
-def test_a_clock_that_reads_nothing_is_neither_equal_nor_better(stored: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("stored", "kind"), [([0.0] * 10, "inconclusive"), (STORED, "lost"), ([0.0, *STORED[1:]], "lost"), ([1e-6], "lost")]
+)
+def test_a_clock_that_reads_nothing_is_lost_where_there_was_a_time(stored: list[float], kind: str) -> None:
     verdict = judge([clock(0.0)] * 5, baseline(stored), rule()).verdict
 
-    assert verdict.kind == "inconclusive"
+    assert verdict.kind == kind
     assert "nothing ran on the device in this loop" in verdict.reason
     assert "took 1.2 ms per iteration" in verdict.reason
 
@@ -105,9 +107,9 @@ def test_a_clock_that_reads_nothing_is_neither_equal_nor_better(stored: list[flo
 def test_a_clock_that_reads_nothing_is_no_match_for_a_revision() -> None:
     pairs = [(clock(v), clock(0.0)) for v in STORED]
 
-    assert (
-        judge_pairs(pairs, PairCircumstances(tolerance=0.05, comparisons=2, looks=(10,))).verdict.kind == "inconclusive"
-    )
+    under = PairCircumstances(tolerance=0.05, comparisons=2, looks=(10,))
+
+    assert judge_pairs(pairs, under).verdict.kind == "lost"
 
 
 def test_only_clocks_time_nothing() -> None:

@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 import torch
 
+from pytest_distbench.worker.clock.busy import stream_occupier
 from pytest_distbench.worker.clock.host import HostClock
 from support import streams
 
@@ -42,8 +43,10 @@ class VirtualCuda:
         patch(torch.cuda, "Event", streams.Event)
         patch(torch.cuda, "CUDAGraph", streams.CUDAGraph)
         patch(torch.cuda, "graph", streams.capture)
+        patch(torch.cuda, "current_device", lambda: 0)
         patch(torch.cuda, "synchronize", streams.synchronize)
         patch(torch.cuda, "_sleep", lambda cycles: self.device.enqueue(cycles / CYCLES_PER_S))
+        stream_occupier()  # how fast it counts is found out once in a process, in no loop that is tested
 
     def _look(self) -> float:
         self.now += TICK_S
