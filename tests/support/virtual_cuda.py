@@ -18,6 +18,9 @@ from support import streams
 P = ParamSpec("P")
 T = TypeVar("T")
 
+BEGIN = 1000.0
+"""What the host's clock reads at first."""
+
 TICK_S = 1e-7
 """That the host needs to look at its clock."""
 CYCLES_PER_S = 1e9
@@ -30,7 +33,7 @@ class VirtualCuda:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
+        self.now = BEGIN
         patch = monkeypatch.setattr
         look = _in_this_thread(self._look, time.perf_counter)
         patch(time, "perf_counter", look)
@@ -47,6 +50,8 @@ class VirtualCuda:
         patch(torch.cuda, "synchronize", streams.synchronize)
         patch(torch.cuda, "_sleep", lambda cycles: self.device.enqueue(cycles / CYCLES_PER_S))
         stream_occupier()  # how fast it counts is found out once in a process, in no loop that is tested
+        self.now = BEGIN
+        self.device.current.busy_until = 0.0
 
     def _look(self) -> float:
         self.now += TICK_S
