@@ -39,6 +39,7 @@ wrong by some per cent deviate by more than any rounding."""
 _AT_BEGIN, _AT_END = 3, 5
 """Values whose means are compared for that: each is of another batch."""
 
+_FEW = 5
 _SMALLEST = 5e-324
 _LEAST = 1e-6
 """A value below this share of the largest counts as that: a curve that touches zero has no ratio there."""
@@ -141,17 +142,22 @@ def deviations(stored: Sequence[float], current: Sequence[float]) -> list[float]
 def limits(stored: Sequence[float], *, first: float = 0.0) -> list[float]:
     """The accepted relative deviation of each value: its share of how far the curve has moved up to there.
 
+    That is twice what the means of its halves differ by, as each value is of another batch; of few values their range.
+
     Args:
         stored: golden curve.
         first: what is known to differ without any update, relative: the first values, or launches of the baseline.
     """
     peak = max(map(abs, stored)) or 1.0
-    least = most = stored[0] / peak
-    accepted = [RTOL]
-    for value in stored[1:]:
-        at = value / peak
-        least, most = min(least, at), max(most, at)
-        share = SHARE_OF_MOVE * (most - least) / max(abs(at), _LEAST)
+    values = [value / peak for value in stored]
+    accepted, halves = [RTOL], 0.0
+    for n, value in enumerate(values[1:], 2):
+        known = values[:n]
+        moved = max(known) - min(known)
+        if n > _FEW:
+            halves = max(halves, abs(statistics.fmean(known[n // 2 :]) - statistics.fmean(known[: n // 2])))
+            moved = 2 * halves
+        share = SHARE_OF_MOVE * moved / max(abs(value), _LEAST)
         accepted.append(min(RTOL, max(share, FLOOR, TIMES_FIRST * first)))
     return accepted
 

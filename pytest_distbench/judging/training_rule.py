@@ -255,7 +255,8 @@ def _where(family: Family) -> str:
         then, now = family.stored[key].series, m.taken_from
         at = next((i for i, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), None)
         if at is not None:
-            before = f"the first {at} values agree; first other value: " if at else "no value agrees: "
+            agree = "the first value agrees" if at == 1 else f"the first {at} values agree"
+            before = f"{agree}; first other value: " if at else "no value agrees: "
             told = f"; {before}number {at + 1} ({_quantity(then[at])} -> {_quantity(now[at])})"
             break
     old, new = known_values(family.old), known_values(family.new)
