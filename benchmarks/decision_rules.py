@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from pytest_distbench.judging.confirmation import LOOKS, Sides, confirm
+from pytest_distbench.judging.confirmation import LOOKS, Known, Sides, confirm
 from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import Circumstances, judge
@@ -177,7 +177,8 @@ def whole(
         there = [[turns[ARMS * i + (i + arm) % ARMS] for i in range(look)] for arm in range(ARMS)]
         here = [launch.shaped(shape) if shape else launch.slowed(factor) for launch in there[0]]
         sides = Sides(launches=_records(here), references=_records(there[1]), controls=_records(there[2]))
-        judgements = confirm(terms, CASE, verdicts, sides, tolerances={"t": TOLERANCE}, revision="then", cases=1)
+        known = Known(verdicts=verdicts, entry=entry, tolerances={"t": TOLERANCE}, comparisons=COMPARISONS)
+        judgements = confirm(terms, CASE, known, sides, revision="then", cases=1)
         if not any(judgement.is_open for judgement in judgements):
             break
     is_red = any(judgement.verdict.kind == "regressed" for judgement in judgements)

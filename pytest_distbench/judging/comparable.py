@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,17 +31,25 @@ def difference(stored: BaselineMetric | Measurement, current: Measurement) -> st
 
 
 def software_changes(stored: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """What differs, by name: ``torch 2.12.0 -> 2.13.0``; ``-`` is what one side does not know.
+    """What differs, by name: ``torch 2.12.0 -> 2.13.0``. What one side has not recorded is no difference.
 
     Ranks record only software that can change a result (worker.usage).
     """
-    names = sorted({*stored, *current})
-    return [f"{n} {stored.get(n, '-')} -> {current.get(n, '-')}" for n in names if stored.get(n) != current.get(n)]
+    return _changes(stored, current, stored.keys() & current.keys())
 
 
 def version_changes(stored: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """The same without what the code under test chooses. Where there is none, exact numbers have to be equal."""
-    return software_changes(_versions(stored), _versions(current))
+    """The same without what the code under test chooses; ``-`` is what one side does not know.
+
+    Where there is none, exact numbers have to be equal.
+    """
+    then, now = _versions(stored), _versions(current)
+    return _changes(then, now, {*then, *now})
+
+
+def _changes(stored: Mapping[str, str], current: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    found = ((n, stored.get(n, "-"), current.get(n, "-")) for n in sorted(names))
+    return [f"{name} {then} -> {now}" for name, then, now in found if then != now]
 
 
 def _versions(software: Mapping[str, str]) -> dict[str, str]:

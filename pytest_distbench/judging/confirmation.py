@@ -8,10 +8,16 @@ the tolerance of ``whole_rule``. Then a clock
 
 - *regressed* where this tree is slower than the revision, and by more than :data:`VETO` times what the revision
   differs from itself: a machine on which that is much tells nothing, whatever the statistics of the pairs say;
-- is slower by the *machine* where it is not, and the stored comparison was beyond its tolerance;
+- is slower by the *machine* where it is not, and what ran in turns, some time after what raised the doubt, is beyond
+  the stored numbers by their own rule (``stored_rule``): noise is no slower machine. Where pytest itself evaluated
+  other code than the revision has, both sides had it, and turns clear it of nothing: it *regressed* where the stored
+  numbers are beyond doubt, and is *inconclusive* else;
 - *improved* where this tree is faster;
-- is *unchanged* where it is neither, and the stored comparison was within;
+- is *unchanged* where it is neither;
 - is *inconclusive* where the last pair leaves it open.
+
+Where the revision is this tree, it is launched again alone, and the same two answers are left: *machine* and
+*unchanged*.
 
 Numbers of a training are asked about as :mod:`~pytest_distbench.judging.digits` says. What else was judged exactly
 (fingerprints, sizes, whatever is lost or beyond a bound) stays as it was judged.
@@ -21,15 +27,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 
+from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.digits import are_asked_about, confirm_digits
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.pair_rule import FEWEST_PAIRS, LAST_LOOK, looks
 from pytest_distbench.judging.pairs import judge_paired
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.stored_rule import are_timed
+from pytest_distbench.judging.stored_rule import are_timed, stored_side
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.whole_rule import CAUTION, LEAST_OF_ALL, by_whole
 from pytest_distbench.records.baseline import BaselineEntry
@@ -51,6 +59,8 @@ VETO = 2.0
 """A slowdown counts only where it is more than so many times what the revision differs from itself."""
 
 _TOLD = ("regressed", "inconclusive", "unchanged", "improved")
+_OF_CODE = (*_TOLD[:3], "unseen")
+_BY_THE_MACHINE = "the machine or its software changed, not the code; --distbench-update takes new baselines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +72,72 @@ class Sides:
     controls: Sequence[LaunchRecord]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is stored of a case in doubt, and what was said of it.
+
+    Attributes:
+        verdicts: of the stored comparison.
+        entry: that it was made with; None: nothing is stored.
+        before: the entry of the revision, where a later one is stored.
+        tolerances: by metric, as fractions.
+        comparisons: stored ones of the run.
+        by_clock: whether clocks are in doubt; else they stay as they were judged, and a launch of each side is enough.
+    """
+
+    verdicts: Sequence[Verdict]
+    entry: BaselineEntry | None = None
+    before: BaselineEntry | None = None
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    comparisons: int = 1
+    by_clock: bool = True
+
+    def beyond(self, terms: Terms, case: Case, launches: Sequence[LaunchRecord], *, is_last: bool = True) -> set[str]:
+        """The clocks that launches have beyond the stored numbers, by their own rule.
+
+        Args:
+            terms: how the metrics are judged.
+            case: theirs.
+            launches: others than those that raised the doubt.
+            is_last: else only what needs no launch more counts.
+        """
+        terms = replaced(terms, max_launches=len(launches) + (not is_last))
+        found = judge_launches(terms, launches, self.entry, case=case, comparisons=self.comparisons)
+        clocks = [j.verdict for j in found if is_clock(j.verdict, j.verdict.unit)]
+        return {verdict.metric for verdict in clocks if verdict.kind == "regressed"}
+
+    @property
+    def in_turns(self) -> dict[str, float]:
+        """The tolerances beside the revision: what later numbers were accepted with comes on top."""
+        return {key: math.expm1(math.log1p(value) + self._accepted(key)) for key, value in self.tolerances.items()}
+
+    def _accepted(self, key: str) -> float:
+        """By how much the stored numbers are worse than those of the revision, as a logarithm."""
+        now, then = (e.metrics.get(key) if e is not None else None for e in (self.entry, self.before))
+        if now is None or then is None or not all(v is not None and v > 0 for v in [*now.launches, *then.launches]):
+            return 0.0
+        timed = bool(now.minimum and then.minimum)
+        means = [statistics.fmean(stored_side(metric, timed=timed).fast) for metric in (now, then)]
+        return max(0.0, METRIC_KINDS[now.better].sign * (means[0] - means[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Files that pytest itself evaluates, so that both sides have them, and that differ from the revision.
+
+    Attributes:
+        names: of them.
+        are_of_the_test: they are the test's module, a conftest.py, a plugin or the ini file, not what those import.
+    """
+
+    names: Sequence[str] = ()
+    are_of_the_test: bool = True
+
+    def __str__(self) -> str:
+        others = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
+        return f"{self.names[0]}{others}"
+
+
 def can_be_confirmed(verdicts: Sequence[Verdict]) -> bool:
     """Whether nothing speaks against a case but clocks and digits of a training: then turns can decide it."""
     failed = [v for v in verdicts if v.is_failure]
@@ -71,41 +147,53 @@ def can_be_confirmed(verdicts: Sequence[Verdict]) -> bool:
 def confirm(
     terms: Terms,
     case: Case,
-    stored: Sequence[Verdict],
+    known: Known,
     sides: Sides,
     *,
-    tolerances: Mapping[str, float],
     revision: str,
     cases: int,
-    entry: BaselineEntry | None = None,
-    by_clock: bool = True,
+    evaluated: Callable[[], Evaluated] = Evaluated,
 ) -> list[Judgement]:
     """Judge a case again whose stored comparison was in doubt.
 
     Args:
         terms: how its metrics are judged.
         case: it.
-        stored: the verdicts of the stored comparison.
+        known: what is stored of it.
         sides: what ran in turns, at least three launches each.
-        tolerances: by metric, as fractions, of the stored comparison.
         revision: what recorded the baseline, as texts name it.
         cases: that this run confirms; they share its error rate.
-        entry: the baseline, where digits of a training are asked about.
-        by_clock: whether clocks are in doubt; else they stay as they were judged, and a launch of each side is enough.
+        evaluated: asked for where all that is left is a slower machine.
     """
-    if entry is not None:
+    stored = known.verdicts
+    if known.entry is not None:
         there = [*sides.references, *sides.controls]
-        stored = confirm_digits(terms, case, stored, sides.launches, there, entry, revision=revision)
-    if not by_clock:
+        stored = confirm_digits(terms, case, stored, sides.launches, there, known.entry, revision=revision)
+    if not known.by_clock:
         return [Judgement(v, is_open=False) for v in stored]
-    of = ", which recorded the baseline"
-    found = judge_in_turns(terms, case, sides, tolerances=tolerances, name=revision, of=of, cases=cases)
-    return [
-        _decide(v, found.get(v.metric), tolerances[v.metric], revision)
-        if is_clock(v, v.unit)
-        else Judgement(v, is_open=False)
-        for v in stored
-    ]
+    of = ", which recorded the baseline" + (" before the one that is stored" if known.before is not None else "")
+    found = judge_in_turns(terms, case, sides, tolerances=known.in_turns, name=revision, of=of, cases=cases)
+    beyond = known.beyond(terms, case, sides.launches)
+    judged = []
+    for v in stored:
+        if not is_clock(v, v.unit):
+            judged.append(Judgement(v, is_open=False))
+            continue
+        paired = found.get(v.metric)
+        if paired is None or paired.verdict.kind not in _TOLD:
+            why = f": {paired.verdict.reason}" if paired is not None and paired.verdict.reason else ""
+            [open_one] = undecided([v], f"not comparable in turns with {revision}{why}")
+            judged.append(Judgement(open_one, is_open=False))
+        elif paired.verdict.kind == "unchanged" or (paired.verdict.kind == "improved" and known.before is not None):
+            [verdict] = not_slower([v], beyond, paired.verdict.reason)
+            if verdict.kind == "machine" and (acting := evaluated()).names:
+                is_obvious = v.metric in known.beyond(terms, case, sides.launches, is_last=False)
+                verdict = _on_both_sides(v, acting, revision, paired.verdict.reason, is_obvious=is_obvious)
+            judged.append(Judgement(verdict, is_open=False))
+        else:
+            verdict = replace(paired.verdict, bounds=v.bounds, companions=v.companions)
+            judged.append(Judgement(verdict, is_open=paired.is_open))
+    return judged
 
 
 def judge_in_turns(
@@ -224,9 +312,31 @@ def undecided(stored: Sequence[Verdict], reason: str) -> list[Verdict]:
     ]
 
 
-def by_the_machine(stored: Sequence[Verdict], tolerances: Mapping[str, float], reason: str) -> list[Verdict]:
-    """The verdicts where the code is known to be the same: what only the clock says is the machine's."""
-    return [_as_machine(v, tolerances[v.metric], reason) if is_clock(v, v.unit) else v for v in stored]
+def not_slower(stored: Sequence[Verdict], beyond: Collection[str], reason: str) -> list[Verdict]:
+    """The verdicts where the code is known not to be slower.
+
+    Args:
+        stored: the verdicts of the stored comparison.
+        beyond: the clocks that further launches, some time later, had beyond the stored numbers: the machine's.
+        reason: how it is known.
+    """
+    return [
+        v
+        if not is_clock(v, v.unit) or v.kind not in _OF_CODE or v.ratio is None
+        else replace(v, kind="machine", reason=f"{reason}: {_BY_THE_MACHINE}")
+        if v.metric in beyond
+        else replace(v, kind="unchanged", reason=reason)
+        for v in stored
+    ]
+
+
+def _on_both_sides(v: Verdict, acting: Evaluated, revision: str, reason: str, *, is_obvious: bool) -> Verdict:
+    """A clock that turns do not clear: pytest evaluates other code than the revision has, for both sides."""
+    differ = "differ" if len(acting.names) > 1 else "differs"
+    told = f"{reason}; but {acting} {differ} from {revision}, and pytest evaluates it for both sides"
+    if is_obvious and acting.are_of_the_test:
+        return replace(v, kind="regressed", reason=f"{told}: the stored numbers decide")
+    return replace(v, kind="inconclusive", reason=f"{told}: code or machine")
 
 
 def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judgement:
@@ -247,28 +357,6 @@ def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judge
     if verdict.kind == "inconclusive":
         now = replace(now, reason=f"{now.reason}; {verdict.reason}")
     return Judgement(now, is_open=False)
-
-
-def _decide(stored: Verdict, paired: Judgement | None, tolerance: float, revision: str) -> Judgement:
-    if paired is None or paired.verdict.kind not in _TOLD:
-        why = f": {paired.verdict.reason}" if paired is not None and paired.verdict.reason else ""
-        [found] = undecided([stored], f"not comparable in turns with {revision}{why}")
-        return Judgement(found, is_open=False)
-    if paired.verdict.kind in ("regressed", "inconclusive", "improved"):
-        verdict = replace(paired.verdict, bounds=stored.bounds, companions=stored.companions)
-        return Judgement(verdict, is_open=paired.is_open)
-    return Judgement(_as_machine(stored, tolerance, paired.verdict.reason), is_open=False)
-
-
-def _as_machine(stored: Verdict, tolerance: float, reason: str) -> Verdict:
-    """A clock whose code did not become slower: where its stored comparison says so, the machine did."""
-    if _worse_by(stored) <= math.log1p(tolerance):
-        return replace(stored, kind="unchanged", reason=reason)
-    return replace(
-        stored,
-        kind="machine",
-        reason=f"{reason}: the machine or its software changed, not the code; --distbench-update takes new baselines",
-    )
 
 
 def _worse_by(verdict: Verdict) -> float:

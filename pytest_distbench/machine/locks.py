@@ -1,7 +1,8 @@
 """What of this host a measurement holds while it runs: the host itself, and its GPUs. Locks, released with the process.
 
 Both are file locks (flock(2)): they work over pytest-xdist workers, separate runs and containers that share the lock
-folder, and the kernel frees them when their process ends, however it ends.
+folder, and the kernel frees them when their process ends, however it ends. Who waits longest is next: beside each lock
+file lies a queue, in which every process that wants the lock holds the byte of its number (fcntl(2)) until it has it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fcntl
 import os
 import re
 import shlex
+import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +35,9 @@ _PAUSE_S = 0.05
 _LONGEST_COMMAND = 150
 _OF_XDIST = "exec(eval(sys.stdin.readline()))"
 """In the command line of a process that pytest-xdist has started: who knows what was typed is its parent."""
+_FLOCK = "hhqqi4x"
+"""The kernel's record of a lock of bytes: kind, whence, start, length, process."""
+_LONGEST_NUMBER, _LAST_NUMBER = 19, 10**18
 _OWN, _SHARED = 0o600, 0o666
 
 
@@ -156,9 +161,13 @@ def _held(
 ) -> Iterator[None]:
     path = Path(tempfile.gettempdir()) / name
     try:
-        descriptor = _take(path, mode, how)
-        if descriptor is None:
-            descriptor = _wait(path, whose, on_wait, lambda: _take(path, mode, how))
+        with _queued(path.with_suffix(".queue"), mode) as is_next:
+
+            def take() -> int | None:
+                return _take(path, mode, how) if is_next() else None
+
+            if (descriptor := take()) is None:
+                descriptor = _wait(path, whose, on_wait, take)
     except OSError as error:
         raise LauncherError(
             f"cannot lock {path}: {error.strerror or error}; TMPDIR must be a folder this user may write to"
@@ -167,6 +176,34 @@ def _held(
         yield
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor too
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _queued(path: Path, mode: int) -> Iterator[Callable[[], bool]]:
+    """A place in a queue, and whether it is the first: nobody waits who came before.
+
+    The kernel frees the place of a process that has ended, and its children never have it.
+    """
+    descriptor = _open(path, mode)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # for the time it takes to read a number and write the next
+        try:
+            number = int(os.pread(descriptor, _LONGEST_NUMBER, 0) or b"0") % _LAST_NUMBER
+            os.pwrite(descriptor, str(number + 1).encode().ljust(_LONGEST_NUMBER), 0)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+        def is_next() -> bool:
+            if number == 0:
+                return True
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, number, 0)
+            kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+            return bool(kind == fcntl.F_UNLCK)
+
+        yield is_next
+    finally:
         os.close(descriptor)
 
 

@@ -6,7 +6,6 @@ the moment that raised the doubt, and with fixtures of their own.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,12 +18,13 @@ from pytest_distbench.plugin.fixtures import AGAIN, FIXTURE, MADE, WHY_NOT_AGAIN
 
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
-    from pytest_distbench.run.confirm import Again, Doubt
+    from pytest_distbench.run.confirm import Again, Allowance, Doubt
     from pytest_distbench.run.settings import ConfirmSettings
 
 
 MOST_BEYOND_BUDGET_S = 120.0
-"""The most suspicious test of a run may take so long whatever the budget is: else a body of seconds never ran in turns.
+"""The first look of the most suspicious test may take so long whatever the budget is: else a body of seconds never ran
+in turns. Further looks are of the budget.
 An elastic job, whose three sides run one after the other, takes minutes, and more budget."""
 MOST_OF_A_REGRESSION_S = 600.0
 """And so long, where the stored numbers alone would call it regressed: what became many times slower takes long in
@@ -38,7 +38,7 @@ class Held:
     item: pytest.Item
     reports: Sequence[pytest.TestReport]
     doubts: dict[str, Doubt]
-    again: Callable[[float, int, Collection[str], str], Again]
+    again: Callable[[Allowance, Allowance, int, Collection[str], str], Again]
 
     @property
     def suspicion(self) -> float:
@@ -60,8 +60,12 @@ class Held:
     def takes_s(self) -> float:
         return self.seconds(self.doubts)
 
+    @property
+    def likely_s(self) -> float:
+        return sum(doubt.likely_s for doubt in self.doubts.values())
+
     def seconds(self, keys: Collection[str]) -> float:
-        """About how long it takes to settle these."""
+        """About how long the first look at these takes: what is begun has to fit."""
         return sum(self.doubts[key].takes_s for key in keys)
 
     def that_fit(self, left_s: float, most_s: float) -> Collection[str]:
@@ -150,15 +154,17 @@ class ConfirmPlugin:
         return result
 
     def _confirm(self) -> None:
+        from pytest_distbench.run.confirm import Allowance
+
         budget_s = self._settings.budget_s / self._workers
-        until = time.monotonic() + budget_s
+        budget = Allowance(budget_s)
         self._announce(self._held)
         is_first = True
         try:
             while self._held:
                 self._held.sort(key=lambda test: -test.suspicion)
                 test = self._held.pop(0)
-                left_s = until - time.monotonic()
+                left_s = budget.left_s
                 most_s = max(left_s, test.most_s if is_first else 0.0)
                 settled = test.that_fit(left_s, most_s)
                 if not settled and not test.is_suspicious:
@@ -168,7 +174,7 @@ class ConfirmPlugin:
                 why_not = f"it would take about {test.takes_s:.0f} s, and {left}: --distbench-confirm-budget"
                 is_first = False
                 cases = sum(len(other.doubts) for other in [test, *self._held])
-                test.item.stash[AGAIN] = test.again(time.monotonic() + most_s, cases, settled, why_not)
+                test.item.stash[AGAIN] = test.again(Allowance(most_s), budget, cases, settled, why_not)
                 self._config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
         finally:
             self._log_all("the run was stopped")
@@ -196,7 +202,7 @@ class ConfirmPlugin:
         doubts = [doubt for test in begun for doubt in test.doubts.values()]
         loud = sum(doubt.is_suspicious for doubt in doubts)
         quiet = len(doubts) - loud
-        seconds = min(sum(test.takes_s for test in begun), budget_s)
+        seconds = min(sum(test.likely_s for test in begun), max(budget_s, begun[0].takes_s))
         what = [f"{loud} in doubt"] if loud else []
         what += [f"{quiet} too noisy to tell"] if quiet else []
         reporter.write_line(

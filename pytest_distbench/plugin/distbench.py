@@ -54,15 +54,16 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.trace import CaseTrace
 from pytest_distbench.records.wire import XFAILED
-from pytest_distbench.records.work import Work
+from pytest_distbench.records.work import Ranks, Work
 from pytest_distbench.report.texts.case_text import lost_text
 from pytest_distbench.report.texts.escape import escape
 from pytest_distbench.report.texts.explain import explanation, headline
 from pytest_distbench.report.texts.launch_text import remark_lines
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Again, Doubt
+from pytest_distbench.run.confirm import Again, Allowance, Doubt
 from pytest_distbench.run.control import DERIVED, plant
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
+from pytest_distbench.run.evaluated import Evaluation
 from pytest_distbench.run.link_check import check_links, wants_link_check
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
@@ -322,7 +323,8 @@ class Distbench:
         with self._lend_terminal():
             result = self._guard(lambda: self._session.run(request, samples, reference))
         try:
-            if (raised := self._session.doubt(samples, reference, result, sources)) is not None:
+            raised = self._session.doubt(samples, reference, result, sources, self._evaluation)
+            if raised is not None:
                 if self._why_not_again:
                     return replace(result, unconfirmed=self._why_not_again)
                 self.doubts[request.case.key] = raised
@@ -330,11 +332,28 @@ class Distbench:
             return replace(result, unconfirmed=str(error))
         return result
 
-    def again(self, until: float, cases: int, settled: Collection[str], why_not: str) -> Again:
+    @property
+    def _evaluation(self) -> Evaluation:
+        """What pytest itself evaluates for this test: its bodies are for the ranks."""
+        item, config = self._node, self._node.config
+        works = [launched.work for launched in self._launched.values()]
+        module = getattr(item, "module", None)
+        return Evaluation(
+            module=getattr(module, "__name__", ""),
+            function=getattr(getattr(item, "cls", None), "__qualname__", getattr(item, "originalname", item.name)),
+            bodies=frozenset(w.body.function.partition(".")[0] for w in works if isinstance(w, Ranks)),
+            plugins=[getattr(plugin, "__name__", "") for plugin in config.pluginmanager.get_plugins()],
+            ini=config.inipath,
+        )
+
+    def again(
+        self, allowance: Allowance, budget: Allowance, cases: int, settled: Collection[str], why_not: str
+    ) -> Again:
         """How this test is run again to settle its doubts.
 
         Args:
-            until: the moment (monotonic) from which on no open answer is worth a further launch.
+            allowance: what may take so long, if that is more than is left of the budget.
+            budget: of the run.
             cases: in doubt, in this run of pytest.
             settled: keys of the cases that are run in turns. Of the others those that look slower stay in doubt, and
                 those that are too noisy to tell stay what they are.
@@ -343,7 +362,7 @@ class Distbench:
         beside: dict[str, Variant] = {}
         doubts = {key: doubt for key, doubt in self.doubts.items() if key in settled or doubt.is_suspicious}
         for key, doubt in doubts.items():
-            if key in settled and not doubt.variant.is_itself:
+            if key in settled:
                 beside |= dict.fromkeys([key, *doubt.sources], doubt.variant)
         return Again(
             samples=self._samples_of,
@@ -351,7 +370,8 @@ class Distbench:
             doubts=doubts,
             beside=beside,
             cases=cases,
-            until=until,
+            allowance=allowance,
+            budget=budget,
             left={key: why_not for key in doubts if key not in settled},
         )
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.judging.comparable import version_changes
-from pytest_distbench.judging.confirmation import LOOKS, Sides, by_the_machine, confirm, ratios, split_change, undecided
+from pytest_distbench.judging.confirmation import (
+    LOOKS,
+    Evaluated,
+    Known,
+    Sides,
+    confirm,
+    not_slower,
+    ratios,
+    split_change,
+    undecided,
+)
 from pytest_distbench.judging.digits import are_asked_about
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.screening import SUSPICIOUS
@@ -22,12 +35,13 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.run.against import Variant
+from pytest_distbench.run.evaluated import Evaluation, differing
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.run.settings import ConfirmSettings
 from pytest_distbench.run.untracked import find_links
 from pytest_distbench.run.worktree import Revision
-from pytest_distbench.store.recording import NotRecorded, recording_commit
+from pytest_distbench.store.recording import NotRecorded, Recording, recordings
 
 ARMS = 3
 """This tree, the revision that recorded the baseline, and that revision once more."""
@@ -35,9 +49,27 @@ ARMS = 3
 _START_S = 4.0
 """What the launchers of the other arms take to start, once."""
 
+_ENDED = "--distbench-confirm-budget"
+
+_LIKELY = LOOKS[2]
+"""Pairs that an answer is likely to take."""
+
 _SLOWER = 10.0
 """A launch in turns may take so many times what this tree's took alone, and :data:`_GRACE_S` more."""
 _GRACE_S = 30.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recorder:
+    """The revision that recorded a baseline, made ready to be compared with.
+
+    Attributes:
+        variant: it.
+        before: its baseline, where the one that is stored is of a later commit, the candidate itself.
+    """
+
+    variant: Variant
+    before: BaselineEntry | None = None
 
 
 class Recorders:
@@ -55,9 +87,9 @@ class Recorders:
         self._baselines = baselines
         self._root = root
         self._folder = folder
-        self._known: dict[Path, Variant | NotRecorded] = {}
+        self._known: dict[Path, Recorder | NotRecorded] = {}
 
-    def variant(self, path: Path) -> Variant:
+    def find(self, path: Path) -> Recorder:
         """The revision that recorded the baseline in a file.
 
         Raises:
@@ -87,26 +119,34 @@ class Recorders:
         """The commit that is checked out, followed by ``-dirty`` where tracked files differ."""
         return git.describe_commit(self._root)
 
-    def _find(self, path: Path) -> Variant:
-        commit = recording_commit(path, self._top)
-        asked = self.settings
+    def _find(self, path: Path) -> Recorder:
+        """A commit that changed more than baselines is no witness of its own: then it is the recorder before it."""
+        known = recordings(path, self._top)
+        last = next(known)
+        if self._is_here(last.commit, path) and not self._is_here(f"{last.commit}^", path, until=last.commit):
+            before = next(known, None)
+            if before is not None:
+                return Recorder(self._variant(before, path), before.entry)
+        return Recorder(self._variant(last, path))
+
+    def _variant(self, recording: Recording, path: Path) -> Variant:
         try:
             return Variant(
-                revision=Revision("", commit, self._top),
-                links=find_links(asked.links, folder=self._root, root=self._top),
+                revision=Revision("", recording.commit, self._top),
+                links=find_links(self.settings.links, folder=self._root, root=self._top),
                 interpreter=None,
-                is_itself=self._is_here(commit, path),
+                is_itself=self._is_here(recording.commit, path),
             )
         except ConfigurationError as error:
             raise NotRecorded(str(error)) from None
 
-    def _is_here(self, commit: str, path: Path) -> bool:
-        """Whether nothing that git tracks differs from a commit, but baselines of the same platform and others."""
+    def _is_here(self, commit: str, path: Path, *, until: str = "") -> bool:
+        """Whether nothing that git tracks differs from a commit, here or in a later one, but baselines."""
         baselines = self._baselines.resolve()
         if not path.resolve().is_relative_to(baselines) or not baselines.is_relative_to(self._top):
             return False
         rest = f":(exclude,top){baselines.relative_to(self._top).as_posix()}"
-        return git.run(self._top, "diff", "--quiet", commit, "--", ".", rest).returncode == 0
+        return git.run(self._top, "diff", "--quiet", commit, *filter(None, [until]), "--", ".", rest).returncode == 0
 
     @functools.cached_property
     def _top(self) -> Path:
@@ -126,20 +166,23 @@ class Doubt:
     Attributes:
         result: of the stored comparison.
         samples: it was made with.
-        variant: that recorded its baseline.
+        recorder: of its baseline.
+        known: what is stored, and what was said of it.
         sources: keys of the cases that its number is made of; none: it was launched itself.
-        tolerances: by metric, as fractions.
-        entry: the baseline, to which the digits of a training are compared.
-        by_clock: whether its clocks are in doubt, and not the digits of a training alone.
+        evaluation: what pytest itself evaluated for it; None: nothing.
     """
 
     result: CaseResult
     samples: Samples
-    variant: Variant
-    sources: Sequence[str]
-    tolerances: Mapping[str, float]
-    entry: BaselineEntry | None = None
-    by_clock: bool = True
+    recorder: Recorder
+    known: Known
+    sources: Sequence[str] = ()
+    evaluation: Evaluation | None = None
+
+    @property
+    def variant(self) -> Variant:
+        """What it is launched beside."""
+        return self.recorder.variant
 
     @property
     def is_suspicious(self) -> bool:
@@ -150,13 +193,42 @@ class Doubt:
     @property
     def looks(self) -> Sequence[int]:
         """Numbers of samples after which is judged. Digits repeat: one of each side says it."""
-        return LOOKS if self.by_clock else (1,)
+        return LOOKS if self.known.by_clock else (1,)
 
     @property
     def takes_s(self) -> float:
-        """About how long it takes to settle it."""
+        """How long its first look takes, about: what is begun."""
+        return self._seconds(self.looks[0])
+
+    @property
+    def likely_s(self) -> float:
+        """How long it is likely to take to settle it."""
+        return self._seconds(min(_LIKELY, self.looks[-1]))
+
+    def _seconds(self, pairs: int) -> float:
         walls = [launch.wall_s for launch in self.result.launches]
-        return 0.0 if self.variant.is_itself else _START_S + self.looks[0] * ARMS * min(walls, default=0.0)
+        launch_s = statistics.median(walls) if walls else 0.0
+        return LOOKS[0] * launch_s if self.variant.is_itself else _START_S + ARMS * pairs * launch_s
+
+
+class Allowance:
+    """Seconds in which launches can be made. Waiting for others that measure on this host is none of them."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        """Negative: it is used up."""
+        return self._until - time.monotonic()
+
+    @contextlib.contextmanager
+    def waiting(self, hold: AbstractContextManager[None]) -> Iterator[None]:
+        """Enter what has to be waited for."""
+        asked_at = time.monotonic()
+        with hold:
+            self._until += time.monotonic() - asked_at
+            yield
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +241,9 @@ class Again:
         doubts: by the same keys.
         beside: what the launches of a case run in turns with, by the same keys; those of sources too.
         cases: that this run of pytest confirms.
-        until: the moment (monotonic) from which on no open answer is worth a further launch.
+        allowance: what the first look may take at most; further ones are begun where they fit into what is left of the
+            budget.
+        budget: of the run.
         left: why a doubt stays and nothing of its case is launched in turns, by the same keys.
     """
 
@@ -178,7 +252,8 @@ class Again:
     doubts: Mapping[str, Doubt]
     beside: Mapping[str, Variant]
     cases: int
-    until: float
+    allowance: Allowance
+    budget: Allowance
     left: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -193,42 +268,63 @@ class Confirmed:
         self._doubt = doubt
         self._again = again
         self._here = here
-        self._began_at = time.monotonic()
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on it takes time: nobody else measures here."""
+        self._began_at = self._added_at = time.monotonic()
 
     @property
     def _why_not(self) -> str:
         """Why the doubt stays; empty: it is settled."""
         return self._again.left.get(self._request.case.key, "")
 
-    def looks(self) -> Iterator[int]:
-        """Numbers of samples after which is judged; the first is made in any case, the others while there is time."""
-        for look in self._doubt.looks:
-            if look > self._doubt.looks[0] and time.monotonic() > self._again.until:
-                return
-            yield look
-
     def judge(self, samples: Samples) -> list[Judgement]:
         """Judge what there is; an open judgement asks for more."""
-        stored = self._doubt.result.verdicts
+        terms, case, known = self._request.terms, self._request.case, self._doubt.known
         if samples.alone or not samples.launches:
-            told = stored if self._doubt.variant.moved else self.without_turns(samples.alone)
-            return [Judgement(v, is_open=False) for v in told]  # a test that moved is no way out of a red
+            if self._doubt.variant.moved:  # a test that moved is no way out of a red
+                return [Judgement(v, is_open=False) for v in known.verdicts]
+            obvious = known.beyond(terms, case, self._doubt.result.launches, is_last=False) if samples.is_new else ()
+            told = f"{samples.alone}: the stored numbers decide"
+            left = zip(known.verdicts, self.without_turns(samples.alone), strict=True)
+            found = [replace(v, kind="regressed", reason=told) if v.metric in obvious else w for v, w in left]
+            return [Judgement(v, is_open=False) for v in found]
+        if self._doubt.variant.is_itself:
+            beyond = known.beyond(terms, case, samples.launches)
+            reason = (
+                f"no tracked file but baselines differs from {self._doubt.variant}, which recorded the baseline, and "
+                f"{len(samples)} further launches are {{}} its noise"
+            )
+            verdicts = [
+                not_slower([v], beyond, reason.format("beyond" if v.metric in beyond else "within"))
+                for v in known.verdicts
+            ]
+            return [Judgement(v, is_open=False) for [v] in verdicts]
         return confirm(
-            self._request.terms,
-            self._request.case,
-            stored,
+            terms,
+            case,
+            known,
             Sides(launches=samples.launches, references=samples.references, controls=samples.controls),
-            tolerances=self._doubt.tolerances,
             revision=str(self._doubt.variant),
             cases=self._again.cases,
-            entry=self._doubt.entry,
-            by_clock=self._doubt.by_clock,
+            evaluated=self._evaluated,
         )
+
+    def _evaluated(self) -> Evaluated:
+        evaluation, revision = self._doubt.evaluation, self._doubt.variant.revision
+        if evaluation is None or revision is None:
+            return Evaluated()
+        return differing(evaluation, revision, self._doubt.variant.moved)
 
     def split(self, samples: Samples, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """The verdicts, with the software's share in a change where the old software is at hand."""
         pairs = self._of_its_time
-        if pairs is None or not self._doubt.by_clock or not any(v.kind in ("regressed", "machine") for v in verdicts):
+        if (
+            pairs is None
+            or not self._doubt.known.by_clock
+            or not any(v.kind in ("regressed", "machine") for v in verdicts)
+        ):
             return list(verdicts)
         while len(pairs) < LOOKS[0] and not pairs.alone and not pairs.failed:
             pairs.add()
@@ -241,14 +337,7 @@ class Confirmed:
 
     def without_turns(self, reason: str) -> list[Verdict]:
         """The verdicts where nothing ran in turns."""
-        stored, variant = self._doubt.result.verdicts, self._doubt.variant
-        if variant.is_itself:
-            same = (
-                f"no tracked file but baselines differs from {variant}, which recorded the baseline; what git does not "
-                "track (an environment variable, an ignored file) may"
-            )
-            return by_the_machine(stored, self._doubt.tolerances, same)
-        return undecided(stored, f"not confirmed: {reason}")
+        return undecided(self._doubt.result.verdicts, f"not confirmed: {reason}")
 
     def conclude(self, samples: Samples, verdicts: Sequence[Verdict]) -> CaseResult:
         """The record of the case: that of the stored comparison, with what was made of it."""
@@ -269,25 +358,42 @@ class Confirmed:
 
     def grow(self, samples: Samples) -> list[Verdict]:
         """Add samples until every answer is clear, or no more are worth it."""
-        if self._doubt.variant.is_itself or self._why_not:
+        if self._why_not:
             return self.without_turns(self._why_not)
         verdicts: list[Verdict] = []
         open_metrics: list[str] = []
-        for look in self.looks():
+        looks = self._doubt.looks
+        for look in looks:
+            left = self._again.allowance if look == looks[0] else self._again.budget
             try:
                 while len(samples) < min(look, samples.most) and not samples.failed:
+                    if not self._fits(samples, look, left):
+                        break
                     samples.add(only=open_metrics)
             except LauncherError as error:
                 samples.alone = str(error)
             if samples.failed:
                 return verdicts
+            if len(samples) < look and not samples.alone:
+                break
             judgements = self.judge(samples)
             verdicts = [judgement.verdict for judgement in judgements]
             open_metrics = [j.verdict.metric for j in judgements if j.is_open]
-            if not open_metrics or samples.alone or len(samples) < look:
+            if not open_metrics or samples.alone:
                 return verdicts
-        ended = "the time for it was up: --distbench-confirm-budget"
+        if not verdicts:
+            return self.without_turns(f"{len(samples)} of {looks[0]} pairs took all the time there was: {_ENDED}")
+        ended = f"the time for it was up: {_ENDED}"
         return [replace(v, reason=f"{v.reason}; {ended}") if v.metric in open_metrics else v for v in verdicts]
+
+    def _fits(self, samples: Samples, look: int, left: Allowance) -> bool:
+        """Whether what is missing for a look takes no longer than there is time, by what the others took."""
+        now = time.monotonic()
+        last_s, self._added_at = now - self._added_at, now
+        if not len(samples):
+            return True
+        each_s = max(last_s, (now - self._began_at) / len(samples))
+        return each_s * (look - len(samples)) <= left.left_s
 
 
 def in_time(request: LaunchRequest, launched: Sequence[float]) -> LaunchRequest:

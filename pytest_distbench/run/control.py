@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from pytest_distbench.judging.case import accepted_changes
-from pytest_distbench.judging.confirmation import Sides, judge_in_turns
+from pytest_distbench.judging.confirmation import Known, Sides, judge_in_turns
 from pytest_distbench.judging.control import clocks_of, share_beyond, spoken_against
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.records.control import Control, Step
@@ -20,7 +20,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.work import Ranks
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Again, Confirmed, Doubt, in_time
+from pytest_distbench.run.confirm import Again, Allowance, Confirmed, Doubt, Recorder, in_time
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Stored
@@ -46,7 +46,7 @@ class _Turns(Confirmed):
             self._request.terms,
             self._request.case,
             sides,
-            tolerances=self._doubt.tolerances,
+            tolerances=self._doubt.known.tolerances,
             name="no delay",
             cases=self._again.cases,
         )
@@ -99,10 +99,11 @@ class _Planted:
         session = self._session
         bounded = in_time(self._launched, [launch.wall_s for launch in alone.launches])
         beside = PairedLaunches(session.launching, bounded, HERE, has_control=True)
-        doubt = Doubt(result=met, samples=alone, variant=HERE, sources=(), tolerances=stored.tolerances(met))
-        until = time.monotonic() + session.settings.confirm.budget_s
-        again = Again(samples={}, results={}, doubts={}, beside={}, cases=1, until=until)
-        with session.alone(self._request.case.world_size, takes_host=beside.takes_host):
+        known = Known(verdicts=met.verdicts, tolerances=stored.tolerances(met))
+        doubt = Doubt(result=met, samples=alone, recorder=Recorder(HERE), known=known)
+        budget = Allowance(session.settings.confirm.budget_s)
+        again = Again(samples={}, results={}, doubts={}, beside={}, cases=1, allowance=budget, budget=budget)
+        with budget.waiting(session.alone(self._request.case.world_size, takes_host=beside.takes_host)):
             verdicts = _Turns(self._request, doubt, again, "").grow(beside)
         self._count += len(beside.launches) + len(beside.references) + len(beside.controls)
         failed = beside.failed.reason if beside.failed is not None else beside.alone

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_distbench.judging.bounds import check_measured, judge_bounds
+from pytest_distbench.judging.confirmation import Known
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.judgement import Judgement, certain_failure, close
 from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
@@ -29,7 +30,8 @@ from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorders, in_time
+from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorder, Recorders, in_time
+from pytest_distbench.run.evaluated import Evaluation
 from pytest_distbench.run.kinds import LaunchKind, kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.pacing import SPACING_S, Pacer
@@ -40,7 +42,6 @@ from pytest_distbench.run.settings import Settings
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.files import read_each
 from pytest_distbench.store.moved import GoneTests, with_its_work
-from pytest_distbench.store.recording import NotRecorded
 
 _SHARES_GPU = "ranks share a GPU: their numbers measure the time-slicing, not the hardware"
 
@@ -165,11 +166,15 @@ class Session:
     def samples_beside(self, request: LaunchRequest, variant: Variant, known: Samples) -> Samples:
         """The launches of a case in doubt, each in turns with two of the revision that recorded its baseline.
 
+        Where that is this tree they are alone.
+
         Args:
             request: what is launched.
             variant: that revision.
             known: the launches of this tree that raised the doubt.
         """
+        if variant.is_itself:
+            return self.launches_of(request)
         bounded = in_time(request, [launch.wall_s for launch in known.launches])
         return PairedLaunches(self.launching, bounded, variant, has_control=True)
 
@@ -306,7 +311,14 @@ class Session:
             xfail_perf=request.xfail_perf,
         )
 
-    def doubt(self, samples: Samples, reference: Reference, result: CaseResult, sources: Sequence[str]) -> Doubt | None:
+    def doubt(
+        self,
+        samples: Samples,
+        reference: Reference,
+        result: CaseResult,
+        sources: Sequence[str],
+        evaluation: Evaluation | None = None,
+    ) -> Doubt | None:
         """What is to be settled in turns; None: nothing is, or it cannot be.
 
         Raises:
@@ -314,29 +326,34 @@ class Session:
         """
         if self.recorders is None or not isinstance(reference, Stored) or not reference.is_in_doubt(result):
             return None
-        if samples.why_never_beside:
-            raise NotRecorded(samples.why_never_beside)
-        variant, by_clock = self._recorder(self.recorders, reference), reference.is_in_doubt_by_clock(result)
-        if variant.is_itself and not by_clock:
+        recorder, by_clock = reference.recorder(samples), reference.is_in_doubt_by_clock(result)
+        if recorder.variant.is_itself and not by_clock:
             return None  # there is no other code to compute the digits
+        known = Known(
+            verdicts=result.verdicts,
+            entry=reference.entry,
+            before=recorder.before,
+            tolerances=reference.tolerances(result),
+            comparisons=self.comparisons,
+            by_clock=by_clock,
+        )
         return Doubt(
             result=result,
             samples=samples,
-            variant=variant,
+            recorder=self._where_it_was(recorder, reference),
+            known=known,
             sources=sources,
-            tolerances=reference.tolerances(result),
-            entry=reference.entry,
-            by_clock=by_clock,
+            evaluation=evaluation,
         )
 
-    def _recorder(self, recorders: Recorders, reference: Stored) -> Variant:
-        """The revision that recorded a baseline; of a test that has moved since, where its files were then."""
-        variant = recorders.variant(reference.path)
+    def _where_it_was(self, recorder: Recorder, reference: Stored) -> Recorder:
+        """The recorder of a test that has moved since: its files were elsewhere then."""
         if not reference.gone:
-            return variant
+            return recorder
         tests = reference.request.case.test, reference.gone[0].test
         now, then = ((self.root / test.partition("::")[0]).resolve() for test in tests)
-        return dataclasses.replace(variant, moved=((now, then), (now.parent, then.parent)))
+        variant = dataclasses.replace(recorder.variant, moved=((now, then), (now.parent, then.parent)))
+        return dataclasses.replace(recorder, variant=variant)
 
     def confirm(
         self, request: CaseRequest, samples: Samples, doubt: Doubt, again: Again, launched: LaunchRequest | None
@@ -355,7 +372,9 @@ class Session:
         may_launch = launched is not None and request.case.key not in again.left
         of_its_time = self.samples_beside(launched, old, doubt.samples) if old and may_launch and launched else None
         confirmed = Confirmed(request, doubt, again, self.recorders.here, of_its_time=of_its_time)
-        with self.alone(request.case.world_size, takes_host=samples.takes_host):
+        alone = self.alone(request.case.world_size, takes_host=samples.takes_host)
+        with again.allowance.waiting(again.budget.waiting(alone)):
+            confirmed.begin()
             verdicts = confirmed.split(samples, confirmed.grow(samples))
         if samples.failed:
             return self.result(request, samples, Nothing(request))

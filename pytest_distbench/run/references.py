@@ -35,7 +35,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
-from pytest_distbench.run.confirm import Recorders
+from pytest_distbench.run.confirm import Recorder, Recorders
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
@@ -160,13 +160,25 @@ class Stored:
 
     def _can_be_confirmed(self, samples: Samples) -> bool:
         """Whether doubts can be settled in turns: then launches of this tree alone are not worth much."""
-        if self.recorders is None or samples.why_never_beside:
+        if self.recorders is None:
             return False
         try:
-            self.recorders.variant(self.path)
+            self.recorder(samples)
         except NotRecorded:
             return False
         return True
+
+    def recorder(self, samples: Samples) -> Recorder:
+        """The revision that settles doubts: launches in turns with it, or where it is this tree, further ones alone.
+
+        Raises:
+            NotRecorded: none does, and the text says why.
+        """
+        assert self.recorders is not None
+        found = self.recorders.find(self.path)
+        if samples.why_never_beside and not (found.variant.is_itself and samples.may_be_repeated):
+            raise NotRecorded(samples.why_never_beside)
+        return found
 
     def bounds(self) -> list[AskedBound]:
         where = str(self.path.relative_to(self.store.folder.parent))

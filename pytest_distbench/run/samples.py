@@ -26,6 +26,7 @@ class Samples(ABC):
         controls: the same once more, to be compared with the references; empty where nobody asked for that.
         why_never_beside: why it cannot be run in turns with another revision, in a clause; empty: it can.
         alone: why there are no references although there should be; empty: there are.
+        is_new: there are none because the reference does not have the test.
         most: the most samples there can be.
         most_stored: of them, the most that a baseline is worth, whatever their noise.
         most_open: of them, the most that an open answer is worth, unless the first look asks for more.
@@ -39,6 +40,7 @@ class Samples(ABC):
         self.controls: list[LaunchRecord] = []
         self.why_never_beside = ""
         self.alone = ""
+        self.is_new = False
         self.most: float = math.inf
         self.most_stored: float = math.inf
         self.most_open: float = math.inf
@@ -53,6 +55,11 @@ class Samples(ABC):
 
     def __len__(self) -> int:
         return len(self.launches)
+
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether more of them can be measured some time later."""
+        return True
 
     @property
     def whole(self) -> list[int]:
@@ -141,7 +148,7 @@ class PairedLaunches(Samples):
 
     def _stay_alone(self) -> None:
         """A test that the reference does not have is run once: it has to work, and shows its numbers."""
-        self.alone = f"the test does not exist in {self._variant}"
+        self.alone, self.is_new = f"the test does not exist in {self._variant}", True
         self.most = 0 if self._has_control else 1
 
 

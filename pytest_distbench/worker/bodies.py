@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -94,7 +95,7 @@ def check_origin(plan: LaunchPlan) -> None:
     """Make sure that no module came from another tree than the one this group measures.
 
     A project installed as editable may be found by an import hook, which leads to the working tree whatever sys.path
-    says: both groups would then run the same code.
+    says: both groups would then run the same code. So they would with a package that was installed by copy.
     """
     if not plan.tree:
         return
@@ -102,7 +103,11 @@ def check_origin(plan: LaunchPlan) -> None:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         path = Path(file).resolve() if isinstance(file, str) and Path(file).is_absolute() else None
-        if path is None or name == GENERATED_MODULE or not path.is_relative_to(plan.foreign_tree):
+        if path is None or name == GENERATED_MODULE:
+            continue
+        if is_installed_here(str(path)) or not any(map(path.is_relative_to, [*allowed, Path(plan.foreign_tree)])):
+            _check_no_copy(name, str(file), plan.tree, ours=allowed[-1])
+        if not path.is_relative_to(plan.foreign_tree):
             continue
         if (
             any(path.is_relative_to(folder) for folder in allowed)
@@ -115,6 +120,32 @@ def check_origin(plan: LaunchPlan) -> None:
             f"module {name} was imported from {file}, in the working tree, by the group that measures another "
             "revision; does an editable install lead there? Put its folder on sys.path instead: pythonpath = src in "
             "the ini file, or pip install -e . --config-settings editable_mode=compat"
+        )
+
+
+_PACKAGES = (".", "src", "lib", "python")
+"""Below the root of a repository or of a project in it."""
+
+
+@functools.cache
+def _package_in(tree: Path, name: str) -> Path | None:
+    """The folder of a top-level package in a repository."""
+    projects = [tree, *(file.parent for depth in ("*", "*/*") for file in tree.glob(f"{depth}/pyproject.toml"))]
+    places = (project / folder / name for project in projects for folder in _PACKAGES)
+    return next((place for place in places if (place / "__init__.py").is_file()), None)
+
+
+def _check_no_copy(name: str, file: str, tree: str, *, ours: Path) -> None:
+    """Make sure that a module from elsewhere is of no package that the repository has too."""
+    top = name.partition(".")[0]
+    if top in (*sys.stdlib_module_names, ours.name) or Path(file).is_relative_to(tree):
+        return
+    found = _package_in(Path(tree), top)
+    if found is not None:
+        raise ForeignModuleError(
+            f"module {name} was imported from {file}, a copy of the package {top} that the repository has in "
+            f"{found.relative_to(tree)}: both sides would run the copy, and none its own code. Install it in place: "
+            "pip install -e ."
         )
 
 

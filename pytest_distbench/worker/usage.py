@@ -79,8 +79,8 @@ def software(plan: LaunchPlan) -> dict[str, str]:
     }
     if plan.backend == "mpi" and (mpi := mpi_version(ctypes.CDLL(None))):
         found["mpi"] = mpi
-    if plan.numa_binding:
-        found["numa_binding"] = plan.numa_binding
+    if plan.device == "cuda":
+        found["numa_binding"] = plan.numa_binding or "none"
     if torch.cuda.is_initialized():  # to ask whether it is available would load the driver
         found["cuda"] = str(torch.version.cuda)
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))

@@ -101,7 +101,9 @@ def test_a_slower_machine_passes_and_is_told(project: Path, run_inside: RunInsid
     assert is_clean(project)
 
 
-def test_the_same_tree_needs_no_launch_to_be_told_from_a_slower_machine(project: Path, run_inside: RunInside) -> None:
+def test_the_same_tree_is_launched_again_before_the_machine_is_called_slower(
+    project: Path, run_inside: RunInside
+) -> None:
     recorded = make_baseline_faster(project)[:10]
     (project / "README").write_text("read me\n")
     git(project, "add", "README")
@@ -110,9 +112,52 @@ def test_the_same_tree_needs_no_launch_to_be_told_from_a_slower_machine(project:
     result.assert_outcomes(passed=1)
 
     result.stdout.fnmatch_lines(
-        [f"*no tracked file but baselines differs from {recorded}*the machine or its software*"]
+        [f"*no tracked file but baselines differs from {recorded}*3 further launches are beyond*the machine*"]
     )
     assert "in turns for" not in result.stdout.str()
+
+
+CONFTEST = "import os\n\ndef pytest_configure(config):\n    {line}\n"
+SLOWED = "import os, time\nANSWER = 1\n\ndef step():\n    time.sleep(0.02 * int(os.environ.get('DEBUG', '1')))\n"
+
+
+def test_what_pytest_evaluates_for_both_sides_is_not_cleared_by_turns(
+    project: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DEBUG", raising=False)
+    (project / "work.py").write_text(SLOWED)
+    (project / "conftest.py").write_text(CONFTEST.format(line="pass"))
+    run_inside("--distbench-update=all", "--distbench-launches=3").assert_outcomes(passed=1)
+    commit(project, "baselines")
+    (project / "conftest.py").write_text(CONFTEST.format(line="os.environ['DEBUG'] = '2'"))
+    commit(project, "slower, for both sides")
+    result = run_inside()
+    result.assert_outcomes(failed=1)
+
+    result.stdout.fnmatch_lines(["*but conftest.py differs from *, and pytest evaluates it for both sides*"])
+
+
+@pytest.mark.parametrize("edit", ["one digit", "moved", "measured"])
+def test_slower_code_in_a_commit_that_touches_its_baseline_is_red(
+    project: Path, run_inside: RunInside, edit: str
+) -> None:
+    [path] = (project / "baselines").rglob("*.json")
+    stored = json.loads(path.read_text())
+    step = stored["entry"]["metrics"]["step"]
+    if edit == "one digit":
+        step["launches"][0] *= 1.0001
+    elif edit == "moved":
+        git(project, "mv", "test_it.py", "test_moved.py")
+        git(project, "mv", "baselines/" + path.parts[-4] + "/test_it", "baselines/" + path.parts[-4] + "/test_moved")
+        path = project / "baselines" / path.parts[-4] / "test_moved" / Path(*path.parts[-2:])
+        stored["test"] = stored["test"].replace("test_it.py", "test_moved.py")
+    else:
+        for name in ("launches", "minimum", "p95"):
+            step[name] = [value * 1.01 for value in step[name]]
+    path.write_text(json.dumps(stored))
+    write(project, 0.04)
+    commit(project, "slower, and its own recorder")
+    run_inside().assert_outcomes(failed=1)
 
 
 def test_an_exact_red_is_never_confirmed_away(project: Path, run_inside: RunInside) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
-from support.stores import CASE, SOFTWARE
+from support.stores import CASE, SOFTWARE, entry
 
 from pytest_distbench.judging.confirmation import (
     LOOKS,
     VETO,
+    Evaluated,
+    Known,
     Sides,
-    by_the_machine,
     can_be_confirmed,
     confirm,
+    not_slower,
     ratios,
     split_change,
     undecided,
@@ -29,6 +32,7 @@ from pytest_distbench.records.verdict import Verdict
 
 TERMS = Terms(default_tolerance=0.15, max_launches=10, cores=2)
 SLOWER = Verdict(metric="step", kind="regressed", unit="s", better="lower", ratio=1.4, limit=0.15)
+NOTHING = Evaluated()
 EXACT = Verdict(metric="sum", kind="changed", unit="", better="exact")
 
 
@@ -64,16 +68,22 @@ def turns(
     return Sides(launches=side(slower), references=side(1.0), controls=side(itself))
 
 
-def confirmed(sides: Sides, *stored: Verdict, cases: int = 1) -> list[Judgement]:
-    return confirm(
-        TERMS,
-        CASE,
-        stored or [SLOWER],
-        sides,
+def confirmed(
+    sides: Sides,
+    *stored: Verdict,
+    cases: int = 1,
+    numbers: Sequence[float] = (0.7, 0.71, 0.7),
+    before: Sequence[float] = (),
+    evaluated: Evaluated = NOTHING,
+) -> list[Judgement]:
+    """A baseline of a machine that was 1.4 times as fast, unless other numbers are stored."""
+    known = Known(
+        verdicts=stored or [SLOWER],
+        entry=entry(*numbers),
+        before=entry(*before) if before else None,
         tolerances={"step": 0.15, "sum": 0.15},
-        revision="3f2a91c0d4",
-        cases=cases,
     )
+    return confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=cases, evaluated=lambda: evaluated)
 
 
 def test_slower_than_the_revision_is_regressed_with_the_figure_of_the_pairs() -> None:
@@ -86,16 +96,56 @@ def test_slower_than_the_revision_is_regressed_with_the_figure_of_the_pairs() ->
 
 
 def test_not_slower_is_the_machine_and_says_what_takes_new_baselines() -> None:
-    [found] = confirmed(turns(1.0))
+    [found] = confirmed(turns(1.0, moods=0.01))
 
     assert (found.verdict.kind, found.verdict.ratio, found.is_open) == ("machine", 1.4, False)
     assert "not the code; --distbench-update takes new baselines" in found.verdict.reason
 
 
-def test_not_slower_and_within_the_tolerance_is_unchanged() -> None:
-    [found] = confirmed(turns(1.0), replace(SLOWER, kind="unseen", ratio=1.1))
+@pytest.mark.parametrize(
+    "numbers", [(0.99, 1.0, 1.01), (0.7, 1.0, 1.3), (0.4, 0.8, 1.6, 0.5)], ids=["within", "noisy", "of two states"]
+)
+def test_what_further_launches_do_not_show_is_no_shift(numbers: Sequence[float]) -> None:
+    [found] = confirmed(turns(1.0, moods=0.01), numbers=numbers)
 
     assert found.verdict.kind == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "numbers", "kind"),
+    [
+        (Evaluated(["conftest.py"]), (0.5, 0.505, 0.5), "regressed"),
+        (Evaluated(["conftest.py"]), (0.84, 0.845, 0.84), "inconclusive"),
+        (Evaluated(["settings.py"], are_of_the_test=False), (0.5, 0.505, 0.5), "inconclusive"),
+        (Evaluated(["conftest.py"]), (1.0, 1.01, 1.0), "unchanged"),
+    ],
+    ids=["beyond doubt", "beyond", "of an imported module", "within"],
+)
+def test_turns_do_not_clear_what_pytest_evaluates_for_both_sides(
+    evaluated: Evaluated, numbers: Sequence[float], kind: VerdictName
+) -> None:
+    [found] = confirmed(turns(1.0, moods=0.01), numbers=numbers, evaluated=evaluated)
+
+    assert found.verdict.kind == kind
+    assert (evaluated.names[0] in found.verdict.reason) == (kind != "unchanged")
+
+
+@pytest.mark.parametrize(
+    ("slower", "stored", "kind"),
+    [
+        (1.9, (1.0, 1.01, 1.0), "regressed"),  # the stored numbers are none of code that is so slow
+        (1.5, (1.5, 1.51, 1.5), "unchanged"),  # it was accepted
+        (1.9, (1.5, 1.51, 1.5), "regressed"),  # not all of it
+        (0.5, (0.5, 0.51, 0.5), "unchanged"),
+        (1.0, (0.7, 0.71, 0.7), "machine"),
+    ],
+)
+def test_the_recorder_before_a_later_baseline_tells_whether_its_numbers_are_of_its_code(
+    slower: float, stored: Sequence[float], kind: VerdictName
+) -> None:
+    [found] = confirmed(turns(slower, moods=0.01), numbers=stored, before=(1.0, 1.01, 1.0))
+
+    assert found.verdict.kind == kind
 
 
 def test_a_machine_that_differs_from_itself_as_much_vetoes() -> None:
@@ -120,7 +170,7 @@ def test_noise_asks_for_more_pairs_and_stays_inconclusive_at_the_last() -> None:
 
 
 def test_what_is_exact_stays_as_it_was_judged() -> None:
-    found = confirmed(turns(1.0), SLOWER, EXACT)
+    found = confirmed(turns(1.0, moods=0.01), SLOWER, EXACT)
 
     assert [j.verdict.kind for j in found] == ["machine", "changed"]
     assert not can_be_confirmed([SLOWER, EXACT])
@@ -153,10 +203,11 @@ def test_where_nothing_ran_in_turns_what_only_the_clock_says_is_inconclusive(
     assert found.reason == ("it hung (why)" if before == "regressed" else "why")
 
 
-def test_where_the_code_is_the_same_it_is_the_machine() -> None:
-    found = by_the_machine([SLOWER, EXACT], {"step": 0.15}, "the same code")
+def test_where_the_code_is_the_same_it_is_the_machine_or_noise() -> None:
+    for beyond, kind in (({"step"}, "machine"), (set[str](), "unchanged")):
+        found = not_slower([SLOWER, EXACT], beyond, "the same code")
 
-    assert [v.kind for v in found] == ["machine", "changed"]
+        assert [v.kind for v in found] == [kind, "changed"]
 
 
 def test_a_change_is_split_between_code_and_software() -> None:

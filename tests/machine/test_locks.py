@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import stat
 import subprocess
 import sys
@@ -63,10 +64,75 @@ def test_those_who_share_the_host_measure_beside_each_other_and_beside_nobody_el
         pytest.fail("one of them believes to be alone")
 
 
+WAITER = """
+import sys, tempfile; tempfile.tempdir = {folder!r}
+from pytest_distbench.machine import locks
+locks._PAUSE_S = {pause}
+with locks.{how}(on_wait=lambda text: print("waits", flush=True)):
+    print("has it", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Waiter:
+    """A process that waits for the host; the first ones look so rarely that whoever looks often would be before."""
+
+    def __init__(self, folder: Path, pause_s: float, how: str = "alone_on_this_host") -> None:
+        code = WAITER.format(folder=str(folder), pause=pause_s, how=how)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.says("waits")
+
+    def says(self, text: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip() == text
+
+    @property
+    def is_silent(self) -> bool:
+        assert self.process.stdout is not None
+        return not select.select([self.process.stdout], [], [], 0)[0]
+
+    def end(self, *, kill: bool = False) -> None:
+        if kill:
+            self.process.kill()
+        self.process.communicate()
+
+
+@pytest.mark.parametrize("how", ["alone_on_this_host", "beside_others_on_this_host"])
+@pytest.mark.parametrize("killed", [None, 0, 1], ids=["none", "the first", "the second"])
+def test_who_waits_longest_is_next_whoever_is_killed(tmp_path: Path, how: str, killed: int | None) -> None:
+    with alone_on_this_host(on_wait=ignore):
+        waiters = [Waiter(tmp_path, pause_s, how="alone_on_this_host") for pause_s in (0.5, 0.2)]
+        waiters.append(Waiter(tmp_path, 0.001, how=how))
+        if killed is not None:
+            waiters.pop(killed).end(kill=True)
+    while waiters:
+        first = waiters.pop(0)
+        first.says("has it")
+        assert all(waiter.is_silent for waiter in waiters)
+        first.end()
+
+
+def test_one_who_comes_later_does_not_go_before_one_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "WAIT_S", 60.0)
+    with alone_on_this_host(on_wait=ignore):
+        waiter = Waiter(tmp_path, 0.5)
+    told: list[str] = []
+
+    def end_the_waiter(text: str) -> None:
+        told.append(text)
+        waiter.says("has it")
+        waiter.end()
+
+    with alone_on_this_host(on_wait=end_the_waiter):
+        assert told
+
+
 def test_a_lock_file_that_was_removed_holds_nobody(tmp_path: Path) -> None:
     """Somebody who cleans /tmp: who opened the old file in that moment must not hold what nobody else looks at."""
     with alone_on_this_host(on_wait=ignore):
-        [path] = tmp_path.iterdir()
+        [path] = tmp_path.glob("*.lock")
         path.unlink()
         with alone_on_this_host(on_wait=pytest.fail):
             assert path.exists()
@@ -91,8 +157,9 @@ def test_the_lock_of_a_gpu_that_another_user_has_made_is_taken(tmp_path: Path) -
     """In a folder such as /tmp: sticky, and for all to write to."""
     tmp_path.chmod(0o1777)
     with lease(["GPU-a"], on_wait=pytest.fail):
-        [path] = tmp_path.iterdir()
-    os.chown(path, 12345, 12345)
+        paths = list(tmp_path.iterdir())
+    for path in paths:
+        os.chown(path, 12345, 12345)
 
     with lease(["GPU-a"], on_wait=pytest.fail):
         pass
@@ -135,7 +202,10 @@ def test_the_lock_of_a_user_is_his_alone_and_that_of_a_gpu_for_all(tmp_path: Pat
     with alone_on_this_host(on_wait=ignore), lease(["GPU-a"], on_wait=ignore):
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
 
-    assert modes == {f"distbench-{os.getuid()}.lock": 0o600, "distbench-gpu-GPU-a.lock": 0o666}
+    own, shared = f"distbench-{os.getuid()}", "distbench-gpu-GPU-a"
+    assert modes == {
+        f"{own}.lock": 0o600, f"{own}.queue": 0o600, f"{shared}.lock": 0o666, f"{shared}.queue": 0o666
+    }  # fmt: skip
 
 
 def test_a_gpu_is_held_by_its_uuid_and_others_stay_free() -> None:
@@ -165,7 +235,7 @@ def test_a_gpu_held_by_a_process_that_was_killed_is_free(tmp_path: Path) -> None
 
 def test_a_uuid_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
     with lease(["../../etc/passwd"], on_wait=pytest.fail):
-        assert [path.parent for path in tmp_path.rglob("*")] == [tmp_path]
+        assert {path.parent for path in tmp_path.rglob("*")} == {tmp_path}
 
 
 def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

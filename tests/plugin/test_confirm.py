@@ -14,6 +14,7 @@ from support.processes import LIMIT_S
 from support.repositories import git
 
 from pytest_distbench.plugin import confirm
+from pytest_distbench.run.confirm import Allowance
 
 pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
 
@@ -101,7 +102,9 @@ def test_workers_of_pytest_xdist_settle_their_doubts(doubtful: Path, run_inside:
 
 def doubt(takes_s: float, suspicion: float, *sources: str) -> Any:
     result = SimpleNamespace(suspicion=suspicion, verdicts=[])
-    return SimpleNamespace(takes_s=takes_s, is_suspicious=suspicion >= 1, sources=sources, result=result)
+    return SimpleNamespace(
+        takes_s=takes_s, likely_s=2 * takes_s, is_suspicious=suspicion >= 1, sources=sources, result=result
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +133,7 @@ def test_of_what_is_not_settled_the_suspicious_stay_in_doubt_and_the_noisy_what_
     for each in made.values():
         each.variant = variant
     distbench.doubts.update(made)
-    again = distbench.again(7.0, 3, ["ratio"], "no time")
+    again = distbench.again(Allowance(7.0), Allowance(7.0), 3, ["ratio"], "no time")
 
     assert list(again.doubts) == ["slow", "ratio"]
     assert dict(again.left) == {"slow": "no time"}
@@ -151,7 +154,7 @@ def test_what_is_too_noisy_and_does_not_fit_is_not_announced_as_if_it_ran() -> N
 
     quiet, loud = told
     assert quiet.startswith("distbench: 1 case too noisy to tell, and none runs in turns: that would take about 83 s, ")
-    assert loud.endswith("as far as 60 s reach: cases 1 in doubt; about 20 s")
+    assert loud.endswith("as far as 60 s reach: cases 1 in doubt; about 40 s")
 
 
 def test_a_test_of_minutes_is_not_begun_beyond_the_budget(

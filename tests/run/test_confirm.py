@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,15 +11,16 @@ from support.repositories import git
 from support.stores import CASE, KEY, PLATFORM, SOFTWARE, TEST, entry, result
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.judging.confirmation import LOOKS
+from pytest_distbench.judging.confirmation import LOOKS, Known
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.work import BodyReference, Ranks
+from pytest_distbench.run import confirm
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorders, in_time
+from pytest_distbench.run.confirm import Again, Allowance, Confirmed, Doubt, Recorder, Recorders, in_time
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.run.settings import ConfirmSettings
@@ -27,6 +28,8 @@ from pytest_distbench.run.worktree import Revision
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.recording import NotRecorded
 
+ROOT = Path(__file__).parent
+"""Of a repository that knows no commit of that name: nothing differs from it."""
 COMMIT = "3f2a91c0d4" + 30 * "0"
 REQUEST = CaseRequest(
     nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=4, cores=2), launches=1, xfail_perf=""
@@ -54,6 +57,18 @@ class Turns(Samples):
             side.append(launch(len(side), value * wobble))
 
 
+class Alone(Samples):
+    """Launches of this tree alone."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self._value = value
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        del only
+        self.launches.append(launch(len(self), self._value))
+
+
 def launch(index: int, value: float, torch: str = "2.13.0") -> LaunchRecord:
     measured = Measurement(name="step", unit="s", better="lower", value=value)
     return LaunchRecord(
@@ -64,19 +79,21 @@ def launch(index: int, value: float, torch: str = "2.13.0") -> LaunchRecord:
 def doubt(*, is_itself: bool = False) -> Doubt:
     before = result(1.4, 1.4, 1.4)
     [verdict] = before.verdicts
+    found = replace(before, verdicts=[replace(verdict, ratio=1.4)], suspicion=2.0)
     return Doubt(
-        result=replace(before, verdicts=[replace(verdict, ratio=1.4)], suspicion=2.0),
+        result=found,
         samples=Turns(1.4),
-        variant=Variant(revision=Revision("", COMMIT, Path("/r")), interpreter=None, is_itself=is_itself),
-        sources=(),
-        tolerances={"step": 0.1},
+        recorder=Recorder(Variant(revision=Revision("", COMMIT, ROOT), interpreter=None, is_itself=is_itself)),
+        known=Known(verdicts=found.verdicts, entry=entry(0.7, 0.71, 0.7), tolerances={"step": 0.1}),
     )
 
 
-def again(raised: Doubt, *, until: float | None = None, why_not: str = "") -> Again:
-    ends_at = time.monotonic() + 60 if until is None else until
+def again(raised: Doubt, *, budget_s: float = 60.0, most_s: float = 60.0, why_not: str = "") -> Again:
     left = {KEY: why_not} if why_not else {}
-    return Again(samples={}, results={}, doubts={KEY: raised}, beside={}, cases=1, until=ends_at, left=left)
+    return Again(
+        samples={}, results={}, doubts={KEY: raised}, beside={}, cases=1, left=left,
+        allowance=Allowance(max(budget_s, most_s)), budget=Allowance(budget_s),
+    )  # fmt: skip
 
 
 def settle(samples: Samples, raised: Doubt, how: Again, of_its_time: Samples | None = None) -> tuple[str, str, int]:
@@ -94,12 +111,14 @@ def test_as_many_pairs_are_made_as_it_takes(slower: float, kind: str) -> None:
     assert settle(Turns(slower), raised, again(raised))[::2] == (kind, LOOKS[0])
 
 
-def test_the_same_tree_is_not_launched() -> None:
+@pytest.mark.parametrize(("now", "kind", "told"), [(1.0, "machine", "beyond"), (0.71, "unchanged", "within")])
+def test_the_same_tree_is_launched_again_alone(now: float, kind: str, told: str) -> None:
     raised = doubt(is_itself=True)
-    kind, reason, pairs = settle(Turns(1.3), raised, again(raised))
+    found, reason, pairs = settle(Alone(now), raised, again(raised))
 
-    assert (kind, pairs) == ("machine", 0)
+    assert (found, pairs) == (kind, 0)
     assert reason.startswith("no tracked file but baselines differs from 3f2a91c0d4")
+    assert f"3 further launches are {told} its noise" in reason
 
 
 def test_what_is_out_of_time_stays_in_doubt() -> None:
@@ -122,10 +141,72 @@ def test_a_revision_that_breaks_leaves_the_doubt_with_the_reason(breaks_at: int,
 
 def test_an_open_answer_gets_no_more_once_the_time_is_up() -> None:
     raised = doubt()
-    kind, reason, pairs = settle(Turns(1.1), raised, again(raised, until=0.0))
+    kind, reason, pairs = settle(Turns(1.1), raised, again(raised, budget_s=0.0))
 
     assert (kind, pairs) == ("inconclusive", LOOKS[0])
     assert reason.endswith("the time for it was up: --distbench-confirm-budget")
+
+
+class Clock:
+    """Time that passes as pairs are made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(confirm.time, "monotonic", lambda: self.now)
+
+
+class Slow(Turns):
+    """Pairs that take their time, an open answer for ever."""
+
+    def __init__(self, clock: Clock, *each_s: float) -> None:
+        super().__init__(1.1)
+        self._clock, self._each_s = clock, each_s
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        self._clock.now += self._each_s[min(len(self), len(self._each_s) - 1)]
+        super().add(only=only)
+
+
+@pytest.mark.parametrize(
+    ("each_s", "budget_s", "pairs", "took_s"),
+    [
+        ((5.0,), 60.0, 10, 50.0),  # 14 pairs do not fit
+        ((5.0, 5.0, 5.0, 30.0), 60.0, 4, 45.0),  # what was begun became slow
+        ((8.0,), 20.0, 1, 8.0),  # not even the first look fits
+    ],
+)
+def test_what_is_begun_fits_the_budget(
+    monkeypatch: pytest.MonkeyPatch, each_s: tuple[float, ...], budget_s: float, pairs: int, took_s: float
+) -> None:
+    clock = Clock(monkeypatch)
+    samples, raised = Slow(clock, *each_s), doubt()
+    began_at = clock.now
+    kind, reason, _ = settle(samples, raised, again(raised, budget_s=budget_s, most_s=0.0))
+
+    assert (kind, len(samples), clock.now - began_at) == ("inconclusive", pairs, took_s)
+    assert "--distbench-confirm-budget" in reason
+
+
+def test_the_first_look_alone_may_go_beyond_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    samples, raised = Slow(clock, 30.0), doubt()
+    settle(samples, raised, again(raised, budget_s=10.0, most_s=120.0))
+
+    assert len(samples) == LOOKS[0]
+
+
+def test_waiting_for_others_takes_nothing_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    budget = Allowance(60.0)
+
+    @contextlib.contextmanager
+    def hold() -> Iterator[None]:
+        clock.now += 300.0
+        yield
+
+    with budget.waiting(hold()):
+        clock.now += 10.0
+    assert budget.left_s == 50.0
 
 
 def test_with_the_old_software_at_hand_the_change_is_split() -> None:
@@ -152,7 +233,7 @@ def test_a_launch_in_turns_takes_no_longer_than_this_tree_made_likely() -> None:
 
 def test_it_says_about_how_long_it_takes() -> None:
     assert doubt().takes_s > 3 * LOOKS[0]
-    assert doubt(is_itself=True).takes_s == 0
+    assert doubt(is_itself=True).takes_s == pytest.approx(LOOKS[0])
 
 
 @pytest.fixture
@@ -178,13 +259,49 @@ def test_a_tree_in_which_nothing_but_baselines_differs_is_the_one_that_was_measu
     git(tmp_path, "add", "--all")
     git(tmp_path, "commit", "--quiet", "--message", "other baselines")
     path = store.path(TEST, KEY)
-    same = recorders(tmp_path).variant(path)
+    same = recorders(tmp_path).find(path).variant
     (tmp_path / "work.py").write_text("2")
-    other = recorders(tmp_path).variant(path)
+    other = recorders(tmp_path).find(path).variant
 
     assert (same.is_itself, other.is_itself) == (True, False)
     assert same.revision is not None
     assert same.revision.commit == git(tmp_path, "rev-parse", "HEAD~1").strip()
+
+
+def commit(root: Path, **files: str) -> str:
+    for name, text in files.items():
+        (root / f"{name}.py").write_text(text)
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "more")
+    return git(root, "rev-parse", "HEAD").strip()
+
+
+@pytest.mark.parametrize(
+    ("files", "steps_back", "is_itself"),
+    [({"work": "slower"}, 1, False), ({"other": "new"}, 1, False), ({}, 0, True)],
+    ids=["code", "another file", "baselines alone"],
+)
+def test_a_commit_that_records_itself_is_no_witness_unless_it_changed_baselines_alone(
+    store: BaselineStore, tmp_path: Path, files: dict[str, str], steps_back: int, is_itself: bool
+) -> None:
+    path = store.path(TEST, KEY)
+    store.write(TEST, KEY, entry(0.5, 0.6))
+    commit(tmp_path, **files)
+    found = recorders(tmp_path).find(path)
+
+    assert found.variant.revision is not None
+    assert found.variant.revision.commit == git(tmp_path, "rev-parse", f"HEAD~{steps_back}").strip()
+    assert found.variant.is_itself == is_itself
+    assert found.before == (None if is_itself else entry(1.0, 1.1))
+    commit(tmp_path, work="later")
+    later = recorders(tmp_path).find(path)
+    assert (later.variant.is_itself, later.before) == (False, None)
+
+
+def test_the_first_commit_of_all_is_its_own_recorder(store: BaselineStore, tmp_path: Path) -> None:
+    found = recorders(tmp_path).find(store.path(TEST, KEY))
+
+    assert (found.variant.is_itself, found.before) == (True, None)
 
 
 def test_a_reason_is_found_once(store: BaselineStore, tmp_path: Path) -> None:
@@ -193,7 +310,7 @@ def test_a_reason_is_found_once(store: BaselineStore, tmp_path: Path) -> None:
     reasons = []
     for _ in range(2):
         with pytest.raises(NotRecorded) as error:
-            found.variant(missing)
+            found.find(missing)
         reasons.append(error.value)
 
     assert reasons[0] is reasons[1]
@@ -201,10 +318,10 @@ def test_a_reason_is_found_once(store: BaselineStore, tmp_path: Path) -> None:
 
 def test_a_link_to_nothing_is_a_reason(store: BaselineStore, tmp_path: Path) -> None:
     with pytest.raises(NotRecorded, match="data"):
-        recorders(tmp_path, links=("data",)).variant(store.path(TEST, KEY))
+        recorders(tmp_path, links=("data",)).find(store.path(TEST, KEY))
 
 
 def test_without_a_python_of_its_time_there_is_no_variant_of_it(store: BaselineStore, tmp_path: Path) -> None:
     found = recorders(tmp_path)
 
-    assert found.of_its_time(found.variant(store.path(TEST, KEY))) is None
+    assert found.of_its_time(found.find(store.path(TEST, KEY)).variant) is None

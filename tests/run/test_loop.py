@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
@@ -244,6 +245,10 @@ class InDoubt(Stored):
     def __init__(self) -> None:
         """Nothing is looked up."""
 
+    @property
+    def path(self) -> Path:
+        return Path("b")
+
     def is_in_doubt(self, result: CaseResult) -> bool:
         return True
 
@@ -251,8 +256,11 @@ class InDoubt(Stored):
 def test_a_reason_against_turns_is_told_instead_of_a_doubt(session: Session) -> None:
     samples = Counted()
     samples.why_never_beside = "its ranks are of several hosts"
-    recorders: Any = SimpleNamespace()
+    found = SimpleNamespace(variant=SimpleNamespace(is_itself=False))
+    recorders: Any = SimpleNamespace(find=lambda path: found)
     session.recorders = recorders
+    reference = InDoubt()
+    reference.recorders = recorders
 
     with pytest.raises(NotRecorded, match="its ranks are of several hosts"):
-        session.doubt(samples, InDoubt(), result(1.0), sources=())
+        session.doubt(samples, reference, result(1.0), sources=())

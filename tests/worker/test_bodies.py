@@ -36,6 +36,38 @@ def test_a_module_that_came_from_the_working_tree_all_the_same_is_named(
     monkeypatch.delitem(sys.modules, "led_astray")
 
 
+@pytest.mark.parametrize("place", ["copied_one", "src/copied_one", "packages/a/src/copied_one"])
+def test_a_package_of_the_repository_that_came_from_a_copy_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """As ``pip install .`` makes one, or a folder on PYTHONPATH."""
+    for package in (tmp_path / "site/copied_one", tmp_path / "tree" / place):
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "core.py").touch()
+    if place.startswith("packages"):
+        (tmp_path / "tree/packages/a/pyproject.toml").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    importlib.import_module("copied_one.core")
+    plan = SimpleNamespace(tree=str(tmp_path / "tree"), foreign_tree=str(tmp_path / "working"))
+
+    with pytest.raises(ForeignModuleError, match=rf"a copy of the package copied_one .* in {place}: .*pip install -e"):
+        bodies.check_origin(cast("LaunchPlan", plan))
+    monkeypatch.delitem(sys.modules, "copied_one.core")
+    monkeypatch.delitem(sys.modules, "copied_one")
+
+
+@pytest.mark.parametrize("name", ["json", "numpy", "pytest_distbench"])
+def test_other_modules_may_come_from_anywhere(tmp_path: Path, name: str) -> None:
+    """Of the standard library, of others, and this package, which is the running one on both sides."""
+    package = tmp_path / "tree" / "vendored" / name if name == "numpy" else tmp_path / "tree" / name
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    importlib.import_module(name)
+
+    bodies.check_origin(cast("LaunchPlan", SimpleNamespace(tree=str(tmp_path / "tree"), foreign_tree="/working")))
+
+
 def test_a_body_in_a_file_with_a_name_that_torch_has_loaded_is_newer_than_all_of_torchs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,19 +232,22 @@ def _were(number: int) -> str:
 
 
 def _told(results: Sequence[CaseResult], kinds: set[VerdictName]) -> list[Line]:
-    """What was not judged and why: a line per case and reason, numbers aside."""
-    lines = []
+    """What was not judged and why: a line per reason, numbers aside, however many cases it is of."""
+    groups: dict[tuple[VerdictName, str], list[tuple[CaseResult, Verdict]]] = {}
     for result in results:
         unclear = kinds | ({"missing"} if result.reference.kind == "paired" else set())
-        groups: dict[tuple[VerdictName, str], list[Verdict]] = {}
         for verdict in result.verdicts:
             if verdict.kind in unclear and NOT_RECORDED not in verdict.reason:
-                groups.setdefault((verdict.kind, _NUMBER.sub("", verdict.reason)), []).append(verdict)
-        name = result.case.title
-        for found in groups.values():
-            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            kind = VERDICT_KINDS[found[0].kind]
-            lines.append(Line(f"{kind.mark} {name} {metric_text(found[0])}{more}: {found[0].reason}", kind.severity))
+                groups.setdefault((verdict.kind, _NUMBER.sub("", verdict.reason)), []).append((result, verdict))
+    lines = []
+    for found in groups.values():
+        result, verdict = found[0]
+        cases = len({id(other) for other, _ in found})
+        more = f" and {len(found) - 1} more{f' of {cases} cases' if cases > 1 else ''}" if len(found) > 1 else ""
+        kind = VERDICT_KINDS[verdict.kind]
+        lines.append(
+            Line(f"{kind.mark} {result.case.title} {metric_text(verdict)}{more}: {verdict.reason}", kind.severity)
+        )
     return lines
 
 

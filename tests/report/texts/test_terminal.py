@@ -8,6 +8,7 @@ import pytest
 from support.results import PAIRED, STORED, point, result, verdict
 
 from pytest_distbench.records.fingerprint import NOT_RECORDED, TRAINING_STEP, Fingerprint
+from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.records.trace import CaseTrace
@@ -38,6 +39,23 @@ def test_software_that_no_rank_could_tell_is_no_difference() -> None:
     lines = summary_lines([failed], verbosity=0, record_command="", folder=Path("b"))
 
     assert [found.text for found in lines if "software" in found.text] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "reasons", "lines"),
+    [
+        ("machine", ["3 launches are beyond"] * 3, 1),
+        ("inconclusive", [f"it would take about {s} s, and {s} s are left" for s in (3, 30, 7)], 1),
+        ("incomparable", ["another unit", "another workload", "another unit"], 2),
+    ],
+)
+def test_a_reason_of_many_cases_is_one_line(kind: VerdictName, reasons: list[str], lines: int) -> None:
+    made = [result(verdict(kind, reason=reason), reference=STORED) for reason in reasons]
+    told = [line.text for line in summary_lines(made, verbosity=0, record_command="", folder=Path("b"))]
+    found = [text for text in told if reasons[0][-8:] in text or reasons[1][-8:] in text]
+
+    assert len(found) == lines
+    assert f"and {4 - lines - 1} more of {4 - lines} cases: {reasons[0]}" in found[0]
 
 
 def test_a_torch_that_gives_no_fingerprints_is_told_once() -> None:
