@@ -21,7 +21,11 @@ _SHORTEST_S = 0.1
 def measure_serving(
     serving: Serving, lines: Sequence[PoolLine], preemptions: Sequence[Preemption], began: float, end_s: float
 ) -> list[Measurement]:
-    """The metrics of a serving: latencies in each phase of the demand, from when a request was due to its answer."""
+    """The metrics of a serving: latencies in each phase of the demand, from when a request was due to its answer.
+
+    They are shown: a queue is empty or it is not, by whether the replica came before the requests, and a few launches
+    hold one of the two. What lengthens it, an answer's time and the replica's start, is judged.
+    """
     answered = [line for line in lines if isinstance(line, Answered)]
     found = []
     for name, values in (
@@ -37,8 +41,8 @@ def measure_serving(
             continue
         at: dict[str, Scalar] = {"demand": f"{demand.per_s:g}/s from {demand.at_s:g} s"}
         latencies = [line.t - line.intended_t for line in mine]
-        found.append(number("p50_latency", quantile(latencies, 0.5), unit="s", at=at))
-        found.append(number("p95_latency", quantile(latencies, 0.95), unit="s", better="lower", at=at))
+        for name, share in (("p50_latency", 0.5), ("p95_latency", 0.95)):
+            found.append(number(name, quantile(latencies, share), unit="s", at=at))
         rate = len(mine) / (max(line.t for line in mine) - began - demand.at_s)
         found.append(number("requests_per_second", rate, unit="requests/s", at=at))
     if answered:

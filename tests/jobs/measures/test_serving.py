@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from support.metrics import rule
 from support.pools import SERVED, launch_of, served
 
 from pytest_distbench.jobs.measures.pool import measure_pool
+from pytest_distbench.judging.entry import stored_metric
+from pytest_distbench.judging.metric import judge
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.pool import PoolResult
+from pytest_distbench.records.pool_timeline import Answered
 
 
 def values(launch: LaunchRecord) -> dict[str, float | None]:
@@ -26,6 +31,37 @@ def test_latencies_count_from_when_a_request_was_due() -> None:
     assert found["p95_latency[demand=1/s from 2 s]"] == pytest.approx(1.45)
     assert "p95_latency[demand=0/s from 6 s]" not in found
     assert found["requests"] == 3
+
+
+EMPTY = {0: (14.1, 14.0), 1: (14.3, 14.2), 2: (15.1, 15.0)}
+LATE = {0: (14.1, 12.6), 1: (14.2, 13.2), 2: (15.1, 15.0)}
+FULL = {0: (14.6, 12.1), 1: (15.2, 12.4), 2: (15.7, 12.8)}
+"""Three histories of the same code: when each request was answered, and was due."""
+
+
+def of_history(history: dict[int, tuple[float, float]], busy_s: float) -> dict[str, Measurement]:
+    lines, jobs = served()
+    others = [line for line in lines if not isinstance(line, Answered)]
+    answers = [
+        Answered(t=t + busy_s, number=number, intended_t=due, slot=1, busy_s=busy_s)
+        for number, (t, due) in history.items()
+    ]
+    _, measurements = measure_pool(SERVED, sorted([*others, *answers], key=lambda line: line.t), jobs)
+    return {m.key: m for m in measurements}
+
+
+@pytest.mark.parametrize("stored", [EMPTY, LATE, FULL])
+@pytest.mark.parametrize("now", [EMPTY, LATE, FULL])
+@pytest.mark.parametrize(("busy_s", "fails"), [(0.1, []), (0.15, ["answer_time"])])
+def test_a_queue_that_is_empty_or_not_fails_nothing_and_longer_answers_do(
+    stored: dict[int, tuple[float, float]], now: dict[int, tuple[float, float]], busy_s: float, fails: list[str]
+) -> None:
+    before, after = of_history(stored, 0.1), of_history(now, busy_s)
+    verdicts = [
+        judge([m] * 5, stored_metric([before[key]] * 5, tolerance=None), rule()).verdict for key, m in after.items()
+    ]
+
+    assert [v.metric for v in verdicts if v.kind == "regressed"] == fails
 
 
 def test_what_an_answer_takes_is_told_apart_from_what_requests_wait_for() -> None:
