@@ -28,7 +28,8 @@ TEST = """
 Project = Callable[[str], pytest.Pytester]
 
 
-_ROOTS = {Path(path) for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[2])}
+_ROOTS = {Path(path) for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[2], *sys.path) if path}
+"""Packages may lie outside of the environment that runs: a file of its may name their folder."""
 
 
 class ModulesOfProject:
