@@ -107,6 +107,7 @@ class ConfirmPlugin:
         self._config = config
         self._settings = settings
         self._held: list[Held] = []
+        self._left: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -142,16 +143,34 @@ class ConfirmPlugin:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Settle the doubts when all tests have run; a run that was stopped has them told as they are."""
+        """Settle the doubts when all tests have run, or as many as may fail; else they are told as they are."""
         try:
             result = yield
-        except BaseException:
-            self._log_all("the run was stopped")
+        except BaseException as stopped:
+            try:
+                if isinstance(stopped, (session.Failed, session.Interrupted)) and self._has_failed_enough(session):
+                    session._setupstate.teardown_exact(None)  # of the last test, which did not know that it was
+                    self._confirm()
+            finally:
+                self._log_all("the run was stopped")
             raise
         self._confirm()
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         return result
+
+    def _has_failed_enough(self, session: pytest.Session) -> bool:
+        """Whether failures are what stopped the run, which the user then waits for, and no limit of its time."""
+        most = self._config.getoption("maxfail") or int(bool(self._config.getoption("stepwise", None)))
+        return 0 < most <= session.testsfailed
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """Have ``--last-failed`` run again what was left in doubt."""
+        cache = getattr(self._config, "cache", None)
+        if self._left and cache is not None and not hasattr(self._config, "workerinput"):
+            failed = cache.get("cache/lastfailed", {})
+            cache.set("cache/lastfailed", {**failed, **dict.fromkeys(self._left, True)})
 
     def _confirm(self) -> None:
         from pytest_distbench.run.confirm import Allowance
@@ -175,7 +194,11 @@ class ConfirmPlugin:
                 is_first = False
                 cases = sum(len(other.doubts) for other in [test, *self._held])
                 test.item.stash[AGAIN] = test.again(Allowance(most_s), budget, cases, settled, why_not)
-                self._config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
+                try:
+                    self._config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
+                except BaseException:
+                    self._held.append(test)
+                    raise
         finally:
             self._log_all("the run was stopped")
 
@@ -211,5 +234,6 @@ class ConfirmPlugin:
         )
 
     def _log_all(self, why: str) -> None:
+        self._left += [test.item.nodeid for test in self._held if test.is_suspicious]
         while self._held:
             self._held.pop(0).log(why=why)

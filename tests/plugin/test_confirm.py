@@ -11,6 +11,7 @@ import pytest
 from support.fixtures import made_up_distbench
 from support.launching import RunInside
 from support.processes import LIMIT_S
+from support.projects import ALONE
 from support.repositories import git
 
 from pytest_distbench.plugin import confirm
@@ -81,6 +82,75 @@ def test_a_run_that_is_stopped_tells_doubts_as_they_are(doubtful: Path, run_insi
 
     result.stdout.fnmatch_lines(["*? not decided in turns: test_step[[]ws2]: the run was stopped*"])
     assert result.ret == pytest.ExitCode.INTERRUPTED
+
+
+@pytest.fixture
+def slower(doubtful: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same project, whose code is three times as slow, and pytest with its cache."""
+    file = doubtful / "test_it.py"
+    file.write_text(file.read_text().replace("time.sleep(0.02)", "time.sleep(0.06)"))
+    monkeypatch.setenv("PYTEST_ADDOPTS", ALONE["PYTEST_ADDOPTS"].replace("-p no:cacheprovider ", ""))
+    return doubtful
+
+
+FAILS = "def test_fails():\n    assert False\n"
+FAILS_LATER = (
+    "def body(rank):\n    pass\n\ndef test_later(distbench, kept):\n    distbench.run(body)\n    assert False\n"
+)
+KEPT = "import pytest\n\n@pytest.fixture(scope='module')\ndef kept():\n    yield\n"
+NEVER = "\ndef test_never():\n    assert False\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "tests"),
+    [
+        ("-x", FAILS),
+        ("--maxfail=2", FAILS + FAILS.replace("fails", "fails_too")),
+        ("--stepwise", FAILS_LATER),
+        ("--exitfirst", FAILS_LATER),
+    ],
+)
+def test_a_run_that_failures_stop_settles_its_doubts(
+    slower: Path, run_inside: RunInside, option: str, tests: str
+) -> None:
+    (slower / "conftest.py").write_text(KEPT)
+    (slower / "test_later.py").write_text(tests + NEVER)
+    result = run_inside(option, *SHORT)
+    result.assert_outcomes(failed=1 + tests.count("def test_"))
+
+    result.stdout.fnmatch_lines(["step: in turns with *", "FAILED test_it.py::test_step?ws2? - *"])
+    again = run_inside("--last-failed", "--collect-only", "-q").stdout.str()
+    assert ("test_step" in again, "test_never" in again) == (True, False)
+
+
+STOPS_SECOND = (
+    "RUNS = []\n\n@pytest.fixture(autouse=True)\ndef stops():\n    RUNS.append(1)\n"
+    "    if RUNS == [1, 1]:\n        raise Stop\n"
+)
+STOP = "import pytest\n\nclass Stop(KeyboardInterrupt):\n    pass\n\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "def test_stops():\n    pytest.exit('enough')\n",
+        "def test_stops():\n    raise Stop\n",
+        STOPS_SECOND,  # while it is settled
+    ],
+)
+def test_what_a_stopped_run_leaves_in_doubt_is_run_again_as_what_failed(
+    slower: Path, run_inside: RunInside, more: str
+) -> None:
+    add(slower, STOP + more)
+    result = run_inside(*SHORT)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*? not decided in turns: test_step[[]ws2]: the run was stopped*"])
+
+    file = slower / "test_it.py"
+    file.write_text(file.read_text().replace("== [1, 1]", "== 9"))
+    again = run_inside("--last-failed", *SHORT)
+    again.assert_outcomes(failed=1)
+    again.stdout.fnmatch_lines(["step: in turns with *", "FAILED test_it.py::test_step?ws2? - *"])
 
 
 @pytest.mark.other_plugins
