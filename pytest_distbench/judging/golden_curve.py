@@ -212,16 +212,26 @@ def unit_of(values: Sequence[float]) -> float:
     return min((10.0 ** int(exponent) for exponent in digits), default=1.0)
 
 
+def stands_still(values: Sequence[float]) -> str:
+    """Why a curve shows no learning, in a clause: its values are one, but for rounding. Empty: it moves."""
+    peak = max(map(abs, values), default=0.0) or 1.0
+    if len(values) < 2 or max(values) / peak - min(values) / peak > FLOOR:
+        return ""
+    return (
+        f"it does not move: all {len(values)} values are {values[0]:g}. This training does not learn, or its digits "
+        "hide it, and no fault of it would show"
+    )
+
+
 def hides(stored: Sequence[float]) -> str:
     """Why a curve shows little, in a clause: its digits are too coarse for how far it moves. Empty: they are not."""
     unit = unit_of(stored)
     units = (max(stored) - min(stored)) / unit if unit else math.inf
     if len(stored) < 2 or units >= FEWEST_UNITS:
         return ""
-    different = len(set(stored))
     return (
-        f"its {len(stored)} values have {different} different {'one' if different == 1 else 'ones'}, in steps of "
-        f"{unit:g}: it moves by {units:.0f} of these, and a fault in the updates would not show"
+        f"its {len(stored)} values have {len(set(stored))} different ones, in steps of {unit:g}: it moves by "
+        f"{units:.0f} of these, and a fault in the updates would not show"
     )
 
 

@@ -70,7 +70,8 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
         return Conclusion(outcome=expected, reason="regressed", verdicts=failing)
     if unaccepted := tuple(v for v in judged if v.kind in strictness.also_failing):
         return Conclusion(outcome="failed", reason="unaccepted", verdicts=unaccepted)
-    stored = (v for v in judged if v.kind != "missing" and (v.kind != "unseeded" or v.baseline is not None))
+    alone = ("unseeded", "inconclusive")  # they may be said without a baseline
+    stored = (v for v in judged if v.kind != "missing" and (v.kind not in alone or v.baseline is not None))
     if not any(stored) and strictness.missing != "warn":
         outcome: CaseOutcome = "skipped" if strictness.missing == "skip" else "failed"
         return Conclusion(outcome=outcome, reason="missing", verdicts=judged)

@@ -8,7 +8,8 @@ says that it is the training of the baseline's seed:
 
 ``curve``
     the first losses of each seed, step by step: beyond a share of how far the stored curve has moved
-    (``golden_curve``) *regressed*, within it but with other digits under the same software *drifted*.
+    (``golden_curve``) *regressed*, within it but with other digits under the same software *drifted*. One that does
+    not move, here as there, is *inconclusive*: a training that does not learn shows no fault.
 ``same``
     a number that may neither rise nor fall, such as the mean training loss: two-sided paired t-test over the seeds at
     1 %, differences below 1e-3 ignored. Pairing takes out what the seeds differ by, about twenty times of what is left.
@@ -182,8 +183,11 @@ def _apart(family: Family, verdict: Verdict) -> str:
 
 def _judge_means(family: Family) -> Verdict:
     first = family.first
-    if METRIC_KINDS[first.better].rule == "curve" and (own := _disagreement(family)) and not family.stored:
-        return _not_repeated(family, own, "its")
+    if METRIC_KINDS[first.better].rule == "curve" and not family.stored:
+        if own := _disagreement(family):
+            return _not_repeated(family, own, "its")
+        if still := _stands_still(family):
+            return _settle(family, "inconclusive", still)
     missed = family.new.count(None)
     if missed and (not family.stored or METRIC_KINDS[first.better].rule != "steps"):
         seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
@@ -304,6 +308,8 @@ def _judge_curve(family: Family) -> Verdict:
         what += ": it is seeded" if departure.exceeds_at == 1 else ""
     if departure.exceeds_at is not None:
         return _settle(family, "regressed", f"{what}; {departure.suggest(launch.beside)}", limit=rtol, facts=facts)
+    if still := _stands_still(family):
+        return _settle(family, "inconclusive", still, limit=rtol, facts=facts)
     if coarse and family.tolerance is None and (departure.is_identical or not repeats):
         return _settle(family, "unseen", coarse, limit=rtol, facts=facts)
     if departure.is_identical:
@@ -344,6 +350,14 @@ def _disagreement(family: Family, *, rtol: float | None = None) -> golden_curve.
     return None
 
 
+def _stands_still(family: Family) -> str:
+    """Why the training of a seed shows no learning, in a clause; empty where all curves move."""
+    for launches in family.current.values():
+        if still := golden_curve.stands_still(launches[0].series):
+            return f"{still}{_seed_of(launches[0])}"
+    return ""
+
+
 def _launches(family: Family) -> int:
     return min(map(len, family.current.values()))
 
@@ -362,6 +376,8 @@ def curve_says(verdict: Verdict) -> CurveSays | None:
             return "departs"
         case "drifted" | "unchanged" | "unseen":
             return "other digits" if verdict.facts["deviation"] else "equal"
+        case "inconclusive" if not verdict.facts["deviation"]:
+            return "equal"  # and stands still
         case _:
             return None
 

@@ -285,10 +285,13 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
     "inconclusive": VerdictKind(
         mark="?",
         words="inconclusive",
-        means="It looks worse, and the noise is too large to say so; or the machine was busier, or a GPU held back.",
+        means=(
+            "It looks worse, and the noise is too large to say so; or the machine was busier, or a GPU held back. Of a "
+            "curve: it does not move, so that no fault of the training would show."
+        ),
         next_step=(
             "--distbench-confirm and --distbench-against measure in turns, --distbench-launches N more often; "
-            "distbench doctor looks at the machine"
+            "distbench doctor looks at the machine; of a curve more digits, or a training that learns"
         ),
         fails_under="distbench-strict",
         is_told=True,

@@ -101,6 +101,19 @@ def test_a_training_that_nobody_seeded_is_told_so_at_the_update_and_is_green_aft
     assert (updated.ret, after.ret, strict.ret) == (0, 0, 1)
 
 
+@pytest.mark.parametrize("curve", [[0.0, 0.0, 0.0], [2.30258512] * 10, [2.3] * 4])
+def test_a_training_that_does_not_learn_is_told_so_without_a_baseline_at_the_update_and_beside_one(
+    project: Callable[[str], pytest.Pytester], curve: list[float]
+) -> None:
+    made = project(TEST.replace("[2.303, 2.101, 1.897]", str(curve)))
+    first, updated, after = run(made), run(made, "--distbench-update"), run(made)
+    strict, missing = run(made, "--distbench-strict"), run(made, "--distbench-missing=fail")
+
+    for result in (first, updated, after):
+        result.stdout.fnmatch_lines([f"[?] test_train?ws2? loss: it does not move: all {len(curve)} values are *"])
+    assert (first.ret, updated.ret, after.ret, strict.ret, missing.ret) == (0, 0, 0, 1, 0)
+
+
 def test_all_seeds_share_a_verdict_that_names_the_one_that_departed(
     project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -304,7 +304,7 @@ def test_a_curve_whose_length_nobody_set_is_as_long_as_the_loss_takes_to_move(lo
     of = Measurement(name="loss", unit="", better="curve", value=1.0, series=losses, facts={UNTIL_MOVED: True})
     assert len(stored_metric([of, of], tolerance=None).curve) == steps
     assert len(stored_metric([replace(of, facts={})], tolerance=None).curve) == len(losses)
-    assert judged_curve(losses, losses[:steps]).kind in ("unchanged", "unseen")
+    assert judged_curve(losses, losses[:steps]).kind in ("unchanged", "unseen", "inconclusive")
 
 
 # A training that is not seeded
@@ -619,7 +619,6 @@ def test_other_arithmetic_of_small_updates_is_drift(other: Sequence[float]) -> N
 @pytest.mark.parametrize(
     ("printed", "said"),
     [
-        ([2.3] * 8, "8 values have 1 different one, in steps of 0.1: it moves by 0 of these"),
         ([11.8, 11.8, 11.7, 11.6, 11.6, 11.5], "6 values have 4 different ones, in steps of 0.1: it moves by 3"),
         ([1034.0, 1031.0, 1026.0, 1019.0], "in steps of 1: it moves by 15 of these"),
     ],
@@ -630,6 +629,47 @@ def test_a_curve_whose_digits_can_show_nothing_is_not_called_unchanged(printed: 
     assert verdict.kind == "unseen"
     assert said in verdict.reason
     assert judged_curve(printed, printed, tolerance=0.05).kind == "unchanged"
+
+
+STILL = {
+    "a constant": [0.0] * 3,
+    "what a network without gradients says of ten classes": [2.30258512] * 10,
+    "rounding in another order": [0.693147182, 0.693147182, 0.693147242, 0.693147182],
+    "a loss that is printed with one decimal": [2.3] * 8,
+}
+
+
+@pytest.mark.parametrize("curve", STILL.values(), ids=STILL)
+@pytest.mark.parametrize("tolerance", [None, 0.05])
+def test_a_training_that_does_not_learn_here_as_there_is_inconclusive(
+    curve: list[float], tolerance: float | None
+) -> None:
+    verdict = judged_curve(curve, curve, tolerance=tolerance)
+    recorded = judged_launches(curve, curve, baseline=[])
+
+    assert [v.kind for v in (verdict, recorded)] == ["inconclusive", "inconclusive"]
+    for said in (verdict.reason, recorded.reason):
+        assert said.startswith(f"it does not move: all {len(curve)} values are {curve[0]:g}. This training does not ")
+
+
+@pytest.mark.parametrize("curve", STILL.values(), ids=STILL)
+def test_a_training_that_learns_no_longer_is_a_regression(curve: list[float]) -> None:
+    learned = [max(curve[0], 1.0) * (1 - 0.01 * i) for i in range(len(curve))]
+
+    assert judged_curve(curve, learned).kind == "regressed"
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        [2.30258512 * (1 - 3e-6 * i) for i in range(10)],  # a warm-up
+        [2.3026 + 0.001 * (-1) ** i for i in range(10)],  # labels at random: batches differ, and nothing is learned
+        [2.302, 2.301],
+    ],
+)
+def test_a_curve_that_moves_however_little_is_not_called_one_that_does_not_learn(curve: list[float]) -> None:
+    assert judged_curve(curve, curve).kind in ("unchanged", "unseen")
+    assert judged_launches(curve, curve, baseline=[]).kind == "missing"
 
 
 @pytest.mark.parametrize("scale", [1.0, 100.0, 0.01])

@@ -31,23 +31,6 @@ def doubt_lines(results: Sequence[CaseResult]) -> list[Line]:
     ]
 
 
-def still_curves(results: Sequence[CaseResult]) -> list[Line]:
-    """Curves of learning that never move: the code computes a constant, and no fault of the training would show."""
-    found = {
-        f"{result.case.title} {measured.key}": measured.series
-        for result in results
-        for measured in result.launches[-1].measurements
-        if measured.better == "curve" and len(measured.series) > 1 and len(set(measured.series)) == 1
-    }
-    return [
-        Line(
-            f"? {name}: all {len(series)} values are {series[0]:g}: a training that learns nothing shows no fault",
-            "doubt",
-        )
-        for name, series in found.items()
-    ]
-
-
 def unjudged_learning(results: Sequence[CaseResult]) -> list[Line]:
     """Of trainings of which nothing that they learn is judged, such as a loss; once for all.
 

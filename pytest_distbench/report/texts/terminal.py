@@ -18,7 +18,7 @@ from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.texts.control import control_lines
-from pytest_distbench.report.texts.doubts import doubt_lines, still_curves, unjudged_learning
+from pytest_distbench.report.texts.doubts import doubt_lines, unjudged_learning
 from pytest_distbench.report.texts.header import about
 from pytest_distbench.report.texts.layout import Line, layout
 from pytest_distbench.report.texts.verdict_tables import case_table, overview, telling_verdicts
@@ -27,7 +27,7 @@ from pytest_distbench.units import format_change
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
-_WITHOUT_BASELINE = frozenset({"missing", "unseeded", "within", "beyond"})
+_WITHOUT_BASELINE = frozenset({"missing", "unseeded", "inconclusive", "within", "beyond"})
 
 
 def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[Line]:
@@ -46,7 +46,6 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         lines += _hint(compared)
     lines += control_lines(results)
     lines += doubt_lines(compared)
-    lines += still_curves(results)
     lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or _lacks_baseline(r)])
     lines += _told(compared, {name for name, kind in VERDICT_KINDS.items() if kind.is_told})
     for texts in (_flaky(results), _needless(compared), _drift(results), _unrecorded(results), _unseen(results)):
@@ -54,7 +53,8 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
     lines += [line for result in results for line in _trace(result)]
     if updated:
         lines += _updates(updated, folder)
-        lines += _told(updated, {"unseeded"})
+        besides = [r for r in updated if r.update != "completed"]
+        lines += _told(besides, {"unseeded", "inconclusive"}, trainings_alone=True)
     if failed:
         lines.append(Line(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored"))
     lines += moved_lines(compared)
@@ -231,13 +231,14 @@ def _were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
-def _told(results: Sequence[CaseResult], kinds: set[VerdictName]) -> list[Line]:
+def _told(results: Sequence[CaseResult], kinds: set[VerdictName], *, trainings_alone: bool = False) -> list[Line]:
     """What was not judged and why: a line per reason, numbers aside, however many cases it is of."""
     groups: dict[tuple[VerdictName, str], list[tuple[CaseResult, Verdict]]] = {}
     for result in results:
         unclear = kinds | ({"missing"} if result.reference.kind == "paired" else set())
         for verdict in result.verdicts:
-            if verdict.kind in unclear and NOT_RECORDED not in verdict.reason:
+            is_asked = METRIC_KINDS[verdict.better].is_of_training or not trainings_alone
+            if verdict.kind in unclear and is_asked and NOT_RECORDED not in verdict.reason:
                 groups.setdefault((verdict.kind, _NUMBER.sub("", verdict.reason)), []).append((result, verdict))
     lines = []
     for found in groups.values():

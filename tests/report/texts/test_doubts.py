@@ -12,7 +12,7 @@ from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.rate import SAMPLES
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.texts.doubts import doubt_lines, still_curves, unjudged_learning
+from pytest_distbench.report.texts.doubts import doubt_lines, unjudged_learning
 
 
 def test_all_cases_moving_together_is_said_once() -> None:
@@ -53,17 +53,6 @@ def test_an_improvement_that_is_too_good_is_asked_about() -> None:
 
 def test_a_run_without_doubts_says_nothing() -> None:
     assert doubt_lines([result(verdict("regressed"))]) == []
-
-
-def test_a_curve_that_never_moves_is_told() -> None:
-    def case(*series: float) -> CaseResult:
-        measured = Measurement(name="curve", unit="", better="curve", value=0.0, series=list(series))
-        launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measured])
-        return replace(result(verdict("unchanged")), launches=[launch])
-
-    [line] = still_curves([case(0.0, 0.0, 0.0), case(0.5, 0.4), case(0.5)])
-
-    assert line == ("? test_a[ws2] curve: all 3 values are 0: a training that learns nothing shows no fault", "doubt")
 
 
 def script(*measurements: Measurement, key: str = TRAINING_STEP, optimizer_steps: int = 2) -> CaseResult:
