@@ -59,6 +59,7 @@ def mismatches(history: History) -> list[Mismatch]:
     found = [
         *_of_loads(history),
         *_of_fields(history),
+        *_of_options(history),
         *_of_rates(history),
         *_of_replicas(history),
         *_of_updates(history),
@@ -84,8 +85,7 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
             continue  # written before this run, or by a worker that died with the line
         writer, own = those[-1][0], those[-1].get(worker.joined.rank)
         older = [lines[0] for (of, at), lines in saves.items() if at < step and of < generation and 0 in lines]
-        as_many = len(those[-1]) == worker.joined.world_size
-        found = [*_compare(worker.held, writer, own, older, as_many=as_many), *_reset(worker.held, writer, own)]
+        found = [*_compare(worker.held, writer, own, older), *_reset(worker.held, writer, own)]
         if own is not None and (former := history.workers.get((own.generation, own.slot))) is not None:
             found += _built_otherwise(worker, former, own)
         for metric, what, was_older in found:
@@ -96,7 +96,7 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
 
 
 def _compare(
-    held: Mapping[HeldAt, Held], writer: Held, own: Held | None, older: Sequence[Held], *, as_many: bool
+    held: Mapping[HeldAt, Held], writer: Held, own: Held | None, older: Sequence[Held]
 ) -> Iterator[tuple[str, str, int]]:
     """What differs: the metric, in words, and of which older checkpoint it is instead, or 0."""
 
@@ -130,9 +130,6 @@ def _compare(
             if source is not None and name in source.states and source.states[name] != state:
                 yield STATE, f"the state of {name} is not what was saved", older_with("states", name, state)
     if (line := held.get("begin")) is not None:
-        for name, options in line.options.items():
-            if name in writer.options and writer.options[name] != options and as_many:
-                yield STATE, f"{name} is set to {options}, and was to {writer.options[name]}", 0
         here, there = (line.step, line.epoch, line.position), (writer.step, writer.epoch, writer.position)
         if here != there:
             yield POSITION, "step {}, epoch {}, sample {} of it".format(*here) + ", and {}, {}, {}".format(*there), 0
@@ -208,6 +205,31 @@ def _of_fields(history: History) -> Iterator[Mismatch]:
 
 def _field(line: Held | None, name: str, field: str) -> str:
     return "" if line is None else line.fields.get(name, {}).get(field, "")
+
+
+def _of_options(history: History) -> Iterator[Mismatch]:
+    """Workers whose optimizer is set otherwise than rank 0's, or than in an earlier generation of as many nodes.
+
+    With another number of nodes it may be, by a rule. A schedule moves options within a generation: where one does,
+    those of the same step are compared alone.
+    """
+    lines = [line for line in history.of(Held) if line.options]
+    firsts = [line for line in lines if line.rank == 0]
+    for begin in (line for line in lines if line.at == "begin"):
+        nodes = history.world_size(begin.generation)
+        for name, options in begin.options.items():
+            known = [line for line in firsts if line.generation <= begin.generation and name in line.options]
+            here = [line for line in known if line.generation == begin.generation and line.at == "begin"]
+            before = [line for line in known if line.generation < begin.generation]
+            alike = [line for line in before if history.world_size(line.generation) == nodes]
+            settings = {(line.generation, tuple(line.options[name])) for line in before}
+            is_scheduled = len(settings) > len({line.generation for line in before})
+            then = [line for line in alike if line.step == begin.step or not is_scheduled][-1:]
+            for line, of in [*((line, "with as many nodes") for line in then), *((line, "of rank 0") for line in here)]:
+                if line.options[name] != options:
+                    told = f"{name} is set to {options}, and {of} to {line.options[name]}"
+                    yield Mismatch(STATE, begin.generation, begin.slot, told)
+                    break
 
 
 def _of_updates(history: History) -> Iterator[Mismatch]:

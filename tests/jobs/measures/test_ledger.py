@@ -85,6 +85,39 @@ def test_optimizers_step_as_often_as_before_for_a_batch_or_for_as_many_samples(
     assert count(mismatches(timeline.history), UPDATES)[0] == number
 
 
+@pytest.mark.parametrize(
+    ("nodes", "betas", "number"),
+    [
+        ((1, 2), ["a", "b"], 0),  # a rule for the number of nodes, perhaps
+        ((2, 2), ["a", "b"], 2),
+        ((2, 1, 2), ["a", "b", "a"], 0),
+        ((2, 1, 2), ["a", "b", "b"], 2),
+        ((1, 2, 1), ["a", "b", "b"], 1),
+        ((1, 2, 1, 2), ["a", "b", "a", "c"], 2),
+        ((2, 1, 2), ["ab", "bc", "cd"], 0),  # a schedule moves them from step to step
+        ((2, 2), ["ab", "bc"], 0),
+        ((1, 2), ["a", "a,b"], 1),  # the newcomer's alone
+        ((1, 3), ["a", "b,b,c"], 1),
+    ],
+)
+def test_options_are_those_of_rank_0_and_of_a_generation_of_as_many_nodes(
+    nodes: tuple[int, ...], betas: list[str], number: int
+) -> None:
+    timeline = Timeline()
+    for generation, count_ in enumerate(nodes):
+        behind = 6 * generation
+        timeline.generation(generation, range(count_), first=11.0 + 20 * generation, steps=6, resumed=behind)
+        for rank in range(count_):
+            mine = betas[generation].split(",")
+            begun, saved = (mine[rank if len(mine) > 1 else 0] * 2)[:1], mine[rank if len(mine) > 1 else 0][-1]
+            timeline.lines += [
+                replace(held(at, rank, generation, "a", step=step), options={"optimizer": [f"betas {value}"]})
+                for at, step, value in (("begin", behind, begun), ("save", behind + 6, saved))
+            ]
+
+    assert count(mismatches(timeline.history), STATE)[0] == number
+
+
 def test_a_field_counts_where_all_ranks_have_it_and_it_moves_from_checkpoint_to_checkpoint() -> None:
     def line(at: HeldAt, rank: int, generation: int, step: int, value: str) -> Held:
         return replace(held(at, rank, generation, "a", step=step), fields={"clips": {"mean": value}})
