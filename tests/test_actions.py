@@ -133,11 +133,23 @@ def test_a_branch_is_measured_where_this_one_left_it(repository: Path) -> None:
 @pytest.mark.usefixtures("programs")
 def test_baselines_are_proposed_beside_those_that_stand(repository: Path) -> None:
     (repository / "distbench-out").mkdir()
-    _, [call] = run(step(MEASURE, "Propose"), repository)
+    _, calls = run(step(MEASURE, "Propose"), repository, SUITES="s", WORLD_SIZE="2", GPU="true", OPTIONS="-k step")
     proposed = "distbench-out/baselines.proposed"
 
-    assert call == ["distbench", "baseline", "accept", "distbench-out/run.json", "--baselines", proposed]
+    assert calls == [["distbench", "baseline", "accept", "distbench-out/run.json", "--baselines", proposed]]
     assert (repository / proposed / "a.json").read_text() == (repository / "baselines" / "a.json").read_text()
+
+
+def test_what_needs_more_launches_is_measured_where_stored_baselines_judge(repository: Path, programs: Path) -> None:
+    (programs / "distbench").write_text("#!/bin/sh\nexit 1\n")
+    script = step(MEASURE, "Propose")
+    _, [failed, new] = run(script, repository, SUITES="s", WORLD_SIZE="2", GPU="true", AGAINST="base")
+    again = ["pytest", "s", "--world-size", "2", "--distbench-baselines=distbench-out/baselines.proposed", "--gpu"]
+
+    assert failed == [*again, "--last-failed", "--last-failed-no-failures=none", "--distbench-update=failed"]
+    assert new == [*again, "--distbench-update=new"]
+    _, calls = run(script, repository, SUITES="s", WORLD_SIZE="2", AGAINST="base", BASE="HEAD")
+    assert len(calls) == 2
 
 
 INSTALL = step(read("workflows/measure.yml")["jobs"]["measure"]["steps"], "Install")
