@@ -230,7 +230,7 @@ class Held(_Line, frozen=True, kw_only=True, tag="held"):
     """Of each part that is neither a model nor an optimizer: what it has as attributes, by name, whatever its
     ``state_dict()`` has; and of each object of the body with such a method that was not handed over, its state."""
     options: dict[str, list[str]] = {}
-    """Of each optimizer that was handed over, by group: what it is set to, but for its rate."""
+    """Of each optimizer that was handed over, one group after the other: what it is set to, but for its rate."""
     built: dict[str, str] = {}
     """Of each buffer that no checkpoint keeps, as it is not persistent: each generation builds it anew."""
     moments: dict[str, dict[str, str]] = {}

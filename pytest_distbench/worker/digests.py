@@ -64,13 +64,12 @@ def of_fields(part: object) -> dict[str, str]:
 
 
 def options_of(optimizer: Optimizer) -> list[str]:
-    """The options of each group of an optimizer in words, such as betas and weight decay; its rate is none of them."""
+    """The options of an optimizer's groups in words, such as betas and weight decay; its rate is none of them."""
     return [
-        ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in options)
-        for options in (
-            [(k, v) for k, v in group.items() if k not in _NO_OPTIONS and isinstance(v, _PLAIN)]
-            for group in optimizer.param_groups
-        )
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for group in optimizer.param_groups
+        for name, value in group.items()
+        if name not in _NO_OPTIONS and isinstance(value, _PLAIN)
     ]
 
 

@@ -55,3 +55,12 @@ def test_a_draw_changes_the_stream_it_was_taken_from() -> None:
     after = digests.of_random()
 
     assert {stream for stream in before if before[stream] != after[stream]} == {"python"}
+
+
+def test_the_options_of_all_groups_are_told_one_by_one_and_the_rate_is_none_of_them() -> None:
+    groups = [{"params": [torch.nn.Parameter(torch.ones(1))], "betas": betas} for betas in ((0.9, 0.95), (0.8, 0.99))]
+    told = digests.options_of(torch.optim.AdamW(groups, lr=0.5, weight_decay=0.1))
+
+    assert [option for option in told if option.startswith("betas")] == ["betas (0.9, 0.95)", "betas (0.8, 0.99)"]
+    assert told.count("weight_decay 0.1") == 2
+    assert not any("0.5" in option for option in told)

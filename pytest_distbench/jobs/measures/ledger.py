@@ -226,10 +226,16 @@ def _of_options(history: History) -> Iterator[Mismatch]:
             is_scheduled = len(settings) > len({line.generation for line in before})
             then = [line for line in alike if line.step == begin.step or not is_scheduled][-1:]
             for line, of in [*((line, "with as many nodes") for line in then), *((line, "of rank 0") for line in here)]:
-                if line.options[name] != options:
-                    told = f"{name} is set to {options}, and {of} to {line.options[name]}"
+                if (there := line.options[name]) != options:
+                    told = (
+                        f"{name} is set to {_those_apart(options, there)}, and {of} to {_those_apart(there, options)}"
+                    )
                     yield Mismatch(STATE, begin.generation, begin.slot, told)
                     break
+
+
+def _those_apart(options: Sequence[str], others: Sequence[str]) -> str:
+    return ", ".join(o for i, o in enumerate(options) if [o] != [*others[i : i + 1]]) or "nothing"
 
 
 def _of_updates(history: History) -> Iterator[Mismatch]:

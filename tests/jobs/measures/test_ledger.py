@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -111,11 +112,13 @@ def test_options_are_those_of_rank_0_and_of_a_generation_of_as_many_nodes(
             mine = betas[generation].split(",")
             begun, saved = (mine[rank if len(mine) > 1 else 0] * 2)[:1], mine[rank if len(mine) > 1 else 0][-1]
             timeline.lines += [
-                replace(held(at, rank, generation, "a", step=step), options={"optimizer": [f"betas {value}"]})
+                replace(held(at, rank, generation, "a", step=step), options={"AdamW": [f"betas {value}", "eps 1e-08"]})
                 for at, step, value in (("begin", behind, begun), ("save", behind + 6, saved))
             ]
 
-    assert count(mismatches(timeline.history), STATE)[0] == number
+    found = mismatches(timeline.history)
+    assert count(found, STATE)[0] == number
+    assert all(re.fullmatch("AdamW is set to betas ., and .* to betas .", mismatch.what) for mismatch in found)
 
 
 def test_a_field_counts_where_all_ranks_have_it_and_it_moves_from_checkpoint_to_checkpoint() -> None:
