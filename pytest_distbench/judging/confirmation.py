@@ -16,6 +16,9 @@ the tolerance of ``whole_rule``. Then a clock
 - is *unchanged* where it is neither;
 - is *inconclusive* where the last pair leaves it open.
 
+What regressed is seen again in other process trees, with at most as many pairs: what one tree, or the place of one
+checkout, makes slow does not recur (:func:`seen_again`).
+
 Where the revision is this tree, it is launched again alone, and the same two answers are left: *machine* and
 *unchanged*.
 
@@ -57,6 +60,9 @@ SPENDING = 1
 
 VETO = 2.0
 """A slowdown counts only where it is more than so many times what the revision differs from itself."""
+
+RECURS = 0.5
+"""Of a slowdown, as a logarithm, so much has to be seen again in other process trees."""
 
 _TOLD = ("regressed", "inconclusive", "unchanged", "improved")
 _OF_CODE = (*_TOLD[:3], "unseen")
@@ -227,6 +233,33 @@ def judge_in_turns(
         )
         for key, judged in fast.items()
     }
+
+
+def seen_again(verdicts: Sequence[Verdict], in_turns: Mapping[str, Judgement]) -> list[Judgement]:
+    """The verdicts, those on clocks that regressed by what other process trees say of them.
+
+    A slowdown recurs where it is red by the same rule, or, by all pairs, at least half as large: those that decided
+    the first time were the loudest there were.
+
+    Args:
+        verdicts: by what ran in turns first.
+        in_turns: what ran in turns again, by metric; of others nothing is asked.
+    """
+    judged = []
+    for v in verdicts:
+        again = in_turns.get(v.metric)
+        if again is None or v.kind != "regressed" or again.verdict.kind not in _TOLD:
+            judged.append(Judgement(v, is_open=False))
+            continue
+        change = format_change(again.verdict.ratio or 1.0)
+        if again.verdict.kind == "regressed" or (_worse_by(again.verdict) >= RECURS * _worse_by(v)):
+            told = f"{v.reason}; in other process trees {change} over {again.verdict.launches} pairs"
+            judged.append(Judgement(replace(v, reason=told), is_open=again.is_open))
+        else:
+            first = f"regressed in one process tree ({format_change(v.ratio or 1.0)} over {v.launches} pairs)"
+            reason = f"{first}, not in a second ({change} over {again.verdict.launches})"
+            judged.append(Judgement(replace(v, kind="inconclusive", reason=reason), is_open=again.is_open))
+    return judged
 
 
 def _judge_clocks(

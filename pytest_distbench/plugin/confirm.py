@@ -38,7 +38,7 @@ class Held:
     item: pytest.Item
     reports: Sequence[pytest.TestReport]
     doubts: dict[str, Doubt]
-    again: Callable[[Allowance, Allowance, int, Collection[str], str], Again]
+    again: Callable[[Allowance, Allowance, int, Collection[str], str, float], Again]
 
     @property
     def suspicion(self) -> float:
@@ -193,7 +193,8 @@ class ConfirmPlugin:
                 why_not = f"it would take about {test.takes_s:.0f} s, and {left}: --distbench-confirm-budget"
                 is_first = False
                 cases = sum(len(other.doubts) for other in [test, *self._held])
-                test.item.stash[AGAIN] = test.again(Allowance(most_s), budget, cases, settled, why_not)
+                others_s = sum(other.takes_s for other in self._held if other.is_suspicious)
+                test.item.stash[AGAIN] = test.again(Allowance(most_s), budget, cases, settled, why_not, others_s)
                 try:
                     self._config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
                 except BaseException:

@@ -347,7 +347,13 @@ class Distbench:
         )
 
     def again(
-        self, allowance: Allowance, budget: Allowance, cases: int, settled: Collection[str], why_not: str
+        self,
+        allowance: Allowance,
+        budget: Allowance,
+        cases: int,
+        settled: Collection[str],
+        why_not: str,
+        others_s: float,
     ) -> Again:
         """How this test is run again to settle its doubts.
 
@@ -358,6 +364,7 @@ class Distbench:
             settled: keys of the cases that are run in turns. Of the others those that look slower stay in doubt, and
                 those that are too noisy to tell stay what they are.
             why_not: why the others are not.
+            others_s: that the first looks at other tests in doubt take.
         """
         beside: dict[str, Variant] = {}
         doubts = {key: doubt for key, doubt in self.doubts.items() if key in settled or doubt.is_suspicious}
@@ -372,6 +379,7 @@ class Distbench:
             cases=cases,
             allowance=allowance,
             budget=budget,
+            others_s=others_s,
             left={key: why_not for key in doubts if key not in settled},
         )
 

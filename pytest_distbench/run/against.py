@@ -13,6 +13,7 @@ from dataclasses import replace as replaced
 from pathlib import Path
 
 from pytest_distbench import git
+from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.installation import is_installed_here
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.starters.contract import Engine, Launcher
@@ -25,13 +26,13 @@ from pytest_distbench.records.work import Work
 from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.settings import AgainstSettings
 from pytest_distbench.run.untracked import find_links, hint, link
-from pytest_distbench.run.worktree import FOLDER, Revision, check_out, find_revision
+from pytest_distbench.run.worktree import FOLDER, Revision, check_out, copy_beside, find_revision
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """This package: its code is the running one on both sides, also where the repository is its own."""
 
 
-VariantKey = tuple[str, Path | None, tuple[tuple[Path, Path], ...]]
+VariantKey = tuple[str, Path | None, tuple[tuple[Path, Path], ...], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,8 @@ class Variant:
 
     Without a revision it is the working tree, without an interpreter the running one. It is itself where nothing that
     git tracks differs from the working tree, and the Python is the running one. A test has moved since then: its file
-    and its folder, now and then.
+    and its folder, now and then. It is exchanged where this tree runs, as a copy, at the path that the revision had
+    before, the revision at another, and both in process trees of their own.
     """
 
     revision: Revision | None
@@ -48,12 +50,13 @@ class Variant:
     links: tuple[Path, ...] = ()
     is_itself: bool = False
     moved: tuple[tuple[Path, Path], ...] = ()
+    is_exchanged: bool = False
 
     @property
     def key(self) -> VariantKey:
-        """What tells it from others: its commit, its Python, and where the test was."""
+        """What tells it from others: its commit, its Python, where the test was, and who is at which path."""
         commit = "" if self.revision is None else self.revision.commit
-        return commit, None if self.interpreter is None else self.interpreter.executable, self.moved
+        return commit, None if self.interpreter is None else self.interpreter.executable, self.moved, self.is_exchanged
 
     def __str__(self) -> str:
         parts = [str(part) for part in (self.revision, self.interpreter) if part is not None]
@@ -84,6 +87,7 @@ class ReferenceSide:
         self._launcher = launcher
         self._directory = directory
         self._stack = contextlib.ExitStack()
+        self._copy: _Copy | None = None
 
     def has(self, work: Work) -> bool:
         """Whether the files of what runs exist on this side; of a command nobody knows what it needs."""
@@ -104,6 +108,8 @@ class ReferenceSide:
             dealt = random.sample(sides, len(sides))
             sides = [replaced(own, launcher=other.launcher) for own, other in zip(sides, dealt, strict=True)]
         plans = [ours, *(self._plan(plan, number) for number, plan in enumerate(theirs))]
+        if self._copy is not None:
+            plans[0] = replace(self._copy._plan(ours, 0), data_dir=ours.data_dir, delay=ours.delay)
         records = in_turns(list(zip(plans, sides, strict=True)))
         return [records[0], *map(self._explain, records[1:], plans[1:])]
 
@@ -170,6 +176,11 @@ class ReferenceSide:
         revision = self.variant.revision
         if revision is None:
             return None
+        if self.variant.is_exchanged:  # first: it has the path that the revision had
+            copy = _Copy(Variant(revision=revision, interpreter=None), self._directory, self._launcher)
+            self._stack.callback(copy.close)
+            with contextlib.suppress(LauncherError, ConfigurationError, OSError):  # then other processes alone
+                self._copy = copy if copy._tree is not None else None
         tree = self._stack.enter_context(check_out(revision, self._directory))
         link(self.variant.links, root=revision.root, tree=tree)
         return tree
@@ -197,6 +208,16 @@ class ReferenceSide:
             if before.exists() and (path == now or not there.exists()):
                 return before
         return there
+
+
+class _Copy(ReferenceSide):
+    """This tree, where a revision was."""
+
+    @functools.cached_property
+    def _tree(self) -> Path | None:
+        revision = self.variant.revision
+        assert revision is not None
+        return self._stack.enter_context(copy_beside(revision.root, self._directory, named=revision.commit))
 
 
 def _may_hold(folder: str) -> bool:

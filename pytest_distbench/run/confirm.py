@@ -20,8 +20,10 @@ from pytest_distbench.judging.confirmation import (
     Known,
     Sides,
     confirm,
+    judge_in_turns,
     not_slower,
     ratios,
+    seen_again,
     split_change,
     undecided,
 )
@@ -244,6 +246,7 @@ class Again:
         allowance: what the first look may take at most; further ones are begun where they fit into what is left of the
             budget.
         budget: of the run.
+        others_s: of it, what the first looks at others in doubt are going to take; nothing is seen twice at their cost.
         left: why a doubt stays and nothing of its case is launched in turns, by the same keys.
     """
 
@@ -254,6 +257,7 @@ class Again:
     cases: int
     allowance: Allowance
     budget: Allowance
+    others_s: float = 0.0
     left: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -261,10 +265,18 @@ class Confirmed:
     """The reference of a case in doubt: judges what ran in turns with the revision that recorded its baseline."""
 
     def __init__(
-        self, request: CaseRequest, doubt: Doubt, again: Again, here: str, *, of_its_time: Samples | None = None
+        self,
+        request: CaseRequest,
+        doubt: Doubt,
+        again: Again,
+        here: str,
+        *,
+        of_its_time: Samples | None = None,
+        exchanged: Samples | None = None,
     ) -> None:
         self._request = request
         self._of_its_time = of_its_time
+        self._exchanged = exchanged
         self._doubt = doubt
         self._again = again
         self._here = here
@@ -334,6 +346,52 @@ class Confirmed:
         code = ratios(samples.references, samples.launches) or dict.fromkeys(total, 1.0)
         changes = version_changes(pairs.references[0].software, pairs.launches[0].software)
         return split_change(verdicts, code=code, total=total, software=", ".join(changes) or "software")
+
+    def see_again(self, samples: Samples, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """The verdicts, where what is red in turns has been so in other process trees too, paths exchanged.
+
+        With at most as many pairs. Where that does not fit into the time, or does not run, the first red stands.
+        """
+        second, most = self._exchanged, len(samples)
+        if (
+            second is None
+            or not self._doubt.known.by_clock
+            or not samples.references
+            or samples.alone
+            or samples.failed
+        ):
+            return list(verdicts)
+        slower = {key for key, j in self._in_turns(samples).items() if j.verdict.kind == "regressed"}
+        red = [v.metric for v in verdicts if v.kind == "regressed" and v.metric in slower]
+        each_s = (time.monotonic() - self._began_at) / most  # with its share of the start, as there is one again
+        others = [d.takes_s for key, d in self._again.doubts.items() if key != self._request.case.key]
+        reserved_s = self._again.others_s + sum(others)
+        seen = [Judgement(v, is_open=bool(red)) for v in verdicts]
+        try:
+            for look in [look for look in self._doubt.looks if look <= most and red]:
+                while len(second) < look:
+                    if each_s * (look - len(second)) + reserved_s > self._again.budget.left_s:
+                        return list(verdicts)
+                    second.add()
+                    if second.failed or second.alone:
+                        return list(verdicts)
+                found = self._in_turns(second)
+                seen = seen_again(verdicts, {key: found[key] for key in red if key in found})
+                if not any(judgement.is_open for judgement in seen):
+                    break
+        except LauncherError:
+            return list(verdicts)
+        return [judgement.verdict for judgement in seen]
+
+    def _in_turns(self, samples: Samples) -> Mapping[str, Judgement]:
+        return judge_in_turns(
+            self._request.terms,
+            self._request.case,
+            Sides(launches=samples.launches, references=samples.references, controls=samples.controls),
+            tolerances=self._doubt.known.in_turns,
+            name=str(self._doubt.variant),
+            cases=self._again.cases,
+        )
 
     def without_turns(self, reason: str) -> list[Verdict]:
         """The verdicts where nothing ran in turns."""

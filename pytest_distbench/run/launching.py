@@ -67,7 +67,7 @@ class Launching:
     _directory: RunDirectory | None = None
     _launcher: Launcher | None = None
     _references: dict[VariantKey, ReferenceSide] = field(default_factory=dict)
-    _launchers_beside: dict[Path | None, list[Launcher]] = field(default_factory=dict)
+    _launchers_beside: dict[tuple[Path | None, bool], list[Launcher]] = field(default_factory=dict)
     _failed_launches: int = 0
     _unprepared: ExtensionError | None = None
 
@@ -127,13 +127,25 @@ class Launching:
     def reference(self, variant: Variant) -> ReferenceSide:
         """The side of what this tree is compared with."""
         if variant.key not in self._references:
+            if variant.is_exchanged and (
+                first := self._references.pop(replaced(variant, is_exchanged=False).key, None)
+            ):
+                first.close()  # its path is for this tree
             launcher = functools.partial(self._launcher_beside, variant)
             self._references[variant.key] = ReferenceSide(variant, self.directory.path, launcher)
         return self._references[variant.key]
 
+    def release(self, variant: Variant) -> None:
+        """End what has been started for an exchange; the next one has its own."""
+        with contextlib.ExitStack() as last:
+            if (side := self._references.pop(variant.key, None)) is not None:
+                last.callback(side.close)
+            for launcher in self._launchers_beside.pop((variant.key[1], variant.is_exchanged), []):
+                last.callback(launcher.close)
+
     def _launcher_beside(self, variant: Variant, number: int) -> Launcher:
         """What starts the ranks of another side; sides of one Python share them."""
-        known = self._launchers_beside.setdefault(variant.key[1], [])
+        known = self._launchers_beside.setdefault((variant.key[1], variant.is_exchanged), [])
         while len(known) <= number:
             preload = outside(self.settings.preload, variant)
             setup = make_setup(variant, self.directory.path, uuid.uuid4().hex, preload, self.settings.engine)
@@ -197,7 +209,7 @@ class Launching:
             ours, *theirs = (replace(plan, preload=list(preload)) for plan in plans)
 
             def run(side: Side) -> list[LaunchRecord | None]:
-                if preload != self.preload:  # this tree's launcher holds modules that are not for the reference
+                if preload != self.preload or variant.is_exchanged:  # this tree's launcher holds what is not for this
                     side = replaced(side, launcher=functools.partial(self._launcher_beside, variant, times))
                 return self.reference(variant).launch(side, ours, theirs)
 

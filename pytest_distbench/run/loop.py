@@ -371,11 +371,15 @@ class Session:
         old = self.recorders.of_its_time(doubt.variant)
         may_launch = launched is not None and request.case.key not in again.left
         of_its_time = self.samples_beside(launched, old, doubt.samples) if old and may_launch and launched else None
-        confirmed = Confirmed(request, doubt, again, self.recorders.here, of_its_time=of_its_time)
+        other = dataclasses.replace(doubt.variant, is_exchanged=True)
+        exchanged = self.samples_beside(launched, other, doubt.samples) if may_launch and launched else None
+        confirmed = Confirmed(request, doubt, again, self.recorders.here, of_its_time=of_its_time, exchanged=exchanged)
         alone = self.alone(request.case.world_size, takes_host=samples.takes_host)
         with again.allowance.waiting(again.budget.waiting(alone)):
             confirmed.begin()
-            verdicts = confirmed.split(samples, confirmed.grow(samples))
+            verdicts = confirmed.see_again(samples, confirmed.grow(samples))
+            self.launching.release(other)
+            verdicts = confirmed.split(samples, verdicts)
         if samples.failed:
             return self.result(request, samples, Nothing(request))
         return confirmed.conclude(samples, verdicts)

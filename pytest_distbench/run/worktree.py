@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ FOLDER = "reference"
 _GIT_TIMEOUT_S = 300.0
 _SHORT = 10
 _LINES = 4
+_LARGE_BYTES = 1 << 26
+"""Data that nobody told git of; a copy would take longer than it is worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +56,15 @@ def find_revision(name: str, inside: Path, *, asked: str = "") -> Revision:
 
 
 @contextlib.contextmanager
-def check_out(revision: Revision, run_directory: Path) -> Iterator[Path]:
+def check_out(revision: Revision, run_directory: Path, *, named: str = "") -> Iterator[Path]:
     """Have a revision in a folder of the run directory; afterwards neither the folder nor git's note of it is left.
 
     The working tree and its index are not touched, and no hook runs. What a run that was killed has left goes first. A
-    revision that is there already, for another Python, has another folder.
+    revision that is there already, for another Python, has another folder. The folder is named after another commit
+    where one is given.
     """
     remove_stale(revision.root)
-    name = f"{FOLDER}-{revision.commit[:_SHORT]}"
+    name = f"{FOLDER}-{(named or revision.commit)[:_SHORT]}"
     tree = run_directory / name
     for number in itertools.count(2):
         if not tree.exists():
@@ -71,6 +75,42 @@ def check_out(revision: Revision, run_directory: Path) -> Iterator[Path]:
         yield tree
     finally:
         _remove(revision.root, tree)
+
+
+@contextlib.contextmanager
+def copy_beside(root: Path, run_directory: Path, *, named: str) -> Iterator[Path]:
+    """Have the working tree itself where a revision would be: what differs from HEAD is copied, what it ignores linked.
+
+    Raises:
+        LauncherError: it is not to be had: a submodule differs, or what git does not know is large.
+    """
+    with check_out(find_revision("HEAD", root, asked="a copy of this tree"), run_directory, named=named) as tree:
+        others = ("ls-files", "--others", "--exclude-standard", "-z")
+        for name in [*_names(root, "diff", "--name-only", "--no-renames", "-z", "HEAD"), *_names(root, *others)]:
+            if not (root / name).resolve().is_relative_to(run_directory.resolve()):
+                _copy(root / name, tree / name)
+        for name in _names(root, *others, "--ignored", "--directory"):
+            if Path(name).name != "__pycache__" and not os.path.lexists(tree / name):
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                (tree / name).symlink_to(root / name)
+        yield tree
+
+
+def _names(root: Path, *arguments: str) -> list[str]:
+    listed = _git(root, *arguments)
+    if listed.returncode:
+        raise LauncherError(f"git could not list what is in {root}: {_said(listed)}")
+    return [name.removesuffix("/") for name in listed.stdout.split("\0") if name]
+
+
+def _copy(source: Path, target: Path) -> None:
+    """A file as it is here, or that it is gone here."""
+    if (source.is_dir() and not source.is_symlink()) or (source.is_file() and source.stat().st_size > _LARGE_BYTES):
+        raise LauncherError(f"{source} is no file to be copied")
+    target.unlink(missing_ok=True)
+    if os.path.lexists(source):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _add(root: Path, tree: Path, revision: Revision) -> None:

@@ -89,6 +89,65 @@ def test_slower_code_is_red_with_the_paired_figure_both_commits_and_a_trace_of_b
     assert is_clean(project)
 
 
+SEEN = """
+import os, pathlib
+with open({log!r}, 'a') as log:
+    print({side!r}, pathlib.Path(__file__).parent, os.getppid(), file=log)
+"""
+PATIENT = "--distbench-confirm-budget=300"
+
+
+def test_a_red_is_seen_again_in_other_process_trees_with_the_paths_exchanged(
+    project: Path, run_inside: RunInside, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    write(project, 0.02, SEEN.format(log=str(log), side="then"))
+    run_inside("--distbench-update=all", "--distbench-launches=3").assert_outcomes(passed=1)
+    commit(project, "baselines")
+    log.unlink()
+    write(project, 0.04, SEEN.format(log=str(log), side="now"))
+    result = run_inside(PATIENT)
+    result.assert_outcomes(failed=1)
+
+    result.stdout.fnmatch_lines(["*which recorded the baseline: +*; in other process trees +* % over 3 pairs"])
+    seen = {tuple(line.split()) for line in log.read_text().splitlines()}
+    here = {place for side, place, _ in seen if side == "now"}
+    [exchanged] = here - {str(project)}
+    assert exchanged in {place for side, place, _ in seen if side == "then"}
+    first = {p for side, place, p in seen if place == str(project) or (side, place) == ("then", exchanged)}
+    second = {p for side, place, p in seen if (side, place) == ("now", exchanged) or place == f"{exchanged}-2"}
+    assert (first & second, len(second)) == (set(), 3)
+    assert is_clean(project)
+
+
+BY_PLACE = "import time\nANSWER = 1\n\ndef step():\n    time.sleep({now} if {slow} else {then})\n"
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        "'reference-' not in __file__",
+        "__import__('tempfile').gettempdir() not in __file__",
+        "__import__('os').stat(__file__).st_ino == {inode}",
+    ],
+    ids=["by name", "by folder", "by inode"],
+)
+def test_what_the_place_of_a_checkout_makes_slow_is_not_red(project: Path, run_inside: RunInside, slow: str) -> None:
+    make_baseline_faster(project)
+    write(project, 0.02)
+    (project / "work.py").write_text(
+        BY_PLACE.format(now=0.04, then=0.02, slow=slow.format(inode=(project / "work.py").stat().st_ino))
+    )
+    commit(project, "slow where it is")
+    make_baseline_faster(project)
+    (project / "work.py").write_text((project / "work.py").read_text() + "# more\n")
+    result = run_inside(PATIENT)
+    result.assert_outcomes(passed=1)
+
+    result.stdout.fnmatch_lines(["*regressed in one process tree (+* % over * pairs), not in a second (*"])
+    assert is_clean(project)
+
+
 def test_a_slower_machine_passes_and_is_told(project: Path, run_inside: RunInside) -> None:
     make_baseline_faster(project)
     write(project, 0.02, "# another line\n")

@@ -203,7 +203,7 @@ def test_of_what_is_not_settled_the_suspicious_stay_in_doubt_and_the_noisy_what_
     for each in made.values():
         each.variant = variant
     distbench.doubts.update(made)
-    again = distbench.again(Allowance(7.0), Allowance(7.0), 3, ["ratio"], "no time")
+    again = distbench.again(Allowance(7.0), Allowance(7.0), 3, ["ratio"], "no time", 0.0)
 
     assert list(again.doubts) == ["slow", "ratio"]
     assert dict(again.left) == {"slow": "no time"}

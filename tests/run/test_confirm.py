@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -96,9 +98,15 @@ def again(raised: Doubt, *, budget_s: float = 60.0, most_s: float = 60.0, why_no
     )  # fmt: skip
 
 
-def settle(samples: Samples, raised: Doubt, how: Again, of_its_time: Samples | None = None) -> tuple[str, str, int]:
-    confirmed = Confirmed(REQUEST, raised, how, "1a2b", of_its_time=of_its_time)
-    verdicts = confirmed.split(samples, confirmed.grow(samples))
+def settle(
+    samples: Samples,
+    raised: Doubt,
+    how: Again,
+    of_its_time: Samples | None = None,
+    exchanged: Samples | None = None,
+) -> tuple[str, str, int]:
+    confirmed = Confirmed(REQUEST, raised, how, "1a2b", of_its_time=of_its_time, exchanged=exchanged)
+    verdicts = confirmed.split(samples, confirmed.see_again(samples, confirmed.grow(samples)))
     made = confirmed.conclude(samples, verdicts)
     [verdict] = made.verdicts
     return verdict.kind, verdict.reason, len(made.confirmation.references) if made.confirmation else -1
@@ -119,6 +127,47 @@ def test_the_same_tree_is_launched_again_alone(now: float, kind: str, told: str)
     assert (found, pairs) == (kind, 0)
     assert reason.startswith("no tracked file but baselines differs from 3f2a91c0d4")
     assert f"3 further launches are {told} its noise" in reason
+
+
+@pytest.mark.parametrize(
+    ("trees", "kind", "told", "pairs"),
+    [
+        (
+            (1.3, 1.0),
+            "inconclusive",
+            "regressed in one process tree (+29.9 % over 3 pairs), not in a second (+0.0 % over 3)",
+            3,
+        ),
+        ((1.5, 0.8), "inconclusive", "regressed in one process tree (+*), not in a second (-20.? % over 3)", 3),
+        ((1.22, 1.06), "inconclusive", "regressed in one process tree (+*), not in a second (+5.? % over 3)", 3),
+        ((1.3, 1.3), "regressed", "*; in other process trees +* % over 3 pairs", 3),
+        ((1.5, 1.2), "regressed", "*; in other process trees +19.? % over 3 pairs", 3),
+        ((1.16, 1.09), "regressed", "*; in other process trees +8.? % over 3 pairs", 3),
+        ((1.0, 1.3), "machine", "*", 0),
+    ],
+)
+def test_a_slowdown_in_turns_is_seen_in_other_process_trees_before_it_is_red(
+    trees: tuple[float, float], kind: str, told: str, pairs: int
+) -> None:
+    raised, second = doubt(), Turns(trees[1])
+    found, reason, _ = settle(Turns(trees[0]), raised, again(raised), exchanged=second)
+
+    assert (found, len(second)) == (kind, pairs)
+    assert fnmatch(reason, told)
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "others_s", "second"),
+    [(-1.0, 0.0, Turns(1.0)), (60.0, 61.0, Turns(1.0)), (60.0, 0.0, Turns(1.0, breaks_at=1, error="no room"))],
+    ids=["no time", "time that others need", "does not run"],
+)
+def test_where_nothing_can_be_seen_again_the_first_red_stands(budget_s: float, others_s: float, second: Turns) -> None:
+    raised = doubt()
+    how = dataclasses.replace(again(raised, budget_s=budget_s), others_s=others_s)
+    kind, reason, _ = settle(Turns(1.3), raised, how, exchanged=second)
+
+    assert kind == "regressed"
+    assert reason.endswith("against itself +0.1 %")
 
 
 def test_what_is_out_of_time_stays_in_doubt() -> None:

@@ -9,7 +9,7 @@ from support.repositories import git
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.run.directory import RunDirectory
-from pytest_distbench.run.worktree import check_out, find_revision
+from pytest_distbench.run.worktree import check_out, copy_beside, find_revision
 
 
 def test_a_worktree_holds_the_revision_and_is_removed_after_an_error_with_what_was_written_there(
@@ -122,3 +122,38 @@ def test_a_commit_of_a_submodule_that_is_not_here_is_told_with_what_fetches_it(n
         pass
     assert len(git(nested.path, "worktree", "list").splitlines()) == 1
     assert revision.commit != find_revision("HEAD", nested.path).commit
+
+
+@pytest.mark.parametrize(
+    ("write", "held"),
+    [
+        ({"test_it.py": "changed"}, {"test_it.py": "changed"}),
+        ({"new/é.py": "new", "test_it.py": None}, {"new/é.py": "new", "test_it.py": None}),
+        ({"data.bin": "ignored", ".gitignore": "*.bin\n"}, {"data.bin": "ignored", ".gitignore": "*.bin\n"}),
+    ],
+    ids=["changed", "untracked and gone", "ignored"],
+)
+def test_a_copy_of_this_tree_has_what_it_has_in_the_folder_of_another_commit(
+    committed: pytest.Pytester, write: dict[str, str | None], held: dict[str, str | None]
+) -> None:
+    for name, text in write.items():
+        file = committed.path / name
+        file.parent.mkdir(exist_ok=True)
+        file.unlink() if text is None else file.write_text(text)
+    before = git(committed.path, "status", "--porcelain")
+    with copy_beside(committed.path, committed.path / "tmp", named="c0ffee" * 6) as tree:
+        found = {name: (tree / name).read_text() if (tree / name).exists() else None for name in held}
+        with check_out(find_revision("HEAD", committed.path), committed.path / "tmp") as other:
+            assert (tree.name, other.name == tree.name) == ("reference-c0ffeec0ff", False)
+
+    assert found == held
+    assert git(committed.path, "status", "--porcelain") == before
+    assert git(committed.path, "worktree", "list").count("\n") == 1
+
+
+def test_a_tree_with_changes_in_a_submodule_is_not_copied(nested: pytest.Pytester) -> None:
+    with (
+        pytest.raises(LauncherError, match="is no file to be copied"),
+        copy_beside(nested.path, nested.path / "tmp", named="c0ffee" * 6),
+    ):
+        pass
