@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -323,11 +324,10 @@ class Distbench:
         with self._lend_terminal():
             result = self._guard(lambda: self._session.run(request, samples, reference))
         try:
-            raised = self._session.doubt(samples, reference, result, sources, self._evaluation)
-            if raised is not None:
+            if (raised := self._session.doubt(samples, reference, result, sources)) is not None:
                 if self._why_not_again:
                     return replace(result, unconfirmed=self._why_not_again)
-                self.doubts[request.case.key] = raised
+                self.doubts[request.case.key] = dataclasses.replace(raised, evaluation=self._evaluation)
         except NotRecorded as error:
             return replace(result, unconfirmed=str(error))
         return result
@@ -340,7 +340,7 @@ class Distbench:
         module = getattr(item, "module", None)
         return Evaluation(
             module=getattr(module, "__name__", ""),
-            function=getattr(getattr(item, "cls", None), "__qualname__", getattr(item, "originalname", item.name)),
+            function=getattr(getattr(item, "cls", None), "__qualname__", getattr(item, "originalname", "")),
             bodies=frozenset(w.body.function.partition(".")[0] for w in works if isinstance(w, Ranks)),
             plugins=[getattr(plugin, "__name__", "") for plugin in config.pluginmanager.get_plugins()],
             ini=config.inipath,

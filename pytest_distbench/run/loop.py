@@ -31,7 +31,6 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorder, Recorders, in_time
-from pytest_distbench.run.evaluated import Evaluation
 from pytest_distbench.run.kinds import LaunchKind, kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.pacing import SPACING_S, Pacer
@@ -317,7 +316,6 @@ class Session:
         reference: Reference,
         result: CaseResult,
         sources: Sequence[str],
-        evaluation: Evaluation | None = None,
     ) -> Doubt | None:
         """What is to be settled in turns; None: nothing is, or it cannot be.
 
@@ -343,7 +341,6 @@ class Session:
             recorder=self._where_it_was(recorder, reference),
             known=known,
             sources=sources,
-            evaluation=evaluation,
         )
 
     def _where_it_was(self, recorder: Recorder, reference: Stored) -> Recorder:
