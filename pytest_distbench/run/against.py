@@ -32,6 +32,10 @@ PACKAGE = Path(__file__).resolve().parents[1]
 """This package: its code is the running one on both sides, also where the repository is its own."""
 
 
+_BUILDS = "TORCH_EXTENSIONS_DIR"
+"""Where torch builds extensions, by their names: in one folder each side would build for the other. What Inductor and
+Triton keep is found by its content, and numba's lies beside the source: those are right for both, and save time."""
+
 VariantKey = tuple[str, Path | None, tuple[tuple[Path, Path], ...], bool]
 
 
@@ -81,6 +85,8 @@ class ReferenceSide:
     The run's directory holds the worktree from its first use until :meth:`close`. Each launch of it that runs beside
     another has a launcher of its own, by number, with a session of its own: what ends in one must not end in another.
     """
+
+    builds_apart = True
 
     def __init__(self, variant: Variant, directory: Path, launcher: Callable[[int], Launcher]) -> None:
         self.variant = variant
@@ -142,16 +148,17 @@ class ReferenceSide:
 
     def _plan(self, plan: LaunchPlan, number: int) -> LaunchPlan:
         """Every path below the repository leads into the worktree. What one launch prepares is not for another."""
-        path = [self._there(entry) for entry in plan.python_path]
+        path, place = [self._there(entry) for entry in plan.python_path], plan.workplace
         interpreter = self.variant.interpreter
         if interpreter is not None:
             path = [*python_path(interpreter, self._directory, path)]
         variables = dict(plan.variables)
         if "PYTHONPATH" in variables:
             variables["PYTHONPATH"] = os.pathsep.join(map(self._there, variables["PYTHONPATH"].split(os.pathsep)))
+        if self.builds_apart and self.variant.revision is not None and _BUILDS not in place.variables:
+            variables.setdefault(_BUILDS, str(self._directory / f"extensions-{self.variant.revision.commit}"))
         data_dir = self._directory / f"data-{self._name}-{number}"
         data_dir.mkdir(exist_ok=True)
-        place = plan.workplace
         folder = self._there(place.folder)
         if not (place.is_mirrored or _may_hold(folder)):  # pytest was started where the reference has no folder
             folder = str(self._tree)
@@ -212,6 +219,8 @@ class ReferenceSide:
 
 class _Copy(ReferenceSide):
     """This tree, where a revision was."""
+
+    builds_apart = False
 
     @functools.cached_property
     def _tree(self) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from support.timelines import killed
 
 from pytest_distbench.jobs.launch_job import make_record
 from pytest_distbench.launch.side import Side
+from pytest_distbench.launch.starters.forkserver import read_at_start
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.timeline import append
@@ -220,3 +222,39 @@ def test_a_bound_goes_before_another_revision_that_is_as_slow(committed: pytest.
         ]
     )
     assert result.ret == 1
+
+
+@pytest.mark.parametrize("given", [None, "/of/the/user", ""])
+def test_each_side_builds_extensions_in_a_folder_of_its_own_unless_the_user_has_said_where(
+    committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    if given is not None:
+        monkeypatch.setenv("TORCH_EXTENSIONS_DIR", given)
+    with (committed.path / "conftest.py").open("a") as file:
+        file.write(RECORDER)
+    run(committed, "--distbench-against", "HEAD", "--distbench-launcher=recorder")
+
+    plans = [json.loads(line) for line in (committed.path / "plans-seen").read_text().splitlines()]
+    found = {bool(plan["tree"]): plan["variables"].get("TORCH_EXTENSIONS_DIR") for plan in plans}
+    there = found[True] if given is not None else Path(found[True]).name.partition("-")[0]
+    assert (found[False], there) == (given, "extensions" if given is None else given)
+
+
+def test_a_folder_that_differs_by_side_starts_no_process_anew() -> None:
+    assert read_at_start({"TORCH_EXTENSIONS_DIR": "a", "TORCH_HOME": "b"}) == {"TORCH_HOME": "b"}
+
+
+RECORDER = """
+import msgspec
+from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
+from pytest_distbench.testing import StandInLauncher
+
+class Recorder(StandInLauncher):
+    def start(self, plan):
+        with open("plans-seen", "ab") as file:
+            file.write(msgspec.json.encode(plan) + b"\\n")
+        return super().start(plan)
+
+LAUNCHERS["recorder"] = LauncherKind(help="", make=lambda setup: Recorder(setup.session), holds_two=True)
+"""

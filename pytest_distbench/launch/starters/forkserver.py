@@ -41,9 +41,9 @@ _READ_AT_START = re.compile(
     r"(OMP|MKL|KMP|GOMP|OPENBLAS|LD|PYTHON|TORCH|PYTORCH|ATEN|DNNL|ONEDNN|MALLOC|CUDA|NCCL|GLOO)_?\w*|PATH"
 )
 
-_SET_HERE = frozenset({"OMP_NUM_THREADS", "PYTHONPATH"})
-"""What the process that loads torch does not get from the user, and a rank has of its own. The sides of a pair differ
-in their paths."""
+_SET_HERE = frozenset({"OMP_NUM_THREADS", "PYTHONPATH", "TORCH_EXTENSIONS_DIR"})
+"""What a rank has of its own: the first is not the user's in the process that loads torch, and the sides of a pair
+differ in their paths, which nothing reads there."""
 
 _HASH_SEED = "PYTHONHASHSEED"
 
