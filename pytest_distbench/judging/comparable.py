@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,25 +31,19 @@ def difference(stored: BaselineMetric | Measurement, current: Measurement) -> st
 
 
 def software_changes(stored: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """What differs, by name: ``torch 2.12.0 -> 2.13.0``. What one side has not recorded is no difference.
+    """What differs, by name: ``torch 2.12.0 -> 2.13.0``; ``-`` is a version that one side does not know.
 
-    Ranks record only software that can change a result (worker.usage).
+    Ranks record only software that can change a result (worker.usage). A choice of the code that one side has not
+    recorded is no difference.
     """
-    return _changes(stored, current, stored.keys() & current.keys())
+    names = {*_versions(stored), *_versions(current), *(stored.keys() & current.keys())}
+    found = ((n, stored.get(n, "-"), current.get(n, "-")) for n in sorted(names))
+    return [f"{name} {then} -> {now}" for name, then, now in found if then != now]
 
 
 def version_changes(stored: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """The same without what the code under test chooses; ``-`` is what one side does not know.
-
-    Where there is none, exact numbers have to be equal.
-    """
-    then, now = _versions(stored), _versions(current)
-    return _changes(then, now, {*then, *now})
-
-
-def _changes(stored: Mapping[str, str], current: Mapping[str, str], names: Iterable[str]) -> list[str]:
-    found = ((n, stored.get(n, "-"), current.get(n, "-")) for n in sorted(names))
-    return [f"{name} {then} -> {now}" for name, then, now in found if then != now]
+    """The same without what the code under test chooses. Where there is none, exact numbers have to be equal."""
+    return software_changes(_versions(stored), _versions(current))
 
 
 def _versions(software: Mapping[str, str]) -> dict[str, str]:

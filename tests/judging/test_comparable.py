@@ -104,8 +104,8 @@ def test_a_verdict_tells_both() -> None:
     [
         ({"torch": "2.12"}, {"torch": "2.12"}, []),
         ({"torch": "2.12", "numpy": "2"}, {"torch": "2.13", "numpy": "3"}, ["numpy 2 -> 3", "torch 2.12 -> 2.13"]),
-        ({"mkl": "1"}, {}, []),
-        ({}, {"mkl": "1"}, []),
+        ({"mkl": "1"}, {}, ["mkl 1 -> -"]),
+        ({}, {"mkl": "1"}, ["mkl - -> 1"]),
         ({"torch": "2.13"}, {"torch": "2.13", "autocast": "off", "deterministic": "on"}, []),
     ],
 )

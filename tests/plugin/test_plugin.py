@@ -258,10 +258,11 @@ def test_another_precision_of_the_codes_choice_excuses_no_exact_number(
     monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "matmul_precision=tf32")
     path = stored(recorded)[0]
     text = path.read_text()
-    path.write_text(re.sub(r"\[7(, 7)+\]", lambda found: found[0].replace("7", "8"), text))
+    text = re.sub(r"\[7(, 7)+\]", lambda found: found[0].replace("7", "8"), text)
+    path.write_text(text.replace('"torch":', '"matmul_precision": "ieee",\n    "torch":', 1))
     result = run(recorded)
 
-    result.stdout.fnmatch_lines(["*differs   matmul_precision - -> tf32"])
+    result.stdout.fnmatch_lines(["*differs   matmul_precision ieee -> tf32"])
     assert result.ret == 1
 
 
