@@ -7,6 +7,7 @@ no regression.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 
@@ -102,7 +103,8 @@ class _Planted:
         known = Known(verdicts=met.verdicts, tolerances=stored.tolerances(met))
         doubt = Doubt(result=met, samples=alone, recorder=Recorder(HERE), known=known)
         budget = Allowance(session.settings.confirm.budget_s)
-        again = Again(samples={}, results={}, doubts={}, beside={}, cases=1, allowance=budget, budget=budget)
+        asked_for = Allowance(math.inf)  # a control that looks at nothing would tell of nothing
+        again = Again(samples={}, results={}, doubts={}, beside={}, cases=1, allowance=asked_for, budget=budget)
         with budget.waiting(session.alone(self._request.case.world_size, takes_host=beside.takes_host)):
             verdicts = _Turns(self._request, doubt, again, "").grow(beside)
         self._count += len(beside.launches) + len(beside.references) + len(beside.controls)
