@@ -101,18 +101,21 @@ class Departure:
             case None:
                 return ""
             case 1 if beside and beside[0].startswith("epoch"):
-                return "in its first epoch: initialisation, data and sharding, the forward pass, or an update"
+                return (
+                    "in its first epoch: initialisation, data and sharding, the forward pass, an update, or what a "
+                    "restart or a change of membership loaded"
+                )
             case int(at) if beside and at > 1:
-                return "the value before agreed: an update since then, or its data"
+                return "the value before agreed: an update since then, its data, or what was loaded since"
             case 1:
                 return (
-                    "before any update: seed, initialisation or its broadcast, data, batch size and sharding, the "
-                    "forward pass"
+                    "before any update: seed or random streams, initialisation or its broadcast, data, batch size and "
+                    "sharding, the forward pass"
                 )
             case 2:
                 return (
-                    "by the first update: gradient averaging or synchronisation, batch size or accumulation, learning "
-                    "rate or weight decay"
+                    "by the first update: gradient averaging or synchronisation, stale weights or activations, batch "
+                    "size or accumulation, learning rate or weight decay"
                 )
             case 3:
                 return (

@@ -253,7 +253,7 @@ def _judge_exact(family: Family) -> Verdict:
 
 
 def _where(family: Family) -> str:
-    """Where the values that a number was taken from leave the baseline's, and whether it is better for it."""
+    """Where the values that a number was taken from leave the baseline's, and what it is not by the curve."""
     told = ""
     for key, [m, *_] in family.current.items():
         then, now = family.stored[key].series, m.taken_from
@@ -264,8 +264,12 @@ def _where(family: Family) -> str:
             told = f"; {before}number {at + 1} ({_quantity(then[at])} -> {_quantity(now[at])})"
             break
     old, new = known_values(family.old), known_values(family.new)
-    is_floor = METRIC_KINDS[family.first.better].rule == "floor"
-    return f"{told}; better, but another training" if is_floor and old and new and min(new) >= max(old) else told
+    is_better = METRIC_KINDS[family.first.better].rule == "floor" and old and new and min(new) >= max(old)
+    if family.curve == "equal":
+        told += "; the losses agree: the evaluation, or what follows them (a schedule, the order of a later epoch)"
+    elif is_better:
+        told += "; better, but another training"
+    return told
 
 
 def _judge_curve(family: Family) -> Verdict:

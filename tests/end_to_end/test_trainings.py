@@ -73,7 +73,7 @@ def test_a_departed_curve_fails_with_step_size_and_what_to_look_at(
         [
             "loss: departs at step 1, deviates by up to 2.0e-02 (11.3% of what the curve moves)",
             "!  loss *1.859 *1.897 *-2.0 % *1e-03 *2",
-            "loss: departs at step 1, *; the 2 launches of this run agree: it is seeded; before any update: seed, *",
+            "loss: departs at step 1, *; the 2 launches of this run agree: it is seeded; before any update: *sh*",
             "If this change is intended:  pytest *--distbench-update",
         ]
     )

@@ -203,6 +203,18 @@ def test_an_exact_number_that_was_taken_from_a_series_names_its_first_other_valu
     assert verdict.reason.endswith(told)
 
 
+@pytest.mark.parametrize(
+    ("better", "then", "now"), [("floor", 0.69, 0.71), ("floor", 0.71, 0.69), ("same", 1.03, 1.04), ("steps", 40, 60)]
+)
+def test_behind_losses_that_agree_the_evaluation_is_suspected(better: Better, then: float, now: float) -> None:
+    agrees = judged(better, [now], [then], **EXACTLY).reason
+    unknown = judged(better, [now], [then], **{**EXACTLY, "curve": "nothing"}).reason
+
+    assert "the losses agree: the evaluation, or what follows them" in agrees
+    assert "another training" not in agrees
+    assert "evaluation" not in unknown
+
+
 # Curves
 
 
@@ -435,7 +447,7 @@ def test_another_initialisation_that_repeats_is_a_regression_that_says_that() ->
     verdict = judged_launches(OTHER, OTHER, baseline=[GOLDEN, GOLDEN])
 
     assert verdict.kind == "regressed"
-    assert "the 2 launches of this run agree: it is seeded; before any update: seed, init" in verdict.reason
+    assert "the 2 launches of this run agree: it is seeded; before any update: seed or random" in verdict.reason
 
 
 @pytest.mark.parametrize("at", [1, 2, 4, 5])
