@@ -202,6 +202,9 @@ STEPS = "that steps"
 """Name of the first optimizer that stepped; of the second: ``that steps (2)``."""
 
 
+RANDOM_PART = "random"
+"""The part that keeps the random state is handed over under this name."""
+
 OUTSIDE = "outside: "
 """What the name of an object begins with that a body has and did not hand over."""
 
@@ -242,7 +245,7 @@ class Held(_Line, frozen=True, kw_only=True, tag="held"):
     states: dict[str, str] = {}
     """Of what is neither a model nor an optimizer. Before the first batch those of ``fresh`` alone."""
     fresh: dict[str, str] = {}
-    """Behind a load: of those parts right before it. Without the random state, see ``random``."""
+    """Behind a load: of those parts right before it; of the part that keeps the random state, torch's stream."""
     per_rank: list[str] = []
     """Of those, the ones that each rank has of its own."""
     random: dict[str, str] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import isclose
 
 from pytest_distbench.jobs.measures.history import History, Worker
-from pytest_distbench.records.timeline import OUTSIDE, STEPS, Fed, Held, HeldAt
+from pytest_distbench.records.timeline import OUTSIDE, RANDOM_PART, STEPS, Fed, Held, HeldAt
 
 PARAMETERS = "parameters_changed_by_load"
 MOMENTS = "optimizer_moments_changed_by_load"
@@ -88,11 +88,25 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
         found = [*_compare(worker.held, writer, own, older), *_reset(worker.held, writer, own)]
         if own is not None and (former := history.workers.get((own.generation, own.slot))) is not None:
             found += _built_otherwise(worker, former, own)
+        if own is None:
+            found += _drawing_the_same(worker, history)
         for metric, what, was_older in found:
             behind = f"{what}, behind the checkpoint of step {step}"
             yield Mismatch(metric, generation, worker.joined.slot, behind)
             if was_older:
                 yield Mismatch(OLDER, generation, worker.joined.slot, f"{behind}: it is that of step {was_older}")
+
+
+def _drawing_the_same(newcomer: Worker, history: History) -> Iterator[tuple[str, str, int]]:
+    """A newcomer that drew its own random numbers before the load, and behind it draws those of rank 0."""
+    for first in history.members(newcomer.joined.generation).values():
+        load, begin = newcomer.held.get("load"), newcomer.held.get("begin")
+        first_load, first_begin = first.held.get("load"), first.held.get("begin")
+        if first is newcomer or first.joined.rank or not (load and begin and first_load and first_begin):
+            continue
+        own, same = load.fresh.get(RANDOM_PART), begin.random.get("torch")
+        if own and own != first_load.fresh.get(RANDOM_PART) and same and same == first_begin.random.get("torch"):
+            yield RANDOM, "it draws the random numbers of rank 0, and drew its own before the load", 0
 
 
 def _compare(

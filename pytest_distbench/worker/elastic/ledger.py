@@ -16,15 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import Optimizer
 
-from pytest_distbench.records.timeline import OUTSIDE, STEPS, Fed, Held, HeldAt, LeftOut, Line
+from pytest_distbench.records.timeline import OUTSIDE, RANDOM_PART, STEPS, Fed, Held, HeldAt, LeftOut, Line
 from pytest_distbench.worker import digests
 from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.elastic.left_out import left_out
 from pytest_distbench.worker.elastic.node import Node
 from pytest_distbench.worker.memory import OptimizerMemory
-
-RANDOM = "random"
-"""The part that keeps the random state is handed over under this name."""
 
 _WATCHED_STEPS = 2
 """Behind a checkpoint, whose inputs are looked at: two, to see that they differ from step to step. A generation that
@@ -56,8 +53,9 @@ class Ledger:
         self._others = {name: part for name, part in parts.items() if name not in known}
         self._memory = memory
         self._note = note
-        self._random = digests.of_random() if RANDOM in parts else {}
+        self._random = digests.of_random() if RANDOM_PART in parts else {}
         self._fresh: dict[str, str] = {}
+        self._drawn_from: dict[str, str] = {}
         self._begun: dict[str, str] = {}
         self._inputs = Inputs(self._models)
         self._tensors: dict[str, dict[str, bytes]] = {}
@@ -85,18 +83,19 @@ class Ledger:
     def before_load(self) -> None:
         """Right before a load: what the parts begin with that are given their state in it."""
         with suppress(Exception):  # a part may have no state before it is given one
-            self._fresh = self._states(of=self._others.keys() - {RANDOM})
+            self._fresh = self._states(of=self._others.keys() - {RANDOM_PART})
+        self._drawn_from = {RANDOM_PART: digests.of_random()["torch"]} if RANDOM_PART in self._others else {}
 
     def at_load(self, place: Place) -> None:
         """Behind a load: what the body may set anew before its first batch, as a rule for the learning rate does."""
-        now = digests.of_random() if RANDOM in self._others else {}
+        now = digests.of_random() if RANDOM_PART in self._others else {}
         taken = {stream: found for stream, found in now.items() if self._random.get(stream) != found}
         self._write(
             "load",
             place,
             rates={name: digests.rates_of(o) for name, o in self._optimizers.items()},
             states=self._states(),
-            fresh=self._fresh,
+            fresh={**self._fresh, **self._drawn_from},
             random=taken or {stream: found for stream, found in now.items() if stream == "torch"},
         )
 
@@ -115,12 +114,12 @@ class Ledger:
             moments={name: digests.of_moments(o) for name, o in self._optimizers.items()},
             steps={name: digests.steps_of(o) for name, o in self._optimizers.items()},
             states=self._states(of=self._fresh),
-            random=self._begun if RANDOM in self._others else {},
+            random=self._begun if RANDOM_PART in self._others else {},
         )
 
     def note_left_out(self, *, draws_samples: bool) -> None:
         """At the end of the first step: what took part in it, and was not handed over."""
-        now = digests.of_random() if RANDOM not in self._others else {}
+        now = digests.of_random() if RANDOM_PART not in self._others else {}
         drawn = [stream for stream, found in self._begun.items() if now.get(stream, found) != found]
         parts = left_out(self._parts, self._memory.optimizers, drawn_from=drawn, draws_samples=draws_samples)
         if parts:
@@ -201,7 +200,7 @@ class Ledger:
         }
 
     def _fields(self) -> dict[str, dict[str, str]]:
-        found = {name: digests.of_fields(part) for name, part in self._others.items() if name != RANDOM}
+        found = {name: digests.of_fields(part) for name, part in self._others.items() if name != RANDOM_PART}
         for name, held in self._objects.items():
             with suppress(Exception):  # it is none of ours, and may not be ready to tell its state
                 if digest := digests.of_state(held.state_dict()):

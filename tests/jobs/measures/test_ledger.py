@@ -23,7 +23,7 @@ from pytest_distbench.jobs.measures.ledger import (
 )
 from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Fed, Held, HeldAt, Line, Stepped
+from pytest_distbench.records.timeline import RANDOM_PART, Fed, Held, HeldAt, Line, Stepped
 
 
 def held(at: HeldAt, rank: int, generation: int, model: str, *, step: int = 6, stream: str = "") -> Held:
@@ -157,6 +157,32 @@ def test_all_ranks_have_to_begin_with_what_rank_0_held_and_each_with_its_own_ran
     assert changed([*saved, *loads, held("begin", 0, 1, "b", stream="r0"), held("begin", 1, 1, "b", stream="r1")]) == {
         PARAMETERS: 2
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "number"),
+    [
+        (("own 0", "own 1"), ("r0", "r0"), 1),
+        (("own 0", "own 1"), ("r0", "own 1"), 0),
+        (("own 0", "own 1"), ("r0", "drawn anew"), 0),
+        (("one seed", "one seed"), ("r0", "r0"), 0),  # whoever seeds all ranks alike means it
+        (("own 0", ""), ("r0", "r0"), 0),  # nobody looked
+    ],
+)
+def test_a_newcomer_that_had_random_numbers_of_its_own_keeps_them(
+    before: tuple[str, str], behind: tuple[str, str], number: int
+) -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0], first=11.0, steps=10, saved=[6])
+    timeline.generation(1, [0, 1], first=31.0, steps=6, resumed=6)
+    fresh = [{RANDOM_PART: stream} if stream else {} for stream in before]
+    timeline.lines += [
+        held("save", 0, 0, "a", stream="r0"),
+        *(replace(held("load", rank, 1, "a", stream=behind[rank]), fresh=fresh[rank]) for rank in (0, 1)),
+        *(held("begin", rank, 1, "a", stream=behind[rank]) for rank in (0, 1)),
+    ]
+
+    assert count(mismatches(timeline.history), RANDOM)[0] == number
 
 
 @pytest.mark.parametrize(
