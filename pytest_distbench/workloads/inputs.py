@@ -152,7 +152,8 @@ def batches(
     loader = DataLoader(
         images,
         batch_sampler=(
-            chosen.tolist() for chosen in sharded_batches(rank, samples=len(images), batch=batch, device="cpu")
+            chosen.tolist()
+            for chosen in sharded_batches(rank, samples=len(images), batch=batch, drop_last=True, device="cpu")
         ),
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,

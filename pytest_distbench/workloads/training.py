@@ -12,7 +12,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.choices import SEEDS
 from pytest_distbench.worker.arguments import check_whole, refuse
 from pytest_distbench.worker.arithmetic import forbid_tf32
-from pytest_distbench.worker.elastic.sampler import permutation
+from pytest_distbench.worker.elastic.sampler import next_count, permutation, share
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -36,48 +36,80 @@ def make_deterministic(seed: int) -> None:
 
 
 def sharded_batches(
-    rank: RankContext, *, samples: int, batch: int, device: torch.device | str | None = None
+    rank: RankContext,
+    *,
+    samples: int,
+    batch: int,
+    start: int = 0,
+    drop_last: bool = False,
+    device: torch.device | str | None = None,
 ) -> Iterator[torch.Tensor]:
-    """Give index batches for ever: each epoch one permutation, cut into disjoint shards, one per rank.
+    """Give index batches for ever: each epoch one permutation, of which every rank has a disjoint shard.
 
-    Every rank gets ``samples // world_size`` samples of each epoch, in batches of ``batch``; what does not fill a
-    batch on all ranks is left out of that epoch, so that all ranks take equally many steps. On the backend ``fake``,
-    where a few samples may have to do for many ranks, a rank gets them all.
+    The shards of an epoch are complete: each sample is in one batch of one rank. All ranks take equally many steps; in
+    the last one of an epoch a rank has what is left, up to one sample more or less than the others have. On the backend
+    ``fake``, where a few samples may have to do for many ranks, a rank gets them all.
 
     Args:
         rank: gives seed, rank, world size and device.
         samples: in the whole training set.
         batch: per rank.
+        start: steps that were taken before: a training that goes on gets the batch it would have got next.
+        drop_last: leave out of each epoch what does not fill a batch on all ranks, so that all steps cost the same.
         device: where the indices are, which is where the samples are; None: the rank's. There they are sent once an
             epoch: samples on a GPU that are indexed by the CPU wait for the GPU at every step.
 
     Returns:
-        Batches (batch,) of indices, int64.
+        Batches (n,) of indices, int64: of ``batch`` each, but for the last one of an epoch.
 
     Raises:
-        RecordingError: no rank, no whole numbers of at least 1, or a shard holds less than one batch.
+        RecordingError: no rank, no whole numbers of at least 1 (``start``: 0), or a shard holds less than one batch.
     """
-    call = "sharded_batches(...)"
+    start = check_whole("sharded_batches(...)", "start", start, least=0)
+    counts = _step_counts(rank, samples, batch, "sharded_batches(...)")
+    if drop_last:
+        step = batch * (1 if rank.only_structure else rank.world_size)
+        counts = [step] * (samples // step)
+    return _batches(rank, samples, counts, start, rank.device if device is None else device)
+
+
+def epoch_steps(rank: RankContext, *, samples: int, batch: int) -> int:
+    """How many batches :func:`sharded_batches` gives in an epoch.
+
+    Raises:
+        RecordingError: as there.
+    """
+    return len(_step_counts(rank, samples, batch, "epoch_steps(...)"))
+
+
+def _step_counts(rank: RankContext, samples: int, batch: int, call: str) -> list[int]:
+    """Samples of each step of an epoch, over all ranks."""
     _check_rank(call, rank)
     samples = check_whole(call, "samples", samples, least=1)
     batch = check_whole(call, "batch", batch, least=1)
-    shard = samples if rank.only_structure else samples // rank.world_size
-    if shard < batch:
+    world_size = 1 if rank.only_structure else rank.world_size
+    if samples < batch * world_size:
         raise RecordingError(
-            f"{call}: {samples} samples over {rank.world_size} ranks leave {shard} each, less than a batch of {batch}"
+            f"{call}: {samples} samples over {rank.world_size} ranks leave {samples // world_size} each, less than a "
+            f"batch of {batch}"
         )
-    return _batches(rank, samples, shard, batch, rank.device if device is None else device)
+    counts: list[int] = []
+    left = samples
+    while left > 0:
+        counts.append(next_count(left, batch=batch, world_size=world_size, most=world_size))
+        left -= counts[-1]
+    return counts
 
 
 def _batches(
-    rank: RankContext, samples: int, shard: int, batch: int, device: torch.device | str
+    rank: RankContext, samples: int, counts: list[int], start: int, device: torch.device | str
 ) -> Iterator[torch.Tensor]:
-    epoch = 0
+    of, among = (0, 1) if rank.only_structure else (rank.rank, rank.world_size)
+    epoch, first = divmod(start, len(counts))
     while True:
-        order = permutation(samples, seed=rank.seed, epoch=epoch)
-        mine = order if rank.only_structure else order[rank.rank * shard : (rank.rank + 1) * shard]
-        yield from mine[: shard - shard % batch].to(device).split(batch)
-        epoch += 1
+        order = permutation(samples, seed=rank.seed, epoch=epoch)[: sum(counts)].to(device)
+        yield from (share(step, rank=of, world_size=among) for step in order.split(counts)[first:])
+        epoch, first = epoch + 1, 0
 
 
 def scaled_warmup(

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.training import (
     accuracy_over_ranks,
+    epoch_steps,
     make_deterministic,
     scaled_warmup,
     sharded_batches,
@@ -27,12 +30,44 @@ def rank_of(rank: int, world_size: int) -> Any:
     return SimpleNamespace(rank=rank, world_size=world_size, seed=3, only_structure=False, device=CPU)
 
 
-def test_shards_of_an_epoch_are_disjoint_and_equally_long() -> None:
-    shards = [list(islice(sharded_batches(rank_of(r, 3), samples=20, batch=2), 3)) for r in range(3)]
-    seen = torch.cat([batch for shard in shards for batch in shard]).tolist()
+@given(world_size=st.integers(1, 9), batch=st.integers(1, 7), more=st.integers(0, 60), epoch=st.integers(0, 3))
+def test_shards_of_any_epoch_are_disjoint_complete_and_of_equally_many_batches(
+    world_size: int, batch: int, more: int, epoch: int
+) -> None:
+    samples = batch * world_size + more
+    steps = epoch_steps(rank_of(0, world_size), samples=samples, batch=batch)
+    shards = [
+        [*islice(sharded_batches(rank_of(r, world_size), samples=samples, batch=batch, start=epoch * steps), steps)]
+        for r in range(world_size)
+    ]
 
-    assert [[len(batch) for batch in shard] for shard in shards] == [[2, 2, 2]] * 3
-    assert len(set(seen)) == len(seen) == 18
+    assert sorted(torch.cat([one for shard in shards for one in shard]).tolist()) == list(range(samples))
+    assert {len(one) for shard in shards for one in shard[:-1]} <= {batch}
+    last = [len(shard[-1]) for shard in shards]
+    assert 1 <= min(last) <= max(last) <= min(min(last), batch) + 1
+
+
+@given(world_size=st.integers(1, 5), batch=st.integers(1, 7), more=st.integers(0, 60), start=st.integers(0, 40))
+def test_a_training_that_goes_on_gets_the_batches_it_would_have_got(
+    world_size: int, batch: int, more: int, start: int
+) -> None:
+    samples, rank = batch * world_size + more, rank_of(world_size - 1, world_size)
+    whole = islice(sharded_batches(rank, samples=samples, batch=batch), start, start + 20)
+    rest = islice(sharded_batches(rank, samples=samples, batch=batch, start=start), 20)
+
+    assert [one.tolist() for one in rest] == [one.tolist() for one in whole]
+
+
+@pytest.mark.parametrize(("samples", "batch", "steps"), [(20, 2, 3), (7, 2, 1), (6, 2, 1), (23, 3, 2)])
+def test_steps_that_must_cost_the_same_leave_out_what_fills_none(samples: int, batch: int, steps: int) -> None:
+    one, following = (
+        [*islice(sharded_batches(rank_of(r, 3), samples=samples, batch=batch, drop_last=True), steps + 1)]
+        for r in (0, 1)
+    )
+
+    assert {len(chosen) for chosen in one + following} == {batch}
+    assert not {*torch.cat(one[:steps]).tolist()} & {*torch.cat(following[:steps]).tolist()}
+    assert {*torch.cat(one[:steps]).tolist()} & {*torch.cat([one[steps], following[steps]]).tolist()}, "an epoch later"
 
 
 def test_the_next_epoch_has_another_order() -> None:
