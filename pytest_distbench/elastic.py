@@ -1,6 +1,6 @@
 """Changes of membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill``, ``crash``, ``stop``, ``draw``.
 
-And what shares the slots of a pool: ``job``, ``serving``.
+And what shares the slots of a pool: ``job``, ``serving``; and what a rule of the learning rate is judged by: ``rates``.
 
 Values for ``plan=`` of the ``elastic`` fixture. When a change happens is said by ``at_s``, seconds of training, or by
 ``at_step``, the training's own number of the step. The clock of ``at_s`` begins when all nodes of the start have taken
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from pytest_distbench.jobs.control.schedule import choose_slots, taken_after
 from pytest_distbench.records.elastic import Change, ChangeKind, Cycle
 from pytest_distbench.run.pool_request import WantedJob, WantedServing
 
-__all__ = ["crash", "cycle", "draw", "job", "join", "kill", "leave", "serving", "stop"]
+__all__ = ["crash", "cycle", "draw", "job", "join", "kill", "leave", "rates", "serving", "stop"]
 
 
 MOST_DRAWN = 10_000
@@ -162,6 +163,19 @@ def job(
     return WantedJob(
         name=name, body=body, nodes=nodes, submit_s=submit_s, params=params, seed=seed, ends_after=ends_after
     )
+
+
+def rates(launch: Mapping[str, float | None]) -> dict[tuple[int, int], float]:
+    """Learning rates of a launch by epoch and number of nodes: for a rule of both, as ``_schedule(epoch) * size``.
+
+    Args:
+        launch: what the function of ``distbench.judge`` is called with.
+    """
+    found = ((_RATE.fullmatch(metric), value) for metric, value in launch.items())
+    return {(int(at[1]), int(at[2])): value for at, value in found if at is not None and value is not None}
+
+
+_RATE = re.compile(r"lr\[epoch=(\d+),nodes=(\d+)\]")
 
 
 def serving(

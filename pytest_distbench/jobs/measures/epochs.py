@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import fsum
+from statistics import median
 from typing import Literal
 
 from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.records.elastic import ChangeResult, EpochResult, RateChange
+from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.timeline import Stepped
 
 
@@ -56,6 +58,20 @@ def mean_of(name: Literal["loss", "accuracy", "top5"], lines: Sequence[Stepped])
     told = [(value, share) for value, share in told if value is not None]
     weight = sum(share for _, share in told)  # fsum: the order is that of slots, and a rank may have another one now
     return fsum(value * share for value, share in told) / weight if weight else None
+
+
+def rates_at(history: History) -> list[tuple[dict[str, Scalar], float]]:
+    """The median learning rate at each world size, and at each of every epoch: a rule may be of both."""
+    found: dict[tuple[int, int | None], list[float]] = {}
+    for _, generation, lines in history.passes():
+        epoch = history.workers[generation, lines[0].slot].epoch(lines[0])
+        for at in {(lines[0].world_size, None), (lines[0].world_size, epoch)}:
+            found.setdefault(at, []).extend(line.lr for line in lines if line.lr is not None)
+    return [
+        ({"nodes": nodes} if epoch is None else {"epoch": epoch, "nodes": nodes}, median(rates))
+        for (nodes, epoch), rates in found.items()
+        if rates
+    ]
 
 
 _MOST_CHANGES = 10_000

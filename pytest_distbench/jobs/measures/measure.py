@@ -9,7 +9,7 @@ from statistics import median
 
 from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.jobs.measures.changes import change_results, unplanned
-from pytest_distbench.jobs.measures.epochs import epoch_results, rate_changes
+from pytest_distbench.jobs.measures.epochs import epoch_results, rate_changes, rates_at
 from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.jobs.measures.learning import MOST_LOST, accuracy_lost, worst_relapse
 from pytest_distbench.jobs.measures.ledger import (
@@ -86,13 +86,10 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
         for name in ("loss", "accuracy", "top5"):
             if (told := getattr(epoch, name)) is not None:
                 found.append(number(name, told, at={"epoch": epoch.epoch}))
+    found += [number("lr", rate, at=at) for at, rate in rates_at(history)]
     for world_size in sorted({history.world_size(g) for g in history.generations}):
         rate = _samples_per_second(history, world_size)
         at: dict[str, Scalar] = {"nodes": world_size}
-        rates = [
-            s.lr for w in history.workers.values() for s in w.steps if s.world_size == world_size and s.lr is not None
-        ]
-        found += [number("lr", median(rates), at=at)] if rates else []
         if rate is not None:
             found.append(number("samples_per_second", rate, unit="samples/s", better="higher", at=at))
         elif step_s := history.step_s(world_size):

@@ -6,7 +6,7 @@ import pytest
 from support.timelines import Timeline, killed
 
 from pytest_distbench.jobs.measures.changes import change_results
-from pytest_distbench.jobs.measures.epochs import epoch_results, rate_changes
+from pytest_distbench.jobs.measures.epochs import epoch_results, rate_changes, rates_at
 from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.records.elastic import RateChange
 from pytest_distbench.records.record import replace
@@ -54,3 +54,23 @@ def test_a_schedule_shows_step_by_step_and_a_body_without_a_rate_has_no_trace() 
 
     assert [rate.step for rate in rate_changes(History(falling))] == [1, 2, 3]
     assert rate_changes(History(untold)) == []
+
+
+def test_a_rate_is_kept_by_epoch_and_number_of_nodes_as_rules_are_of_both() -> None:
+    """Two nodes take six steps and one goes on in epoch 1; each node has 0.1, and a tenth of it behind epoch 0."""
+    timeline = Timeline()
+    end = timeline.generation(0, [0, 1], first=2.0, steps=4)
+    timeline.generation(1, [0], first=end + 2, steps=4, resumed=4)
+    seen = timeline.seen
+    lines = [
+        replace(x, lr=x.lr * (0.1 if seen[x.step - 1][0] else 1)) if isinstance(x, Stepped) and x.lr else x
+        for x in timeline.history.lines
+    ]
+    rates = [(at, round(rate, 9)) for at, rate in rates_at(History(lines))]
+
+    assert [found for found in rates if "epoch" in found[0]] == [
+        ({"epoch": 0, "nodes": 2}, 0.2),
+        ({"epoch": 1, "nodes": 2}, 0.02),
+        ({"epoch": 1, "nodes": 1}, 0.01),
+    ]
+    assert ({"nodes": 1}, 0.01) in rates
