@@ -1,0 +1,249 @@
+"""Mixed precision: the loss scale as torch's, the averaged gradient by hand, and steps that overflow in one rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from support.launching import Launch
+from torch import nn
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.workloads.mixed_precision import LEAST_SCALE, LossScale, MixedPrecision
+
+if TYPE_CHECKING:
+    from pytest_distbench import RankContext
+
+
+class Weights(nn.Module):
+    """Some weights: the gradient of their product with a vector is that vector."""
+
+    def __init__(self, *values: float) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.tensor(values))
+
+    def forward(self, vector: torch.Tensor) -> torch.Tensor:
+        return (self.weights.float() * vector).sum()
+
+
+def made(
+    *values: float,
+    scale: float = 8.0,
+    window: int = 1000,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    world_size: int = 1,
+    max_norm: float | None = None,
+    **chosen: Any,
+) -> MixedPrecision:
+    return MixedPrecision(
+        Weights(*values),
+        lambda parameters: optimizer(parameters, **{"lr": 1.0, **chosen}),
+        scale=LossScale(scale, window=window),
+        world_size=world_size,
+        max_norm=max_norm,
+    )
+
+
+def step(mixed: MixedPrecision, *vectors: list[float], weight: float = 1.0) -> bool:
+    for vector in vectors:
+        mixed.backward(mixed.model(torch.tensor(vector)))
+    mixed.average(weight)
+    return mixed.step()
+
+
+def weights_of(mixed: MixedPrecision) -> list[float]:
+    return [value for weights in mixed.model.parameters() for value in weights.tolist()]
+
+
+# The scale
+
+
+@pytest.mark.parametrize(
+    ("chosen", "overflows", "values"),
+    [
+        ({"window": 2}, [0, 0, 0, 0, 0], [8, 16, 16, 32, 32]),
+        ({"window": 2}, [0, 1, 0, 0, 1, 1], [8, 4, 4, 8, 4, 2]),
+        ({"window": 1, "most": 20}, [0, 0, 0, 1], [16, 20, 20, 10]),
+        ({"window": 3, "factor": 4.0}, [0, 0, 0, 1], [8, 8, 32, 8]),
+    ],
+)
+def test_the_scale_grows_after_a_window_of_updates_and_shrinks_at_an_overflow(
+    chosen: dict[str, Any], overflows: list[int], values: list[float]
+) -> None:
+    scale = LossScale(8.0, **chosen)
+    seen = []
+    for overflow in overflows:
+        scale.note(overflow=bool(overflow))
+        seen.append(scale.value)
+
+    assert seen == values
+
+
+@given(overflows=st.lists(st.booleans(), max_size=12), window=st.integers(1, 4))
+def test_the_scale_is_that_of_torchs_scaler(overflows: list[bool], window: int) -> None:
+    ours, theirs = LossScale(2.0**10, window=window), torch.amp.GradScaler("cpu", 2.0**10, growth_interval=window)
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    for overflow in overflows:
+        ours.note(overflow=overflow)
+        theirs.scale(weight.sum()).backward()
+        if overflow:
+            weight.grad = torch.full((1,), math.inf)
+        theirs.step(optimizer)
+        theirs.update()
+        optimizer.zero_grad()
+
+        assert ours.value == theirs.get_scale()
+
+
+def test_a_training_whose_gradients_always_overflow_has_diverged() -> None:
+    scale = LossScale(LEAST_SCALE, window=1)
+
+    with pytest.raises(RecordingError, match=r"overflow float16 even at a loss scale of 6.10352e-05: the training has"):
+        scale.note(overflow=True)
+
+
+# A step
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0, 2.0**10])
+@pytest.mark.parametrize(
+    ("max_norm", "expected"), [(None, [-2.0, -3.0]), (10.0, [-2.0, -3.0]), (2.5, [-0.5, -1.0]), (0.5, [0.7, 0.6])]
+)
+def test_the_gradient_is_clipped_after_it_was_unscaled(
+    scale: float, max_norm: float | None, expected: list[float]
+) -> None:
+    mixed = made(1.0, 1.0, scale=scale, max_norm=max_norm)
+
+    assert step(mixed, [3.0, 4.0])
+    assert mixed.master[0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert weights_of(mixed) == pytest.approx(expected, rel=2**-11)
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(1.0, -3.0), (2.0, -1.0), (8.0, 0.5)])
+def test_losses_are_added_and_divided_by_their_weight(weight: float, expected: float) -> None:
+    mixed = made(1.0)
+    step(mixed, [1.0], [3.0], weight=weight)
+
+    assert weights_of(mixed) == [expected]
+
+
+def test_the_gradient_of_a_step_is_gone_in_the_next() -> None:
+    mixed = made(8.0)
+    step(mixed, [1.0])
+    step(mixed, [1.0])
+
+    assert weights_of(mixed) == [6.0]
+
+
+def test_a_parameter_without_a_gradient_stays() -> None:
+    mixed = made(1.0)
+    mixed.average(1.0)
+
+    assert mixed.step()
+    assert weights_of(mixed) == [1.0]
+
+
+def test_the_master_adds_up_what_float16_rounds_away() -> None:
+    mixed = made(1.0, lr=1e-5)
+    for _ in range(100):
+        step(mixed, [1.0])
+
+    assert mixed.master[0].item() == pytest.approx(0.999, abs=1e-5)
+    assert weights_of(mixed) == pytest.approx([0.999], abs=2**-11)
+
+
+def test_the_master_begins_with_the_digits_that_float16_has_not() -> None:
+    assert made(0.1).master[0].item() == torch.tensor(0.1).item() != made(0.1).model(torch.ones(1)).item()
+
+
+@pytest.mark.parametrize(("scale", "moved"), [(1.0, 0.0), (2.0**10, 1e-8)])
+def test_a_small_gradient_is_lost_without_a_scale(scale: float, moved: float) -> None:
+    mixed = made(0.0, scale=scale)
+    step(mixed, [1e-8])
+
+    assert -mixed.master[0].item() == pytest.approx(moved, rel=2e-3)
+
+
+@pytest.mark.parametrize("wrong", [1e5, math.inf, math.nan])
+def test_a_step_that_overflows_changes_nothing_but_the_scale(wrong: float) -> None:
+    mixed = made(1.0, 2.0, optimizer=torch.optim.Adam)
+    step(mixed, [1.0, 1.0])
+    before, optimizer = weights_of(mixed), str(mixed.optimizer.state_dict())
+
+    assert not step(mixed, [wrong, 1.0])
+    assert weights_of(mixed) == before
+    assert str(mixed.optimizer.state_dict()) == optimizer
+    assert mixed.scale.value == 4.0
+    assert step(mixed, [1.0, 1.0])
+
+
+def test_adam_is_torchs_on_the_master() -> None:
+    mixed = made(0.5, -0.25, optimizer=torch.optim.Adam, lr=0.1, betas=(0.9, 0.98), eps=1e-9)
+    plain = nn.Parameter(torch.tensor([0.5, -0.25]))
+    adam = torch.optim.Adam([plain], lr=0.1, betas=(0.9, 0.98), eps=1e-9)
+    for vector in ([1.0, 2.0], [0.5, -1.0], [-2.0, 0.25]):
+        step(mixed, vector)
+        plain.grad = torch.tensor(vector)
+        adam.step()
+
+    assert mixed.master[0].tolist() == plain.tolist()
+
+
+def test_a_training_that_goes_on_from_what_was_saved_is_the_same(tmp_path: Path) -> None:
+    through, first = (made(0.3, 0.7, window=2, optimizer=torch.optim.Adam, lr=0.1) for _ in range(2))
+    vectors = [[1.0, 2.0], [math.inf, 1.0], [0.5, -1.0], [1.0, 0.25], [0.125, 3.0]]
+    for vector in vectors:
+        step(through, vector)
+    for vector in vectors[:3]:
+        step(first, vector)
+    torch.save(first.state_dict(), tmp_path / "saved.pt")
+    later = made(9.0, 9.0, window=2, optimizer=torch.optim.Adam, lr=0.1)
+    later.load_state_dict(torch.load(tmp_path / "saved.pt"))
+    for vector in vectors[3:]:
+        step(later, vector)
+
+    assert later.master[0].tolist() == through.master[0].tolist()
+    assert weights_of(later) == weights_of(through)
+    assert later.scale.state_dict() == through.scale.state_dict()
+
+
+# Several ranks
+
+
+def ranks_with_unequal_weights(rank: RankContext) -> None:
+    """Rank 0 has three tokens and a gradient of 6, rank 1 one token and a gradient of 2: the mean of a token is 2."""
+    mixed = made(3.0, scale=4.0, world_size=rank.world_size)
+    step(mixed, [6.0 if rank.rank == 0 else 2.0], weight=3.0 if rank.rank == 0 else 1.0)
+
+    assert weights_of(mixed) == [1.0]
+
+
+def overflow_in_one_rank(rank: RankContext) -> None:
+    mixed = made(1.0, 1.0, world_size=rank.world_size)
+    steps = [step(mixed, [1e5 if rank.rank == number else 1.0, 1.0]) for number in (1, 7, 0, 7)]
+    masters = [torch.empty(2) for _ in range(rank.world_size)]
+    dist.all_gather(masters, mixed.master[0].detach())
+
+    assert steps == [False, True, False, True]
+    assert mixed.scale.value == 2.0
+    assert [master.tolist() for master in masters] == [[-1.0, -1.0]] * rank.world_size
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+@pytest.mark.parametrize("body", [ranks_with_unequal_weights, overflow_in_one_rank])
+def test_ranks_average_as_one_and_skip_a_step_alike(
+    launcher: Launcher, tmp_path: Path, body: Callable[[RankContext], None]
+) -> None:
+    record = Launch(launcher, tmp_path, Path(__file__))(body.__name__)
+
+    assert (record.outcome, record.reason) == ("passed", "")
