@@ -10,10 +10,11 @@ import torch
 
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.metric import TOLD
-from pytest_distbench.records.rate import RATE
-from pytest_distbench.worker.arguments import check_whole, refuse
+from pytest_distbench.records.rate import RATE, SAMPLES
+from pytest_distbench.worker.arguments import check_metric, check_whole, refuse
 from pytest_distbench.worker.load import busy_s, usable_cpus
 from pytest_distbench.workloads.inputs import Batches
+from pytest_distbench.workloads.scaling import facts_of_rate
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -26,6 +27,7 @@ def record_input_rate(
     *,
     steps: int,
     expected: BoundValue | None = None,
+    of: str = "step",
 ) -> None:
     """Take steps in one breath, and record ``samples_per_second`` of all ranks, which may not fall. A collective call.
 
@@ -45,12 +47,13 @@ def record_input_rate(
         steps: at least 1.
         expected: the rate that the training should have at least: a bound, which needs no baseline (docs/bounds.md). A
             rate that is beyond it is told with the wait for the input, and how busy rank 0's CPUs and GPU were.
+        of: the loop of these steps that was timed before, which the fixture ``scaling`` compares.
 
     Raises:
         RecordingError: an argument is not what is wanted.
     """
     call = "record_input_rate(...)"
-    steps = check_whole(call, "steps", steps, least=1)
+    steps, of = check_whole(call, "steps", steps, least=1), check_metric(call, of)
     if not isinstance(inputs, Batches):
         refuse(call, "inputs to be what batches(...) gives", inputs)
     cpus = usable_cpus()
@@ -76,9 +79,10 @@ def record_input_rate(
         unit="samples/s",
         better="higher",
         identity=inputs.identity,
-        facts={**inputs.facts, TOLD: _told(most, cpu, gpu)},
+        facts={**inputs.facts, **facts_of_rate(rank, of), TOLD: _told(most, cpu, gpu)},
         at_least=expected,
     )
+    rank.record(SAMPLES, inputs.batch, better="exact", reduce="sum", identity=inputs.identity)
     rank.record("load_share", most, identity=inputs.identity)
     rank.record("cpu_utilisation", cpu, reduce="mean", identity=inputs.identity)
     if gpu is not None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_distbench.errors import RecordingError, show
+from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.rate import (
     COMMUNICATION,
     RATE,
@@ -111,14 +112,17 @@ def record_rate(rank: RankContext, *, samples: int, of: str = "step") -> None:
     if series is None:
         raise RecordingError(f"{call}: no loop {of!r} was timed before; wanted rank.timed({of!r}, ...)")
     found = rate_of(samples, series)
-    communication = rank.params.get("communication", COMMUNICATION[0])
-    facts = {
-        RATE_OF: of,
-        RATE_COMMUNICATION: communication,
-        RATE_RANKS_PER_NODE: int(os.environ.get("LOCAL_WORLD_SIZE", rank.world_size)),
-    }
     rank.record(SAMPLES, samples, better="exact", reduce="sum")
-    rank.record(RATE, found.mean, unit="samples/s", better="info", reduce="sum", facts=facts)
+    rank.record(RATE, found.mean, unit="samples/s", better="info", reduce="sum", facts=facts_of_rate(rank, of))
     for name, spread in {RATE_UNCERTAINTY: found.uncertainty, RATE_JITTER: found.jitter}.items():
         if spread is not None:
             rank.record(name, spread, unit="samples/s", better="info", reduce="sum")
+
+
+def facts_of_rate(rank: RankContext, of: str) -> dict[str, Scalar]:
+    """What the table of scaling tests reads beside a rate: the loop that it is of, and how its workers train."""
+    return {
+        RATE_OF: of,
+        RATE_COMMUNICATION: rank.params.get("communication", COMMUNICATION[0]),
+        RATE_RANKS_PER_NODE: int(os.environ.get("LOCAL_WORLD_SIZE", rank.world_size)),
+    }

@@ -1,8 +1,8 @@
 """A small convolutional network on batches of 32x32 images: how fast it trains, and how long it waits for its input.
 
 Model: depthwise and pointwise convolutions in turns, as in MobileNetV2 (Sandler et al., arXiv 1801.04381) without its
-residuals: 4 thousand parameters, on GPUs 179 thousand. Recipe: SGD with momentum, 16 images per rank and step, on GPUs
-256. Nothing is to be learnt: generated labels are random. Its losses are judged all the same: they are of the samples
+residuals: 4 thousand parameters, on GPUs 179 thousand. Recipe: SGD with momentum, ``batch`` images per rank and step.
+Nothing is to be learnt: generated labels are random. Its losses are judged all the same: they are of the samples
 that it was given, in their order.
 """
 
@@ -50,7 +50,7 @@ def train(rank: RankContext) -> None:
     inputs = batches(
         rank,
         params["kind"],
-        batch=256 if on_gpu else 16,
+        batch=params["batch"],
         workers=params.get("workers", 1),
         prefetch=params.get("prefetch", 2),
         pin=params.get("pin", True),

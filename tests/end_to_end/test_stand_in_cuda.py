@@ -221,7 +221,7 @@ def test_the_shipped_scaling_tells_where_a_step_goes(on_cuda: Launch, world_size
 @pytest.mark.parametrize("kind", ["synthetic", "generated"])
 def test_the_shipped_training_on_images_tells_its_rate_and_its_wait_for_the_loader(on_cuda: Launch, kind: str) -> None:
     on_cuda.file = ROOT / "suites/scaling/reading.py"
-    record = on_cuda("train", params={"kind": kind, "steps": 2}, backend="nccl", timeout_s=300.0)
+    record = on_cuda("train", params={"kind": kind, "batch": 8, "steps": 2}, backend="nccl", timeout_s=300.0)
 
     assert record.reason == ""
     found = {m.key: m for m in record.measurements}

@@ -43,14 +43,17 @@ def test_the_rate_is_of_steps_in_one_breath_after_what_lay_ready(monkeypatch: py
     assert clock.steps == 12
     assert {name: o.values for name, o in found.items()} == {
         "samples_per_second": [pytest.approx(16)],
+        "samples_per_step": [8],
         "load_share": [pytest.approx(0.4)],
         "cpu_utilisation": [pytest.approx(0.5)],
     }
     assert {name: o.better for name, o in found.items()} == {
-        "samples_per_second": "higher", "load_share": "info", "cpu_utilisation": "info",
+        "samples_per_second": "higher", "samples_per_step": "exact", "load_share": "info", "cpu_utilisation": "info",
     }  # fmt: skip
     assert {o.identity["data"] for o in found.values()} == {"generated"}
     assert found["samples_per_second"].bounds == []
+    facts = found["samples_per_second"].facts
+    assert (facts["loop"], facts["communication"], facts["ranks_per_node"]) == ("step", "on", 1)
 
 
 def test_what_is_expected_is_a_bound_that_is_told_with_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, variance
 
@@ -269,6 +269,11 @@ def _baseline(row: ScalingRow) -> float | None:
     return None if row.verdict is None else row.verdict.baseline
 
 
+def _if_spread(heading: str) -> Callable[[Sequence[ScalingRow]], str | None]:
+    """Steps in one breath have a rate together and none of each."""
+    return lambda rows: heading if any(row.sized.uncertainty is not None for row in rows) else None
+
+
 SCALING: TableKind[ScalingRow] = TableKind(
     summary=(
         "Every scaling test: one worker without communication, and 1, 2, 4, ... workers beside it. Speedup and "
@@ -296,8 +301,8 @@ SCALING: TableKind[ScalingRow] = TableKind(
             lambda row: number(row.sized.busy, ".1%"),
         ),
         Column("samples_per_second", float, "Speed (samples/s)", lambda row: number(row.sized.rate, ".4g")),
-        Column("uncertainty", float, "+/-", lambda row: number(row.sized.uncertainty, ".2g")),
-        Column("jitter", float, "jitter", lambda row: number(row.sized.jitter, ".2g")),
+        Column("uncertainty", float, _if_spread("+/-"), lambda row: number(row.sized.uncertainty, ".2g")),
+        Column("jitter", float, _if_spread("jitter"), lambda row: number(row.sized.jitter, ".2g")),
         Column("speedup", float, "Speedup Ratio", lambda row: number(row.speedup, ".2f")),
         Column("scaling_efficiency", float, "Scaling efficiency", lambda row: number(row.efficiency, ".0%")),
         Column("gain_per_doubling", float, "gain per doubling", lambda row: number(row.gain, ".2f")),
@@ -308,5 +313,5 @@ SCALING: TableKind[ScalingRow] = TableKind(
         Column("verdict", str, "verdict", lambda row: row.verdict.kind if row.verdict is not None else ""),
     ],
     footer=lambda rows: list(_footer(rows)),
-    needs="a test that uses the fixture scaling, and whose body calls record_rate(rank, samples=...)",
+    needs="a test that uses the fixture scaling, and whose body calls record_rate(...) or record_input_rate(...)",
 )
