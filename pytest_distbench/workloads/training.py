@@ -1,21 +1,42 @@
-"""Helpers for distributed trainings: deterministic set-up, disjoint shards, scaled learning rates with warm-up."""
+"""Helpers for distributed trainings: deterministic set-up, disjoint and complete shards, counts over all ranks."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.errors import RecordingError, look_up
 from pytest_distbench.records.choices import SEEDS
 from pytest_distbench.worker.arguments import check_whole, refuse
 from pytest_distbench.worker.arithmetic import forbid_tf32
 from pytest_distbench.worker.elastic.sampler import next_count, permutation, share
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from pytest_distbench.worker.context import RankContext
+
+P = TypeVar("P", bound="DataclassInstance")
+
+
+def preset_of(rank: RankContext, presets: Mapping[str, P]) -> P:
+    """The row of a training's table that ``rank.params["preset"]`` names, with what else of its fields they have.
+
+    ``{"preset": "small", "rate": 0.05}`` is the row *small* at another rate.
+
+    Args:
+        rank: gives the parameters.
+        presets: dataclasses by name.
+
+    Raises:
+        ConfigurationError: there is no such row.
+    """
+    row = look_up(presets, rank.params.get("preset"), "preset")
+    return replace(row, **{one.name: rank.params[one.name] for one in fields(row) if one.name in rank.params})
 
 
 def make_deterministic(seed: int) -> None:
@@ -112,27 +133,65 @@ def _batches(
         epoch, first = epoch + 1, 0
 
 
-def scaled_warmup(
-    optimizer: torch.optim.Optimizer, *, world_size: int, warmup_steps: int
-) -> torch.optim.lr_scheduler.LambdaLR:
-    """Linear scaling rule with gradual warm-up (Goyal et al., arXiv 1706.02677): lr to lr * world_size.
+Measure = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Of scores (N, ...) and labels (N,), a sum over the samples."""
 
-    Call ``step()`` after each optimizer step.
+
+def mean_over_ranks(
+    rank: RankContext,
+    model: torch.nn.Module,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    *measures: Measure,
+    batch: int = 1000,
+) -> list[float]:
+    """Means over the whole test set: each rank evaluates its share, in batches. A collective call.
+
+    What the measures give is summed over batches and ranks, so that unequal shares weigh what they hold.
+
+    Args:
+        rank: gives rank and world size, and the device that batches are sent to.
+        model: maps ``inputs`` (N, ...) to scores (N, ...); it is in evaluation mode meanwhile.
+        inputs: the whole set, equal on all ranks.
+        labels: (N, ...).
+        measures: of scores and labels, such as :func:`right_of` makes them, each a sum over samples.
+        batch: inputs that are evaluated at once.
+
+    Returns:
+        One mean for each measure.
 
     Raises:
-        RecordingError: no optimizer of torch, or no whole numbers.
+        RecordingError: an argument is of another type; inputs and labels are not equally many, or fewer than the ranks.
     """
-    call = "scaled_warmup(...)"
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        refuse(call, "an optimizer of torch", optimizer)
-    world_size = check_whole(call, "world_size", world_size, least=1)
-    warmup_steps = check_whole(call, "warmup_steps", warmup_steps, least=0)
+    call = "mean_over_ranks(...)"
+    _check_rank(call, rank)
+    _check_samples(call, rank, model, inputs, labels)
+    was_training = model.training
+    model.eval()
+    sums = [0.0] * len(measures)
+    with torch.no_grad():
+        mine = range(rank.rank, len(labels), rank.world_size)
+        for first in range(0, len(mine), batch):
+            part = mine[first : first + batch]
+            chosen = slice(part.start, part.stop, part.step)
+            own = labels[chosen].to(rank.device)
+            scores = model(inputs[chosen].to(rank.device))
+            sums = [so_far + float(measure(scores, own)) for so_far, measure in zip(sums, measures, strict=True)]
+    model.train(was_training)
+    return [rank.sum_over_ranks(own) / len(labels) for own in sums]
 
-    def factor(step: int) -> float:
-        done = min(1.0, (step + 1) / max(1, warmup_steps))
-        return 1.0 + (world_size - 1.0) * done
 
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+def right_of(top: int = 1) -> Measure:
+    """How many labels are among the ``top`` highest scores (N, classes), or on the right side of one logit (N,)."""
+
+    def count(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if scores.dim() == 1:
+            return ((scores > 0).to(labels.dtype) == labels).sum()
+        if top > 1 and top >= scores.shape[1]:
+            raise RecordingError(f"top={top} of {scores.shape[1]} classes: every answer would be right")
+        return (scores.topk(top, dim=1).indices == labels.unsqueeze(1)).sum()
+
+    return count
 
 
 def accuracy_over_ranks(
@@ -156,31 +215,26 @@ def accuracy_over_ranks(
     call = "accuracy_over_ranks(...)"
     _check_rank(call, rank)
     top = check_whole(call, "top", top, least=1)
+    _check_samples(call, rank, model, inputs, labels)
+    if labels.dim() != 1:
+        raise RecordingError(f"{call}: wanted labels (N,), found shape {list(labels.shape)}")
+    [accuracy] = mean_over_ranks(rank, model, inputs, labels, right_of(top))
+    return accuracy
+
+
+def _check_samples(
+    call: str, rank: RankContext, model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor
+) -> None:
     if not isinstance(model, torch.nn.Module):
         refuse(call, "model to be a module of torch", model)
     for name, tensor in {"inputs": inputs, "labels": labels}.items():
         if not isinstance(tensor, torch.Tensor):
             refuse(call, f"{name} to be a tensor", tensor)
-    shapes = list(inputs.shape), list(labels.shape)
-    if labels.dim() != 1 or inputs.shape[:1] != labels.shape or len(labels) < rank.world_size:
+    if inputs.shape[:1] != labels.shape[:1] or len(labels) < rank.world_size:
         raise RecordingError(
-            f"{call}: wanted inputs (N, ...) and labels (N,) of at least {rank.world_size} samples, "
-            f"found shapes {shapes[0]} and {shapes[1]}"
+            f"{call}: wanted inputs (N, ...) and labels (N, ...) of at least {rank.world_size} samples, "
+            f"found shapes {list(inputs.shape)} and {list(labels.shape)}"
         )
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        scores = model(inputs[rank.rank :: rank.world_size])
-    model.train(was_training)
-    classes = scores.shape[1] if scores.dim() > 1 else 2
-    if top > 1 and top >= classes:
-        raise RecordingError(f"{call}: top={top} of {classes} classes: every answer would be right")
-    own = labels[rank.rank :: rank.world_size]
-    if scores.dim() > 1:
-        right = (scores.topk(top, dim=1).indices == own.unsqueeze(1)).any(1).sum()
-    else:
-        right = ((scores > 0).to(labels.dtype) == own).sum()
-    return rank.sum_over_ranks(float(right)) / len(labels)
 
 
 def _check_rank(call: str, value: object) -> None:

@@ -7,6 +7,7 @@ l2/2 |w|^2 with l2 = 2.5e-6, SGD, learning rate 4 per rank (here with a warm-up)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +16,8 @@ from digits import TRAINING_SAMPLES, shared, shuffled_digits, split
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic, scaled_warmup, sharded_batches
+from pytest_distbench.workloads.schedules import warmup
+from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic, preset_of, sharded_batches
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext
@@ -45,25 +47,38 @@ class LogisticRegression(nn.Module):
         return self.linear(x).squeeze(1)
 
 
+@dataclass(frozen=True)
+class Preset:
+    """What differs between a training of seconds and the report's."""
+
+    batch: int
+    rate: float
+    max_steps: int
+
+
+PRESETS = {"small": Preset(batch=128, rate=4.0, max_steps=600)}
+
+
 def train(rank: RankContext) -> None:
     """Train until the accuracy on the test rows reaches ``rank.params["goal"]``."""
+    preset = preset_of(rank, PRESETS)
     make_deterministic(rank.seed)
     rows, labels, test_rows, test_labels = even_digits(rank.device)
     rank.record("test_rows_trained_on", shared(rows, test_rows), better="info", at_most=0)
     net = LogisticRegression(rows.shape[1]).to(rank.device)
     model = net if rank.world_size == 1 else DistributedDataParallel(net)
-    optimizer = torch.optim.SGD(model.parameters(), lr=4.0)
-    schedule = scaled_warmup(optimizer, world_size=rank.world_size, warmup_steps=10)
-    batches = sharded_batches(rank, samples=len(rows), batch=128)
+    optimizer = torch.optim.SGD(model.parameters(), lr=preset.rate)
+    schedule = warmup(optimizer, factor=rank.world_size, steps=10)
+    batches = sharded_batches(rank, samples=len(rows), batch=preset.batch)
     goal = rank.goal(
         "accuracy",
         target=rank.params["goal"],
         every=10,
-        max_steps=rank.params["max_steps"],
+        max_steps=preset.max_steps,
         min_steps=150,
         evaluation_samples=len(test_rows),
     )
-    for _ in goal.steps(samples_per_step=128 * rank.world_size):
+    for _ in goal.steps(samples_per_step=preset.batch * rank.world_size):
         chosen = next(batches)
         loss = F.binary_cross_entropy_with_logits(model(rows[chosen]), labels[chosen])
         loss = loss + L2 / 2 * net.linear.weight.square().sum()

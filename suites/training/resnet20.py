@@ -8,6 +8,7 @@ disjoint shards. Seed 0: the same software repeats it bit for bit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +17,8 @@ from digits import shared, shuffled_digits, split
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic, scaled_warmup, sharded_batches
+from pytest_distbench.workloads.schedules import warmup
+from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic, preset_of, sharded_batches
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext
@@ -73,25 +75,38 @@ class ResNet20(nn.Module):
 # Training
 
 
+@dataclass(frozen=True)
+class Preset:
+    """What differs between a training of seconds and the report's."""
+
+    batch: int
+    rate: float
+    max_steps: int
+
+
+PRESETS = {"small": Preset(batch=64, rate=0.1, max_steps=300)}
+
+
 def train(rank: RankContext) -> None:
     """Train until the accuracy on the test images reaches ``rank.params["goal"]``."""
+    preset = preset_of(rank, PRESETS)
     make_deterministic(rank.seed)
     images, labels, test_images, test_labels = digits(rank.device)
     rank.record("test_images_trained_on", shared(images, test_images), better="info", at_most=0)
     net = ResNet20().to(rank.device)
     model = net if rank.world_size == 1 else DistributedDataParallel(net)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
-    schedule = scaled_warmup(optimizer, world_size=rank.world_size, warmup_steps=20)
-    batches = sharded_batches(rank, samples=len(images), batch=64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=preset.rate, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    schedule = warmup(optimizer, factor=rank.world_size, steps=20)
+    batches = sharded_batches(rank, samples=len(images), batch=preset.batch)
     goal = rank.goal(
         "accuracy",
         target=rank.params["goal"],
         every=5,
-        max_steps=rank.params["max_steps"],
+        max_steps=preset.max_steps,
         min_steps=50,
         evaluation_samples=len(test_images),
     )
-    for _ in goal.steps(samples_per_step=64 * rank.world_size):
+    for _ in goal.steps(samples_per_step=preset.batch * rank.world_size):
         chosen = next(batches)
         loss = F.cross_entropy(model(images[chosen]), labels[chosen])
         optimizer.zero_grad()

@@ -1,9 +1,10 @@
-"""Helpers for trainings: disjoint shards, the scaled learning rate, and what they refuse."""
+"""Helpers for trainings: disjoint shards, counts over ranks, and what they refuse."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.ranks import make_rank
 
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.errors import ConfigurationError, RecordingError
 from pytest_distbench.workloads.training import (
     accuracy_over_ranks,
     epoch_steps,
     make_deterministic,
-    scaled_warmup,
+    mean_over_ranks,
+    preset_of,
     sharded_batches,
 )
 
@@ -92,18 +94,6 @@ def test_an_epochs_indices_are_sent_once_to_where_the_samples_are(monkeypatch: p
     assert sorted(on_cpu.tolist()) == [0, 1, 2, 3]
 
 
-def test_the_learning_rate_grows_to_the_number_of_ranks() -> None:
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    schedule = scaled_warmup(optimizer, world_size=3, warmup_steps=2)
-    rates = [optimizer.param_groups[0]["lr"]]
-    for _ in range(2):
-        optimizer.step()
-        schedule.step()
-        rates.append(optimizer.param_groups[0]["lr"])
-
-    assert rates == [2.0, 3.0, 3.0]
-
-
 def test_accuracy_is_the_share_of_right_answers() -> None:
     scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
 
@@ -131,6 +121,53 @@ def test_ranks_with_unequal_shares_count_what_is_right_of_theirs(top: int, right
     assert counts == right
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("batch", [1, 2, 7, 100])
+def test_the_mean_over_a_test_set_does_not_depend_on_how_it_is_cut(world_size: int, batch: int) -> None:
+    values, labels = torch.arange(7.0), torch.tensor([0.0, 0, 0, 1, 1, 1, 1])
+    net = torch.nn.Dropout(0.9)  # which leaves everything as it is, while it is evaluated
+    sums: list[float] = []
+    for number in range(world_size):
+        rank = rank_of(number, world_size)
+        rank.sum_over_ranks = lambda own: sums.append(own) or own
+        measures = (lambda scores, wanted: scores.sum(), lambda scores, wanted: (scores * wanted).sum())
+        mean_over_ranks(rank, net, values, labels, *measures, batch=batch)
+
+    assert (sum(sums[::2]), sum(sums[1::2])) == (21, 18)
+    assert net.training
+
+
+@dataclass(frozen=True)
+class Preset:
+    rate: float
+    width: int = 3
+
+
+@pytest.mark.parametrize(
+    ("params", "row"),
+    [
+        ({"preset": "small"}, Preset(0.1)),
+        ({"preset": "report", "goal": 0.8, "data": None}, Preset(0.2, 16)),
+        ({"preset": "report", "rate": 0.0}, Preset(0.0, 16)),
+        ({"preset": "small", "width": 7, "rate": 1.0}, Preset(1.0, 7)),
+    ],
+)
+def test_a_preset_is_a_row_and_what_the_parameters_say_otherwise(params: dict[str, Any], row: Preset) -> None:
+    rank = make_rank()
+    rank.params = params
+
+    assert preset_of(rank, {"small": Preset(0.1), "report": Preset(0.2, 16)}) == row
+
+
+@pytest.mark.parametrize("params", [{}, {"preset": "large"}, {"preset": None}])
+def test_a_preset_that_is_not_there_is_told_with_those_that_are(params: dict[str, Any]) -> None:
+    rank = make_rank()
+    rank.params = params
+
+    with pytest.raises(ConfigurationError, match=r"unknown preset .*: known are small, report"):
+        preset_of(rank, {"small": Preset(0.1), "report": Preset(0.2)})
+
+
 @pytest.mark.parametrize(
     ("work", "message"),
     [
@@ -154,11 +191,6 @@ def test_ranks_with_unequal_shares_count_what_is_right_of_theirs(top: int, right
         (
             lambda: accuracy_over_ranks(make_rank(), torch.nn.Identity(), [1], torch.ones(4)),  # type: ignore[arg-type]
             r"wanted inputs to be a tensor, found \[1\] \(list\)",
-        ),
-        (lambda: scaled_warmup(None, world_size=1, warmup_steps=1), "wanted an optimizer of torch, found None"),  # type: ignore[arg-type]
-        (
-            lambda: scaled_warmup(torch.optim.SGD([torch.zeros(1)]), world_size=True, warmup_steps=1),
-            "world_size=True; wanted",
         ),
         (
             lambda: accuracy_over_ranks(make_rank(), torch.nn.Identity(), torch.ones(3, 5), torch.ones(3), top=5),
