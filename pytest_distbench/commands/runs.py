@@ -60,7 +60,7 @@ def add(add_parser: Adder) -> None:
         "--prices",
         metavar="FILE.toml",
         type=Path,
-        help="what machines cost by the hour, for --table cost; docs/cost.md says what stands in it",
+        help="what machines cost by the hour, for --table cost and --html; docs/cost.md says what stands in it",
     )
     report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     report.add_argument("--html", metavar="FILE", type=Path, help="write the page of the run, as --format html -o FILE")
@@ -136,7 +136,9 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
     chosen = FORMATS[options.format]
     if options.prices is not None and (chosen.is_whole or "prices" not in _takes(options.table)):
         takers = ", ".join(name for name, kind in TABLES.items() if "prices" in kind.takes)
-        raise ConfigurationError(f"report --prices is for --table {takers} alone, in a format of tables: leave it out")
+        raise ConfigurationError(
+            f"report --prices is for --html and for --table {takers} in a format of tables: leave it out"
+        )
     if chosen.is_whole and options.table:
         raise ConfigurationError(f"report --format {options.format} is of the whole run: leave out --table")
     sections, errors = sections_of(record) if chosen.is_whole else (_chosen(record, options), [])
@@ -162,16 +164,17 @@ def _write(record: RunRecord, sections: Mapping[str, Section], out: BinaryIO, op
 
 
 def _write_page(record: RunRecord, options: argparse.Namespace) -> Iterator[str]:
-    others = (options.table, options.prices, options.output, options.format != "text")
+    others = (options.table, options.output, options.format != "text")
     if options.html is None or any(others):
         raise ConfigurationError(
             "report --html FILE writes the page of the whole run, with --against beside another one and with --history "
-            "after many: leave out --table, --format, --prices and --output"
+            "after many: leave out --table, --format and --output"
         )
     other = None if options.against is None else other_of(read_run_record(options.against))
     history = None if options.history is None else read_history(options.history, last=USUAL_LAST)
-    sections, errors = sections_of(record)
-    page = page_of(record, sections, other=other, history=history)
+    prices = None if options.prices is None else read_prices(options.prices)
+    sections, errors = sections_of(record, {} if prices is None else {"prices": prices})
+    page = page_of(record, sections, other=other, history=history, prices=prices)
     with replace_file(options.html, next_step="Give --html a writable place") as out:
         write_page(page, out)
     yield f"page written to {options.html}: open it in a browser"

@@ -61,6 +61,9 @@ EVALUATED = "evaluated_"
 EVERY = "every"
 """Fact of such a series: steps between its values."""
 
+EVALUATION_ENDS = "evaluation_ends"
+"""Series of a goal: seconds from its first step to the end of each evaluation, as ``time_to_<metric>`` counts them."""
+
 OWN_NAMES = (WALL_TIME, PEAK_MEMORY, CPU_THROTTLED, NETWORK_RATE, NETWORK_ROUND_TRIP, "fingerprint")
 """Of what the plugin itself records, besides phases."""
 

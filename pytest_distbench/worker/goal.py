@@ -14,7 +14,14 @@ import torch
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.records.metric import EVALUATED, EVERY, FEWEST_CURVE_STEPS, MOST_CURVE_STEPS, UNTIL_MOVED
+from pytest_distbench.records.metric import (
+    EVALUATED,
+    EVALUATION_ENDS,
+    EVERY,
+    FEWEST_CURVE_STEPS,
+    MOST_CURVE_STEPS,
+    UNTIL_MOVED,
+)
 from pytest_distbench.worker.arguments import (
     check_choice,
     check_name,
@@ -50,7 +57,7 @@ class Goal:
     ``steps_to_<metric>`` (no value if the target was missed) and ``final_<metric>`` (of the last evaluation, which
     means something where ``min_steps`` goes well beyond the target). And numbers of the clock: ``time_to_<metric>``
     (s, if the target was met) and ``step_time`` (s, series); for information ``evaluated_<metric>`` (a value for each
-    evaluation), ``samples_per_second``, ``loss`` and ``evaluation_time`` (s).
+    evaluation), ``evaluation_ends`` (s, of each), ``samples_per_second``, ``loss`` and ``evaluation_time`` (s).
     On CUDA the host runs ahead of the device as it does outside of a test: the device is waited for once per block of
     ten or more steps, and before an evaluation, and the steps of a block have the same time.
     A collective object: every rank runs the same steps.
@@ -108,7 +115,7 @@ class Goal:
         self.evaluation_samples = evaluation_samples
         self.reached_at: int | None = None
         self._start = 0.0
-        self._reached_s = 0.0
+        self._ends_s: list[float] = []
         self._rank = rank
         self._step = 0
         self._meter = Meter(rank.delay)
@@ -226,13 +233,13 @@ class Goal:
         self._rank.delay.wait(mark, is_apart=True)
         self._evaluation_s += HostClock.perf_counter() - start
         self._values.append(value)
+        self._ends_s.append(self._rank.own_clock() - self._start)
         self._rank.progress(
             f"step {self._step}/{self.max_steps}", **{self.metric: f"{value:.3f} (target {self.target:g})"}
         )
         is_met = value <= self.target if self.better == "lower" else value >= self.target
         if is_met and self.reached_at is None:
             self.reached_at = self._step
-            self._reached_s = self._rank.own_clock() - self._start
         return is_met
 
     def _evaluate(self, call: str, evaluate: Callable[[], float]) -> float:
@@ -248,7 +255,8 @@ class Goal:
         goal = {"target": self.target, "every": self.every}
         rank.record(f"steps_to_{metric}", self.reached_at, unit="steps", better="steps", identity=goal)
         if self.reached_at is not None:  # a miss is one finding, that of the steps, not two
-            rank.record(f"time_to_{metric}", self._reached_s, unit="s", better="lower", identity=goal)
+            reached_s = self._ends_s[self.reached_at // self.every - 1]
+            rank.record(f"time_to_{metric}", reached_s, unit="s", better="lower", identity=goal)
         rank.record_times("step_time", self._clock.times, self._meter)
         samples = {} if self.evaluation_samples is None else {"evaluation_samples": self.evaluation_samples}
         rank.record(
@@ -258,6 +266,7 @@ class Goal:
             identity={"min_steps": self.min_steps, **goal, **samples},
         )
         rank.record(f"{EVALUATED}{metric}", self._values, better="info", facts={EVERY: self.every})
+        rank.record(EVALUATION_ENDS, self._ends_s, unit="s", better="info", facts={EVERY: self.every})
         rank.record(
             "samples_per_second",
             samples_per_step * self._step / (total_s - self._evaluation_s),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import gzip
 import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -187,6 +190,13 @@ def test_a_table_is_made_without_those_that_cannot_be(
     assert capsys.readouterr().err == f"distbench: written without what cannot be made: {told}"
 
 
+def tables_of(page: Path) -> list[dict[str, Any]]:
+    """Of a page that was written."""
+    [packed] = re.findall(r'<script id="data" type="application/octet-stream">([^<]*)</script>', page.read_text())
+    found: list[dict[str, Any]] = json.loads(gzip.decompress(base64.b64decode(packed)))["tables"]
+    return found
+
+
 class TestPrices:
     LIST = (
         'currency = "USD"\nper = "hour"\ndate = 2020-10-05\nsource = "a page"\n[machine.small]\nregular = 3.6\n'
@@ -209,6 +219,19 @@ class TestPrices:
         assert re.search(r"million samples +2 +2 .* 2 +- +1\.00\n", told), told  # 2 nodes, 1000 s at 3.6 an hour each
         assert "these prices are" in told
 
+    def test_the_page_takes_one(self, tmp_path: Path) -> None:
+        (tmp_path / "prices.toml").write_text(self.LIST)
+        page = tmp_path / "page.html"
+        told = ["report", self.throughput(tmp_path), "--html", str(page)]
+
+        assert main([*told, "--prices", str(tmp_path / "prices.toml")]) == 0
+        [table] = [table for table in tables_of(page) if table["name"] == "cost"]
+        assert "regular (USD)" in table["head"]
+        assert any("prices by the hour in USD" in line for line in table["foot"])
+        assert main(told) == 0
+        [table] = [table for table in tables_of(page) if table["name"] == "cost"]
+        assert "regular (USD)" not in table["head"]
+
     @pytest.mark.parametrize(
         "arguments", [[], ["--table", "verdicts"], ["--format", "trace"], ["--table", "none"], ["-o", "a"]]
     )
@@ -218,7 +241,7 @@ class TestPrices:
         (tmp_path / "prices.toml").write_text(self.LIST)
 
         assert main(["report", self.throughput(tmp_path), "--prices", str(tmp_path / "prices.toml"), *arguments]) == 2
-        assert "report --prices is for --table cost alone" in capsys.readouterr().err
+        assert "report --prices is for --html and for --table cost in a format of tables" in capsys.readouterr().err
 
     def test_a_list_that_is_none_is_an_error_with_its_key(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

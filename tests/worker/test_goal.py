@@ -97,3 +97,22 @@ def test_a_goal_used_otherwise_is_told(misuse: Callable[[Goal], object], message
 def test_numbers_that_make_no_training_are_refused(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(RecordingError, match=message):
         make_rank().goal("accuracy", **{"target": 1, "every": 1, "max_steps": 2, **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("every", "met_at"), [(1, 3), (2, 2), (3, 1)])
+def test_the_time_to_the_target_is_the_end_of_the_evaluation_that_met_it(
+    monkeypatch: pytest.MonkeyPatch, every: int, met_at: int
+) -> None:
+    """Each step takes a second, by a clock that is made up."""
+    rank = make_rank()
+    now = [10.0]
+    monkeypatch.setattr(rank, "own_clock", lambda: now[0])
+    goal = rank.goal("accuracy", target=0.5, every=every, max_steps=6, curve_steps=1, min_steps=6)
+    values = iter([0.0] * (met_at - 1) + [0.9] * 6)
+    for _ in goal.steps(samples_per_step=1):
+        now[0] += 1.0
+        goal.check(lambda: next(values))
+    found = {o.name: o.values for o in rank.notebook.observations}
+
+    assert found["evaluation_ends"] == pytest.approx([float(step) for step in range(every, 7, every)], abs=0.1)
+    assert found["time_to_accuracy"] == [found["evaluation_ends"][met_at - 1]]

@@ -15,6 +15,7 @@ from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.kinds import VERDICT_KINDS, Severity
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS
+from pytest_distbench.records.prices import Prices
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.records.trend import History
@@ -152,7 +153,12 @@ class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def page_of(
-    record: RunRecord, sections: Mapping[str, Section], *, other: Other | None = None, history: History | None = None
+    record: RunRecord,
+    sections: Mapping[str, Section],
+    *,
+    other: Other | None = None,
+    history: History | None = None,
+    prices: Prices | None = None,
 ) -> Page:
     """The page of a run with these tables.
 
@@ -161,6 +167,7 @@ def page_of(
         sections: its tables by name.
         other: what is shown beside it.
         history: of runs like it: the way of each metric that moved is drawn with its case.
+        prices: that the tables were made with.
     """
     kinds: dict[str, tuple[str, Severity, str, str]] = {
         BROKEN: ("!", "failure", "A rank did not come to its end: nothing is judged.", ""),
@@ -191,7 +198,7 @@ def page_of(
             ),
         ],
         cases=cases,
-        tables=[_table(name, section, record) for name, section in sections.items() if name != _AS_CASES],
+        tables=[_table(name, section, record, prices) for name, section in sections.items() if name != _AS_CASES],
         other=other,
     )
 
@@ -365,8 +372,8 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "version", f"pytest-distbench {record.distbench}"
 
 
-def _table(name: str, section: Section, record: RunRecord) -> PageTable:
-    charts, problems = charts_above(name, record.results)
+def _table(name: str, section: Section, record: RunRecord, prices: Prices | None) -> PageTable:
+    charts, problems = charts_above(name, record.results, prices)
     summary = re.sub(r"[`*]", "", TABLES[name].summary) if name in TABLES else ""
     return table_of(name.replace("_", " "), summary, section, charts=charts, foot=problems)
 

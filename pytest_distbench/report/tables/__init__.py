@@ -74,12 +74,14 @@ def section_of(name: str, record: RunRecord, given: Mapping[str, object] = Mappi
         raise TableError(f"the table {name!r} cannot be made: {told}") from error
 
 
-def sections_of(record: RunRecord) -> tuple[dict[str, Section], list[TableError]]:
+def sections_of(
+    record: RunRecord, given: Mapping[str, object] = MappingProxyType({})
+) -> tuple[dict[str, Section], list[TableError]]:
     """The tables that a run has, those with a row; and what is wrong with those that cannot be made."""
     sections, errors = {}, []
     for name in TABLES:
         try:
-            if (section := section_of(name, record)).rows:
+            if (section := section_of(name, record, given)).rows:
                 sections[name] = section
         except TableError as error:
             errors.append(error)

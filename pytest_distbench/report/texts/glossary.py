@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictKind
-from pytest_distbench.records.metric import EVALUATED
+from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,7 @@ METRICS: Sequence[Entry] = (
     _metric("time_to_<metric>", "Seconds from the first step to that evaluation, as MLPerf counts.", "convergence.md"),
     _metric("final_<metric>", "The last evaluation of a goal, or what the test reads.", "convergence.md"),
     _metric(f"{EVALUATED}<metric>", "Every evaluation, one after the other; shown.", "convergence.md"),
+    _metric(EVALUATION_ENDS, "Seconds from the first step to the end of each; shown.", "convergence.md"),
     _metric("loss_curve", "The first losses of a seeded training, compared step by step.", "convergence.md"),
     _metric("mean_loss", "Mean of the losses of the first steps.", "convergence.md"),
     _metric("samples_per_second", "Samples that all ranks together trained on in a second.", "scaling.md"),

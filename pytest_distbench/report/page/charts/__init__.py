@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from pytest_distbench.errors import tell
+from pytest_distbench.records.prices import Prices
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Chart
 from pytest_distbench.report.page.charts import cases, jobs, runs
@@ -41,9 +43,15 @@ def charts_of(result: CaseResult, trends: Trends) -> tuple[list[Chart], list[str
     return _charts({**OF_CASE, **ways}, result)
 
 
-def charts_above(table: str, results: Sequence[CaseResult]) -> tuple[list[Chart], list[str]]:
-    """The same of those that stand above a table of the run."""
-    return _charts({name: make for name, make in OF_RUN.items() if name == table}, results)
+def charts_above(
+    table: str, results: Sequence[CaseResult], prices: Prices | None = None
+) -> tuple[list[Chart], list[str]]:
+    """The same of those that stand above a table of the run, which may have prices."""
+    ways: dict[str, Callable[[Sequence[CaseResult]], Iterable[Chart]]] = {
+        **OF_RUN,
+        "cost": partial(runs.cost, prices=prices),
+    }
+    return _charts({name: make for name, make in ways.items() if name == table}, results)
 
 
 def _charts(rows: Mapping[str, Callable[[_Given], Iterable[Chart]]], given: _Given) -> tuple[list[Chart], list[str]]:

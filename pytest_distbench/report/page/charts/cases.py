@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from pytest_distbench.judging.links import Link
 from pytest_distbench.records.breakdown import UNACCOUNTED
-from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import EVALUATED, EVERY, PEAK_MEMORY, PHASE, Measurement
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Axis, Bars, Chart, Heat, Lines, Point, Series, points, short
+from pytest_distbench.report.page.charts.courses import curves_of, median_curve, target_of, unit_of
 from pytest_distbench.report.tables.links import link_points
 from pytest_distbench.report.tables.phases import PHASES, whole_of
 from pytest_distbench.report.tables.sweep import SweepPoint, sweep_points
-from pytest_distbench.report.texts.words import point_text, words_for
+from pytest_distbench.report.texts.words import words_for
 from pytest_distbench.units import GIGABYTE
-
-MOST_POINTS = 300
-"""Of a curve: a screen has not many more."""
 
 _MESSAGE = Axis(name="message size", unit="B", scale="log2")
 
@@ -76,68 +71,19 @@ def _sweeps(result: CaseResult) -> dict[str, list[SweepPoint]]:
 
 
 def curves(result: CaseResult) -> Iterator[Chart]:
-    """Series that the record keeps, step by step: every launch or seed thin, their median thick.
-
-    Where the launches know how long a step takes, against time, too.
-    """
-    found = _curves(result.launches)
-    before = _curves(result.reference.launches)
-    for name, here in found.items():
+    """Series that the record keeps, step by step: every launch or seed thin, their median thick."""
+    before = curves_of(result.reference.launches)
+    for name, here in curves_of(result.launches).items():
         drawn = [*_thick(here, ""), *_thick(before.get(name, []), f"{words_for(result).name} ")]
-        y = Axis(name=name, unit=_unit(result, name))
-        target = _target(result, name)
-        steps = Axis(name="step")
-        yield Lines(title=f"{name} by step", x=steps, y=y, series=drawn, target=target)
-        step_s = _median_of(result.launches, "step_time")
-        if step_s:
-            scaled = [
-                Series(name=s.name, look=s.look, points=[(short(x * step_s), value) for x, value in s.points])
-                for s in drawn
-                if s.look != "reference"
-            ]
-            time = Axis(name="time at the median step", unit="s")
-            yield Lines(title=f"{name} by time", x=time, y=y, series=scaled, target=target)
-
-
-def _curves(launches: Sequence[LaunchRecord]) -> dict[str, list[tuple[str, list[Point]]]]:
-    """Name -> its launches, each with a name of its own; the first losses are left out where all are there."""
-    found: dict[str, list[tuple[str, list[Point]]]] = {}
-    for launch in launches:
-        for measured in launch.measurements:
-            is_curve = measured.better in ("info", "curve") and len(measured.series) > 1
-            if is_curve and measured.name != PEAK_MEMORY and not measured.name.startswith(PHASE):
-                seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
-                every = int(measured.facts.get(EVERY, 1))
-                found.setdefault(_name_over_seeds(measured), []).append((seed, _thin_out(measured.series, every)))
-    if "loss" in found:
-        found.pop("loss_curve", None)
-    return found
-
-
-def _unit(result: CaseResult, name: str) -> str:
-    found = (m.unit for launch in result.launches for m in launch.measurements if _name_over_seeds(m) == name)
-    return next(found, "")
-
-
-def _name_over_seeds(measured: Measurement) -> str:
-    at = {axis: value for axis, value in measured.at.items() if axis != "seed"}
-    return point_text(measured.name.removeprefix(EVALUATED), at)
-
-
-def _thin_out(series: Sequence[float], every: int) -> list[Point]:
-    """Of a series with a value every so many steps."""
-    stride = -(-len(series) // MOST_POINTS)
-    return points(((i + 1) * every, series[i]) for i in range(0, len(series), stride))
+        y = Axis(name=name, unit=unit_of([result], name))
+        yield Lines(title=f"{name} by step", x=Axis(name="step"), y=y, series=drawn, target=target_of([result], name))
 
 
 def _thick(curves: Sequence[tuple[str, list[Point]]], whose: str) -> list[Series]:
     """The launches of one side, and their median; of the side before only that, dotted."""
     if not curves:
         return []
-    by_x: dict[float, list[float]] = {}
-    for x, y in (point for _, drawn in curves for point in drawn):
-        by_x.setdefault(x, []).append(y)
-    middle = [(x, short(median(values))) for x, values in sorted(by_x.items())]
+    middle = median_curve([drawn for _, drawn in curves])
     if whose:
         return [Series(name=f"{whose}median", points=middle, look="reference")]
     if len(curves) == 1:
@@ -146,20 +92,6 @@ def _thick(curves: Sequence[tuple[str, list[Point]]], whose: str) -> list[Series
         *(Series(name=name, points=drawn, look="thin") for name, drawn in curves),
         Series(name="median", points=middle),
     ]
-
-
-def _target(result: CaseResult, name: str) -> float | None:
-    """What a goal of that name was to reach."""
-    for measured in (m for launch in result.launches for m in launch.measurements):
-        target = measured.identity.get("target")
-        if measured.name == f"steps_to_{name}" and isinstance(target, int | float):
-            return float(target)
-    return None
-
-
-def _median_of(launches: Sequence[LaunchRecord], name: str) -> float | None:
-    values = [m.value for launch in launches for m in launch.measurements if m.name == name and m.value is not None]
-    return median(values) if values else None
 
 
 def epochs(result: CaseResult) -> Iterator[Chart]:
@@ -178,7 +110,7 @@ def epochs(result: CaseResult) -> Iterator[Chart]:
             x=Axis(name="epoch"),
             y=Axis(name=name),
             series=drawn,
-            target=_target(result, name),
+            target=target_of([result], name),
         )
 
 

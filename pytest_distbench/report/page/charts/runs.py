@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator, Sequence
 
 from pytest_distbench.records.breakdown import UNACCOUNTED
+from pytest_distbench.records.prices import TERMS, Prices, Term
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Axis, Bars, Chart, Lines, Series, points, short
-from pytest_distbench.report.tables.cost import cost_rows
+from pytest_distbench.report.page.charts.courses import curves_of, median_curve, over_time, target_of, unit_of
+from pytest_distbench.report.tables.cost import CostRow, cost_rows
 from pytest_distbench.report.tables.phases import PHASES, whole_of
 from pytest_distbench.report.tables.scaling import SCALING, ScalingRow, scaling_rows
 
@@ -61,19 +62,86 @@ def phases(results: Sequence[CaseResult]) -> Iterator[Chart]:
             yield Bars(title=f"Where {whole_of(loop)} goes: {test}", unit="s", parts=names, rows=rows)
 
 
-def cost(results: Sequence[CaseResult]) -> Iterator[Chart]:
-    """Speed-up against what it takes, ranks times time: up is faster, right is dearer."""
-    series = []
-    for (test, what), rows in groupby(cost_rows(results), key=lambda row: (row.result.case.series, row.bought.what)):
-        found = [row for row in rows if row.speedup is not None and row.bought.time_s]
-        if len(found) > 1:
-            pairs = points((row.ranks * (row.bought.time_s or 0.0), row.speedup) for row in found)
-            labels = [_ranks(row.ranks) for row in found]
-            series.append(Series(name=f"{test}: {what}", points=pairs, labels=labels))
-    if series:
-        x = Axis(name="cost: ranks x time", unit="s", scale="log")
+def cost(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
+    """What more ranks bring: speed-up, fewer and faster steps; its cost; and every training over time, size by size."""
+    found: dict[tuple[str, str], list[CostRow]] = {}
+    for row in cost_rows(results, prices):
+        if row.speedup is not None and row.bought.time_s:
+            found.setdefault((row.result.case.series, row.bought.what), []).append(row)
+    found = {name: rows for name, rows in found.items() if len(rows) > 1}
+    for (test, what), rows in found.items():
+        if any(row.statistical is not None for row in rows):
+            yield _speedup(f"Speed-up to {what}: {test}", rows)
+    if found:
         y = Axis(name="speed-up", scale="log2")
-        yield Lines(title="Speed-up and its cost", x=x, y=y, series=series)
+        ways = [_of_price(term, prices) for term in TERMS] if prices is not None else [_OF_RANKS]
+        for name, axis, cost_of in ways:
+            series = [
+                Series(
+                    name=f"{test}: {what}",
+                    points=points((cost_of(row) or 0.0, row.speedup) for row in rows),
+                    labels=[_ranks(row.ranks) for row in rows],
+                )
+                for (test, what), rows in found.items()
+                if all(cost_of(row) for row in rows)
+            ]
+            if series:
+                yield Lines(title=name, x=axis, y=y, series=series)
+    yield from _courses(results)
+
+
+_Way = tuple[str, Axis, Callable[[CostRow], float | None]]
+
+_OF_RANKS: _Way = (
+    "Speed-up and its cost",
+    Axis(name="cost: ranks x time", unit="s", scale="log"),
+    lambda row: row.ranks * (row.bought.time_s or 0.0),
+)
+
+
+def _of_price(term: Term, prices: Prices) -> _Way:
+    axis = Axis(name=f"cost, {term}", unit=prices.currency, scale="log")
+    return f"Speed-up and its cost, {term}", axis, lambda row: row.cost(term)
+
+
+def _speedup(title: str, rows: Sequence[CostRow]) -> Lines:
+    """As the product of its two: fewer steps, and faster ones."""
+    parts: dict[str, Callable[[CostRow], float | None]] = {
+        "speed-up": lambda row: row.speedup,
+        "fewer steps (statistical)": lambda row: row.statistical,
+        "faster steps (hardware)": lambda row: row.hardware,
+    }
+    series = [Series(name=name, points=points((r.ranks, of(r)) for r in rows)) for name, of in parts.items()]
+    least = rows[0].ranks
+    ideal = Series(name="ideal", points=points((r.ranks, r.ranks / least) for r in rows), look="reference")
+    x = Axis(name="ranks", scale="log2")
+    return Lines(title=title, x=x, y=Axis(name="speed-up", scale="log2"), series=[*series, ideal])
+
+
+def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
+    """Losses and evaluations of a training by time, a line for each world size: medians over launches and seeds."""
+    tests: dict[str, list[CaseResult]] = {}
+    for result in results:
+        if any(m.name.startswith("steps_to_") for launch in result.launches for m in launch.measurements):
+            tests.setdefault(result.case.series, []).append(result)
+    for test, sizes in tests.items():
+        sizes.sort(key=lambda result: result.case.world_size)
+        curves = [(result, curves_of(result.launches)) for result in sizes]
+        for name in dict.fromkeys(name for _, found in curves for name in found):
+            lines = [
+                Series(name=_ranks(result.case.world_size), points=over_time(result, middle))
+                for result, found in curves
+                if (middle := median_curve([drawn for _, drawn in found.get(name, [])]))
+            ]
+            drawn = [line for line in lines if line.points]
+            if drawn:
+                yield Lines(
+                    title=f"{name} by time: {test}",
+                    x=Axis(name="time from the first step, evaluations included", unit="s"),
+                    y=Axis(name=name, unit=unit_of(sizes, name)),
+                    series=drawn,
+                    target=target_of(sizes, name),
+                )
 
 
 def _ranks(number: int) -> str:

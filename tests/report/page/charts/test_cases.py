@@ -11,15 +11,8 @@ from pytest_distbench.records.metric import Measurement, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.page.chart import Bars, Heat, Lines
-from pytest_distbench.report.page.charts.cases import (
-    MOST_POINTS,
-    bandwidth,
-    change_by_size,
-    curves,
-    epochs,
-    links,
-    phases,
-)
+from pytest_distbench.report.page.charts.cases import bandwidth, change_by_size, curves, epochs, links, phases
+from pytest_distbench.report.page.charts.courses import MOST_POINTS
 
 
 def launch(*measured: Measurement, **changes: object) -> LaunchRecord:
@@ -69,18 +62,14 @@ def test_curves_of_seeds_are_thin_and_their_median_is_thick() -> None:
     assert chart.series[-1].points == [(1, 3.0), (2, 1.0)]
 
 
-def test_a_curve_has_its_target_its_time_and_the_reference_dotted() -> None:
-    step = Measurement(name="step_time", unit="s", better="lower", value=0.5)
+def test_a_curve_has_its_target_and_the_reference_dotted() -> None:
     goal = Measurement(name="steps_to_loss", unit="", better="steps", value=2, identity={"target": 1.5})
     reference = replace(PAIRED, launches=[launch(curve("loss", 5.0, 4.0))])
-    by_step, by_time = curves(result(launches=[launch(curve("loss", 2.0, 1.0), step, goal)], reference=reference))
+    [by_step] = curves(result(launches=[launch(curve("loss", 2.0, 1.0), goal)], reference=reference))
 
     assert isinstance(by_step, Lines)
-    assert isinstance(by_time, Lines)
     assert [s.look for s in by_step.series] == ["", "reference"]
-    assert by_step.target == by_time.target == 1.5
-    assert by_time.series[0].points == [(0.5, 2.0), (1.0, 1.0)]
-    assert by_time.x.unit == "s"
+    assert by_step.target == 1.5
 
 
 def test_a_curve_has_its_unit_and_phases_have_a_chart_of_their_own() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 from support.results import result
 
@@ -9,6 +11,7 @@ from pytest_distbench.records.breakdown import Breakdown, PartShare
 from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.prices import Machine, Prices
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Bars, Lines
@@ -63,6 +66,54 @@ def test_phases_of_a_test_stand_below_each_other_by_world_size() -> None:
     assert not list(phases([with_phases(2, "forward")]))
 
 
+def to_accuracy(ranks: int, steps: int, step_s: float, *, ends: bool = True) -> CaseResult:
+    """A training that reaches 0.9 in its last step, with two evaluations and a rate that rises."""
+    half = steps // 2
+    measured = [
+        Measurement(name="steps_to_accuracy", unit="steps", better="steps", value=steps, identity={"target": 0.9}),
+        Measurement(name="time_to_accuracy", unit="s", better="lower", value=steps * step_s),
+        Measurement(name="step_time", unit="s", better="lower", value=step_s),
+        series("evaluated_accuracy", 0.5, 0.95, facts={"every": half}),
+        series("loss", *(1 / (i + 1) for i in range(steps))),
+        series("learning_rate", *(0.1 * i for i in range(steps))),
+        *([series("evaluation_ends", half * step_s, 2 * half * step_s, facts={"every": half})] if ends else []),
+    ]
+    return on(ranks, LaunchRecord(index=0, outcome="passed", wall_s=9.0, measurements=measured))
+
+
+def series(name: str, *values: float, **changes: object) -> Measurement:
+    made = Measurement(name=name, unit="", better="info", value=values[-1], series=list(values))
+    return replace(made, **changes)
+
+
+def test_all_sizes_of_a_training_stand_in_one_chart_by_time_with_the_target() -> None:
+    charts = {chart.title: chart for chart in cost([to_accuracy(1, 8, 1.0), to_accuracy(2, 4, 0.5)])}
+    accuracy, loss = charts["accuracy by time: test_a"], charts["loss by time: test_a"]
+
+    assert isinstance(accuracy, Lines)
+    assert isinstance(loss, Lines)
+    assert [(s.name, s.points) for s in accuracy.series] == [
+        ("1 rank", [(4.0, 0.5), (8.0, 0.95)]),
+        ("2 ranks", [(1.0, 0.5), (2.0, 0.95)]),
+    ]
+    assert (accuracy.target, loss.target) == (0.9, None)
+    assert [x for x, _ in loss.series[1].points] == [0.5, 1.0, 1.5, 2.0]
+    assert "learning_rate by time: test_a" in charts
+
+
+def test_speed_up_to_a_goal_is_fewer_steps_and_faster_ones() -> None:
+    charts = {chart.title: chart for chart in cost([to_accuracy(1, 8, 1.0), to_accuracy(2, 4, 0.8)])}
+    speedup = charts["Speed-up to accuracy 0.9: test_a"]
+
+    assert isinstance(speedup, Lines)
+    assert {s.name: s.points[-1] for s in speedup.series} == {
+        "speed-up": (2, 2.5),
+        "fewer steps (statistical)": (2, 2.0),
+        "faster steps (hardware)": (2, 1.25),
+        "ideal": (2, 2.0),
+    }
+
+
 def test_cost_is_ranks_times_time_and_points_have_their_ranks() -> None:
     [chart] = cost([trained(1, 1.0), trained(4, 2.0)])
 
@@ -71,3 +122,18 @@ def test_cost_is_ranks_times_time_and_points_have_their_ranks() -> None:
     assert [y for _, y in chart.series[0].points] == [1.0, 2.0]
     assert chart.series[0].points[1][0] == pytest.approx(2 * chart.series[0].points[0][0])
     assert not list(cost([trained(1, 1.0)]))
+
+
+def test_with_a_price_list_cost_is_money_in_each_of_its_terms() -> None:
+    machine = Machine(
+        name="n1", platforms=["cpu-*"], ranks_per_node=1, per_hour={"regular": 3600.0, "preemptible": 360.0}
+    )
+    prices = Prices(currency="USD", date=date(2020, 10, 5), source="a page", machines=[machine])
+    regular, preemptible = cost([trained(1, 1.0), trained(4, 2.0)], prices)
+
+    assert isinstance(regular, Lines)
+    assert isinstance(preemptible, Lines)
+    assert (regular.x.name, regular.x.unit) == ("cost, regular", "USD")
+    [priced], [cheaper] = regular.series, preemptible.series
+    assert priced.points[1][0] == pytest.approx(2 * priced.points[0][0])
+    assert cheaper.points[0][0] == pytest.approx(priced.points[0][0] / 10)
