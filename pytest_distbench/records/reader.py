@@ -10,7 +10,7 @@ from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import OfKind
 from pytest_distbench.records.metric import Scalar
 
-NUMBER = r"([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf(?:inity)?)\b)"
+NUMBER = r"([-+]?(?:\d+(?:,\d+)*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf(?:inity)?)\b)"
 """A group that takes a whole number, nan and inf too, for patterns: ``stdout(r"loss " + NUMBER)``."""
 
 TAKES: dict[str, Callable[[Sequence[float]], float]] = {

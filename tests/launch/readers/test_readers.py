@@ -237,6 +237,14 @@ def test_other_commas_are_no_numbers(text: str, tmp_path: Path) -> None:
         read(tmp_path, stdout(r"loss (\S+)"), f"loss {text}\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [("loss -284641, 445.27 ms", -284641.0), ("loss 3,lr 1", 3.0), ("loss 1,234, 5", 1234.0), ("loss 5.", 5.0)],
+)
+def test_a_comma_behind_a_number_is_none_of_it(line: str, value: float, tmp_path: Path) -> None:
+    assert read(tmp_path, stdout("loss " + NUMBER), f"{line}\n").values == [value]
+
+
 def test_a_file_of_an_earlier_run_is_not_this_launch_s(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("loss\n1\n")
     os.utime(tmp_path / "log.csv", (1, 1))
