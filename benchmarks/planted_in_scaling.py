@@ -18,7 +18,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_distbench.worker.elastic.sampler import permutation
-from pytest_distbench.workloads import cifar10, training
+from pytest_distbench.workloads import training
+from pytest_distbench.workloads.data import cifar10
 from pytest_distbench.workloads.models import MODELS
 from pytest_distbench.workloads.models.mobilenet import MobileNetV2
 

@@ -24,7 +24,7 @@ from repository import ROOT, Repository, end_by_sigterm_too
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.causes import cause_lines
 from pytest_distbench.report.texts.layout import layout
-from pytest_distbench.workloads import cifar10
+from pytest_distbench.workloads.data import cifar10
 
 PLANTED = "planted_in_scaling.py"
 IMPORT = f"""
@@ -110,7 +110,7 @@ def make(folder: Path) -> Repository:
             body.write(IMPORT)
     data = folder / DATA
     data.mkdir()
-    for name, content in cifar10.generate(1024, seed=0):
+    for name, content in cifar10.generate_noise(1024, seed=0):
         (data / name).write_bytes(content)
     return repository
 

@@ -44,6 +44,10 @@ class RecordingError(DistbenchError):
     """A rank gave something that cannot be measured, merged or stored."""
 
 
+class DataError(DistbenchError):
+    """A file of a data set is not there, or is damaged."""
+
+
 class ReadingError(DistbenchError):
     """A launch has passed, and a number that was to be read of what it printed or wrote is not there."""
 

@@ -20,7 +20,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.worker.arguments import check_choice, check_whole, refuse
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.workloads import cifar10
+from pytest_distbench.workloads.data import cifar10
 from pytest_distbench.workloads.storage import Storage, storage_at
 from pytest_distbench.workloads.training import sharded_batches
 
@@ -130,8 +130,9 @@ def batches(
         samples: that are generated, 1 to 50 000.
 
     Raises:
-        RecordingError: an argument is not what is wanted, there is no such data, or a file of it is damaged; what is
-            wrong in a record is raised when it is read.
+        RecordingError: an argument is not what is wanted.
+        DataError: there is no such data, or a file of it is damaged; what is wrong in a record is raised when it is
+            read.
     """
     check_choice(_CALL, "kind", kind, get_args(Kind))
     batch = check_whole(_CALL, "batch", batch, least=1)
@@ -194,7 +195,7 @@ def _generated(rank: RankContext, place: str | os.PathLike[str] | None, samples:
     folder = storage_at(place or rank.data_dir).below(f"{cifar10.FOLDER}-generated-{samples}-seed-{rank.seed}")
     if rank.local_rank == 0:
         there = folder.sizes()
-        for name, content in cifar10.generate(samples, rank.seed):
+        for name, content in cifar10.generate_noise(samples, rank.seed):
             if there.get(name) != len(content):
                 folder.write(name, content)
     rank.barrier()

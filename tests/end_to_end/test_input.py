@@ -12,7 +12,7 @@ from support.object_store import serve
 
 from pytest_distbench.report.tables.scaling import scaling_rows
 from pytest_distbench.store.run_record import read_run_record
-from pytest_distbench.workloads import cifar10
+from pytest_distbench.workloads.data import cifar10
 from pytest_distbench.workloads.storage import storage_at
 
 SUITE = Path(__file__).parents[2] / "suites" / "scaling"
@@ -87,7 +87,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_real_data_of_an_object_store_falls_short_of_what_is_expected(
     project: pytest.Pytester, run_inside: RunInside, bucket: str
 ) -> None:
-    for name, content in cifar10.generate(64, seed=5):
+    for name, content in cifar10.generate_noise(64, seed=5):
         storage_at(bucket).below(cifar10.FOLDER).write(name, content)
     project.makepyfile(
         test_it="""

@@ -9,11 +9,11 @@ import pytest
 import torch
 from support.ranks import make_rank
 
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.errors import DataError, DistbenchError
 from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.workloads import cifar10
-from pytest_distbench.workloads.cifar10 import RECORD_BYTES
+from pytest_distbench.workloads.data import cifar10
+from pytest_distbench.workloads.data.cifar10 import RECORD_BYTES
 from pytest_distbench.workloads.inputs import Images, batches
 from pytest_distbench.workloads.storage import Folder
 
@@ -110,7 +110,7 @@ def test_a_damaged_record_fails_the_training_with_its_place(numbered: Path, work
         file.write(bytes([10]))
     made = batches(rank_of(numbered), "real", batch=8, storage=numbered, workers=workers)
 
-    with pytest.raises(RecordingError, match=r"data_batch_2.bin, record 2: wanted a label from 0 to 9, found 10"):
+    with pytest.raises(DataError, match=r"data_batch_2.bin, record 2: wanted a label from 0 to 9, found 10"):
         next(made)
 
 
@@ -118,7 +118,7 @@ def test_a_file_that_becomes_shorter_fails_the_training(numbered: Path) -> None:
     made = batches(rank_of(numbered), "real", batch=8, storage=numbered)
     (numbered / cifar10.FILES[1]).write_bytes(bytes(3 * RECORD_BYTES + 100))
 
-    with pytest.raises(RecordingError, match=r"record 3: wanted a record of 3073 bytes, found 100"):
+    with pytest.raises(DataError, match=r"record 3: wanted a record of 3073 bytes, found 100"):
         next(made)
 
 
@@ -150,5 +150,5 @@ def test_the_wait_for_batches_is_added_up(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_what_cannot_be_is_refused(kind: str, wrong: dict[str, object], message: str, tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match=message):
+    with pytest.raises(DistbenchError, match=message):
         batches(rank_of(tmp_path), kind, **{"batch": 2, **wrong})  # type: ignore[arg-type] # that is the test

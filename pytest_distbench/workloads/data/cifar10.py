@@ -1,0 +1,211 @@
+"""CIFAR-10: its two layouts, binary and pickled, read and checked; one record at a time for loaders of images.
+
+Format: https://www.cs.toronto.edu/~kriz/cifar.html. "Binary version": ``data_batch_1.bin`` to ``data_batch_5.bin`` and
+``test_batch.bin``, each 10 000 records of 3073 bytes: a label from 0 to 9, then 1024 bytes of red, green and blue each,
+row by row. "Python version": files of these names without ``.bin``, each a pickled dictionary of an array ``data``
+(10 000, 3072) and a list ``labels``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 the field's name for it
+
+from pytest_distbench.errors import DataError
+from pytest_distbench.workloads.data.files import CUT, damaged, require
+from pytest_distbench.workloads.data.pickles import unpickle_arrays
+
+SHAPE = (3, 32, 32)
+CLASSES = 10
+RECORD_BYTES = 1 + 3 * 32 * 32
+TRAINING = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEST = "test_batch"
+FILES = tuple(f"{name}.bin" for name in TRAINING)
+"""Names of the binary training set's files, in its order."""
+FILE_RECORDS = 10_000
+FOLDER = "cifar-10-batches-bin"
+PICKLED_FOLDER = "cifar-10-batches-py"
+"""What the archives of the data set unpack to."""
+
+_NO_CIFAR10 = "the file is damaged, or it is no CIFAR-10 (records of CIFAR-100 have two labels)"
+_PADDING = 4
+_MEAN = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)
+_STDEV = torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1)
+"""Of the training set's pixels, by channel, where white is 1."""
+
+
+class Images(NamedTuple):
+    """Images (N, 3, 32, 32), uint8, and labels (N,), int64, 0 to 9."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+class Cifar10(NamedTuple):
+    """The training set and the test set."""
+
+    train: Images
+    test: Images
+
+
+# All of it
+
+
+def load(folder: Path) -> Cifar10:
+    """The whole set, of the binary files where they are there, else of the pickled ones.
+
+    Raises:
+        DataError: a file is not there, or damaged.
+    """
+    read = _read_binary if (folder / FILES[0]).exists() else _read_pickled
+    batches = [read(folder, name) for name in (*TRAINING, TEST)]
+    return Cifar10(_join(batches[:-1]), _join(batches[-1:]))
+
+
+def count(folder: Path) -> dict[str, int]:
+    """Images of each part, all of which were read."""
+    found = load(folder)
+    return {"training images": len(found.train.labels), "test images": len(found.test.labels)}
+
+
+def _join(batches: list[tuple[np.ndarray, np.ndarray]]) -> Images:
+    pixels, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return Images(torch.from_numpy(pixels).view(-1, *SHAPE), torch.from_numpy(labels))
+
+
+def _read_binary(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    path = require(folder / f"{name}.bin")
+    count_records({path.name: path.stat().st_size}, str(folder), (path.name,))
+    records = np.fromfile(path, np.uint8).reshape(-1, RECORD_BYTES)
+    return records[:, 1:], _checked(records[:, 0].astype(np.int64), str(path), "record")
+
+
+def _read_pickled(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    path = require(folder / name)
+    content = unpickle_arrays(path)
+    pixels, labels = content.get("data"), content.get("labels")
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (RECORD_BYTES - 1,):
+        found = f"{pixels.dtype} {list(pixels.shape)}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
+        raise damaged(f"{path}, 'data'", wanted=f"an array uint8 [N, {RECORD_BYTES - 1}]", found=found)
+    if not isinstance(labels, list) or len(labels) != len(pixels) or not labels:
+        found = f"{len(labels)} of them" if isinstance(labels, list) else type(labels).__name__
+        raise damaged(f"{path}, 'labels'", wanted=f"a list of {len(pixels)} labels, at least one", found=found)
+    for number, label in enumerate(labels):
+        if type(label) is not int:
+            raise damaged(f"{path}, label {number}", wanted="a whole number", found=type(label).__name__)
+    return pixels, _checked(np.array(labels, dtype=object), str(path), "label").astype(np.int64)
+
+
+def _checked(labels: np.ndarray, path: str, what: str) -> np.ndarray:
+    outside = (labels < 0) | (labels >= CLASSES)
+    if outside.any():
+        number = int(outside.argmax())
+        wanted = f"a label from 0 to {CLASSES - 1}"
+        raise damaged(f"{path}, {what} {number}", wanted=wanted, found=str(labels[number]), hint=_NO_CIFAR10)
+    return labels
+
+
+# Record by record
+
+
+def count_records(sizes: Mapping[str, int], where: str, files: tuple[str, ...] = FILES) -> dict[str, int]:
+    """How many records each file of a training set has.
+
+    Args:
+        sizes: bytes of every file that lies there, by name.
+        where: for errors.
+        files: that are looked for.
+
+    Raises:
+        DataError: no file of a training set is there, or one does not hold whole records.
+    """
+    found = {name: sizes[name] for name in files if name in sizes}
+    if not found:
+        there = ", ".join(sorted(sizes)[:5]) or "no file"
+        raise DataError(
+            f"{where}: wanted the training set of CIFAR-10, {FILES[0]} to {FILES[-1]}, there or in {FOLDER}/; found "
+            f"{there}. Unpack cifar-10-binary.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html there"
+        )
+    for name, num_bytes in found.items():
+        records, rest = divmod(num_bytes, RECORD_BYTES)
+        if rest or not records:
+            raise damaged(
+                f"{where}/{name}, record {records}",
+                wanted=f"whole records of {RECORD_BYTES} bytes",
+                found=f"{num_bytes} bytes, {rest} more than {records} records have",
+                hint=f"{CUT}, or it is not the binary version",
+            )
+    return {name: num_bytes // RECORD_BYTES for name, num_bytes in found.items()}
+
+
+def decode(record: bytes, where: str) -> tuple[torch.Tensor, int]:
+    """An image (3, 32, 32), uint8, and its label, 0 to 9.
+
+    Raises:
+        DataError: the record is cut off, or its label is above 9.
+    """
+    if len(record) != RECORD_BYTES:
+        hint = "the file became shorter, or what stores it gives less than it was asked for"
+        raise damaged(where, wanted=f"a record of {RECORD_BYTES} bytes", found=str(len(record)), hint=hint)
+    if record[0] >= CLASSES:
+        raise damaged(where, wanted=f"a label from 0 to {CLASSES - 1}", found=str(record[0]), hint=_NO_CIFAR10)
+    return torch.frombuffer(bytearray(record), dtype=torch.uint8, offset=1).view(SHAPE), record[0]
+
+
+def augment(image: torch.Tensor) -> torch.Tensor:
+    """A random crop of the image with four more pixels on each side, or of its mirror image, normalised: float32.
+
+    Source: He et al., arXiv 1512.03385, section 4.2. Chance is torch's own generator of the process.
+    """
+    left, top = torch.randint(0, 2 * _PADDING + 1, (2,)).tolist()
+    _, height, width = SHAPE
+    crop = F.pad(image, (_PADDING,) * 4)[:, top : top + height, left : left + width]
+    if torch.rand(()) < 0.5:
+        crop = crop.flip(2)
+    return (crop.float() / 255 - _MEAN) / _STDEV
+
+
+# Generated
+
+
+def generate_noise(samples: int, seed: int) -> Iterator[tuple[str, bytes]]:
+    """Training files of random pixels and labels, by name: the same ones for the same seed.
+
+    Args:
+        samples: 1 to 50 000, as many as the training set has.
+        seed: of torch's generator.
+    """
+    chance = torch.Generator().manual_seed(seed)
+    for name, first in zip(FILES, range(0, samples, FILE_RECORDS), strict=False):
+        count = min(FILE_RECORDS, samples - first)
+        records = torch.randint(0, 256, (count, RECORD_BYTES), dtype=torch.uint8, generator=chance)
+        records[:, 0] %= CLASSES
+        yield name, records.numpy().tobytes()
+
+
+def generate(folder: Path, seed: int) -> None:
+    """A whole set in the binary layout: the 1797 handwritten digits that scikit-learn ships, 1437 to train on.
+
+    A pixel of the 8 x 8 of a digit is drawn as 4 x 4 equal pixels, in three equal channels.
+
+    Raises:
+        DataError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        wanted = "generating CIFAR-10 draws the digits of scikit-learn: pip install pytest-distbench[suites]"
+        raise DataError(wanted) from None
+    digits = load_digits()
+    order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(seed)).numpy()
+    grey = (digits.images[order] * (255 / 16)).round().astype(np.uint8)
+    pixels = np.tile(grey.repeat(4, axis=1).repeat(4, axis=2).reshape(len(order), -1), 3)
+    records = np.concatenate([digits.target[order, None].astype(np.uint8), pixels], axis=1)
+    for name, part in zip(TRAINING, np.array_split(records[:1437], len(TRAINING)), strict=True):
+        part.tofile(folder / f"{name}.bin")
+    records[1437:].tofile(folder / f"{TEST}.bin")

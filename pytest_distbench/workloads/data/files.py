@@ -1,0 +1,69 @@
+"""What all formats share: how a damaged file is named, how text is read line by line, how a file is written whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from pytest_distbench.errors import DataError
+
+CUT = "the file was cut off"
+
+
+def damaged(place: str | Path, *, wanted: str, found: str, hint: str = "") -> DataError:
+    """An error that names the place in a file, what should be there and what is."""
+    return DataError(f"{place}: wanted {wanted}, found {found}" + (f": {hint}" if hint else ""))
+
+
+def require(path: Path) -> Path:
+    """The path of a file that is there and not empty.
+
+    Raises:
+        DataError: it is not.
+    """
+    if not path.is_file():
+        raise damaged(path, wanted="a file of the data set", found="none" if not path.exists() else "a folder")
+    if not path.stat().st_size:
+        raise damaged(path, wanted="a file of the data set", found="an empty file", hint=CUT)
+    return path
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    r"""Lines of a text in UTF-8 with their numbers, from 1. Only ``\n`` ends a line.
+
+    Raises:
+        DataError: the file is not there or empty, a line is no UTF-8 or ends otherwise.
+    """
+    with require(path).open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            place = f"{path}, line {number}"
+            if not raw.endswith(b"\n"):
+                raise damaged(place, wanted="a line that ends", found="the end of the file", hint=CUT)
+            if raw.endswith(b"\r\n"):
+                raise damaged(place, wanted=r"a line that ends in \n", found=r"\r\n", hint="its lines were converted")
+            try:
+                line = raw[:-1].decode()
+            except UnicodeDecodeError as error:
+                found = f"byte 0x{raw[error.start]:02x} at byte {error.start}"
+                raise damaged(place, wanted="UTF-8", found=found, hint="it has another encoding") from None
+            if "\0" in line or line.startswith("\ufeff"):
+                found = "a byte 0x00" if "\0" in line else "a byte order mark"
+                raise damaged(place, wanted="UTF-8 text", found=found, hint="it has another encoding")
+            yield number, line
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that takes its name when it is complete: who reads sees the old one, the new one, or none."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        try:
+            yield file
+            file.flush()
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise

@@ -1,0 +1,286 @@
+"""The epsilon set in libsvm's text format, streamed into a memory-mapped cache: 400 000 x 2000 in bounded memory.
+
+Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm, one row a line: ``label index:value index:value ...``, indices from
+1, ascending; what follows a ``#`` is a comment. Labels are -1 and +1, here 0. and 1. Source:
+https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html#epsilon
+"""
+
+from __future__ import annotations
+
+import bz2
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from filelock import FileLock
+
+from pytest_distbench.errors import DataError, show
+from pytest_distbench.workloads.data.files import CUT, damaged, require, written_whole
+
+FEATURES = 2000
+TRAIN = "epsilon_normalized"
+TEST = "epsilon_normalized.t"
+PACKED = ".bz2"
+"""What may follow these names, where the text is compressed."""
+
+_HEADER_BYTES = 4096
+_ROWS_AT_ONCE = 256
+_COLON_TO_SPACE = bytes.maketrans(b":", b" ")
+_NO_SEPARATORS = bytes(set(range(256)) - set(b" :"))
+_LABELS = {b"+1": 1.0, b"1": 1.0, b"-1": 0.0}
+
+
+class Rows(NamedTuple):
+    """Features (N, F), float32, which lie in a file until they are used, and labels (N,), float32, 0. or 1."""
+
+    features: torch.Tensor
+    labels: torch.Tensor
+
+
+class Epsilon(NamedTuple):
+    """The training set and the test set."""
+
+    train: Rows
+    test: Rows
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """What a cache begins with: the text that it was made of, and its shape."""
+
+    text_bytes: int
+    text_mtime_ns: int
+    rows: int
+    features: int
+    schema: int = 1
+
+
+def load(folder: Path, *, features: int = FEATURES) -> Epsilon:
+    """Both files of the set: their caches, which are made beside them where they are not there or the text is newer.
+
+    Raises:
+        DataError: a file is not there or damaged, or the cache cannot be written.
+    """
+    return Epsilon(*(_cached(_text_of(folder, name), features) for name in (TRAIN, TEST)))
+
+
+def count(folder: Path, *, features: int = FEATURES) -> dict[str, int]:
+    """Rows of each part, all of which were read; a cache that differs from its text is damaged.
+
+    Raises:
+        DataError: a file is not there or damaged.
+    """
+    counts = {}
+    for name, title in ((TRAIN, "training rows"), (TEST, "test rows")):
+        text = _text_of(folder, name)
+        cache = cache_of(text)
+        known = _open(cache, text, features)
+        rows = 0
+        for values, labels in _read(text, features):
+            if known is not None:
+                part = slice(rows, rows + len(labels))
+                same = (known.features[part].numpy() == values).all(1) & (known.labels[part].numpy() == labels)
+                if not same.all():
+                    place = f"{cache}, row {rows + int(same.argmin())}"
+                    raise damaged(place, wanted=f"the row of {text.name}", found="another", hint="delete the cache")
+            rows += len(labels)
+        counts[title] = rows
+    return counts
+
+
+def cache_of(text: Path) -> Path:
+    """Where the cache of a text lies."""
+    return text.with_name(f"{text.name}.rows")
+
+
+def _text_of(folder: Path, name: str) -> Path:
+    plain, packed = folder / name, folder / f"{name}{PACKED}"
+    return require(packed if packed.exists() and not plain.exists() else plain)
+
+
+# The cache: a header, all features, all labels
+
+
+def _cached(text: Path, features: int) -> Rows:
+    cache = cache_of(text)
+    found = _open(cache, text, features)
+    if found is None:
+        try:
+            with FileLock(f"{cache}.lock"):  # of several ranks that begin at once, one reads the text
+                found = _open(cache, text, features)
+                if found is None:
+                    _write(cache, text, features)
+        except OSError as error:
+            wanted = "a folder that the cache of this text can be written to"
+            raise damaged(cache, wanted=wanted, found=str(error)) from None
+        found = found or _open(cache, text, features)
+    if found is None:
+        raise damaged(text, wanted="a text that stays as it is while it is read", found="that it changed meanwhile")
+    return found
+
+
+def _write(cache: Path, text: Path, features: int) -> None:
+    status = text.stat()
+    all_labels = []
+    with written_whole(cache) as file:
+        file.write(bytes(_HEADER_BYTES))
+        for values, labels in _read(text, features):
+            values.tofile(file)
+            all_labels.append(labels.copy())  # the next rows lie where these did
+        labels = np.concatenate(all_labels)
+        labels.tofile(file)
+        file.seek(0)
+        file.write(msgspec.json.encode(_Header(status.st_size, status.st_mtime_ns, len(labels), features)))
+
+
+def _open(cache: Path, text: Path, features: int) -> Rows | None:
+    """The cache of this text as it is now, or None if there is none."""
+    try:
+        with cache.open("rb") as file:
+            header = msgspec.json.decode(file.read(_HEADER_BYTES).rstrip(b"\0"), type=_Header)
+            size = os.fstat(file.fileno()).st_size
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    status = text.stat()
+    if header != _Header(status.st_size, status.st_mtime_ns, header.rows, features):
+        return None
+    if size != _HEADER_BYTES + 4 * header.rows * (features + 1):
+        return None
+    # mode c: torch wants memory that may be written to; what is written stays in this process
+    numbers = np.memmap(cache, np.float32, "c", _HEADER_BYTES)
+    rows = torch.from_numpy(numbers[: header.rows * features]).view(header.rows, features)
+    return Rows(rows, torch.from_numpy(numbers[header.rows * features :]))
+
+
+# The text
+
+
+def _read(text: Path, features: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Some rows at a time: features (n, F), labels (n,). They are overwritten by the next.
+
+    Raises:
+        DataError: a line is damaged, the file was cut off, or it has no row.
+    """
+    dense = [b"%d" % index for index in range(1, features + 1)]
+    values = np.zeros((_ROWS_AT_ONCE, features), np.float32)
+    labels = np.zeros(_ROWS_AT_ONCE, np.float32)
+    filled = rows = 0
+    for number, line in _lines(text):
+        row = line.split(b"#", 1)[0].strip()
+        if not row:
+            continue
+        if b"  " in row or b"\t" in row:
+            row = b" ".join(row.split())
+        try:
+            labels[filled] = _LABELS[row.split(None, 1)[0]]
+            _fill(values[filled], row, dense)
+        except (KeyError, ValueError, OverflowError):
+            raise _blame(f"{text}, line {number}", row, features) from None
+        filled, rows = filled + 1, rows + 1
+        if filled == _ROWS_AT_ONCE:
+            yield values, labels
+            filled = 0
+            values[:] = 0
+    if not rows:
+        raise damaged(text, wanted="rows", found="none")
+    if filled:
+        yield values[:filled], labels[:filled]
+
+
+def _lines(text: Path) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    with bz2.open(text) if text.suffix == PACKED else text.open("rb") as file:
+        try:
+            for number, line in enumerate(_all_of(file), 1):
+                if not line.endswith(b"\n"):
+                    place = f"{text}, line {number}"
+                    raise damaged(place, wanted="a line that ends", found="the end of the file", hint=CUT)
+                yield number, line
+        except EOFError:
+            place = f"{text}, line {number + 1}"
+            raise damaged(place, wanted="the rest of the bz2 stream", found="the end of the file", hint=CUT) from None
+        except OSError as error:
+            raise damaged(f"{text}, line {number + 1}", wanted="a bz2 stream", found=str(error)) from None
+
+
+def _all_of(file: IO[bytes]) -> Iterator[bytes]:
+    yield from file
+
+
+def _fill(values: np.ndarray, row: bytes, dense: list[bytes]) -> None:
+    """Write a row's values where they belong.
+
+    Raises:
+        ValueError: something is wrong with it.
+    """
+    tokens = row.translate(_COLON_TO_SPACE).split()
+    pairs = len(tokens) // 2
+    if row.translate(None, _NO_SEPARATORS) != b" :" * pairs or len(tokens) % 2 == 0 or b"_" in row:
+        raise ValueError
+    with np.errstate(over="ignore"):
+        found = np.array(list(map(float, tokens[2::2])), np.float32)
+    if not np.isfinite(found).all():
+        raise ValueError
+    if tokens[1::2] == dense:
+        values[:] = found
+        return
+    indices = np.array(list(map(int, tokens[1::2])), np.int64) - 1
+    if pairs and (indices[0] < 0 or indices[-1] >= len(values) or (np.diff(indices) <= 0).any()):
+        raise ValueError
+    values[indices] = found
+
+
+def _blame(place: str, row: bytes, features: int) -> DataError:
+    """What is wrong with a row that could not be read, token by token."""
+    label, *pairs = row.split()
+    if label not in _LABELS:
+        return damaged(place, wanted="a label -1 or +1", found=_show(label))
+    before = 0
+    for number, pair in enumerate(pairs, 1):
+        here = f"{place}, pair {number}"
+        index, colon, value = pair.partition(b":")
+        if not colon or not index.isdigit():
+            return damaged(here, wanted="index:value", found=_show(pair))
+        if not before < int(index) <= features:
+            wanted = f"an index from {before + 1} to {features}, above the one before"
+            return damaged(here, wanted=wanted, found=_show(index))
+        before = int(index)
+        try:
+            is_number = b"_" not in value and abs(float(value)) <= float(np.finfo(np.float32).max)
+        except ValueError:
+            is_number = False
+        if not is_number:
+            return damaged(here, wanted="a finite number", found=_show(value))
+    return damaged(place, wanted="label index:value index:value ...", found=_show(row[:40]))
+
+
+def _show(token: bytes) -> str:
+    return show(token.decode("latin1"), longest=60)
+
+
+# Generated
+
+_FACTORS = 12
+_GENERATED = {TRAIN: 600, TEST: 300}
+
+
+def generate(folder: Path, seed: int) -> None:
+    """A small set in this format: rows of unit norm, each feature with one of 12 factors in it, which give the label.
+
+    The features of a factor are neighbours, so half of the features know half of the factors.
+    """
+    chance = np.random.default_rng(seed)
+    loading = chance.normal(size=FEATURES)
+    factor = np.arange(FEATURES) * _FACTORS // FEATURES
+    line = "%s " + " ".join(f"{index}:%.3g" for index in range(1, FEATURES + 1)) + "\n"
+    for name, rows in _GENERATED.items():
+        latent = chance.normal(size=(rows, _FACTORS))
+        features = latent[:, factor] * loading + chance.normal(size=(rows, FEATURES))
+        features /= np.linalg.norm(features, axis=1, keepdims=True)
+        labels = np.where(latent.sum(1) > 0, "+1", "-1")
+        with (folder / name).open("w") as file:
+            for label, row in zip(labels, features.tolist(), strict=True):
+                file.write(line % (label, *row))

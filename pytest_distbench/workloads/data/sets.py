@@ -1,0 +1,179 @@
+"""The table of data sets: what lies in their folders, where they come from, how they are checked and generated."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytest_distbench.errors import look_up
+from pytest_distbench.workloads.data import cifar10, indexed, libsvm, parallel_text, wikitext
+from pytest_distbench.workloads.data.files import damaged
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.context import RankContext
+
+SEED = 0
+"""Of all generated sets: they are data, and no part of what a training's seed decides."""
+GENERATED = "generated.txt"
+"""In a folder that was generated: says so."""
+
+
+class DataSet(msgspec.Struct, frozen=True):
+    """A row of the table.
+
+    Attributes:
+        title: name and what it holds.
+        source: where its files come from.
+        layouts: names of the files that a folder of it holds, of each layout there is.
+        archives: that it is published in.
+        folders: that these unpack to.
+        published: how much it holds, as :attr:`count` says it.
+        count: read all of a folder, and say how much it holds.
+        generate: write a small set in its format to a folder, for a seed.
+    """
+
+    title: str
+    source: str
+    layouts: tuple[tuple[str, ...], ...]
+    count: Callable[[Path], dict[str, int]]
+    generate: Callable[[Path, int], None]
+    archives: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    published: Mapping[str, int] = {}
+
+
+_PARTS = tuple(f"{text}.{language}" for text in parallel_text.TEXTS.values() for language in parallel_text.LANGUAGES)
+_STEMS = tuple(f"{text}.{language}" for text in indexed.TEXTS.values() for language in parallel_text.LANGUAGES)
+
+SETS: dict[str, DataSet] = {
+    "cifar10": DataSet(
+        title="CIFAR-10: 60 000 images of 32 x 32 pixels in ten classes",
+        source="https://www.cs.toronto.edu/~kriz/cifar.html",
+        layouts=((*cifar10.FILES, f"{cifar10.TEST}.bin"), (*cifar10.TRAINING, cifar10.TEST)),
+        archives=("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"),
+        folders=(cifar10.FOLDER, cifar10.PICKLED_FOLDER),
+        published={"training images": 50_000, "test images": 10_000},
+        count=cifar10.count,
+        generate=cifar10.generate,
+    ),
+    "epsilon": DataSet(
+        title="epsilon: 500 000 rows of 2000 features in two classes, libsvm's text",
+        source="https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html#epsilon",
+        layouts=tuple(
+            (f"{libsvm.TRAIN}{train}", f"{libsvm.TEST}{test}")
+            for train in ("", libsvm.PACKED)
+            for test in ("", libsvm.PACKED)
+        ),
+        published={"training rows": 400_000, "test rows": 100_000},
+        count=libsvm.count,
+        generate=libsvm.generate,
+    ),
+    "wmt16": DataSet(
+        title="WMT16 English to German, tokenised, byte pair encoding",
+        source="https://storage.googleapis.com/mlbench-datasets/translation/wmt16_en_de.tar.gz",
+        layouts=((parallel_text.VOCABULARY, *_PARTS),),
+        archives=("wmt16_en_de.tar.gz",),
+        folders=("wmt16_en_de",),
+        count=parallel_text.count,
+        generate=parallel_text.generate,
+    ),
+    "wmt17": DataSet(
+        title="WMT17 English to German, ids of subtokens in .idx and .bin",
+        source="https://storage.googleapis.com/mlbench-datasets/translation/wmt17_en_de.tar.gz",
+        layouts=((*indexed.DICTIONARIES, *(f"{stem}.{end}" for stem in _STEMS for end in ("idx", "bin"))),),
+        archives=("wmt17_en_de.tar.gz",),
+        folders=("wmt17_en_de",),
+        count=indexed.count,
+        generate=indexed.generate,
+    ),
+    "wikitext2": DataSet(
+        title="WikiText-2: two million words of Wikipedia",
+        source="Merity et al., arXiv 1609.07843: wikitext-2-v1.zip",
+        layouts=(wikitext.FILES,),
+        archives=("wikitext-2-v1.zip",),
+        folders=("wikitext-2",),
+        published={"training words": 2_088_628, "validation words": 217_646, "test words": 245_569},
+        count=wikitext.count,
+        generate=wikitext.generate,
+    ),
+}
+
+
+def folder_of(rank: RankContext, name: str) -> Path:
+    """The folder of a set: in that of the user where ``rank.params["data"]`` names one, else generated. Collective.
+
+    A generated set is the same for every seed, and is made once for all launches of a run, by a rank of each host.
+
+    Raises:
+        DataError: no such set lies in the user's folder, or it cannot be generated.
+    """
+    row = look_up(SETS, name, "data set")
+    if given := rank.params.get("data"):
+        return find(given, name)
+    folder = Path(rank.data_dir, name)
+    if rank.local_rank == 0 and not folder.exists():
+        generate_into(folder, row)
+    rank.barrier()
+    return folder
+
+
+def find(place: str | os.PathLike[str], name: str) -> Path:
+    """The folder of a set in one of the user: a folder of its name, that of its archive, or the one itself.
+
+    Raises:
+        DataError: its files lie in none of them.
+    """
+    row = look_up(SETS, name, "data set")
+    if "://" in os.fspath(place):
+        raise damaged(os.fspath(place), wanted=f"a folder on a disk or a mount, for {name}", found="a URL")
+    root = Path(place)
+    for folder in (root / name, *(root / inner for inner in row.folders), root):
+        if layout_in(folder, row):
+            return folder
+    there = ", ".join(sorted(path.name for path in root.iterdir())[:5]) if root.is_dir() else "no such folder"
+    raise damaged(
+        root,
+        wanted=f"{' or '.join(', '.join(layout) for layout in row.layouts[:2])}, there or in {name}/",
+        found=there or "nothing",
+        hint=f"they come from {row.source}; distbench data list has all sets",
+    )
+
+
+def layout_in(folder: Path, row: DataSet) -> tuple[str, ...]:
+    """The files of a set in a folder; none where one of them is not there."""
+    return next((names for names in row.layouts if all((folder / name).is_file() for name in names)), ())
+
+
+def generate_into(folder: Path, row: DataSet) -> None:
+    """Make a folder of a small set, whole or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    try:
+        row.generate(making, SEED)
+        (making / GENERATED).write_text(
+            f"Made by pytest-distbench in the format of {row.title}. Nothing in it is real.\n"
+        )
+        making.rename(folder)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def verify(folder: Path, row: DataSet) -> dict[str, int]:
+    """Read all of a set, and say how much it holds.
+
+    Raises:
+        DataError: a file of it is damaged, or it is not what was published, nor generated.
+    """
+    counts = row.count(folder)
+    if not (folder / GENERATED).exists():
+        for what, wanted in row.published.items():
+            if counts[what] != wanted:
+                hint = "the set is not whole, or not the published one"
+                raise damaged(folder, wanted=f"{wanted} {what}", found=str(counts[what]), hint=hint)
+    return counts

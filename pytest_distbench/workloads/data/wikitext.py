@@ -1,0 +1,101 @@
+"""WikiText-2: a text of whole words in three files, ``wiki.{train,valid,test}.tokens``.
+
+Format: Merity et al., arXiv 1609.07843; words between spaces, rare ones replaced by ``<unk>``, a line a paragraph. The
+end of each line is the word ``<eos>``, as all published perplexities count it.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from pytest_distbench.workloads.data.files import damaged, lines_of
+
+FILES = tuple(f"wiki.{part}.tokens" for part in ("train", "valid", "test"))
+UNKNOWN = "<unk>"
+END = "<eos>"
+
+
+class Text(NamedTuple):
+    """Word ids of each part (N,), int64, and the words by id: those of the training text."""
+
+    train: torch.Tensor
+    valid: torch.Tensor
+    test: torch.Tensor
+    vocabulary: list[str]
+
+
+def load(folder: Path) -> Text:
+    """All three parts. A word that the training text has not is an unknown one.
+
+    Raises:
+        DataError: a file is not there, or damaged.
+    """
+    ids = {UNKNOWN: 0, END: 1}
+    train, valid, test = (_read(folder / name, ids, grows=name == FILES[0]) for name in FILES)
+    return Text(train, valid, test, list(ids))
+
+
+def count(folder: Path) -> dict[str, int]:
+    """Words of each part, all of which were read, and different ones."""
+    train, valid, test, vocabulary = load(folder)
+    return {
+        "training words": len(train), "validation words": len(valid), "test words": len(test),
+        "different words": len(vocabulary),
+    }  # fmt: skip
+
+
+def _read(path: Path, ids: dict[str, int], *, grows: bool) -> torch.Tensor:
+    found = array("q")
+    for _, line in lines_of(path):
+        words = [word for word in line.split(" ") if word]
+        if grows:
+            for word in words:
+                ids.setdefault(word, len(ids))
+        found.extend([ids.get(word, ids[UNKNOWN]) for word in words])
+        found.append(ids[END])
+    if len(found) < 2:
+        raise damaged(path, wanted="words", found="none")
+    return torch.from_numpy(np.array(found))
+
+
+# Generated
+
+_CHANCES = (0.55, 0.25, 0.15, 0.05)
+"""Of the four words that may follow a word."""
+GENERATED_PERPLEXITY = math.exp(-sum(chance * math.log(chance) for chance in _CHANCES))
+"""The least that any model can have on generated text: 3.03."""
+_STEMS = ("ar", "el", "in", "on", "ur", "is")
+_ENDINGS = ("a", "o", "en", "um", "ik", "eth", "as", "or")
+_GENERATED = dict(zip(FILES, (40_000, 4_000, 4_000), strict=True))
+
+
+def generate(folder: Path, seed: int) -> None:
+    """A small text in this format: each word, and the end of a line, is followed by one of four others."""
+    chance = np.random.default_rng(seed)
+    words = [
+        END,
+        *(
+            f"{a}{b}"
+            for a in ("ar", "el", "in", "on", "ur", "is")
+            for b in ("a", "o", "en", "um", "ik", "eth", "as", "or")
+        ),
+    ]
+    order = chance.permutation(len(words)).tolist()
+    follows = {
+        word: [following, *chance.choice([w for w in order if w not in (word, following)], 3, replace=False).tolist()]
+        for word, following in zip(order, order[1:] + order[:1], strict=True)
+    }
+    bounds = np.cumsum(_CHANCES)[:-1]
+    for name, length in _GENERATED.items():
+        word, text = 0, []
+        for pick in np.searchsorted(bounds, chance.random(length), side="right").tolist():
+            word = follows[word][pick]
+            text.append(words[word])
+        lines = " ".join(text).replace(END, "\n").removesuffix("\n")
+        (folder / name).write_text(f" {lines} \n")

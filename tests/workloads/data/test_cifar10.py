@@ -1,0 +1,222 @@
+"""CIFAR-10: binary and pickled files, whole and record by record."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_distbench.errors import DataError
+from pytest_distbench.workloads.data import cifar10
+from pytest_distbench.workloads.data.cifar10 import (
+    RECORD_BYTES,
+    augment,
+    count_records,
+    decode,
+    generate,
+    generate_noise,
+    load,
+)
+
+RECORD = bytes([7, *([1] * 1024), *([2] * 1024), *range(256), *([3] * 768)])
+"""Label 7; all red is 1, all green 2, blue counts up along its first eight rows."""
+
+
+def test_a_record_is_a_label_and_three_planes_row_by_row() -> None:
+    image, label = decode(RECORD, "here")
+
+    assert label == 7
+    assert (image.shape, image.dtype) == ((3, 32, 32), torch.uint8)
+    assert [image[0].unique().tolist(), image[1].unique().tolist()] == [[1], [2]]
+    assert image[2, :8].flatten().tolist() == list(range(256))
+    assert image[2, 8:].unique().tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (RECORD[:-1], r"file, record 3: wanted a record of 3073 bytes, found 3072"),
+        (b"", r"found 0"),
+        (bytes([10]) + RECORD[1:], r"file, record 3: wanted a label from 0 to 9, found 10.*CIFAR-100"),
+    ],
+)
+def test_a_damaged_record_is_told_with_its_place(record: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        decode(record, "file, record 3")
+
+
+def test_records_are_counted_file_by_file_in_the_order_of_the_set() -> None:
+    sizes = {"data_batch_2.bin": 2 * RECORD_BYTES, "test_batch.bin": 5, "data_batch_1.bin": RECORD_BYTES, "readme": 3}
+
+    assert list(count_records(sizes, "here").items()) == [("data_batch_1.bin", 1), ("data_batch_2.bin", 2)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (
+            {"data_batch_1.bin": RECORD_BYTES + 5},
+            r"data_batch_1.bin, record 1: .* found 3078 bytes, 5 more than 1 records",
+        ),
+        ({"data_batch_1.bin": 0}, r"found 0 bytes"),
+        (
+            {"train-00001-of-01024": 9},
+            r"here: wanted .* data_batch_1.bin to data_batch_5.bin.* found train-00001.*tar.gz",
+        ),
+        ({}, r"found no file"),
+    ],
+)
+def test_what_is_no_training_set_is_refused(sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        count_records(sizes, "here")
+
+
+def test_generated_files_are_read_as_real_ones_and_are_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar10, "FILE_RECORDS", 4)
+    files = dict(generate_noise(10, seed=1))
+
+    assert count_records({name: len(content) for name, content in files.items()}, "") == {
+        "data_batch_1.bin": 4, "data_batch_2.bin": 4, "data_batch_3.bin": 2,
+    }  # fmt: skip
+    for content in files.values():
+        for start in range(0, len(content), RECORD_BYTES):
+            decode(content[start : start + RECORD_BYTES], "")
+    assert dict(generate_noise(10, seed=1)) == files
+    assert dict(generate_noise(10, seed=2)) != files
+
+
+def test_an_image_is_cropped_or_mirrored_within_four_pixels_and_normalised() -> None:
+    torch.manual_seed(0)
+    white = torch.full((3, 32, 32), 255, dtype=torch.uint8)
+    brightest = (1 - torch.tensor([0.4914, 0.4822, 0.4465])) / torch.tensor([0.2470, 0.2435, 0.2616])
+    left_half = white.clone()
+    left_half[:, :, 16:] = 0
+    seen = [augment(left_half) for _ in range(50)]
+
+    assert {(s.shape, s.dtype) for s in seen} == {((3, 32, 32), torch.float32)}
+    for image in seen:
+        assert torch.allclose(image.amax((1, 2)), brightest)
+    is_left = [bool(image[0, 16, 10] > 0) for image in seen]
+    assert {True, False} == set(is_left), "half of them are mirrored"
+    bright = {int((image[0, 16] > 0).sum()) for image in seen}
+    assert len(bright) > 3, "crops differ"
+    assert bright <= set(range(12, 21))
+
+
+@pytest.fixture
+def binary(tmp_path: Path) -> Path:
+    """Five files of two images each, and one of three to test with: image n is n, its label n modulo 10."""
+    for number, name in enumerate(cifar10.TRAINING):
+        content = b"".join(bytes([n % 10, *([n] * 3072)]) for n in (2 * number, 2 * number + 1))
+        (tmp_path / f"{name}.bin").write_bytes(content)
+    (tmp_path / "test_batch.bin").write_bytes(b"".join(bytes([n % 10, *([n] * 3072)]) for n in (100, 101, 109)))
+    return tmp_path
+
+
+@pytest.fixture
+def pickled(binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same images, as the archive for Python has them."""
+    folder = tmp_path_factory.mktemp("pickled")
+    for path in binary.glob("*.bin"):
+        records = np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, RECORD_BYTES)
+        write(folder / path.stem, data=records[:, 1:].copy(), labels=records[:, 0].tolist())
+    return folder
+
+
+def write(path: Path, **content: object) -> None:
+    path.write_bytes(pickle.dumps({key.encode(): value for key, value in content.items()}, protocol=4))
+
+
+def test_both_layouts_give_the_same_images(binary: Path, pickled: Path) -> None:
+    for found in (load(binary), load(pickled)):
+        assert found.train.images.shape == (10, 3, 32, 32)
+        assert (found.train.images.dtype, found.train.labels.dtype) == (torch.uint8, torch.int64)
+        assert found.train.images.flatten(1).unique(dim=1).flatten().tolist() == list(range(10))
+        assert found.train.labels.tolist() == list(range(10))
+        assert found.test.images[:, 0, 0, 0].tolist() == [100, 101, 109]
+        assert found.test.labels.tolist() == [0, 1, 9]
+    assert cifar10.count(pickled) == {"training images": 10, "test images": 3}
+
+
+def change(path: Path, edit: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(edit(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "message"),
+    [
+        ("data_batch_3", lambda c: b"", r"data_batch_3.bin: wanted a file of the data set, found an empty file"),
+        ("data_batch_3", lambda c: c[:-1], r"data_batch_3.bin, record 1: wanted whole records .* found 6145 bytes"),
+        ("data_batch_3", lambda c: c[1:], r"data_batch_3.bin, record 1: wanted whole records"),
+        ("test_batch", lambda c: c + b"\n", r"test_batch.bin, record 3: .* 1 more than 3 records have: .* cut off"),
+        ("test_batch", lambda c: c[:3073] + b"\n" + c[3074:], r"record 1: wanted a label from 0 to 9, found 10: .*100"),
+        ("data_batch_5", lambda c: c[3072:] + c[:3072], r"data_batch_5.bin, record 0: wanted a label"),
+    ],
+)  # fmt: skip
+def test_damage_of_a_binary_file_is_named_with_its_record(
+    binary: Path, name: str, edit: Callable[[bytes], bytes], message: str
+) -> None:
+    change(binary / f"{name}.bin", edit)
+    if name == "data_batch_5":
+        change(binary / f"{name}.bin", lambda content: b"\x11" + content[1:])
+
+    with pytest.raises(DataError, match=message):
+        load(binary)
+
+
+IMAGES = np.zeros((2, 3072), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"data": IMAGES}, r"'labels': wanted a list of 2 labels, at least one, found NoneType"),
+        ({"labels": [1, 2]}, r"'data': wanted an array uint8 \[N, 3072\], found NoneType"),
+        ({"data": IMAGES, "fine_labels": [1, 2], "coarse_labels": [1, 2]}, r"'labels': wanted a list"),
+        ({"data": IMAGES[:, 1:], "labels": [1, 2]}, r"'data': .*found uint8 \[2, 3071\]"),
+        ({"data": IMAGES.reshape(-1), "labels": [1, 2]}, r"'data': .*found uint8 \[6144\]"),
+        ({"data": IMAGES[0, 0].tolist(), "labels": [1, 2]}, r"'data': .*found int"),
+        ({"data": IMAGES, "labels": [1]}, r"'labels': wanted a list of 2 labels, .* found 1 of them"),
+        ({"data": IMAGES[:0], "labels": []}, r"'labels': wanted a list of 0 labels, at least one, found 0"),
+        ({"data": IMAGES, "labels": [1, 10]}, r"label 1: wanted a label from 0 to 9, found 10"),
+        ({"data": IMAGES, "labels": [-1, 1]}, r"label 0: wanted a label from 0 to 9, found -1"),
+        ({"data": IMAGES, "labels": [1, 2**70]}, r"label 1: wanted a label from 0 to 9, found 1180591620717411303424"),
+        ({"data": IMAGES, "labels": [1, "2"]}, r"label 1: wanted a whole number, found str"),
+        ({"data": IMAGES, "labels": [True, 2]}, r"label 0: wanted a whole number, found bool"),
+    ],
+)  # fmt: skip
+def test_damage_of_a_pickled_file_is_named(pickled: Path, content: dict[str, object], message: str) -> None:
+    write(pickled / "data_batch_2", **content)
+
+    with pytest.raises(DataError, match=rf"data_batch_2, {message}"):
+        load(pickled)
+
+
+@pytest.mark.parametrize("missing", ["data_batch_2", "test_batch"])
+def test_a_set_without_one_of_its_files_is_no_set(binary: Path, pickled: Path, missing: str) -> None:
+    (binary / f"{missing}.bin").unlink()
+    (pickled / missing).unlink()
+
+    for folder in (binary, pickled):
+        with pytest.raises(DataError, match=rf"{missing}(.bin)?: wanted a file of the data set, found none"):
+            load(folder)
+
+
+def test_the_generated_set_shows_the_digits_of_scikit_learn(tmp_path: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    generate(tmp_path, 0)
+    train, test = load(tmp_path)
+    digits = load_digits()
+    known = {(image.tobytes(), int(label)) for image, label in zip(digits.images, digits.target, strict=True)}
+    small = (
+        torch.cat([train.images, test.images]).float().unfold(2, 4, 4).unfold(3, 4, 4).mean((4, 5)) / 255 * 16
+    ).round()
+    drawn = zip(small.double().numpy(), [*train.labels.tolist(), *test.labels.tolist()], strict=True)
+
+    assert (len(train.labels), len(test.labels)) == (1437, 360)
+    assert {(image[channel].tobytes(), label) for image, label in drawn for channel in range(3)} == known
