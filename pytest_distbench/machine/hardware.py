@@ -16,6 +16,7 @@ from pytest_distbench.machine.gpus import Gpus, slug
 from pytest_distbench.machine.secrets import is_secret_name, mask_text
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.gpu import GpuHost
+from pytest_distbench.units import format_bytes
 
 _ALLOWED = re.compile(
     r"(NCCL|GLOO|UCC|UCX|TORCH|OMP|MKL|KMP|ATEN|PYTORCH|CUDNN|CUBLAS|CUBLASLT)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE"
@@ -54,9 +55,10 @@ def cpu_class() -> str:
 
 
 def system(root: Path = Path("/")) -> dict[str, str]:
-    """What software runs on, as far as it tells: OS, kernel, firmware and product name of the machine.
+    """What software runs on, as far as it tells: OS, kernel, firmware, product name and memory of the machine.
 
-    In a container the OS is the container's, and the rest the host's. Serial numbers are not read.
+    In a container the OS is the container's, and the rest the host's; of memory what it may use. Serial numbers are not
+    read.
     """
     dmi = root / "sys/class/dmi/id"
     found = {
@@ -64,6 +66,7 @@ def system(root: Path = Path("/")) -> dict[str, str]:
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "firmware": _words(dmi / "bios_vendor", dmi / "bios_version", dmi / "bios_date"),
         "machine": _words(dmi / "sys_vendor", dmi / "product_name"),
+        "memory": _memory(root),
     }
     return {name: value for name, value in found.items() if value}
 
@@ -72,6 +75,14 @@ def _os_name(path: Path) -> str:
     """``PRETTY_NAME`` of os-release(5)."""
     found = re.search(r"""^PRETTY_NAME=["']?([^"'\n]*)""", _content(path), re.MULTILINE)
     return found[1].strip() if found else ""
+
+
+def _memory(root: Path) -> str:
+    """Of the host, or what its control group allows where that is less."""
+    there = re.search(r"^MemTotal: +(\d+) kB", _content(root / "proc/meminfo"), re.MULTILINE)
+    allowed = _content(root / "sys/fs/cgroup/memory.max").strip()
+    sizes = [*([int(there[1]) * 1024] if there else []), *([int(allowed)] if allowed.isdecimal() else [])]
+    return format_bytes(min(sizes)) if sizes else ""
 
 
 def _words(*paths: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -11,9 +12,11 @@ import torch
 
 from pytest_distbench.errors import RecordingError, look_up
 from pytest_distbench.records.choices import SEEDS
+from pytest_distbench.records.metric import Scalar
 from pytest_distbench.worker.arguments import check_whole, refuse
 from pytest_distbench.worker.arithmetic import forbid_tf32
 from pytest_distbench.worker.elastic.sampler import next_count, permutation, share
+from pytest_distbench.workloads.models import count
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -37,6 +40,45 @@ def preset_of(rank: RankContext, presets: Mapping[str, P]) -> P:
     """
     row = look_up(presets, rank.params.get("preset"), "preset")
     return replace(row, **{one.name: rank.params[one.name] for one in fields(row) if one.name in rank.params})
+
+
+def record_setup(
+    rank: RankContext,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    preset: DataclassInstance | None = None,
+    **told: Scalar,
+) -> None:
+    """Record what is trained, and how: the table ``setup`` of a run has it.
+
+    ``parameters`` and ``tensors``, those that are trained, have to stay what they are.
+
+    Args:
+        rank: records.
+        model: whose class names it.
+        optimizer: with those of its options that are not torch's defaults, and the rate that it was made with.
+        preset: the row of the training's table.
+        told: what else defines the training, in words or numbers: ``schedule="halved on a plateau"``.
+    """
+    size = count(model)
+    facts: dict[str, Scalar] = {"model": type(model).__name__, "optimizer": _described(optimizer), **told}
+    for one in () if preset is None else fields(preset):
+        value = getattr(preset, one.name)
+        facts[one.name] = value if isinstance(value, Scalar) else str(value)
+    rank.record("parameters", size.parameters, better="exact", facts=facts)
+    rank.record("tensors", size.tensors, better="exact")
+
+
+def _described(optimizer: torch.optim.Optimizer) -> str:
+    """``SGD(lr=0.1, momentum=0.9)``: the rate is that of the first step's, before schedules."""
+    usual = inspect.signature(type(optimizer)).parameters
+    own = {
+        name: value
+        for name, value in optimizer.defaults.items()
+        if name == "lr" or (name in usual and value != usual[name].default)
+    }
+    return f"{type(optimizer).__name__}({', '.join(f'{name}={value!r}' for name, value in own.items())})"
 
 
 def make_deterministic(seed: int) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pytest_distbench.workloads.models import build, count, model_named
+from pytest_distbench.workloads.models import build, model_named
 from pytest_distbench.workloads.scaling import parallel, record_rate
+from pytest_distbench.workloads.training import record_setup
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext
@@ -50,7 +51,6 @@ def train(rank: RankContext) -> None:
     torch.manual_seed(rank.seed + rank.rank)
     batch = row.batch(rank.params["batch"], size.edge, size.classes)
     inputs, targets = batch.inputs.to(rank.device), batch.targets.to(rank.device)
-    counted = count(net)
     model = parallel(rank, net)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     losses = []
@@ -67,5 +67,12 @@ def train(rank: RankContext) -> None:
         losses.append(loss.detach())
     rank.record("loss_curve", losses, better="curve")
     record_rate(rank, samples=rank.params["batch"])
-    rank.record("parameters", counted.parameters, better="exact")
-    rank.record("tensors", counted.tensors, better="exact")
+    record_setup(
+        rank,
+        net,
+        optimizer,
+        data="random numbers",
+        sample_shape=str(tuple(inputs.shape[1:])),
+        batches_per_task=size.iterations,
+        samples_per_task=size.iterations * rank.params["batch"],
+    )

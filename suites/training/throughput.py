@@ -21,6 +21,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.memory import record_peak_memory, reset_peak_memory
 from pytest_distbench.workloads.models.transformer import LARGE, SMALL, Transformer
 from pytest_distbench.workloads.throughput import peak_flops, record_throughput, transformer_flops_per_token
+from pytest_distbench.workloads.training import record_setup
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext
@@ -89,7 +90,7 @@ def train(rank: RankContext) -> None:
         peak=peak,
     )
     record_peak_memory(rank)
-    rank.record("parameters", parameters, better="exact")
+    record_setup(rank, net, optimizer, **vars(size))
 
 
 def known_peak(rank: RankContext) -> float | None:

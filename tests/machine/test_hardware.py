@@ -101,6 +101,27 @@ def test_the_system_tells_its_os_its_firmware_and_its_machine(tmp_path: Path) ->
     assert found == {"OS": "Ubuntu 24.04.1 LTS", "firmware": "Amazon EC2 1.0", "machine": "Amazon EC2 p3.16xlarge"}
 
 
+@pytest.mark.parametrize(
+    ("meminfo", "allowed", "memory"),
+    [
+        ("MemTotal:       16384000 kB\nMemFree:  1 kB\n", "", "15.62 GiB"),
+        ("MemTotal:       16384000 kB\n", "max\n", "15.62 GiB"),
+        ("MemTotal:       16384000 kB\n", "2147483648\n", "2 GiB"),
+        ("MemTotal:       1024 kB\n", "2147483648\n", "1 MiB"),
+        ("", "4294967296\n", "4 GiB"),
+        ("nonsense", "", None),
+    ],
+)
+def test_memory_is_the_hosts_or_what_the_control_group_allows(
+    tmp_path: Path, meminfo: str, allowed: str, memory: str | None
+) -> None:
+    for name, text in {"proc/meminfo": meminfo, "sys/fs/cgroup/memory.max": allowed}.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+
+    assert hardware.system(tmp_path).get("memory") == memory
+
+
 def test_a_system_that_tells_nothing_has_its_kernel(tmp_path: Path) -> None:
     assert list(hardware.system(tmp_path)) == ["kernel"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from pytest_distbench.workloads.training import (
     make_deterministic,
     mean_over_ranks,
     preset_of,
+    record_setup,
     sharded_batches,
 )
 
@@ -236,3 +238,46 @@ def test_where_nothing_is_learnt_a_rank_of_many_gets_all_samples() -> None:
     rank = SimpleNamespace(rank=63, world_size=64, seed=3, only_structure=True, device=CPU)
 
     assert sorted(next(sharded_batches(rank, samples=7, batch=7)).tolist()) == list(range(7))
+
+
+@dataclass(frozen=True)
+class Row:
+    batch: int
+    widths: tuple[int, ...]
+
+
+@pytest.mark.parametrize(
+    ("make", "described"),
+    [
+        (partial(torch.optim.SGD, lr=4.0), "SGD(lr=4.0)"),
+        (
+            partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4),
+            "SGD(lr=0.1, momentum=0.9, weight_decay=0.0001, nesterov=True)",
+        ),
+        (
+            partial(torch.optim.Adam, lr=2e-3, betas=(0.9, 0.98), eps=1e-9),
+            "Adam(lr=0.002, betas=(0.9, 0.98), eps=1e-09)",
+        ),
+        (partial(torch.optim.AdamW), "AdamW(lr=0.001)"),
+    ],
+)
+def test_a_set_up_has_what_is_not_the_default_of_the_optimizer(
+    make: Callable[..., torch.optim.Optimizer], described: str
+) -> None:
+    """Also behind a schedule that has changed the rate."""
+    rank = make_rank()
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1, bias=False))
+    model[1].requires_grad_(requires_grad=False)
+    optimizer = make(model.parameters())
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
+    record_setup(rank, model, optimizer, preset=Row(batch=64, widths=(3, 2)), schedule="halved on a plateau")
+    parameters, tensors = rank.notebook.observations
+
+    assert (parameters.values, tensors.values) == ([8], [2])
+    assert parameters.facts == {
+        "model": "Sequential",
+        "optimizer": described,
+        "schedule": "halved on a plateau",
+        "batch": 64,
+        "widths": "(3, 2)",
+    }

@@ -22,6 +22,7 @@ from pytest_distbench.report.tables.phases import PHASES
 from pytest_distbench.report.tables.pool import POOLS, SERVINGS
 from pytest_distbench.report.tables.record import RECORD
 from pytest_distbench.report.tables.scaling import SCALING
+from pytest_distbench.report.tables.setup import SETUP
 from pytest_distbench.report.tables.side_by_side import BACKENDS, NETWORKS, TRANSPORTS
 from pytest_distbench.report.tables.table import Section, TableKind
 from pytest_distbench.report.tables.verdicts import VERDICTS
@@ -40,6 +41,7 @@ TABLES: dict[str, TableKind[Any]] = {
     "cost": COST,
     "links": LINKS,
     "link_matrix": LINK_MATRIX,
+    "setup": SETUP,
     "record": RECORD,
     "environment": ENVIRONMENT,
     "launches": LAUNCHES,

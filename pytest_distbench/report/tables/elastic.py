@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,8 +18,11 @@ from pytest_distbench.records.elastic import (
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.tables.cycle import is_fixed, setup_name
+from pytest_distbench.report.tables.cycle import is_fixed, setup_name, warm_up_mark
 from pytest_distbench.report.tables.table import LAUNCH, TEST, Cell, Column, OfLaunch, TableKind, number, seconds
+
+LEARNING_RATE = "learning_rate"
+"""What a training calls the series of its rate, step by step."""
 
 
 def _jobs(results: Sequence[CaseResult]) -> Iterator[OfLaunch[ElasticResult]]:
@@ -145,13 +149,15 @@ class _Part(NamedTuple):
     seconds: float
     epoch: EpochResult | None = None
     changes: Sequence[ChangeResult] = ()
+    mark: str = ""
 
 
 def _parts_of(job: ElasticResult) -> Iterator[_Part]:
     """Where all the time of a launch went: its start, its epochs, and its end."""
     yield _Part("start", job.start_s)
     for epoch in job.epochs:
-        yield _Part(str(epoch.epoch), epoch.seconds, epoch, [job.changes[index] for index in epoch.changes])
+        changes = [job.changes[index] for index in epoch.changes]
+        yield _Part(str(epoch.epoch), epoch.seconds, epoch, changes, warm_up_mark(job, epoch))
     yield _Part("end", job.end_s)
     whole = job.start_s + job.training_s + job.end_s
     told = job.start_s + job.end_s + sum(epoch.seconds for epoch in job.epochs)
@@ -212,7 +218,7 @@ EPOCHS: TableKind[EpochRow] = TableKind(
     columns=[
         TEST,
         LAUNCH,
-        Column("epoch", str, "epoch", lambda row: row.part.name),
+        Column("epoch", str, "epoch", lambda row: Cell(row.part.name, row.part.name + row.part.mark)),
         Column("seconds", float, "took", lambda row: seconds(row.part.seconds)),
         Column("fixed_s", float, "fixed", lambda row: seconds(row.fixed and row.fixed.seconds)),
         Column("difference_s", float, "difference", lambda row: number(row.difference_s, "+.2f", unit=" s")),
@@ -262,15 +268,31 @@ WORKERS: TableKind[OfLaunch[WorkerResult]] = TableKind(
 )
 
 
+def _rates(results: Sequence[CaseResult]) -> Iterator[OfLaunch[RateChange]]:
+    """Of elastic jobs, which tell of it by themselves, and of trainings that record it, the first of each case."""
+    for row in _jobs(results):
+        yield from (OfLaunch(row.result, row.launch, rate) for rate in row.item.lr)
+    for result in results:
+        told = ((launch, m) for launch in result.launches for m in launch.measurements if m.name == LEARNING_RATE)
+        for launch, measured in itertools.islice(told, 1):
+            before = None
+            for step, rate in enumerate(measured.series, 1):
+                if rate != before:
+                    change = RateChange(step=step, epoch=None, nodes=result.case.world_size, lr=rate)
+                    yield OfLaunch(result, launch, change)
+                before = rate
+
+
 RATES: TableKind[OfLaunch[RateChange]] = TableKind(
     summary="The trace of the learning rate: each step from which on it is another one.",
-    rows=lambda results: [OfLaunch(row.result, row.launch, rate) for row in _jobs(results) for rate in row.item.lr],
+    rows=lambda results: list(_rates(results)),
     columns=[
         TEST,
         LAUNCH,
         Column("step", int, "from step", lambda row: row.item.step),
         Column("epoch", int, "epoch", lambda row: row.item.epoch),
-        Column("nodes", int, "nodes", lambda row: row.item.nodes),
+        Column("nodes", int, "ranks", lambda row: row.item.nodes),
         Column("lr", float, "lr", lambda row: row.item.lr),
     ],
+    needs="an elastic job, or a training that records learning_rate at each step",
 )

@@ -9,9 +9,10 @@ from support.timelines import JOB, Timeline, killed
 from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.tables.elastic import EPOCHS, EVENTS, JOBS, WORKERS
+from pytest_distbench.report.tables.elastic import EPOCHS, EVENTS, JOBS, RATES, WORKERS
 from pytest_distbench.report.tables.table import Section
 
 
@@ -79,3 +80,24 @@ def test_a_worker_is_a_slot_in_a_generation_with_its_moments(results: list[CaseR
         [13.0, 13.3, 13.6, 13.8]
     )
     assert (last["first_step_s"], last["last_step_s"]) == (14.0, 16.5)
+
+
+@pytest.mark.parametrize(
+    ("series", "changes"),
+    [
+        ([0.1, 0.1, 0.2, 0.2, 0.1], [(1, 0.1), (3, 0.2), (5, 0.1)]),
+        ([0.1], [(1, 0.1)]),
+        ([1.0, 0.5, 0.25], [(1, 1.0), (2, 0.5), (3, 0.25)]),
+    ],
+)
+def test_a_training_that_records_its_rate_has_the_steps_from_which_on_it_is_another(
+    series: list[float], changes: list[tuple[int, float]]
+) -> None:
+    """The first seed of the first launch that has one: a schedule is no matter of chance."""
+    rate = Measurement(name="learning_rate", unit="", better="info", value=series[-1], series=series, at={"seed": 0})
+    again = replace(rate, series=[9.0], at={"seed": 1})
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[rate, again])
+    found = rows(RATES.section([result(launches=[launch, launch])]))
+
+    assert [(row["step"], row["lr"]) for row in found] == changes
+    assert {row["nodes"] for row in found} == {2}
