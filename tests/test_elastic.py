@@ -87,7 +87,7 @@ RULES: dict[str, Callable[[Callable[[int], float], int, int], float]] = {
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("rule", RULES)
 def test_the_judge_of_the_suite_holds_any_schedule_of_epochs_to_the_number_of_nodes(schedule: str, rule: str) -> None:
-    suite = runpy.run_path(str(Path(__file__).parents[1] / "suites/elastic/test_varying.py"))
+    suite = runpy.run_path(str(Path(__file__).parents[1] / "suites/elastic/conftest.py"))
     rate = SCHEDULES[schedule]
     fixed = {(epoch, 2): rate(epoch) * 2 for epoch in MEMBERS}
     moving = {(epoch, n): RULES[rule](rate, epoch, n) for epoch, nodes in MEMBERS.items() for n in nodes}
@@ -97,7 +97,7 @@ def test_the_judge_of_the_suite_holds_any_schedule_of_epochs_to_the_number_of_no
 
 
 def test_the_judge_of_the_suite_sees_a_schedule_that_begins_anew_with_the_nodes() -> None:
-    suite = runpy.run_path(str(Path(__file__).parents[1] / "suites/elastic/test_varying.py"))
+    suite = runpy.run_path(str(Path(__file__).parents[1] / "suites/elastic/conftest.py"))
     rate = SCHEDULES["halved"]
     fixed = {(epoch, 2): rate(epoch) * 2 for epoch in MEMBERS}
 

@@ -5,11 +5,9 @@ accuracy`` (epoch, accuracy of gang 2, gang 4, elastic 2-4). With fewer cores th
 none is judged: what they learn does not depend on it.
 """
 
-import math
-
 import pytest
 
-from pytest_distbench.elastic import join, leave, rates
+from pytest_distbench.elastic import join, leave
 
 # What a training learns is the same where the stock engine takes the place of the fast one, under another torch.
 pytestmark = pytest.mark.filterwarnings("default:engine stock in place of fast")
@@ -20,7 +18,7 @@ PLAN = [join(at_step=50, nodes=2), leave(at_step=140), leave(at_step=180)]
 
 @pytest.mark.full
 @pytest.mark.distbench(takes="60 s")
-def test_varying(elastic, distbench):
+def test_varying(elastic, distbench, judge_rate):
     """Two workers, four, three, and two again: nobody skips a sample, all learn as much, at a rate of their number."""
     options = {"engine": "fast", "oversubscribed": True}
     fixed = {"params": {"epochs": 16}, **options}
@@ -45,18 +43,4 @@ def test_varying(elastic, distbench):
         at_most=0.03,
     )
     for nodes in (3, 4):
-        distbench.judge(
-            "lr_rule",
-            lambda moving, fixed, nodes=nodes: furthest_rate(rates(moving), rates(fixed), nodes),
-            of=[varying, two],
-            better="exact",
-            at={"nodes": nodes},
-            at_least=nodes / 2 * (1 - 1e-12),
-            at_most=nodes / 2 * (1 + 1e-12),
-        )
-
-
-def furthest_rate(moving, fixed, nodes):
-    """The rate of so many nodes over that of two in the same epoch, which has its schedule: the one furthest off."""
-    ratios = [rate / fixed[epoch, 2] for (epoch, n), rate in moving.items() if n == nodes and (epoch, 2) in fixed]
-    return max(ratios, key=lambda ratio: abs(math.log(ratio / (nodes / 2))))
+        judge_rate(varying, two, nodes=nodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -105,7 +106,7 @@ def _rows(job: ElasticResult) -> Iterator[_Row]:
     for epoch in job.epochs:
         for index in epoch.changes:
             yield from _event_rows(job.changes[index])
-        yield _Row(str(epoch.epoch), _epoch_text(epoch), epoch.seconds)
+        yield _Row(str(epoch.epoch), _epoch_text(epoch, warm_up_mark(job, epoch)), epoch.seconds)
     whole = job.start_s + job.training_s + job.end_s
     told = job.start_s + sum(epoch.seconds for epoch in job.epochs)
     yield _Row("unaccounted", f"unaccounted {whole - told:.5f}", whole - told)
@@ -123,10 +124,22 @@ def _event_rows(change: ChangeResult) -> Iterator[_Row]:
     yield _Row("", f"Epoch time lost {lost:.5f} ({change.kind})", lost, compares=False)
 
 
-def _epoch_text(epoch: EpochResult) -> str:
+def warm_up_mark(job: ElasticResult, epoch: EpochResult) -> str:
+    """Behind an epoch in which the learning rate of the same nodes rises or after which it does, until it falls."""
+    epochs: set[int | None] = set()
+    for before, after in itertools.pairwise(job.lr):
+        if before.nodes == after.nodes and after.lr < before.lr:
+            break
+        if before.nodes == after.nodes:
+            last = after.epoch if after.epoch == before.epoch else (after.epoch or 0) - 1
+            epochs |= {*range(before.epoch or 0, (last or 0) + 1)}
+    return " (warm-up)" if epoch.epoch in epochs else ""
+
+
+def _epoch_text(epoch: EpochResult, mark: str) -> str:
     told = [("loss", epoch.loss), ("accuracy", epoch.accuracy), ("top_5_accuracy", epoch.top5)]
     numbers = "".join(f" {name}: {value:.4f}" for name, value in told if value is not None)
-    return f"Epoch {epoch.epoch} took {epoch.seconds:.2f}{numbers}"
+    return f"Epoch {epoch.epoch} took {epoch.seconds:.2f}{mark}{numbers}"
 
 
 def is_fixed(job: ElasticJob) -> bool:
