@@ -282,6 +282,7 @@ def summarise(gpu: Gpu, looks: Sequence[Look]) -> GpuWitness:
         temperature_c=max(temperatures, default=None),
         power_w=median(look.power_w for look in busy),
         utilisation=median(look.utilisation for look in busy),
+        course=[(round(x.at - looks[0].at, 3), x.utilisation) for x in looks[1:] if x.utilisation is not None],
         held=_held(looks, busy),
         power_limit_w=last.power_limit_w,
         sm_limit_mhz=last.sm_limit_mhz,

@@ -79,6 +79,8 @@ class GpuWitness(Record, frozen=True, kw_only=True):
     """Median, while it worked."""
     utilisation: float | None = None
     """Median, while it worked: share of the time in which a kernel ran, 0 to 1."""
+    course: list[tuple[float, float]] = []
+    """Seconds since the first look -> the same share, at each look behind it."""
     held: dict[str, float] = {}
     """What held its clocks down -> share of the time, 0 to 1."""
     power_limit_w: float | None = None

@@ -51,6 +51,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """Cores that they would have kept busy, had there been enough; None where that is not known."""
     crowding: float | None = None
     """How many times as long the work took because they wanted the same cores; None where that is not known."""
+    cpu_course: list[tuple[float, float]] = []
+    """Seconds since it began -> share of this host's usable CPUs that was busy since the moment before."""
     hosts: list[str] = []
     """Where each rank lived, by rank; empty: all on one host."""
     gpus: list[str] = []

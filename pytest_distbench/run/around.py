@@ -23,6 +23,7 @@ from pytest_distbench.run.network import NetworkAround
 from pytest_distbench.run.oversubscribed import OversubscribedAround
 from pytest_distbench.run.quota import QuotaAround
 from pytest_distbench.run.settings import Settings
+from pytest_distbench.run.utilisation import UtilisationAround
 
 
 class Witness(Protocol):
@@ -72,6 +73,7 @@ def _make_gpus(setup: AroundSetup) -> Around:
 
 AROUND: dict[str, Callable[[AroundSetup], Around]] = {
     "gpus": _make_gpus,
+    "utilisation": lambda setup: UtilisationAround(),
     OVERSUBSCRIBED: lambda setup: OversubscribedAround(),
     CPUS: lambda setup: QuotaAround(),
     NETWORK: lambda setup: NetworkAround(),

@@ -20,6 +20,7 @@ OF_CASE: dict[str, Callable[[CaseResult], Iterable[Chart]]] = {
     "epochs": cases.epochs,
     "phases": cases.phases,
     "links": cases.links,
+    "utilisation": cases.utilisation,
     "elastic": jobs.elastic,
     "pool": jobs.pool,
     "serving": jobs.serving,

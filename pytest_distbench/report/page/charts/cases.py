@@ -139,3 +139,23 @@ def links(result: CaseResult) -> Iterator[Chart]:
             cells = [[values.get(Link(source, target)) for target in range(ranks)] for source in range(ranks)]
             labels = [f"rank {rank}" for rank in range(ranks)]
             yield Heat(title=title, unit=unit, down="from", across="to", labels=labels, cells=cells)
+
+
+_FEWEST_LOOKS = 4
+"""A launch of fewer was over in half a second: it has no course."""
+_MOST_LAUNCHES = 3
+
+
+def utilisation(result: CaseResult) -> Iterator[Chart]:
+    """How busy CPUs and GPUs were over time, of the first launches."""
+    series = []
+    for launch in result.launches[:_MOST_LAUNCHES]:
+        courses = {"CPUs": launch.cpu_course, **{gpu.label: gpu.course for gpu in launch.gpu_witnesses}}
+        series += [
+            Series(name=f"{name}, launch {launch.index + 1}", points=points(course))
+            for name, course in courses.items()
+            if len(course) >= _FEWEST_LOOKS
+        ]
+    if series:
+        x = Axis(name="time from the start of the launch", unit="s")
+        yield Lines(title="Utilisation over time", x=x, y=Axis(name="busy", unit="%"), series=series)

@@ -6,12 +6,21 @@ import pytest
 from support.results import PAIRED, point, result
 
 from pytest_distbench.records.breakdown import Breakdown, PartShare
+from pytest_distbench.records.gpu import GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.page.chart import Bars, Heat, Lines
-from pytest_distbench.report.page.charts.cases import bandwidth, change_by_size, curves, epochs, links, phases
+from pytest_distbench.report.page.charts.cases import (
+    bandwidth,
+    change_by_size,
+    curves,
+    epochs,
+    links,
+    phases,
+    utilisation,
+)
 from pytest_distbench.report.page.charts.courses import MOST_POINTS
 
 
@@ -132,3 +141,17 @@ def test_links_are_a_matrix_with_holes_where_none_was_measured() -> None:
     assert isinstance(chart, Heat)
     assert chart.cells == [[None, 1e-4], [None, None]]
     assert not list(links(result()))
+
+
+def test_cpus_and_gpus_have_their_course_of_the_first_launches() -> None:
+    course = [(0.1 * i, 0.5) for i in range(1, 6)]
+    gpu = GpuWitness(label="GPU 3", uuid="u", looks=5, course=[(x, 0.83) for x, _ in course])
+    seen = [launch(index=i, cpu_course=course, gpu_witnesses=[gpu]) for i in range(4)]
+    [chart] = utilisation(result(launches=seen))
+
+    assert isinstance(chart, Lines)
+    assert [s.name for s in chart.series][:2] == ["CPUs, launch 1", "GPU 3, launch 1"]
+    assert len(chart.series) == 6
+    assert chart.y.unit == "%"
+    assert chart.series[1].points[0] == (0.1, 0.83)
+    assert not list(utilisation(result(launches=[launch(cpu_course=course[:2])])))
