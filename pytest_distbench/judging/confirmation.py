@@ -84,6 +84,7 @@ class Known:
 
     Attributes:
         verdicts: of the stored comparison.
+        launches: that it judged.
         entry: that it was made with; None: nothing is stored.
         before: the entry of the revision, where a later one is stored.
         tolerances: by metric, as fractions.
@@ -92,6 +93,7 @@ class Known:
     """
 
     verdicts: Sequence[Verdict]
+    launches: Sequence[LaunchRecord] = ()
     entry: BaselineEntry | None = None
     before: BaselineEntry | None = None
     tolerances: Mapping[str, float] = field(default_factory=dict)
@@ -174,7 +176,9 @@ def confirm(
     stored = known.verdicts
     if known.entry is not None:
         there = [*sides.references, *sides.controls]
-        stored = confirm_digits(terms, case, stored, sides.launches, there, known.entry, revision=revision)
+        stored = confirm_digits(
+            terms, case, stored, [*known.launches, *sides.launches], there, known.entry, revision=revision
+        )
     if not known.by_clock:
         return [Judgement(v, is_open=False) for v in stored]
     of = ", which recorded the baseline" + (" before the one that is stored" if known.before is not None else "")

@@ -297,7 +297,7 @@ class Confirmed:
         if samples.alone or not samples.launches:
             if self._doubt.variant.moved:  # a test that moved is no way out of a red
                 return [Judgement(v, is_open=False) for v in known.verdicts]
-            obvious = known.beyond(terms, case, self._doubt.result.launches, is_last=False) if samples.is_new else ()
+            obvious = known.beyond(terms, case, known.launches, is_last=False) if samples.is_new else ()
             told = f"{samples.alone}: the stored numbers decide"
             left = zip(known.verdicts, self.without_turns(samples.alone), strict=True)
             found = [replace(v, kind="regressed", reason=told) if v.metric in obvious else w for v, w in left]

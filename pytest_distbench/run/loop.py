@@ -329,6 +329,7 @@ class Session:
             return None  # there is no other code to compute the digits
         known = Known(
             verdicts=result.verdicts,
+            launches=result.launches,
             entry=reference.entry,
             before=recorder.before,
             tolerances=reference.tolerances(result),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 from support.stores import CASE, SOFTWARE, entry
 
+from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.confirmation import (
     LOOKS,
     VETO,
@@ -22,8 +23,10 @@ from pytest_distbench.judging.confirmation import (
     split_change,
     undecided,
 )
+from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.training_rule import NOT_REPEATED
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
@@ -233,3 +236,21 @@ def test_unchanged_code_is_hardly_ever_red_on_a_moody_machine_and_a_slower_one_n
 
     assert red(1.0) == 0
     assert red(1.3) > 55
+
+
+@pytest.mark.parametrize("other", [2.05, 1.9, 2.4])
+def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(other: float) -> None:
+    def losses(last: float) -> LaunchRecord:
+        curve = Measurement(name="loss", unit="", better="curve", value=last, series=[3.0, 2.5, last])
+        return LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[curve], software=dict(SOFTWARE))
+
+    healthy, [here, once_more] = [losses(2.0)] * 2, [losses(2.2), losses(other)]
+    stored = make_entry(CASE, healthy, healthy[0].software)
+    seen = [j.verdict for j in judge_launches(TERMS, [here], stored, case=CASE, comparisons=1)]
+    known = Known(verdicts=seen, launches=[here], entry=stored, by_clock=False)
+    sides = Sides(launches=[once_more], references=healthy[:1], controls=healthy[:1])
+
+    [found] = confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=1)
+
+    assert found.verdict.kind == "regressed"
+    assert NOT_REPEATED in found.verdict.reason
