@@ -117,7 +117,7 @@ def test_scaling_has_a_row_for_each_kind_of_data_and_number_of_workers(
     project: pytest.Pytester, run_inside: RunInside
 ) -> None:
     data = storage_at(str(project.path / "data"))
-    for name, content in cifar10.generate(256, seed=5):
+    for name, content in cifar10.generate_noise(256, seed=5):
         data.write(name, content)
     project.makepyfile(
         test_it="""
