@@ -14,6 +14,7 @@ from pytest_distbench.commands import (
     begin,
     bisect,
     calibrate,
+    data,
     entries,
     explanations,
     fitness,
@@ -27,7 +28,9 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.installation import __version__
 from pytest_distbench.report.texts.escape import escape
 
-_COMMANDS = frozenset({"doctor", "calibrate", "bisect", "baseline", "compare", "report", "history", "init", "explain"})
+_COMMANDS = frozenset(
+    {"doctor", "calibrate", "bisect", "baseline", "compare", "report", "history", "init", "explain", "data"}
+)
 EXIT_NEGATIVE = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -107,6 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     entries.add(commands.add_parser)
     review.add(commands.add_parser)
     transfer.add(commands.add_parser)
+    sets = groups.add_parser("data", help="the data sets of trainings: list, make ready, check")
+    data.add(sets.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser)
     runs.add(groups.add_parser)
     history.add(groups.add_parser)
     explanations.add(groups.add_parser)

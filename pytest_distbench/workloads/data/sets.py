@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import msgspec
 
 from pytest_distbench.errors import look_up
 from pytest_distbench.workloads.data import cifar10, indexed, libsvm, parallel_text, wikitext
+from pytest_distbench.workloads.data.archives import unpack
 from pytest_distbench.workloads.data.files import damaged
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class DataSet(msgspec.Struct, frozen=True):
         published: how much it holds, as :attr:`count` says it.
         count: read all of a folder, and say how much it holds.
         generate: write a small set in its format to a folder, for a seed.
+        make_cache: that trainings read in place of the files of a folder, where they do.
     """
 
     title: str
@@ -46,6 +49,7 @@ class DataSet(msgspec.Struct, frozen=True):
     archives: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     published: Mapping[str, int] = {}
+    make_cache: Callable[[Path], object] | None = None
 
 
 _PARTS = tuple(f"{text}.{language}" for text in parallel_text.TEXTS.values() for language in parallel_text.LANGUAGES)
@@ -53,7 +57,7 @@ _STEMS = tuple(f"{text}.{language}" for text in indexed.TEXTS.values() for langu
 
 SETS: dict[str, DataSet] = {
     "cifar10": DataSet(
-        title="CIFAR-10: 60 000 images of 32 x 32 pixels in ten classes",
+        title="CIFAR-10, 60 000 images of 32 x 32 pixels in ten classes",
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
         layouts=((*cifar10.FILES, f"{cifar10.TEST}.bin"), (*cifar10.TRAINING, cifar10.TEST)),
         archives=("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"),
@@ -63,7 +67,7 @@ SETS: dict[str, DataSet] = {
         generate=cifar10.generate,
     ),
     "epsilon": DataSet(
-        title="epsilon: 500 000 rows of 2000 features in two classes, libsvm's text",
+        title="Epsilon, 500 000 rows of 2000 features in two classes, as text of libsvm",
         source="https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html#epsilon",
         layouts=tuple(
             (f"{libsvm.TRAIN}{train}", f"{libsvm.TEST}{test}")
@@ -72,10 +76,11 @@ SETS: dict[str, DataSet] = {
         ),
         published={"training rows": 400_000, "test rows": 100_000},
         count=libsvm.count,
+        make_cache=libsvm.load,
         generate=libsvm.generate,
     ),
     "wmt16": DataSet(
-        title="WMT16 English to German, tokenised, byte pair encoding",
+        title="WMT16, English to German, text in pieces of byte pair encoding",
         source="https://storage.googleapis.com/mlbench-datasets/translation/wmt16_en_de.tar.gz",
         layouts=((parallel_text.VOCABULARY, *_PARTS),),
         archives=("wmt16_en_de.tar.gz",),
@@ -84,7 +89,7 @@ SETS: dict[str, DataSet] = {
         generate=parallel_text.generate,
     ),
     "wmt17": DataSet(
-        title="WMT17 English to German, ids of subtokens in .idx and .bin",
+        title="WMT17, English to German, ids of subtokens in .idx and .bin",
         source="https://storage.googleapis.com/mlbench-datasets/translation/wmt17_en_de.tar.gz",
         layouts=((*indexed.DICTIONARIES, *(f"{stem}.{end}" for stem in _STEMS for end in ("idx", "bin"))),),
         archives=("wmt17_en_de.tar.gz",),
@@ -93,8 +98,8 @@ SETS: dict[str, DataSet] = {
         generate=indexed.generate,
     ),
     "wikitext2": DataSet(
-        title="WikiText-2: two million words of Wikipedia",
-        source="Merity et al., arXiv 1609.07843: wikitext-2-v1.zip",
+        title="WikiText-2, two million words of Wikipedia",
+        source="Merity et al., arXiv 1609.07843",
         layouts=(wikitext.FILES,),
         archives=("wikitext-2-v1.zip",),
         folders=("wikitext-2",),
@@ -133,16 +138,22 @@ def find(place: str | os.PathLike[str], name: str) -> Path:
     if "://" in os.fspath(place):
         raise damaged(os.fspath(place), wanted=f"a folder on a disk or a mount, for {name}", found="a URL")
     root = Path(place)
-    for folder in (root / name, *(root / inner for inner in row.folders), root):
-        if layout_in(folder, row):
-            return folder
+    if (folder := folder_in(root, name)) is not None:
+        return folder
     there = ", ".join(sorted(path.name for path in root.iterdir())[:5]) if root.is_dir() else "no such folder"
     raise damaged(
         root,
         wanted=f"{' or '.join(', '.join(layout) for layout in row.layouts[:2])}, there or in {name}/",
         found=there or "nothing",
-        hint=f"they come from {row.source}; distbench data list has all sets",
+        hint=f"they come from {row.source}; see distbench data list",
     )
+
+
+def folder_in(root: Path, name: str) -> Path | None:
+    """Where :func:`find` finds a set; None where its files lie nowhere in it."""
+    row = SETS[name]
+    places = (root / name, *(root / inner for inner in row.folders), root)
+    return next((folder for folder in places if layout_in(folder, row)), None)
 
 
 def layout_in(folder: Path, row: DataSet) -> tuple[str, ...]:
@@ -152,13 +163,33 @@ def layout_in(folder: Path, row: DataSet) -> tuple[str, ...]:
 
 def generate_into(folder: Path, row: DataSet) -> None:
     """Make a folder of a small set, whole or not at all."""
+    with _made_whole(folder) as making:
+        row.generate(making, SEED)
+        (making / GENERATED).write_text(f"Made by pytest-distbench in the format of {row.title}\n")
+
+
+def unpack_into(folder: Path, row: DataSet, archive: Path) -> None:
+    """Make a folder of the files of a set that lie in an archive, whole or not at all.
+
+    Raises:
+        DataError: the archive is damaged, or has not all of them.
+    """
+    with _made_whole(folder) as making:
+        unpack(archive, {name for layout in row.layouts for name in layout}, making)
+        if not layout_in(making, row):
+            there = ", ".join(sorted(path.name for path in making.iterdir())) or "none of them"
+            wanted = " or ".join(", ".join(layout) for layout in row.layouts[:2])
+            raise damaged(archive, wanted=wanted, found=there)
+
+
+@contextlib.contextmanager
+def _made_whole(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its name when that is done."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
-        row.generate(making, SEED)
-        (making / GENERATED).write_text(
-            f"Made by pytest-distbench in the format of {row.title}. Nothing in it is real.\n"
-        )
+        yield making
+        making.chmod(folder.parent.stat().st_mode)  # mkdtemp lets nobody else read
         making.rename(folder)
     finally:
         shutil.rmtree(making, ignore_errors=True)

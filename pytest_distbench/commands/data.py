@@ -1,0 +1,106 @@
+"""``distbench data``: which data sets trainings read, made ready, and checked. Imports torch, as these do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_distbench.commands.contract import Adder, NegativeError
+from pytest_distbench.errors import DataError, look_up
+
+
+def add(add_parser: Adder) -> None:
+    """Add these commands to the group ``data``."""
+    listing = add_parser("list", help="each set: what it holds, where it comes from, and whether it is there")
+    listing.set_defaults(command=_list)
+    prepare = add_parser(
+        "prepare", help="unpack the archives that lie in a folder, and make the caches that trainings read"
+    )
+    prepare.add_argument(
+        "--generated",
+        action="store_true",
+        help="make a small set in the same format instead, in a folder of its name",
+    )
+    prepare.set_defaults(command=_prepare)
+    verify = add_parser("verify", help="read all of a set: what is damaged is named with its file and place")
+    verify.set_defaults(command=_verify)
+    for parser in (listing, prepare, verify):
+        parser.add_argument("names", metavar="NAME", nargs="*", help="of a set (default: all)")
+        parser.add_argument(
+            "--data", metavar="DIR", type=Path, default=Path(), help="as for --distbench-data (default: here)"
+        )
+
+
+def _list(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_distbench.workloads.data.sets import SETS, folder_in
+
+    for name in _chosen(options):
+        row = SETS[name]
+        place = folder_in(options.data, name)
+        archives = f" ({' or '.join(row.archives)})" if row.archives else ""
+        yield f"{name}: {row.title}"
+        yield f"  {f'in {place}' if place else f'not in {options.data}'}; from {row.source}{archives}"
+
+
+def _prepare(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_distbench.workloads.data.sets import SETS, find, folder_in, generate_into, unpack_into
+
+    done = False
+    for name in _chosen(options):
+        row = SETS[name]
+        folder = folder_in(options.data, name)
+        made = ""
+        if folder is None:
+            folder = options.data / name
+            archive = next((path for path in map(options.data.joinpath, row.archives) if path.is_file()), None)
+            if options.generated:
+                generate_into(folder, row)
+                made = "generated"
+            elif archive is not None:
+                unpack_into(folder, row, archive)
+                made = f"unpacked {archive}"
+            elif options.names:
+                find(options.data, name)  # says what is not there
+            else:
+                continue
+        if row.make_cache is not None:
+            row.make_cache(folder)
+        done = True
+        yield f"{name}: {made or 'ready'}, in {folder}"
+    if not done:
+        raise DataError(f"{options.data}: no set and no archive of one; see distbench data list")
+
+
+def _verify(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_distbench.workloads.data.sets import GENERATED, SETS, find, folder_in, verify
+
+    chosen = [name for name in _chosen(options) if options.names or folder_in(options.data, name)]
+    if not chosen:
+        raise DataError(f"{options.data}: no set lies there; see distbench data list")
+    failed = False
+    for name in chosen:
+        try:
+            folder = find(options.data, name)
+            counts = verify(folder, SETS[name])
+        except DataError as error:
+            failed = True
+            yield f"{name}: {error}"
+            continue
+        kind = "generated" if (folder / GENERATED).exists() else "whole"
+        yield f"{name}: {kind}, {', '.join(f'{number} {what}' for what, number in counts.items())}, in {folder}"
+    if failed:
+        raise NegativeError
+
+
+def _chosen(options: argparse.Namespace) -> list[str]:
+    """The names that were given, all where none was.
+
+    Raises:
+        ConfigurationError: there is no such set.
+    """
+    from pytest_distbench.workloads.data.sets import SETS
+
+    for name in options.names:
+        look_up(SETS, name, "data set")
+    return options.names or list(SETS)
