@@ -98,7 +98,7 @@ def test_the_readme_fits_on_a_few_screens() -> None:
 def test_every_command_exists_with_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     for page in PAGES:
         for line in code_of(page.read_text()):
-            if not (found := re.match(r"(?:\$ )?distbench ((?:baseline )?[a-z]+)\b(.*)", line)):
+            if not (found := re.match(r"(?:\$ )?distbench ((?:(?:baseline|data) )?[a-z]+)\b(.*)", line)):
                 continue
             command, rest = found.groups()
             with pytest.raises(SystemExit) as ended:

@@ -60,7 +60,17 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
 @pytest.mark.spawn
 @pytest.mark.parametrize(
     "page",
-    ["cost.md", "experiment.md", "first-day.md", "input.md", "migration.md", "scripts.md", "tests.md", "writing.md"],
+    [
+        "cost.md",
+        "data.md",
+        "experiment.md",
+        "first-day.md",
+        "input.md",
+        "migration.md",
+        "scripts.md",
+        "tests.md",
+        "writing.md",
+    ],
 )
 def test_a_page_does_what_it_says(
     page: str, pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,11 +58,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """A file to write that takes its name when it is complete: who reads sees the old one, the new one, or none."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        try:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+        whole = Path(folder, path.name)  # a file of the process's own umask: other users may read it
+        with whole.open("wb") as file:
             yield file
-            file.flush()
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink()
-            raise
+        whole.replace(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -186,13 +185,11 @@ def unpack_into(folder: Path, row: DataSet, archive: Path) -> None:
 def _made_whole(folder: Path) -> Iterator[Path]:
     """A folder to fill, which takes its name when that is done."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    try:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as outer:
+        making = Path(outer, folder.name)
+        making.mkdir()
         yield making
-        making.chmod(folder.parent.stat().st_mode)  # mkdtemp lets nobody else read
         making.rename(folder)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
 
 
 def verify(folder: Path, row: DataSet) -> dict[str, int]:

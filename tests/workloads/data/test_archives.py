@@ -82,7 +82,5 @@ def test_a_damaged_archive_is_named(tmp_path: Path, name: str, spoil: Callable[[
     archive = make(tmp_path / name, CONTENT)
     archive.write_bytes(spoil(archive.read_bytes()))
 
-    with pytest.raises(
-        DataError, match=rf"{name}, .*: wanted a whole archive, found .*the file was cut off, or is"
-    ):
+    with pytest.raises(DataError, match=rf"{name}, .*: wanted a whole archive, found .*the file was cut off, or is"):
         unpacked(archive, tmp_path / "to")
