@@ -35,18 +35,25 @@ def warmup(optimizer: Optimizer, *, factor: float, steps: int) -> LinearLR:
     return LinearLR(optimizer, start_factor=min(1.0, 1 / factor) if steps else 1.0, total_iters=steps)
 
 
-def linear_scaling(optimizer: Optimizer, *, world_size: int, epoch_steps: int) -> LinearLR:
+def linear_scaling(optimizer: Optimizer, *, world_size: int, epoch_steps: int, power: float = 1.0) -> LinearLR:
     """The linear scaling rule: over log2(k) epochs the rate grows to k times that of one worker.
 
     Source: Goyal et al., arXiv 1706.02677, section 2.2, with the length that MLBench gives it for k workers.
 
+    Args:
+        optimizer: whose rate is that of one worker.
+        world_size: k.
+        epoch_steps: in an epoch.
+        power: of k; 0.5: the square root rule, 0: a fixed batch that workers share keeps its rate.
+
     Raises:
-        RecordingError: no optimizer of torch, or no whole numbers of at least 1.
+        RecordingError: no optimizer of torch, no whole numbers of at least 1, or a power that is none.
     """
     call = "linear_scaling(...)"
     world_size = check_whole(call, "world_size", world_size, least=1)
     epoch_steps = check_whole(call, "epoch_steps", epoch_steps, least=1)
-    return warmup(optimizer, factor=world_size, steps=round(math.log2(world_size) * epoch_steps))
+    factor = world_size ** check_number(call, "power", power)
+    return warmup(optimizer, factor=factor, steps=round(math.log2(world_size) * epoch_steps))
 
 
 def plateau(

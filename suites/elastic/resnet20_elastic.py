@@ -1,6 +1,6 @@
 """ResNet-20 on the digits images by nodes that come and go, as report 000 trained ResNet-50 on 4 and 8 of them.
 
-Network, data and batch are those of ``suites/training/resnet20.py``; its batch is per node, so that an epoch has fewer
+Network of ``suites/training/resnet20.py``, for one colour; 64 images per node and step, so that an epoch has fewer
 steps on more nodes. What survives a change of membership: weights, momentum, schedule of the epochs, and the place in
 the epoch. Learning rate: 0.05 per node behind a warm-up by epochs (Goyal et al., arXiv 1706.02677).
 """
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
-from digits import shared
-from resnet20 import ResNet20, digits
+from digits import normalised, shared
+from resnet20 import ResNet20
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic
@@ -29,9 +29,9 @@ WARMUP_EPOCHS = 2
 def train(rank: ElasticRank) -> None:
     """Train ``rank.params["epochs"]`` epochs, over all generations together."""
     make_deterministic(rank.seed)
-    images, labels, test_images, test_labels = digits(rank.device)
+    images, labels, test_images, test_labels = normalised(rank.device)
     rank.record("test_images_trained_on", shared(images, test_images), better="info", at_most=0)
-    net = ResNet20().to(rank.device)
+    net = ResNet20(colours=1).to(rank.device)
     optimizer = torch.optim.SGD(net.parameters(), lr=LR_PER_NODE, momentum=0.9, nesterov=True, weight_decay=1e-4)
     training = rank.training(model=net, optimizer=optimizer)
     model = net if rank.world_size == 1 else DistributedDataParallel(net)

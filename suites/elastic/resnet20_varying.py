@@ -1,6 +1,6 @@
 """ResNet-20 on the digits images, tested after every epoch, on as many nodes as there happen to be.
 
-Network and data are those of ``suites/training/resnet20.py``; 32 images per node and step. The learning rate is
+Network of ``suites/training/resnet20.py``, for one colour; 32 images per node and step. The learning rate is
 report 002's, ``_schedule(epoch) * size``, in a fifth of its epochs and with 0.05 per node in place of 0.001. What
 survives a change of membership besides weights and momentum: the accuracies of the epochs so far.
 """
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
-from resnet20 import ResNet20, digits
+from digits import normalised
+from resnet20 import ResNet20
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_distbench.workloads.training import accuracy_over_ranks, make_deterministic
@@ -45,8 +46,8 @@ class Curve:
 def train(rank: ElasticRank) -> None:
     """Train ``rank.params["epochs"]`` epochs, over all generations together."""
     make_deterministic(rank.seed)
-    images, labels, test_images, test_labels = digits(rank.device)
-    net = ResNet20().to(rank.device)
+    images, labels, test_images, test_labels = normalised(rank.device)
+    net = ResNet20(colours=1).to(rank.device)
     optimizer = torch.optim.SGD(net.parameters(), lr=LR_PER_NODE, momentum=0.9, nesterov=True, weight_decay=1e-4)
     curve = Curve()
     training = rank.training(model=net, optimizer=optimizer, curve=curve)

@@ -25,13 +25,22 @@ def train_to(time_to_accuracy, distbench, tolerance):
     return train
 
 
-@pytest.mark.distbench(takes="2 s")
-def test_resnet20(train_to):
-    """Task 1a: 80 % of CIFAR-10."""
-    train_to("resnet20", small=0.97, report=0.80)
+@pytest.mark.distbench(takes="2.5 s")
+@pytest.mark.parametrize("goal", [pytest.param("light", marks=pytest.mark.full), "whole"])
+def test_resnet20(train_to, goal):
+    """Task 1a: 80 % of CIFAR-10, light: 70 %."""
+    small, report = {"light": (0.90, 0.70), "whole": (0.97, 0.80)}[goal]
+    train_to("resnet20", small=small, report=report)
 
 
-@pytest.mark.distbench(takes="1.7 s")
-def test_logistic_regression(train_to):
-    """Task 2a: 89 % of epsilon, with five seeds."""
-    train_to("logistic_regression", small=0.89, report=0.89, seeds=range(5))
+@pytest.mark.distbench(takes="1 s")
+@pytest.mark.parametrize(("metric", "goal"), [("accuracy", 0.89), ("loss", 0.2828)], ids=["accuracy", "loss"])
+def test_logistic_regression(train_to, metric, goal):
+    """Task 2a: 89 % of epsilon, and the loss that the report's figure has a line for; with five seeds."""
+    train_to("logistic_regression", small=goal, report=goal, seeds=range(5), metric=metric)
+
+
+@pytest.mark.distbench(takes="2.2 s")
+def test_language_model(train_to):
+    """Task 3a, a TODO in the report: a perplexity of 70 on WikiText-2."""
+    train_to("language_model", small=3.8, report=70.0)

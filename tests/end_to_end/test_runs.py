@@ -102,13 +102,11 @@ def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(
     pytester: pytest.Pytester, run_inside: RunInside
 ) -> None:
     for name in (
-        "training/digits.py",
         "training/logistic_regression.py",
         "training/test_time_to_accuracy.py",
         "conftest.py",
     ):
         shutil.copy(ROOT / "suites" / name, pytester.path)
-    pytester.makeini("[pytest]\ndistbench_preload = sklearn.datasets\n")  # else each rank imports it, for seconds
     options = ["-k", "logistic", "--distbench-launches=2", "--distbench-max-launches=2"]  # clocks are no subject
     assert run_inside(*options, "--distbench-update").ret == 0
     training = pytester.path / "logistic_regression.py"

@@ -67,6 +67,14 @@ def test_k_workers_reach_k_times_the_rate_after_log2_k_epochs(world_size: int, e
     assert rates(optimizer, schedule, 9) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("power", "last"), [(1.0, 0.08), (0.5, 0.04), (0.0, 0.02)])
+def test_the_rate_follows_a_power_of_the_workers(power: float, last: float) -> None:
+    optimizer = optimizer_of(0.02)
+    schedule = linear_scaling(optimizer, world_size=4, epoch_steps=3, power=power)
+
+    assert rates(optimizer, schedule, 7) == pytest.approx([0.02 + (last - 0.02) * done / 6 for done in range(7)])
+
+
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [
@@ -162,6 +170,7 @@ def test_a_schedule_that_was_saved_goes_on_where_it_was(make: Callable[[Optimize
             lambda o: linear_scaling(o, world_size=2, epoch_steps=0),
             "epoch_steps=0; wanted a whole number of at least 1",
         ),
+        (lambda o: linear_scaling(o, world_size=2, epoch_steps=1, power="1"), "power='1'; wanted"),  # type: ignore[arg-type]
         (lambda o: plateau(o, epochs=0), "epochs=0; wanted a whole number of at least 1"),
         (lambda o: plateau("sgd"), "wanted an optimizer of torch, found 'sgd'"),  # type: ignore[arg-type]
         (lambda o: exponential_warmup(o, warmup_steps=0, total_steps=1), "warmup_steps=0; wanted"),

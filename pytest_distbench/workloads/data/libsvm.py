@@ -264,6 +264,8 @@ def _show(token: bytes) -> str:
 # Generated
 
 _FACTORS = 12
+_STRONGEST = 8
+"""Of a factor in its features, where the weakest has 1: the weak ones, which count as much, are learnt last."""
 _GENERATED = {TRAIN: 600, TEST: 300}
 
 
@@ -273,8 +275,9 @@ def generate(folder: Path, seed: int) -> None:
     The features of a factor are neighbours, so half of the features know half of the factors.
     """
     chance = np.random.default_rng(seed)
-    loading = chance.normal(size=FEATURES)
     factor = np.arange(FEATURES) * _FACTORS // FEATURES
+    strength = np.geomspace(1, _STRONGEST, _FACTORS)[chance.permutation(_FACTORS)]
+    loading = chance.normal(size=FEATURES) * strength[factor]
     line = "%s " + " ".join(f"{index}:%.3g" for index in range(1, FEATURES + 1)) + "\n"
     for name, rows in _GENERATED.items():
         latent = chance.normal(size=(rows, _FACTORS))
