@@ -44,3 +44,16 @@ def test_logistic_regression(train_to, metric, goal):
 def test_language_model(train_to):
     """Task 3a, a TODO in the report: a perplexity of 70 on WikiText-2."""
     train_to("language_model", small=3.8, report=70.0)
+
+
+@pytest.mark.distbench(takes="17 s")
+def test_gnmt(train_to):
+    """Task 4a: an LSTM to a BLEU score of 24 on WMT16."""
+    train_to("gnmt", small=24.0, report=24.0)
+
+
+@pytest.mark.full
+@pytest.mark.distbench(takes="22 s")
+def test_translation_transformer(train_to):
+    """Task 4b: a Transformer to a BLEU score of 25 on WMT17."""
+    train_to("translation_transformer", small=25.0, report=25.0)

@@ -134,14 +134,14 @@ def _sentences(path: Path) -> Iterator[list[str]]:
 # Generated
 
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
-_WORDS = 40
+_WORDS = 24
 _GENERATED: dict[Split, int] = {"train": 8192, "test": 256}
 Word = tuple[str, ...]
 """Its pieces: one, or two."""
 
 
 def made_words() -> tuple[list[Word], list[Word]]:
-    """40 words of two languages, of two syllables each; every fourth is in two pieces."""
+    """24 words of two languages, of two syllables each; every fourth is in two pieces."""
     made: list[Word] = []
     for number in range(2 * _WORDS):
         first, second = (_SYLLABLES[at % len(_SYLLABLES)] for at in (number, 3 * number + number // len(_SYLLABLES)))
@@ -150,10 +150,10 @@ def made_words() -> tuple[list[Word], list[Word]]:
 
 
 def made_pairs(split: Split, seed: int) -> Iterator[tuple[list[Word], list[Word]]]:
-    """Sentences of 4 to 10 words, and their translation: word by word, from the last to the first."""
+    """Sentences of 3 to 7 words, and their translation: word by word, from the last to the first."""
     words, translations = made_words()
     chance = np.random.default_rng([seed, split == "test"])
-    for length in chance.integers(4, 11, _GENERATED[split]).tolist():
+    for length in chance.integers(3, 8, _GENERATED[split]).tolist():
         chosen = chance.integers(0, _WORDS, length).tolist()
         yield [words[number] for number in chosen], [translations[number] for number in reversed(chosen)]
 

@@ -81,8 +81,8 @@ def test_a_generated_translation_is_its_sentence_from_the_last_word_to_the_first
             known.setdefault(word, Counter())[translated] += 1
 
     assert (len(train), len(test)) == (8192, 256)
-    assert {len(source) for source, _ in texts} == set(range(4, 11))
-    assert (len(known), {len(counted) for counted in known.values()}) == (40, {1})
-    assert len({word for counted in known.values() for word in counted}) == 40
+    assert {len(source) for source, _ in texts} == set(range(3, 8))
+    assert (len(known), {len(counted) for counted in known.values()}) == (24, {1})
+    assert len({word for counted in known.values() for word in counted}) == 24
     assert any(len(pair[0]) > len(text[0]) for pair, text in zip(train, texts, strict=False)), "words in pieces"
     assert not any(1 in side for pair in train for side in pair), "no unknown token"
