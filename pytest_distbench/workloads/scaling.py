@@ -36,8 +36,9 @@ MAD_TO_STDEV = 1.4826
 def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
     """The model under DistributedDataParallel, or as it is where the run is without communication. A collective call.
 
-    Of ``rank.params``: *communication*, ``on`` (default) or ``off``; *compression*, a hook of
-    ``workloads/compression.py`` that sends gradients as ``fp16`` or ``bf16`` (default ``none``).
+    Of ``rank.params``: *communication*, ``on`` (default) or ``off``; *overlap*, ``off`` where
+    :func:`average_gradients` sends behind the backward pass what DDP sends beside it (default ``on``); *compression*, a
+    hook of ``workloads/compression.py`` that sends gradients as ``fp16`` or ``bf16`` (default ``none``).
 
     Args:
         rank: gives parameters and device.
@@ -54,7 +55,7 @@ def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
     hooks = {name: hook for name, hook in HOOKS.items() if not hook.takes_rank}
     if compression not in hooks:
         raise RecordingError(f"compression={show(compression)}; wanted one of {', '.join(hooks)}")
-    if communication == "off":
+    if communication == "off" or not _overlaps(rank):
         return model
     expect_support(rank, compression)
     from torch.nn.parallel import DistributedDataParallel
@@ -65,6 +66,35 @@ def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
     except TypeError as error:  # what DDP refuses a hook with
         raise unittest.SkipTest(f"{compression}: {error}") from None
     return ddp
+
+
+def average_gradients(rank: RankContext, model: nn.Module) -> None:
+    """Send the gradients in one tensor behind the backward pass, where :func:`parallel` left that to it. Collective.
+
+    Phases: ``all_reduce``, and in it ``copy``, of the gradients into that tensor and back.
+    """
+    if rank.params.get("communication") == "off" or _overlaps(rank):
+        return
+    import torch
+    import torch.distributed as dist
+
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    with rank.phase("all_reduce"):
+        with rank.phase("copy"):
+            sent = torch.cat([gradient.view(-1) for gradient in gradients])
+        dist.all_reduce(sent)
+        with rank.phase("copy"):
+            for gradient, part in zip(
+                gradients, (sent / rank.world_size).split([g.numel() for g in gradients]), strict=True
+            ):
+                gradient.copy_(part.view_as(gradient))
+
+
+def _overlaps(rank: RankContext) -> bool:
+    overlap = rank.params.get("overlap", "on")
+    if overlap not in ("on", "off"):
+        raise RecordingError(f"overlap={show(overlap)}; wanted on or off")
+    return bool(overlap == "on")
 
 
 class Rate(NamedTuple):

@@ -50,6 +50,14 @@ def test_packed(scaling, distbench, tolerance):
 
 @LONG
 @pytest.mark.distbench(takes="20 s")
+def test_task(scaling, distbench, tolerance):
+    """Gradients are sent behind the backward pass, as 003's were: its times of a task, all_reduce and copy apart."""
+    params = {"model": "mobilenet_v2", "overlap": "off", "batch": batch_for(distbench, 8, 64)}
+    scaling(TRAIN, mode="weak", params=params, tolerance=tolerance)
+
+
+@LONG
+@pytest.mark.distbench(takes="20 s")
 def test_gpt(scaling, tolerance):
     """Tokens instead of images: on GPUs GPT-2's smallest, on CPUs 0.8 million parameters."""
     scaling(TRAIN, mode="weak", params={"model": "gpt", "batch": 8}, tolerance=tolerance)

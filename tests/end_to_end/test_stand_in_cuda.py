@@ -213,7 +213,7 @@ def test_the_shipped_scaling_tells_where_a_step_goes(on_cuda: Launch, world_size
 
     assert record.reason == ""
     step = record.breakdowns["step"]
-    assert [part.path for part in step.parts] == [["forward"], ["loss"], ["backward"], ["optimizer"]]
+    assert [part.path for part in step.parts] == [["copy"], ["forward"], ["loss"], ["backward"], ["optimizer"]]
     assert all(abs(rest) <= 0.03 * whole for rest, whole in zip(step.unaccounted_s, step.times_s, strict=True))
     assert {m.name for m in record.measurements} >= {"samples_per_second", "parameters", "tensors"}
 

@@ -17,7 +17,7 @@ from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.rank import RankReport
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.workloads.scaling import parallel, rate_of, record_rate
+from pytest_distbench.workloads.scaling import average_gradients, parallel, rate_of, record_rate
 
 
 def test_the_rate_has_the_spread_of_its_steps() -> None:
@@ -89,6 +89,7 @@ def test_without_communication_a_model_stays_as_it_is() -> None:
     ("params", "message"),
     [
         ({"communication": "of"}, "communication='of'; wanted one of on, off"),
+        ({"overlap": "of"}, "overlap='of'; wanted on or off"),
         ({"communication": "off", "compression": "zip"}, "compression='zip'; wanted one of none, fp16, bf16"),
         ({"communication": "off", "compression": "powersgd"}, "compression='powersgd'; wanted one of none, fp16, bf16"),
     ],
@@ -133,3 +134,40 @@ def test_a_compression_that_torch_refuses_here_is_skipped_with_its_reason(launch
     record = launched(launcher, tmp_path, compression="bf16")
 
     assert (record.outcome, record.reason[:6]) == ("skipped", "bf16: ")
+
+
+def train_behind(rank: RankContext) -> None:
+    """Runs in every rank: gradients of inputs of its own, which are averaged as the parameters say."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2, bias=False))
+    net[0].bias.requires_grad_(requires_grad=False)
+    model = parallel(rank, net)
+    for _ in rank.timed("step", warmup=3, iterations=2):
+        model.zero_grad()
+        model(torch.full((2, 3), rank.rank + 1.0)).square().sum().backward()
+        average_gradients(rank, net)
+    found = [p.grad for p in net.parameters() if p.grad is not None]
+    rank.record("gradient", float(sum(gradient.sum() for gradient in found)), reduce="max")
+    rank.record("least_gradient", float(sum(gradient.sum() for gradient in found)), reduce="min")
+
+
+@pytest.mark.spawn
+@needs_recorder
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_gradients_behind_the_backward_pass_are_those_of_ddp_in_one_all_reduce(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    """With its phases; without communication nothing is sent, and ranks keep their own."""
+    ways = {"ddp": {}, "behind": {"overlap": "off"}, "silent": {"overlap": "off", "communication": "off"}}
+    made = {
+        way: Launch(launcher, tmp_path, Path(__file__))("train_behind", params=params) for way, params in ways.items()
+    }
+    value = {way: {m.name: m.value for m in record.measurements} for way, record in made.items()}
+
+    assert {record.reason for record in made.values()} == {""}
+    assert value["behind"]["gradient"] == pytest.approx(value["ddp"]["gradient"])
+    assert value["behind"]["least_gradient"] == value["behind"]["gradient"]
+    assert value["silent"]["least_gradient"] != value["silent"]["gradient"]
+    assert [c.op for c in made["behind"].fingerprints["step"].collectives["all"]] == ["all_reduce"]
+    assert not any(made["silent"].fingerprints["step"].collectives.values())
+    assert [part.path for part in made["behind"].breakdowns["step"].parts] == [["all_reduce"], ["all_reduce", "copy"]]

@@ -45,6 +45,12 @@ class PhaseRow(NamedTuple):
     hosts_s: Sequence[float] = ()
     communication_s: float | None = None
     busy: BusyCommunication | None = None
+    steps: int | None = None
+
+    @property
+    def total_s(self) -> float | None:
+        """Of all timed steps of a launch; a script is one."""
+        return None if self.steps is None else self.steps * self.time_s
 
     @property
     def time_s(self) -> float:
@@ -71,7 +77,14 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[PhaseRow]:
     for result in results:
         for loop in dict.fromkeys(key for launch in result.launches for key in launch.breakdowns):
             found = [launch.breakdowns[loop] for launch in result.launches if loop in launch.breakdowns]
-            yield from _rows_of_loop(result, loop, found)
+            steps = _steps(result, loop)
+            yield from (row._replace(steps=steps) for row in _rows_of_loop(result, loop, found))
+
+
+def _steps(result: CaseResult, loop: str) -> int | None:
+    """That each launch timed; None: of a script, or not of each equally many."""
+    timed = {m.summary.n for launch in result.launches for m in launch.measurements if m.key == loop and m.summary}
+    return timed.pop() if len(timed) == 1 else None
 
 
 def _rows_of_loop(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> Iterator[PhaseRow]:
@@ -197,6 +210,13 @@ PHASES: TableKind[PhaseRow] = TableKind(
         Column("ranks", int, "ranks", lambda row: row.result.case.world_size),
         Column("time_s", float, "time", lambda row: seconds(row.time_s)),
         Column("share", float, "share", lambda row: number(row.time_s / row.step_s, ".1%")),
+        Column(
+            "total_s",
+            float,
+            lambda rows: "total" if any(row.steps for row in rows) else None,
+            lambda row: seconds(row.total_s),
+        ),
+        Column("steps", int, None, lambda row: row.steps),
         Column("wait_s", float, "wait", lambda row: seconds(_mean_or_none(row.waits_s))),
         Column("latest_rank", int, "comes last", _latest),
         Column("late_s", float, None, lambda row: row.latest and row.latest[1]),

@@ -7,7 +7,7 @@ from support.results import result, verdict
 
 from pytest_distbench.records.breakdown import Breakdown, PartShare
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import WALL_TIME
+from pytest_distbench.records.metric import WALL_TIME, Measurement, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.trace import THIS_TREE, BusyCommunication, CaseTrace, TracedSide
@@ -80,6 +80,8 @@ def test_machines_read_the_parent_and_base_units() -> None:
         "ranks": 2,
         "time_s": pytest.approx(7 * MS),
         "share": pytest.approx(0.35),
+        "total_s": None,
+        "steps": None,
         "wait_s": pytest.approx(4.5 * MS),
         "latest_rank": 1,
         "late_s": pytest.approx(9 * MS),
@@ -90,6 +92,34 @@ def test_machines_read_the_parent_and_base_units() -> None:
         "busy_communication_s": None,
         "profiled_step_s": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("steps", "totals"),
+    [
+        ([16], ["320 ms", "64 ms", "224 ms", "112 ms", "32 ms", "32 ms"]),
+        ([10, 10], ["200 ms", "40 ms", "140 ms", "70 ms", "20 ms", "20 ms"]),
+        ([10, 16], None),
+        ([], None),
+    ],
+)
+def test_a_task_is_all_the_steps_that_a_launch_timed(steps: list[int], totals: list[str] | None) -> None:
+    """Where its launches timed equally many."""
+    made = on(*[STEP] * max(1, len(steps)))
+    spread = Summary(n=0, minimum=0, p25=0, median=0, p95=0, p99=0, mean=0, stdev=0)
+    launches = [
+        replace(
+            launch,
+            measurements=[
+                Measurement(name="step", unit="s", better="lower", value=20 * MS, summary=replace(spread, n=n))
+            ],
+        )
+        for launch, n in zip(made.launches, steps, strict=False)
+    ]
+    section = PHASES.section([replace(made, launches=launches or made.launches)])
+    column = section.header.index("total") if "total" in section.header else None
+
+    assert (None if column is None else [row[column] for row in section.texts]) == totals
 
 
 def test_launches_are_told_in_the_mean_and_one_without_a_part_has_spent_no_time_in_it() -> None:
