@@ -96,7 +96,7 @@ def test_each_damaged_set_is_named_and_the_answer_is_no(data: Data, tmp_path: Pa
     code, text = data("verify")
 
     assert code == 1
-    assert f"wmt16: {tmp_path}/wmt16/vocab.bpe.32000, line 101: wanted one token" in text
+    assert f"wmt16: {tmp_path}/wmt16/vocab.bpe.32000, line 61: wanted one token" in text
     assert "wmt17: generated, 8192 training pairs" in text
     assert f"wikitext2: {tmp_path}/wikitext2: wanted 2088628 training words, found 40001: the set is not whole" in text
 

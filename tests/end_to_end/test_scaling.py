@@ -89,7 +89,7 @@ def test_workers_that_train_on_something_else_are_red(
 
 SUITE = Path(__file__).parents[2] / "suites" / "scaling"
 IMAGES = {"model": "mobilenet_v2", "batch": 8, "communication": "on"}
-FILES = {"kind": "generated", "steps": 6}
+FILES = {"kind": "generated", "batch": 16, "steps": 6}
 
 
 @pytest.mark.parametrize(
