@@ -25,12 +25,17 @@ MOST_POINTS = 300
 
 
 def curves_of(launches: Sequence[LaunchRecord]) -> dict[str, list[tuple[str, list[Point]]]]:
-    """Name -> its launches, each with a name of its own; the first losses are left out where all are there."""
+    """Name -> its launches, each with a name of its own.
+
+    What was evaluated stands for what the training computed under the same name, and all losses for the first ones.
+    """
     found: dict[str, list[tuple[str, list[Point]]]] = {}
+    evaluated = {m.name for launch in launches for m in launch.measurements if m.name.startswith(EVALUATED)}
     for launch in launches:
         for measured in launch.measurements:
             is_curve = measured.better in ("info", "curve") and len(measured.series) > 1
             is_beside = measured.name in (PEAK_MEMORY, EVALUATION_ENDS) or measured.name.startswith(PHASE)
+            is_beside |= EVALUATED + measured.name in evaluated
             if is_curve and not is_beside:
                 seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
                 every = int(measured.facts.get(EVERY, 1))

@@ -48,6 +48,15 @@ def test_when_evaluations_ended_is_no_curve() -> None:
     assert list(found) == ["learning_rate"]
 
 
+def test_what_was_evaluated_stands_for_what_the_training_computed() -> None:
+    """Their median would be neither."""
+    evaluated = series("evaluated_loss", 0.4, 0.3, every=2)
+    found = curves_of(of(series("loss", 0.9, 0.8, 0.7, 0.6), evaluated, series("accuracy", 0.5, 0.6)).launches)
+
+    assert found["loss"] == [("seed 0", [(2, 0.4), (4, 0.3)])]
+    assert list(found) == ["loss", "accuracy"]
+
+
 def test_a_median_has_at_each_step_what_came_so_far() -> None:
     assert median_curve([[(1, 3.0), (2, 1.0)], [(1, 5.0)], [(1, 4.0), (2, 2.0)]]) == [(1, 4.0), (2, 1.5)]
 
