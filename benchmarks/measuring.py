@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_distbench.jobs.engines.table import ENGINES
+from pytest_distbench.jobs.engines.table import ENGINES, torch_release
 from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS, LOOPBACK
@@ -105,7 +105,7 @@ def elastic_plan(
         start=nodes[1] if start is None else start,
         plan=MembershipPlan(changes=list(changes)),
         engine=engine,
-        version=kind.version(),
+        version=torch_release(),
         timers=kind.all_timers({}),
         checkpoint_every=checkpoint_every,
         ends_after=1 if body is None else None,

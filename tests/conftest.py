@@ -46,7 +46,6 @@ LONGEST = [
         "end_to_end/test_scripts",
         "end_to_end/test_elastic",
         "end_to_end/test_elastic_engines",
-        "worker/elastic/test_torchft",
     )
 ]
 """Files with the longest tests, in the order they are begun in."""

@@ -12,7 +12,7 @@ import msgspec
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.jobs.control.schedule import changes_of, check_job, check_values, usual_start
 from pytest_distbench.jobs.control.steps import check_pattern
-from pytest_distbench.jobs.engines.table import ENGINES
+from pytest_distbench.jobs.engines.table import ENGINES, torch_release
 from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.distbench import Distbench
@@ -71,7 +71,7 @@ class Elastic:
             ends_after: the training ends with the epoch in which it has taken so many steps since it was stable behind
                 the last change, however long a newcomer needs to start. It asks ``training.batches`` for more epochs
                 than that takes. Default: when it has trained all that it asks for. A script ends by itself.
-            checkpoint_every: steps between two checkpoints. Default: 20; ``torchft`` writes none, a script its own.
+            checkpoint_every: steps between two checkpoints. Default: 20; a script writes its own.
             hold: the nodes wait behind the step of each change, which is that of a checkpoint, until the membership has
                 changed. So each launch goes on at the same step, and the losses of all epochs are a golden curve.
             steps: of a script: which of the lines that it prints are steps, ``stdout(r"step (\d+)")``. Groups of the
@@ -115,7 +115,7 @@ class Elastic:
         plan: object,
         start: object,
         ends_after: object,
-        checkpoint_every: object,
+        every: object,
         hold: object,
     ) -> ElasticJob:
         least, most = given.nodes("nodes", nodes, most=MOST_NODES)
@@ -130,7 +130,7 @@ class Elastic:
                 start=given.whole("start", usual, least=least, most=most),
                 plan=made,
                 ends_after=ends_after_steps(given, ends_after),
-                checkpoint_every=_checkpoint_every(given, used["engine"], checkpoint_every),
+                checkpoint_every=given.whole("checkpoint_every", 20 if every is None else every, least=1),
                 hold=given.yes_or_no("hold", hold),
                 **used,
             )
@@ -213,7 +213,7 @@ def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngin
     return UsedEngine(
         engine=used,
         in_place_of=f"{engine}: {problem}" if problem else "",
-        version=ENGINES[used].version(),
+        version=torch_release(),
         timers=ENGINES[used].all_timers(wanted),
     )
 
@@ -228,15 +228,6 @@ def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
         else given.number(f"timers[{name!r}]", value, above=0.0, most=_MOST_OF_A_TIMER)
         for name, value in wanted.items()
     }
-
-
-def _checkpoint_every(given: Arguments, engine: str, wanted: object) -> int | None:
-    usual = ENGINES[engine].checkpoint_every
-    if wanted is None:
-        return usual
-    if usual is None:
-        given.refuse(f"checkpoint_every={show(wanted)}: the engine {engine} writes no checkpoints; leave it out")
-    return given.whole("checkpoint_every", wanted, least=1)
 
 
 def ends_after_steps(given: Arguments, wanted: object, where: str = "") -> int | None:

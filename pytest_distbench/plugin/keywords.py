@@ -114,8 +114,7 @@ class PoolKeywords(Judged, total=False):
 
     Attributes:
         engine: what changes the membership, a row of ``jobs/engines/table.py``: ``stock``, the command line tool
-            torchrun; ``fast``, the same agents from a process that has torch loaded; ``torchft``, whose bodies differ
-            in two lines (docs/elastic.md).
+            torchrun; ``fast``, the same agents from a process that has torch loaded.
         timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
             ``settle_s``; in whole seconds for ``stock``, which has ``max_restarts`` besides. Default: as short as its
             public settings allow.

@@ -21,9 +21,6 @@ NODE_VARIABLE = "DISTBENCH_NODE"
 IMPORTS_VARIABLE = "DISTBENCH_ELASTIC_IMPORTS"
 """In the environment: modules that a worker imports before its body, with commas between. No launcher prepares it."""
 
-NO_QUORUM = 0
-"""Generation of a node under torchft before its first quorum; those of the lighthouse count from 1."""
-
 START = -1
 """Index, among the changes of a run, of what is none: the start of the job."""
 
@@ -103,8 +100,7 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     timers: dict[str, Number]
     """How long it waits, by the names in the engine's row; seconds, but for numbers of attempts and restarts."""
     checkpoint_every: int | None = None
-    """Steps between two checkpoints; None: of a script, and the test does not say; or there are none, and newcomers get
-    what they need from a node that has it."""
+    """Steps between two checkpoints; None: of a script, and the test does not say."""
     steps: Reader | None = None
     """Which lines of a script are steps; None: a body says so itself."""
     ends_after: int | None = None
@@ -141,9 +137,11 @@ class ElasticJob(Record, frozen=True, kw_only=True):
 
     @property
     def _checkpoints(self) -> str:
-        if self.checkpoint_every is None:
-            return "no checkpoint" if self.steps is None else "checkpoints of its own"
-        return f"checkpoint every {self.checkpoint_every} steps"
+        return (
+            "checkpoints of its own"
+            if self.checkpoint_every is None
+            else f"checkpoint every {self.checkpoint_every} steps"
+        )
 
 
 PARTS = (
@@ -186,8 +184,6 @@ class ChangeResult(Record, frozen=True, kw_only=True):
     steps_redone: int = 0
     redone_s: float = 0.0
     """Median steps of the world size before, as many as were redone."""
-    steps_discarded: int = 0
-    """Computed and thrown away, because a node was lost in the middle."""
     rounds: int = 0
     """Generations it took; more than one: the job flapped."""
     restarts_used: int = 0

@@ -48,7 +48,7 @@ class Stable(_Line, frozen=True, kw_only=True, tag="stable"):
 
 
 class Rendezvous(_Line, frozen=True, kw_only=True, tag="rendezvous"):
-    """An agent has completed a rendezvous, or a worker has heard of a new quorum."""
+    """An agent has completed a rendezvous."""
 
     slot: int
     seconds: float
@@ -87,14 +87,12 @@ class Joined(_Line, frozen=True, kw_only=True, tag="joined"):
     generation: int
     rank: int
     world_size: int
-    step: int = 0
-    """That it goes on from, where its process has lived on; what a new one goes on from is :class:`Loaded`."""
     called_t: float | None = None
     """Of a script: when it asked for its group. Until then it imports, and does what it does before."""
 
 
 class Loaded(_Line, frozen=True, kw_only=True, tag="loaded"):
-    """A worker has what the newest good checkpoint or a peer held, or has found none."""
+    """A worker has what the newest good checkpoint held, or has found none."""
 
     slot: int
     generation: int
@@ -183,14 +181,6 @@ class Remembered(_Line, frozen=True, kw_only=True, tag="remembered"):
     before: int
     """Before they took it."""
     after: int
-
-
-class Discarded(_Line, frozen=True, kw_only=True, tag="discarded"):
-    """A worker has computed a step that does not count, and goes on in another generation without having taken it."""
-
-    slot: int
-    generation: int
-    step: int
 
 
 HeldAt = Literal["save", "load", "begin", "step"]
@@ -310,7 +300,6 @@ Line = (
     | Fed
     | Stepped
     | Remembered
-    | Discarded
     | Held
     | LeftOut
     | Saved

@@ -1,6 +1,6 @@
 """Entry of all that ``torchrun`` starts: ``python -m pytest_distbench.worker KIND PLAN``.
 
-KIND is ``rank``, or a worker of an elastic job: ``elastic``, ``torchft``.
+KIND is ``rank``, or ``elastic``, a worker of an elastic job.
 """
 
 import gc
@@ -11,8 +11,6 @@ if sys.argv[1] == "rank":
     from pytest_distbench.worker import main
 else:
     from pytest_distbench.worker.elastic import life as elastic
-if sys.argv[1] == "torchft":
-    from pytest_distbench.worker.elastic.torchft import TorchftRank
 gc.freeze()  # as in a rank of the forkserver: no collection in the body goes through torch
 gc.enable()
 
@@ -21,4 +19,4 @@ if __name__ == "__main__":
     if kind == "rank":
         main.run_rank(plan)()
     else:
-        elastic.main(plan, TorchftRank if kind == "torchft" else elastic.join_generation)
+        elastic.main(plan)

@@ -27,11 +27,8 @@ pytestmark = pytest.mark.spawn
 ALL_KINDS = [crash(at_s=0.2, slot=1), leave(at_s=0.4), join(at_s=0.6), kill(at_s=0.8, slot=0), stop(at_s=1, for_s=0.5)]
 LATER = [stop(at_s=1000, for_s=1)]
 
-RESTARTING = [name for name, kind in ENGINES.items() if kind.checkpoint_every is not None]
-"""Engines whose nodes begin anew from a checkpoint; one that heals them wants another body."""
 
-
-@pytest.mark.parametrize("engine", RESTARTING)
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.usefixtures("closed_doors")
 def test_an_engine_carries_out_every_kind_of_change_and_each_is_measured(engine: str, tmp_path: Path) -> None:
     changes = [change for change in ALL_KINDS if change.kind in ENGINES[engine].changes]

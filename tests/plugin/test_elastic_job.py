@@ -120,13 +120,6 @@ def test_an_engine_that_cannot_be_used_here_is_an_error_with_its_reason(
     result.stdout.fnmatch_lines(["*engine='mine' cannot be used here: mine is not installed*"])
 
 
-def test_an_engine_without_checkpoints_takes_no_interval_of_them(project: Project, kind: Callable[..., None]) -> None:
-    kind(checkpoint_every=None)
-    result = run(project(TEST.replace("{call}", "body, nodes=2, engine='mine', checkpoint_every=20")))
-
-    result.stdout.fnmatch_lines(["*checkpoint_every=20: the engine mine writes no checkpoints; leave it out*"])
-
-
 def test_more_nodes_than_ranks_are_not_run(project: Project) -> None:
     result = run(project(TEST.replace("{call}", "body, nodes=(1, 3)")), "-rs")
 

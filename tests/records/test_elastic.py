@@ -34,7 +34,6 @@ def test_a_job_is_told_with_all_that_decides_about_its_numbers() -> None:
         "last_call_s=1, keep_alive_s=0.5"
     )
     assert "engine stock (in place of fast: why), last" in str(replace(job, in_place_of="fast: why"))
-    assert "; no checkpoint; engine" in str(replace(job, checkpoint_every=None))
 
 
 def test_what_no_part_of_a_recovery_explains_is_unaccounted() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_distbench.jobs.engines.table import ENGINES
+from pytest_distbench.jobs.engines.table import ENGINES, torch_release
 from pytest_distbench.launch.starters.table import LOOPBACK
 from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
 from pytest_distbench.records.plan import LaunchPlan, Workplace
@@ -28,7 +28,7 @@ def elastic_plan(folder: Path, engine: str, changes: Sequence[Change], *, nodes:
         start=nodes[1],
         plan=MembershipPlan(changes=list(changes)),
         engine=engine,
-        version=ENGINES[engine].version(),
+        version=torch_release(),
         timers=ENGINES[engine].all_timers({}),
         checkpoint_every=CHECKPOINT_EVERY,
         ends_after=1,

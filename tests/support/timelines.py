@@ -105,25 +105,6 @@ class Timeline:
             number, slots, first=first, steps=steps, step_s=step_s, behind=resumed, batch=batch, saved=saved
         )
 
-    def quorum(
-        self, number: int, slots: Sequence[int], *, first: float, steps: int, behind: int = 0, met: float | None = None
-    ) -> float:
-        """Workers that live on from generation to generation, as under torchft, and step every second.
-
-        Each has heard of the quorum at ``met``, after 0.2 s, and is in its group 0.1 s later.
-        """
-        met = first - 0.5 if met is None else met
-        for rank, slot in enumerate(slots):
-            if not any(isinstance(line, Started) and line.slot == slot for line in self.lines):
-                self.lines.append(Started(t=first - 2.0, slot=slot, pid=slot, process_t=first - 3.0, restarts=0))
-            self.lines += [
-                Rendezvous(t=met, slot=slot, seconds=0.2),
-                Joined(
-                    t=met + 0.1, slot=slot, pid=slot, generation=number, rank=rank, world_size=len(slots), step=behind
-                ),
-            ]
-        return self._take_steps(number, slots, first=first, steps=steps, behind=behind)
-
     def _take_steps(
         self,
         number: int,

@@ -29,7 +29,7 @@ CYCLES_PER_S = 1e9
 class VirtualCuda:
     """One device, and one host whose time passes only where it is said to, in the thread that made it.
 
-    Threads that an earlier test left, as torchft's watchdog, which takes a sleep that is none for a hang, keep theirs.
+    Threads that an earlier test left, as a watchdog, which takes a sleep that is none for a hang, keep theirs.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

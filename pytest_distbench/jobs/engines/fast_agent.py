@@ -126,4 +126,4 @@ def _enter(plan: str, slot: int, word: str, announced: str) -> NoReturn:
     forked.begin_anew()
     multiprocessing.set_start_method(None, force=True)  # a forked worker would hand on the forkserver's to DataLoaders
     os.environ |= {SLOT_VARIABLE: str(slot), NODE_VARIABLE: word}
-    elastic.main(plan, elastic.join_generation)
+    elastic.main(plan)

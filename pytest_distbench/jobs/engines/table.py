@@ -10,13 +10,12 @@ import ast
 import functools
 import importlib.util
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from pytest_distbench.jobs.engines.advice import AGENTS, TORCHFT, TORCHRUN, Advice
+from pytest_distbench.jobs.engines.advice import AGENTS, TORCHRUN, Advice
 from pytest_distbench.jobs.engines.contract import Engine, EngineSetup
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.elastic import ChangeKind
@@ -44,27 +43,21 @@ class EngineKind:
     Attributes:
         help: a few words on what it is.
         make: makes it, in the controller's process; imports what it needs, and hosts the store its nodes meet at.
-        version: of what it runs, as far as that decides about its numbers: part of what a baseline is known by.
         advice: what its failures mean.
         timers: by name. All engines have ``collective_s``, which workers take, and ``settle_s``, which the controller
             takes.
         changes: the kinds it can carry out.
-        checkpoint_every: steps between two checkpoints, unless the test says; None: its nodes write none.
         runs_scripts: it can run a script as it is.
-        counts_restarts: its agents count restarts, and have a limit to them.
         problem: why it cannot be used here; empty: it can.
-        stand_in: the engine that takes its place then; empty: that is an error.
+        stand_in: the engine that takes its place then.
     """
 
     help: str
     make: Callable[[EngineSetup], Engine]
-    version: Callable[[], str]
     advice: Advice
     timers: Mapping[str, Timer]
     changes: frozenset[ChangeKind] = CHANGES
-    checkpoint_every: int | None = 20
     runs_scripts: bool = False
-    counts_restarts: bool = True
     problem: Callable[[], str] = lambda: ""
     stand_in: str = ""
 
@@ -118,44 +111,6 @@ def _make_fast(setup: EngineSetup) -> Engine:
     return FastEngine(setup)
 
 
-_TORCHFT = "torchft-nightly"
-_OLDEST_TORCHFT = "2026.10.26"
-
-
-def torchft_problem(nightly: str, release: str) -> str:
-    """Why the torchft that is installed, as a nightly or a release, cannot be used; empty: it can."""
-    remedy = f"wanted {_TORCHFT} {_OLDEST_TORCHFT} or later: pip install 'pytest-distbench[torchft]'"
-    if nightly[0].isdigit():
-        is_old = _numbers(nightly) < _numbers(_OLDEST_TORCHFT)
-        return f"{_TORCHFT} {nightly} is installed, which is older than any that was tested; {remedy}" if is_old else ""
-    if not release[0].isdigit():
-        return f"torchft is not installed; {remedy}"
-    if _numbers(release) <= (0, 2):
-        return (
-            f"torchft {release} is installed, whose DistributedDataParallel ends the survivors where a node is lost; "
-            f"pip uninstall torchft, and {remedy}"
-        )
-    return ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The first two or three: ``(2026, 10, 26)``, ``(0, 2)`` of ``0.2.0``."""
-    found = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    return found if found[-1] else found[:-1]
-
-
-def _torchft_release() -> str:
-    found = {name: hardware.installed_version(name) for name in (_TORCHFT, "torchft")}
-    name = next((name for name, version in found.items() if version[0].isdigit()), _TORCHFT)
-    return f"{name} {found[name]}, {torch_release()}"
-
-
-def _make_torchft(setup: EngineSetup) -> Engine:
-    from pytest_distbench.jobs.engines.torchft import TorchftEngine
-
-    return TorchftEngine(setup)
-
-
 def _make_stock(setup: EngineSetup) -> Engine:
     from pytest_distbench.jobs.engines.stock import TorchrunEngine
 
@@ -166,7 +121,6 @@ ENGINES: dict[str, EngineKind] = {
     "stock": EngineKind(
         help="each node is the command line tool torchrun",
         make=_make_stock,
-        version=torch_release,
         advice=TORCHRUN,
         runs_scripts=True,
         timers={
@@ -181,7 +135,6 @@ ENGINES: dict[str, EngineKind] = {
     "fast": EngineKind(
         help="agents and workers from one process that has torch loaded, and timers below a second",
         make=_make_fast,
-        version=torch_release,
         advice=AGENTS,
         timers={
             "last_call_s": Timer(default=0.3, is_whole=False),
@@ -193,22 +146,6 @@ ENGINES: dict[str, EngineKind] = {
         },
         problem=_fast_problem,
         stand_in="stock",
-    ),
-    "torchft": EngineKind(
-        help="each node is a replica group of torchft, and a quorum meets before each step",
-        make=_make_torchft,
-        version=_torchft_release,
-        advice=TORCHFT,
-        timers={
-            "join_timeout_s": Timer(default=0.2, is_whole=False),  # torchft: 0.1
-            "quorum_tick_s": Timer(default=0.02, is_whole=False),  # torchft: 0.1
-            "heartbeat_interval_s": Timer(default=0.1, is_whole=False),
-            "heartbeat_timeout_s": Timer(default=1, is_whole=False),  # torchft: 5
-            "collective_s": Timer(default=5, is_whole=False),  # torchft: 60
-            "settle_s": Timer(default=120),
-        },
-        checkpoint_every=None,
-        problem=lambda: torchft_problem(*map(hardware.installed_version, (_TORCHFT, "torchft"))),
     ),
 }
 """By the name that ``elastic(..., engine=...)`` takes."""

@@ -13,7 +13,7 @@ from pytest_distbench.jobs.measures.epochs import mean_of
 from pytest_distbench.jobs.measures.history import History, Worker
 from pytest_distbench.records.elastic import START, ChangeResult, Moment
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import AgentEnded, Changed, Discarded, Rendezvous, Stable
+from pytest_distbench.records.timeline import AgentEnded, Changed, Rendezvous, Stable
 
 
 def change_results(history: History) -> list[ChangeResult]:
@@ -59,7 +59,6 @@ def _result(history: History, change: Changed, changes: Sequence[Changed], first
         parts=_parts(history, change, worker) if worker is not None else {},
         steps_redone=redone,
         redone_s=redone * step_s if step_s is not None else 0.0,
-        steps_discarded=_discarded(history, change, stable),
         rounds=after - before,
         restarts_used=_restarts(history, before, after),
         joiner_ready_s=max(ready, default=None),
@@ -151,7 +150,6 @@ def _parts(history: History, change: Changed, worker: Worker) -> dict[str, float
     joined, started, loaded = worker.joined.t, worker.started, worker.loaded
     stepped = worker.steps[0].t
     met_from, met = _rendezvous(history, change, worker)
-    lives_on = started is not None and started.t < change.t  # its start, and what it knows, cost nothing
     cut = _cut(history, change, worker)
     spans: list[tuple[str, float | None, float | None]]
     if cut is None:
@@ -160,15 +158,12 @@ def _parts(history: History, change: Changed, worker: Worker) -> dict[str, float
         spans = [("detect", change.t, cut), ("stop", cut, met_from)]
     else:
         spans = [("stop", change.t, cut), ("detect", cut, met_from)]
-    made, imported = (met, met) if lives_on or started is None else (started.process_t, worker.imported_t)
     spans.append(("rendezvous", met_from, met))
     if started is not None:
-        spans += [("process_start", met, made), ("import", made, imported)]
-        spans.append(("group_init", imported, joined))
+        spans += [("process_start", met, started.process_t), ("import", started.process_t, worker.imported_t)]
+        spans.append(("group_init", worker.imported_t, joined))
     if loaded is not None:
         spans += [("build", joined, loaded.began_t), ("checkpoint_load", loaded.began_t, loaded.t)]
-    elif lives_on:
-        spans += [("build", joined, joined), ("checkpoint_load", joined, joined)]
     spans.append(("first_step", joined if loaded is None else loaded.t, stepped))
     found = {}
     latest = change.t
@@ -196,29 +191,18 @@ def _cut(history: History, change: Changed, worker: Worker) -> float | None:
         return max((end for end in ends if end is not None), default=None)
     before = old.get(worker.joined.slot)
     if before is None or before.ended is None or before.ended > worker.joined.t or not before.steps:
-        return None  # unseen, or it lives on
+        return None
     return max(change.t, before.steps[-1].t)
 
 
 def _rendezvous(history: History, change: Changed, worker: Worker) -> tuple[float | None, float | None]:
-    """Begin and end of the last rendezvous of a worker, or of its agent, before it joined its group."""
+    """Begin and end of the last rendezvous of a worker's agent before it joined its group."""
     ends = [
         line
         for line in history.of(Rendezvous)
         if line.slot == worker.joined.slot and change.t <= line.t <= worker.joined.t
     ]
     return (ends[-1].t - ends[-1].seconds, ends[-1].t) if ends else (None, None)
-
-
-def _discarded(history: History, change: Changed, stable: Stable) -> int:
-    """Steps that were computed and not taken; where one node has not taken what another has, it has that from there."""
-    kept = history.kept()
-    lost = {
-        (line.generation, line.step)
-        for line in history.of(Discarded)
-        if change.t <= line.t <= stable.t and kept.get(line.step) != line.generation
-    }
-    return len(lost)
 
 
 def _restarts(history: History, before: int, after: int) -> int:

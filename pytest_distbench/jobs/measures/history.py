@@ -139,12 +139,12 @@ class History:
         return {slot: worker for (g, slot), worker in sorted(self.workers.items()) if g == generation}
 
     def resumed_at(self, generation: int) -> int:
-        """The step that a generation went on from: of a checkpoint, or of the worker that was furthest.
+        """The step that a generation went on from: of a checkpoint.
 
         Of a script it is the one before the first that it told of.
         """
         members = self.members(generation).values()
-        told = [max(w.joined.step, w.loaded.step if w.loaded else 0) for w in members if w.loaded or w.joined.step]
+        told = [w.loaded.step for w in members if w.loaded is not None]
         return max(told) if told else min((w.steps[0].step - 1 for w in members if w.steps), default=0)
 
     def world_size(self, generation: int) -> int:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.jobs.measures.changes import change_results, unplanned
 from pytest_distbench.jobs.measures.epochs import epoch_results, rate_changes, rates_at
 from pytest_distbench.jobs.measures.history import History
@@ -192,9 +191,7 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) 
         bounds = [] if every is None else [Bound(side="most", value=every * (1 + torn), where=_WHERE)]
         redone = max(c.steps_redone for c in those)
         found.append(number("steps_redone", redone, unit="steps", at=at, bounds=bounds))
-        found.append(number("steps_discarded", max(c.steps_discarded for c in those), unit="steps", at=at))
-        if ENGINES[job.engine].counts_restarts:
-            found.append(number("restarts_used", max(c.restarts_used for c in those), at=at))
+        found.append(number("restarts_used", max(c.restarts_used for c in those), at=at))
         found.append(number("rounds", max(c.rounds for c in those), at=at))
         if ready := [c.joiner_ready_s for c in those if c.joiner_ready_s is not None]:
             found.append(number("joiner_ready", median(ready), unit="s", better="lower", at=at))

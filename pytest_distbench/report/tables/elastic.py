@@ -125,7 +125,6 @@ EVENTS: TableKind[OfLaunch[ChangeResult]] = TableKind(
         Column("unaccounted_s", float, "unaccounted", lambda row: seconds(row.item.unaccounted_s)),
         Column("steps_redone", int, "steps redone", lambda row: row.item.steps_redone),
         Column("redone_s", float, "redone", lambda row: seconds(row.item.redone_s)),
-        Column("steps_discarded", int, "discarded", lambda row: row.item.steps_discarded),
         Column("rounds", int, "rounds", lambda row: row.item.rounds),
         Column("restarts_used", int, "restarts", lambda row: row.item.restarts_used),
         Column("joiner_ready_s", float, "joiner ready", lambda row: seconds(row.item.joiner_ready_s)),

@@ -10,7 +10,6 @@ import importlib
 import itertools
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,11 +36,8 @@ RAISED = 13
 """Exit code of a worker that raised. It ends at once: unwinding takes seconds, in which its peers wait."""
 
 
-def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoReturn:
-    """Run the body of a plan as the worker that the environment names.
-
-    ``join`` makes what the body is given, of the plan and the slot.
-    """
+def main(plan_path: str) -> NoReturn:
+    """Run the body of a plan as the worker that the environment names."""
     plan = LaunchPlan.read_from(plan_path)
     work = plan.expect(Job)
     slot = int(os.environ[SLOT_VARIABLE])
@@ -66,7 +62,7 @@ def main(plan_path: str, join: Callable[[LaunchPlan, int], ElasticRank]) -> NoRe
             arm_nccl(plan, slot)
         note_autocast()
         memory = usage.MemoryPeak(plan)
-        context = join(plan, slot)
+        context = _join_generation(plan, slot)
         bodies.call(bodies.load(work.body), context)
         context.wait_for_queued()
         context.check_complete()
@@ -98,7 +94,7 @@ def count_generation(folder: Path) -> int:
     raise AssertionError("numbers do not end")
 
 
-def join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
+def _join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
     """Join the group of this generation."""
     job = plan.expect(Job).job
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

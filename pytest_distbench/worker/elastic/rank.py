@@ -9,7 +9,7 @@ import torch
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.worker.arguments import check_whole
 from pytest_distbench.worker.elastic.node import Node
-from pytest_distbench.worker.elastic.training import CheckpointTraining, Training
+from pytest_distbench.worker.elastic.training import Training
 from pytest_distbench.worker.random_streams import RandomStreams
 
 
@@ -41,7 +41,7 @@ class ElasticRank(Node):
             raise RecordingError("rank.training(...) was called before in this body: one training keeps all parts")
         every = self._job.checkpoint_every if checkpoint_every is None else checkpoint_every
         every = check_whole("training(...)", "checkpoint_every", every, least=1)
-        self._training = CheckpointTraining(self, self._job, self._files, parts, every=every)
+        self._training = Training(self, self._job, self._files, parts, every=every)
         return self._training
 
     def random_streams(self, **generators: torch.Generator) -> RandomStreams:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import io
 import math
 import sys
@@ -30,8 +29,10 @@ _HOLD_S = 0.01
 """Between two collectives of nodes that hold: one of them fails where a node is lost, as the next step's would."""
 
 
-class Training(abc.ABC):
-    """A training that survives changes of membership: it goes on where it was, and trains on each sample once.
+class Training:
+    """A training whose processes end with their generation: it goes on where the newest good checkpoint was made.
+
+    It trains on each sample once.
 
     Attributes:
         step: steps that were taken, over all generations.
@@ -39,7 +40,9 @@ class Training(abc.ABC):
         position: samples of it that were trained on.
     """
 
-    def __init__(self, rank: Node, job: ElasticJob, files: LaunchFiles, parts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, rank: Node, job: ElasticJob, files: LaunchFiles, parts: Mapping[str, Any], *, every: int
+    ) -> None:
         for name, part in parts.items():
             if name == _COUNTERS or not callable(getattr(part, "load_state_dict", None)):
                 refuse("training(...)", f"{name} to have state_dict and load_state_dict", part)
@@ -56,6 +59,15 @@ class Training(abc.ABC):
         self._taken = self._since_saved = 0
         self._samples = 0
         self._end: int | None = None
+        self._every = every
+        self._has_begun = False
+        self._holds = [change.at_step for change in job.plan.changes] if job.hold else []
+        if odd := [step for step in self._holds if step is None or step % every]:
+            raise RecordingError(
+                f"training(...): hold=True holds behind the checkpoint of step {odd[0]}, and with checkpoint_every="
+                f"{every} there is none: wanted a number that all steps of changes are multiples of"
+            )
+        self._restore()
 
     def batches(
         self, *, samples: int, batch: int, epochs: int, device: torch.device | str | None = None
@@ -89,7 +101,10 @@ class Training(abc.ABC):
         order = sent = torch.empty(0)
         of = -1
         self._ledger.know_objects(objects_of(sys._getframe(1), self._parts))
-        while self._meet(epochs if self._end is None else self._end):
+        if not self._has_begun and self.epoch < (epochs if self._end is None else self._end):
+            self._has_begun = True
+            self._ledger.at_begin(self._place)
+        while self.epoch < (epochs if self._end is None else self._end):
             if of != self.epoch:
                 order, of = sampler.permutation(samples, seed=rank.seed, epoch=self.epoch), self.epoch
                 sent = order.to(device)  # once an epoch: a step would wait for the device
@@ -117,12 +132,11 @@ class Training(abc.ABC):
             self._note_drawn()
             if self._taken == 0:  # the first step of a generation is none that is timed
                 self._ledger.note_left_out(draws_samples=draws_samples)
-            if self._counts():
-                self._take_step(count, told, is_last=self.position + count == samples)
-                self._keep()
-                if self.position == 0 and self._job.ends_after is not None and self.step >= self._last_step():
-                    self._end_with(self.epoch)
-        self._part()
+            self._take_step(count, told, is_last=self.position + count == samples)
+            self._keep()
+            if self.position == 0 and self._job.ends_after is not None and self.step >= self._last_step():
+                self._end_with(self.epoch)
+        self._rank.barrier()  # rank 0, which hosts the group's store, must not be the first to go
 
     def end_after_epoch(self) -> None:
         """End the training with the epoch under way, however many :meth:`batches` was asked for.
@@ -143,9 +157,10 @@ class Training(abc.ABC):
     def _last_step(self) -> float:
         """The step after which the plan of the membership lets the training end; infinite: there is none yet."""
         try:
-            return int(self._files.last_step.read_text())
+            step: float = int(self._files.last_step.read_text())
         except FileNotFoundError:
-            return math.inf
+            step = math.inf
+        return self._rank.agree(step)
 
     def _want(self, samples: int, epochs: int, *, is_end: bool = False) -> None:
         rank = self._rank
@@ -190,22 +205,6 @@ class Training(abc.ABC):
                     samples=drawn,
                 )
             )
-
-    @abc.abstractmethod
-    def _meet(self, epochs: int) -> bool:
-        """Before each step: settle who takes it. False: there is none to take any more."""
-
-    @abc.abstractmethod
-    def _counts(self) -> bool:
-        """Behind each step: whether it was taken."""
-
-    @abc.abstractmethod
-    def _keep(self) -> None:
-        """Behind each step that was taken: see to it that it survives."""
-
-    @abc.abstractmethod
-    def _part(self) -> None:
-        """Behind the last one."""
 
     def note(
         self,
@@ -271,10 +270,6 @@ class Training(abc.ABC):
         counters = {"step": self.step, "epoch": self.epoch, "position": self.position}
         return {_COUNTERS: counters, **{name: part.state_dict() for name, part in self._parts.items()}}
 
-    def _of_rank(self, name: str, state: Mapping[str, Any]) -> Any:
-        """What this rank takes of a state; None: there is nothing for it."""
-        return state[name]
-
     def _take(self, state: Mapping[str, Any], source: str) -> None:
         """Go on from what has survived, as :meth:`_state` has made it; its source is told in words."""
         found = [name for name in state if name != _COUNTERS]
@@ -300,34 +295,8 @@ class Training(abc.ABC):
         groups = groups or self._memory.param_groups
         return real(groups[0].get("lr")) if groups else None
 
-
-class CheckpointTraining(Training):
-    """A training whose processes end with their generation: it goes on where the newest good checkpoint was made."""
-
-    def __init__(
-        self, rank: Node, job: ElasticJob, files: LaunchFiles, parts: Mapping[str, Any], *, every: int
-    ) -> None:
-        super().__init__(rank, job, files, parts)
-        self._every = every
-        self._has_begun = False
-        self._holds = [change.at_step for change in job.plan.changes] if job.hold else []
-        if odd := [step for step in self._holds if step is None or step % every]:
-            raise RecordingError(
-                f"training(...): hold=True holds behind the checkpoint of step {odd[0]}, and with checkpoint_every="
-                f"{every} there is none: wanted a number that all steps of changes are multiples of"
-            )
-        self._restore()
-
-    def _meet(self, epochs: int) -> bool:
-        if self.epoch < epochs and not self._has_begun:
-            self._has_begun = True
-            self._ledger.at_begin(self._place)
-        return self.epoch < epochs
-
-    def _counts(self) -> bool:
-        return True
-
     def _keep(self) -> None:
+        """Behind each step: save it where a checkpoint is due, and wait where a change is."""
         if self.step % self._every != 0:
             return
         self._since_saved = 0
@@ -352,16 +321,11 @@ class CheckpointTraining(Training):
         return self._rank.agree(self._rank.changes_made()) <= self._holds.index(self.step)
 
     def _of_rank(self, name: str, state: Mapping[str, Any]) -> Any:
+        """What this rank takes of a state; None: there is nothing for it."""
         if not is_per_rank(self._parts[name]):
             return state[name]
         everybody = state[name]
         return _unpack(everybody[self._rank.rank]) if self._rank.rank < len(everybody) else None
-
-    def _last_step(self) -> float:
-        return self._rank.agree(super()._last_step())
-
-    def _part(self) -> None:
-        self._rank.barrier()  # rank 0, which hosts the group's store, must not be the first to go
 
     def _restore(self) -> None:
         """All ranks load the checkpoint that rank 0 has found good."""

@@ -17,8 +17,6 @@ MET = Rendezvous(t=11.0, slot=0, seconds=1.0)
 STARTED = Started(t=12.0, slot=0, pid=7, process_t=11.5, restarts=10_000)
 SPLIT = Stepped(t=12.0, slot=1, generation=0, step=3, world_size=2)
 
-TORCHRUNS_OWN = ("torchrun", "TORCH_ELASTIC", "last_call", "keep-alive", "keep_alive", "--max-restarts", "RDZV")
-
 
 def job_of(engine: str) -> ElasticJob:
     return replace(JOB, engine=engine, timers=ENGINES[engine].all_timers({}))
@@ -49,14 +47,6 @@ def test_every_engine_has_advice_for_every_failure(engine: str) -> None:
 
     assert all(told)
     assert set(ENGINES[engine].advice.knobs) == set(PARTS) - {"rendezvous"}
-
-
-def test_who_uses_torchft_reads_of_quorums_and_not_of_torchruns_timers() -> None:
-    told = " ".join(texts(job_of("torchft")))
-
-    assert not [word for word in TORCHRUNS_OWN if word in told]
-    for word in ("lighthouse", "heartbeat_timeout_s", "join_timeout_s", "quorum"):
-        assert word in told
 
 
 def test_agents_in_processes_of_ours_have_no_limit_of_restarts_and_no_command_line() -> None:

@@ -14,7 +14,6 @@ from pytest_distbench.jobs.engines.table import (
     EngineKind,
     fast_problem,
     torch_release,
-    torchft_problem,
 )
 from pytest_distbench.machine.hardware import installed_version
 
@@ -58,24 +57,3 @@ def test_what_a_torch_lacks_of_the_private_parts_of_the_fast_engine_is_named_and
 
 def test_a_release_of_torch_is_told_without_its_build() -> None:
     assert f"{installed_version('torch')}.".startswith(f"{torch_release().removeprefix('torch ')}.")
-
-
-@pytest.mark.parametrize(
-    ("nightly", "release", "problem"),
-    [
-        ("2026.10.26", "not installed", ""),
-        ("2026.11.2", "not installed", ""),
-        ("not installed", "0.3.0", ""),
-        ("not installed", "not installed", "torchft is not installed; wanted torchft-nightly 2026.10.26 or later"),
-        ("2026.9.30", "not installed", "torchft-nightly 2026.9.30 is installed, which is older than any"),
-        ("not installed", "0.2.0", "torchft 0.2.0 is installed, whose DistributedDataParallel ends the survivors"),
-        ("not installed", "0.1.1", "pip uninstall torchft, and wanted torchft-nightly"),
-    ],
-)
-def test_a_torchft_that_cannot_be_used_is_told_with_what_there_is_and_what_to_install(
-    nightly: str, release: str, problem: str
-) -> None:
-    found = torchft_problem(nightly, release)
-
-    assert bool(found) == bool(problem)
-    assert problem in found

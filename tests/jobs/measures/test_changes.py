@@ -9,7 +9,7 @@ from pytest_distbench.jobs.measures.changes import change_results, unplanned
 from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.elastic import Moment
-from pytest_distbench.records.timeline import Batch, Changed, Discarded, Loaded, Stable, WorkerEnded
+from pytest_distbench.records.timeline import Batch, Changed, Loaded, Stable, WorkerEnded
 
 
 def test_a_lost_node_stalls_the_survivor_from_its_last_step_to_its_next() -> None:
@@ -185,56 +185,14 @@ def test_without_a_step_there_is_nothing_to_tell() -> None:
     assert timeline.history.first_step_t is None
 
 
-def test_who_lives_on_waits_for_the_quorum_and_its_group_alone_and_a_step_that_nobody_took_is_discarded() -> None:
-    timeline = quorums()
-    [change] = change_results(timeline.history)
-
-    assert (change.before, change.after, change.rounds, change.steps_redone) == (2, 1, 1, 0)
-    assert (change.stall_s, change.recovery_s) == (2.5, 2.0)
-    assert change.parts == pytest.approx(
-        {
-            "detect": 15.4 - 14.5,
-            "rendezvous": 0.2,
-            "process_start": 0.0,
-            "import": 0.0,
-            "group_init": 0.1,
-            "build": 0.0,
-            "checkpoint_load": 0.0,
-            "first_step": 16.5 - 15.7,
-        }
-    )
-    assert change.steps_discarded == 1
-
-
-def quorums() -> Timeline:
-    """Two nodes of torchft; one is lost at 14.5, in the middle of step 6."""
-    timeline = Timeline()
-    timeline.begin(0.0, 0, 1)
-    timeline.quorum(4, [0, 1], first=10.0, steps=5)
-    timeline.stable(12.5, -1, 4, 2)
-    timeline.change(14.5, 0, "kill", [1], [0])
-    timeline.lines.append(Discarded(t=14.6, slot=0, generation=4, step=6))
-    timeline.quorum(5, [0], first=16.5, steps=4, behind=5, met=15.6)
-    timeline.stable(18.6, 0, 5, 1)
-    return timeline
-
-
-def test_a_step_that_one_node_did_not_take_and_another_did_is_not_discarded() -> None:
-    timeline = quorums()
-    timeline.lines.append(Discarded(t=17.6, slot=0, generation=5, step=7))
-    [change] = change_results(timeline.history)
-
-    assert change.steps_discarded == 1
-
-
 def test_a_crash_stalls_those_who_did_not_crash_for_all_its_generations_together() -> None:
     timeline = Timeline()
     timeline.begin(0.0, 0, 1)
-    timeline.quorum(1, [0, 1], first=10.0, steps=5)
+    timeline.generation(1, [0, 1], first=10.0, steps=5)
     timeline.stable(12.5, -1, 1, 2)
     timeline.change(14.5, 0, "crash", [1], [0, 1])
-    timeline.quorum(2, [0], first=16.0, steps=3, behind=5)
-    timeline.quorum(3, [0, 1], first=20.0, steps=3, behind=8)
+    timeline.generation(2, [0], first=16.0, steps=3, resumed=5)
+    timeline.generation(3, [0, 1], first=20.0, steps=3, resumed=8)
     timeline.stable(22.1, 0, 3, 2)
     [change] = change_results(timeline.history)
 

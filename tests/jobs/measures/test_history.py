@@ -24,15 +24,6 @@ def test_two_generations_that_go_back_to_one_checkpoint_leave_the_last() -> None
     assert timeline.history.kept() == {1: 0, 2: 0, 3: 2, 4: 2}
 
 
-def test_who_lives_on_goes_on_from_its_own_step_and_what_only_a_lost_node_had_taken_is_taken_anew() -> None:
-    timeline = Timeline()
-    timeline.quorum(3, [0, 1], first=1.0, steps=5)
-    timeline.quorum(4, [0], first=11.0, steps=2, behind=4)
-
-    assert timeline.history.resumed_at(4) == 4
-    assert timeline.history.kept() == {**dict.fromkeys(range(1, 5), 3), 5: 4, 6: 4}
-
-
 def test_the_time_of_a_step_is_the_median_from_step_to_step_at_that_world_size() -> None:
     history = killed().history
 

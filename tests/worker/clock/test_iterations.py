@@ -51,7 +51,7 @@ def is_in_each_mode(rank: RankContext) -> None:
 
 
 def test_the_made_up_clock_is_its_threads_alone(cuda: VirtualCuda) -> None:
-    """A watchdog that torchft leaves in the tests' process ended, now and then, while another test made time up."""
+    """A watchdog that a test had left in the tests' process ended, now and then, while another made time up."""
     seen: list[float] = []
 
     def sleep() -> None:
