@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from pytest_distbench.commands import (
     begin,
-    bisect,
     calibrate,
     data,
     entries,
@@ -22,6 +21,7 @@ from pytest_distbench.commands import (
     review,
     runs,
     transfer,
+    verdict,
 )
 from pytest_distbench.commands.contract import NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
@@ -29,9 +29,8 @@ from pytest_distbench.installation import __version__
 from pytest_distbench.report.texts.escape import escape
 
 _COMMANDS = frozenset(
-    {"doctor", "calibrate", "bisect", "baseline", "compare", "report", "history", "init", "explain", "data"}
+    {"doctor", "calibrate", "verdict", "baseline", "compare", "report", "history", "init", "explain", "data"}
 )
-EXIT_NEGATIVE = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -39,7 +38,8 @@ EXIT_INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code.
 
-    0: done; 1: the answer is no (unfit, regressed, refused); 2: an error whose text is on stderr; 130: Ctrl-C.
+    0: done; 1: the answer is no (unfit, regressed, refused), or what :class:`NegativeError` says in its place; 2: an
+    error whose text is on stderr; 130: Ctrl-C.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for line in options.command(options):
             print(escape(line), flush=True)
-    except NegativeError:
-        return EXIT_NEGATIVE
+    except NegativeError as error:
+        return error.code
     except DistbenchError as error:
         _complain(error)
         return EXIT_ERROR
@@ -104,7 +104,6 @@ def _parser() -> argparse.ArgumentParser:
     begin.add(groups.add_parser)
     fitness.add(groups.add_parser)
     calibrate.add(groups.add_parser)
-    bisect.add(groups.add_parser)
     baseline = groups.add_parser("baseline", help="look at and change stored baselines")
     commands = baseline.add_subparsers(title="commands", required=True, metavar="COMMAND")
     entries.add(commands.add_parser)
@@ -113,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     sets = groups.add_parser("data", help="the data sets of trainings: list, make ready, check")
     data.add(sets.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser)
     runs.add(groups.add_parser)
+    verdict.add(groups.add_parser)
     history.add(groups.add_parser)
     explanations.add(groups.add_parser)
     return parser

@@ -15,7 +15,11 @@ Adder = Callable[..., argparse.ArgumentParser]
 
 
 class NegativeError(Exception):
-    """The answer is no: unfit, regressed, refused. The command has said why; its exit code is 1."""
+    """The answer is no: unfit, regressed, refused. The command has said why, and ends with this exit code."""
+
+    def __init__(self, code: int = 1) -> None:
+        super().__init__()
+        self.code = code
 
 
 def choose_entries(parser: argparse.ArgumentParser) -> None:

@@ -247,7 +247,10 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
         mark="!",
         words="regressed",
         means="Worse than what it was compared with, by more than the limit and by more than the noise explains.",
-        next_step=f"the failure tells the causes that were seen; distbench bisect finds the commit; {_TAKE_IT}",
+        next_step=(
+            "the failure tells the causes that were seen; git bisect run distbench verdict finds the commit; "
+            f"{_TAKE_IT}"
+        ),
         fails=True,
         is_answer=True,
         moved=True,

@@ -13,11 +13,6 @@ from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.work import Command, Job, Pool, Ranks, Work
 
-TREE = "DISTBENCH_TREE"
-"""Variable of a run of pytest in a worktree: where that is, see :attr:`LaunchPlan.tree`."""
-FOREIGN_TREE = "DISTBENCH_FOREIGN_TREE"
-"""And the working tree that it belongs to, see :attr:`LaunchPlan.foreign_tree`."""
-
 PLACEHOLDERS = ("{launch_dir}", "{data_dir}", "{seed}", "{world_size}")
 """What a test may write in arguments, variables and the working folder of a script."""
 

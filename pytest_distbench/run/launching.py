@@ -26,7 +26,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.plan import FOREIGN_TREE, TREE, LaunchPlan, LaunchRequest
+from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.torchrun import is_of_a_group
 from pytest_distbench.records.work import BodyReference, Ranks, Work
@@ -300,8 +300,6 @@ class Launching:
             only=[] if PEAK_MEMORY in only else list(only),  # it is of all that a launch does
             preload=list(self.preload),
             reports_progress=self.reports_progress,
-            tree=variables.get(TREE, ""),
-            foreign_tree=variables.get(FOREIGN_TREE, ""),
             cpu_groups=rank_groups(request, self.hosting(request.work)),
             network_place=network_place(request, self.hosting(request.work), self.directory.path),
             set_threads=_threads(variables) if self.hosting(request.work).sets_threads else None,

@@ -45,7 +45,7 @@ from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind, Laun
 from pytest_distbench.records.fingerprint import Collective, RankFingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind
 from pytest_distbench.records.metric import LARGEST_NUMBER, Observation, Scalar, is_name
-from pytest_distbench.records.plan import TREE, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.rank import ErrorReport, RankReport
 from pytest_distbench.units import as_float
 
@@ -123,7 +123,7 @@ LAUNCHERS[STAND_IN] = LauncherKind(
 
 
 def _report(plan: LaunchPlan, rank: int) -> RankReport:
-    side = "REFERENCE_" if plan.tree != os.environ.get(TREE, "") else ""
+    side = "REFERENCE_" if plan.tree else ""
     factor = _factor(side)
     kind, _, message = _setting(f"{side}ERROR").rpartition(":")
     now = time.monotonic()

@@ -21,6 +21,7 @@ from pytest_distbench.store.run_record import write_run_record
 
 AT = 25
 """The first run after the change."""
+VERDICT = "distbench verdict --metric 'step' 'suites/test_a.py::test_a[ws2]'"
 
 
 def write(folder: Path, runs: int, change: float = 1.0) -> None:
@@ -57,7 +58,7 @@ def test_a_change_is_a_row_and_a_command_that_finds_its_commit(
     assert rest == [
         "",
         "find the commit:",
-        "  distbench bisect 2424242424 2525252525 --metric 'step' -- 'suites/test_a.py::test_a[ws2]'",
+        f"  git bisect start 2525252525 2424242424 && git bisect run {VERDICT} --distbench-against 2424242424",
     ]
 
 
@@ -115,7 +116,7 @@ def test_a_page_has_the_way_of_what_changed(tmp_path: Path, capsys: pytest.Captu
     assert head.endswith("1 metric, 1 changed")
     assert told == f"page written to {page}: open it in a browser"
     assert "<h1>distbench: 1 of 1 case changed for the worse</h1>" in readable
-    assert "distbench bisect 2424242424 2525252525" in readable
+    assert "git bisect start 2525252525 2424242424" in readable
 
 
 @pytest.mark.parametrize("extra", [["--points"], ["--format", "csv"], ["-o", "out.txt"]])

@@ -83,12 +83,6 @@ def test_what_an_outer_torchrun_set_is_not_handed_on(plan_of: Callable[..., Laun
     assert "RANK" not in plan_of(RANK="7").variables
 
 
-def test_a_run_in_a_worktree_lets_no_rank_import_from_the_working_tree(plan_of: Callable[..., LaunchPlan]) -> None:
-    plan = plan_of(DISTBENCH_TREE="/tmp/tree", DISTBENCH_FOREIGN_TREE="/home/me/project")
-
-    assert (plan.tree, plan.foreign_tree) == ("/tmp/tree", "/home/me/project")
-
-
 def test_a_launch_knows_when_pytest_timeout_ends_its_test(plan_of: Callable[..., LaunchPlan]) -> None:
     before = time.monotonic()
     limited = plan_of("--timeout=60", "--timeout-method=thread").test_ends_at

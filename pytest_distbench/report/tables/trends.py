@@ -76,7 +76,9 @@ class TrendRow:
         good, bad = (commit.removesuffix("-dirty") for commit in self.commits)
         if not good or not bad or good == bad:
             return ""
-        return f"distbench bisect {good[:10]} {bad[:10]} --metric '{self.trend.metric}' -- '{self.trend.nodeid}'"
+        good, bad = good[:10], bad[:10]
+        run = f"distbench verdict --metric '{self.trend.metric}' '{self.trend.nodeid}' --distbench-against {good}"
+        return f"git bisect start {bad} {good} && git bisect run {run}"
 
 
 def trends_section(rows: Sequence[TrendRow]) -> Section:

@@ -30,7 +30,7 @@ def test_what_became_worse_stands_first_with_its_commits_and_its_command() -> No
     assert found.cases[0].headline == (
         "step: 1 s -> 1.5 s (+50.0 %), worse since 2026-01-21, between cccccccc19 and cccccccc20"
     )
-    assert found.cases[0].command.startswith("distbench bisect cccccccc19 cccccccc20 --metric 'step' -- ")
+    assert found.cases[0].command.startswith("git bisect start cccccccc20 cccccccc19 && git bisect run ")
     assert found.cases[2].command == found.cases[2].headline == ""
 
 

@@ -26,7 +26,10 @@ def test_a_change_lies_between_two_commits_and_has_the_command_that_finds_it() -
     section = trends_section([row])
 
     assert row.commits == ("b" * 40, "c" * 40)
-    assert row.bisect == "distbench bisect bbbbbbbbbb cccccccccc --metric 'step' -- 'test_a.py::test_a[ws2]'"
+    assert row.bisect == (
+        "git bisect start cccccccccc bbbbbbbbbb && git bisect run distbench verdict --metric 'step' "
+        "'test_a.py::test_a[ws2]' --distbench-against bbbbbbbbbb"
+    )
     assert section.texts == [
         ["test_a[ws2]", "step", "3", "1 s", "2 s", "+100.0 %", "worse", "2026-01-03", "bbbbbbbbbb", "cccccccccc"]
     ]

@@ -1,0 +1,117 @@
+"""distbench verdict: which exit code a run gets, and that git finds a commit with it; ranks are made up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.repositories import git
+from support.results import result, run, verdict
+
+from pytest_distbench.commands.cli import main
+from pytest_distbench.commands.verdict import BAD, GOOD, SKIP, judge
+from pytest_distbench.records.launch import LaunchRecord
+
+FAILED = [LaunchRecord(index=0, outcome="failed", wall_s=1.0)]
+COUNT: dict[str, Any] = {"metric": "count", "better": "exact"}
+POINT = "step[message_bytes=8]"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code"),
+    [
+        (["unchanged", "improved", "within"], GOOD),
+        (["regressed", "inconclusive"], BAD),
+        (["beyond"], BAD),
+        (["lost"], BAD),
+        (["unchanged", "inconclusive"], SKIP),
+        (["unchanged", "unseen"], SKIP),
+        (["missing"], SKIP),
+        (["incomparable"], SKIP),
+        (["volatile"], SKIP),
+        (["machine"], SKIP),
+        ([], SKIP),
+    ],
+)
+def test_only_what_is_known_is_good_or_bad(kinds: list[Any], code: int) -> None:
+    assert judge(run(result(*map(verdict, kinds))), metric="", is_exact=False)[0] == code
+
+
+def test_one_metric_counts_or_one_point_of_it() -> None:
+    measured = run(result(verdict("regressed", metric=POINT), verdict("unchanged", metric="other")))
+
+    assert judge(measured, metric="other", is_exact=False) == (GOOD, "nothing is worse")
+    assert judge(measured, metric="step", is_exact=False)[0] == BAD
+    assert judge(measured, metric=POINT, is_exact=False)[0] == BAD
+    assert judge(measured, metric="step[message_bytes=4]", is_exact=False) == (
+        SKIP, "no verdict on step[message_bytes=4]"
+    )  # fmt: skip
+
+
+def test_clocks_do_not_count_where_what_is_exact_is_asked_for() -> None:
+    measured = run(result(verdict("regressed"), verdict("unchanged", **COUNT)))
+    changed = run(result(verdict("unchanged"), verdict("changed", metric="fingerprint", better="exact")))
+
+    assert judge(measured, metric="", is_exact=True)[0] == GOOD
+    assert judge(changed, metric="", is_exact=True)[0] == BAD
+    assert judge(run(result(verdict("regressed"))), metric="", is_exact=True) == (
+        SKIP, "no verdict on an exact metric"
+    )  # fmt: skip
+
+
+def test_what_fails_without_an_answer_is_skipped_unless_something_else_is_worse() -> None:
+    failed = result(launches=FAILED, headline="rank 1 raised ValueError")
+    besides = run(result(verdict("unchanged")), failed_besides=1)
+
+    assert judge(run(failed), metric="", is_exact=False) == (SKIP, f"{failed.nodeid}: rank 1 raised ValueError")
+    assert judge(run(failed, result(verdict("regressed"))), metric="", is_exact=False)[0] == BAD
+    assert judge(besides, metric="", is_exact=False)[0] == SKIP
+
+
+def test_without_a_test_git_ends_its_search(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verdict", "--exact"]) == 128
+    assert capsys.readouterr().out.startswith("no test: distbench verdict ")
+
+
+def commit(folder: Path, count: int, **files: str) -> None:
+    for name, text in {"number": f"NUMBER = {count}", **files}.items():
+        (folder / f"{name}.py").write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", f"Commit {len(git(folder, 'log', '--all', '--oneline').splitlines())}")
+
+
+def test_git_finds_the_commit_that_moved_an_exact_metric(pytester: pytest.Pytester) -> None:
+    """One of the commits between cannot be measured."""
+    folder, baselines = pytester.path / "project", pytester.path / "good"
+    git(pytester.path, "init", "-q", "-b", "main", str(folder))
+    test = "import number\n\ndef body(rank):\n    pass\n\ndef test_step(distbench):\n    distbench.run(body)\n"
+    value = json.dumps({"step": 0.02, "count!exact": 0}).replace("0}", "%d}")
+    conftest = f"import os, number\nos.environ['DISTBENCH_STAND_IN'] = {value!r} % number.NUMBER\n"
+    (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\ndistbench_launcher = stand-in\n")
+    (folder / ".gitignore").write_text("__pycache__/\n.distbench/\n")
+    commit(folder, 7, test_it=test, conftest=f"{conftest}pytest_plugins = ['pytest_distbench.testing']\n")
+    options = ["test_it.py", "-q", "-p", "no:cacheprovider", f"--distbench-baselines={baselines}"]
+    words = [sys.executable, "-m", "pytest", *options, "--distbench-update=all"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run(words, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+    git(folder, "tag", "v1")
+    commit(folder, 7, other="")
+    commit(folder, 7, number="raise ImportError('broken for a while')")
+    commit(folder, 8)
+    commit(folder, 8, other="pass")
+    git(folder, "bisect", "start", "HEAD", "v1")
+    command = [sys.executable, "-m", "pytest_distbench", "verdict", "--exact", *options]
+    done = subprocess.run(
+        ["git", "bisect", "run", *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert "skip: pytest ended with exit code 4 and measured nothing" in done.stdout, done.stdout + done.stderr
+    assert "bad: test_it.py::test_step[ws2]: count is regressed" in done.stdout
+    assert "first bad commit could be any of" in done.stdout
+    broken, planted = git(folder, "rev-parse", "main~2", "main~1").split()
+    assert {line for line in done.stdout.splitlines() if len(line) == 40} == {broken, planted}
