@@ -1,6 +1,6 @@
 """What nccl-tests measures without options: 32 MiB, 20 calls in one breath, the mean over ranks, in and out of place.
 
-`distbench report RUN.json --table collectives` prints its columns, `--format nccl-tests-json` its JSON.
+`distbench report RUN.json --table collectives` prints its columns.
 """
 
 import pytest

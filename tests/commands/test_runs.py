@@ -106,7 +106,7 @@ def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.Capture
         ),
         (["--format", "parquet"], "is no text: give -o FILE"),
         (["--format", "trace", "--table", "verdicts"], "--format trace is of the whole run: leave out --table"),
-        (["--format", "nccl-tests-json"], "this run has no sweep with numbers"),
+        (["--format", "github-action-benchmark-bigger"], "no judged number is better higher in this run"),
     ],
 )
 def test_report_says_what_there_is(

@@ -8,15 +8,8 @@ from typing import BinaryIO
 
 from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.records.run import RunRecord
-from pytest_distbench.report.formats.dashboards import (
-    write_bencher,
-    write_github_action_benchmark,
-    write_open_metrics,
-    write_pytorch_benchmark,
-)
+from pytest_distbench.report.formats.dashboards import write_github_action_benchmark, write_pytorch_benchmark
 from pytest_distbench.report.formats.github import write_comment
-from pytest_distbench.report.formats.mllog import write_mllog
-from pytest_distbench.report.formats.nccl_json import write_nccl_json
 from pytest_distbench.report.formats.trace import write_trace
 from pytest_distbench.report.page.content import page_of
 from pytest_distbench.report.page.document import write_page
@@ -83,13 +76,9 @@ BINARY = ("parquet",)
 
 FORMATS: dict[str, Format] = {
     **{name: Format(write=_of_table(write), is_text=name not in BINARY) for name, write in TABLE_FORMATS.items()},
-    "nccl-tests-json": _of_run(write_nccl_json),
     "github-action-benchmark-smaller": _of_run(write_github_action_benchmark("smaller")),
     "github-action-benchmark-bigger": _of_run(write_github_action_benchmark("bigger")),
-    "bencher": _of_run(write_bencher),
     "pytorch-benchmark": _of_run(write_pytorch_benchmark),
-    "openmetrics": _of_run(write_open_metrics),
-    "mllog": _of_run(write_mllog),
     "github-comment": _of_run(write_comment),
     "trace": Format(
         write=lambda record, _sections, out: write_trace(record, out),

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.case import by_metric
+from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.report.texts.escape import escape
-
-_NO_WORD = re.compile(r"[^a-zA-Z0-9_]+")
 
 _WORDS = {1: "lower", -1: "higher"}
-
-_UNITS = {"s": "seconds", "B": "bytes", "B/s": "bytes_per_second"}
-"""As OpenMetrics spells them, in base units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,71 +90,55 @@ def write_github_action_benchmark(better: str) -> Callable[[RunRecord, BinaryIO]
     return write
 
 
-def write_bencher(record: RunRecord, out: BinaryIO) -> None:
-    """The metric format of Bencher: benchmark -> measure -> value, and where the launches lie."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for number in numbers(record):
-        measured = {"value": number.median, "lower_value": min(number.values), "upper_value": max(number.values)}
-        found.setdefault(number.case, {})[number.measurement.key] = measured
-    _write_json(found, out)
-
-
 def write_pytorch_benchmark(record: RunRecord, out: BinaryIO) -> None:
-    """Records of PyTorch's benchmark database, as ``upload-benchmark-results`` of pytorch/test-infra takes them."""
-    _write_json(
-        [
-            {
-                "benchmark": {
-                    "name": number.case,
-                    "extra_info": {
-                        "platform": number.result.environment.platform,
-                        "world_size": str(number.result.case.world_size),
-                        "backend": number.result.case.conditions.backend,
-                        "commit": record.commit,
-                    },
-                },
-                "model": {"name": number.result.case.function, "type": "", "backend": number.result.case.device},
-                "metric": {
-                    "name": number.measurement.key,
-                    "unit": number.measurement.unit,
-                    "benchmark_values": number.values,
-                },
-            }
-            for number in numbers(record)
-        ],
-        out,
-    )
+    """Records of PyTorch's benchmark database, as ``upload-benchmark-results`` of pytorch/test-infra takes them.
 
-
-def write_open_metrics(record: RunRecord, out: BinaryIO) -> None:
-    """Gauges in OpenMetrics text, one family per metric and unit, points as labels.
-
-    Without time stamps, which the textfile collector of node_exporter refuses.
+    Its table, version 3 (``clickhouse_db_schema/oss_ci_benchmark_v3``), has one benchmark by name, whose models are our
+    cases; what it has no column for is text in an ``extra_info``. Commit, branch and job are the uploader's.
     """
-    families: dict[tuple[str, str], list[str]] = {}
-    for number in numbers(record):
-        unit = _UNITS.get(number.measurement.unit) or _word(number.measurement.unit.replace("/s", "_per_second"))
-        name = "_".join(filter(None, ["distbench", _word(number.measurement.name), unit]))
-        labels = {
-            "test": number.result.case.test,
-            "case": number.result.case.key,
-            "platform": number.result.environment.platform,
-            **{f"at_{_word(axis)}": str(value) for axis, value in number.measurement.at.items()},
-        }
-        told = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
-        families.setdefault((name, unit), []).append(f"{name}{{{told}}} {number.median!r}")
-    for (name, unit), samples in families.items():
-        head = [f"# TYPE {name} gauge", *([f"# UNIT {name} {unit}"] if unit else [])]
-        out.write("".join(f"{line}\n" for line in [*head, *samples]).encode())
-    out.write(b"# EOF\n")
+    _write_json([_pytorch_record(record, number) for number in numbers(record)], out)
 
 
-def _word(text: str) -> str:
-    return _NO_WORD.sub("_", text).strip("_")
+def _pytorch_record(record: RunRecord, number: Number) -> dict[str, Any]:
+    case, environment = number.result.case, number.result.environment
+    versions = {name: version for name, version in environment.software.items() if name not in SETTINGS}
+    return {
+        "benchmark": {
+            "name": "pytest-distbench",
+            "mode": "training",
+            "dtype": str(case.params.get("dtype", "")),
+            "extra_info": {
+                "platform": environment.platform,
+                "world_size": str(case.world_size),
+                "launcher": case.conditions.launcher,
+                "commit": record.commit,
+            },
+        },
+        "runners": _runners(number.result),
+        "model": {
+            "name": number.case,
+            "type": case.conditions.kind,
+            "backend": case.conditions.backend,
+            "origins": [case.test.partition("::")[0]],
+        },
+        "dependencies": {name: {"version": version} for name, version in versions.items()},
+        "metric": {
+            "name": number.measurement.key,
+            "benchmark_values": number.values,
+            "extra_info": {"unit": number.measurement.unit, "better": number.measurement.better},
+        },
+    }
 
 
-def _escaped(text: str) -> str:
-    return escape(text).replace("\\", r"\\").replace('"', r"\"")
+def _runners(result: CaseResult) -> list[dict[str, Any]]:
+    """The hosts that its ranks lived on: several of them mark a distributed benchmark."""
+    environment = result.environment
+    ranks = Counter(result.launches[-1].hosts or ["host0"] * result.case.world_size)
+    if result.case.device == "cuda":
+        found = [{"name": name, "gpu_info": environment.device, "gpu_count": count} for name, count in ranks.items()]
+    else:
+        found = [{"name": name, "cpu_info": environment.device, "cpu_count": environment.cores} for name in ranks]
+    return [{"type": environment.platform, **runner} for runner in found]
 
 
 def _write_json(content: object, out: BinaryIO) -> None:

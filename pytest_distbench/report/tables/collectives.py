@@ -140,20 +140,10 @@ def _kind(result: CaseResult, facts: dict[str, Scalar]) -> Kind:
     )
 
 
-def wrong_elements(rows: Sequence[CollectiveRow]) -> int:
-    """Over all rows."""
-    return sum(int(side.wrong_elements or 0) for row in rows for side in row.sides.values())
-
-
-def mean_busbw(rows: Sequence[CollectiveRow]) -> float | None:
-    """The mean over all messages, GB/s; None where none has a bus bandwidth."""
-    found = [side.busbw for row in rows for side in row.sides.values() if side.busbw is not None]
-    return fmean(found) if found else None
-
-
 def footer(rows: Sequence[CollectiveRow]) -> list[str]:
     """The last lines of nccl-tests; of several collectives, backends or world sizes a mean of each."""
-    wrong, failed = wrong_elements(rows), sum(row.verdict == "failed" for row in rows)
+    wrong = sum(int(side.wrong_elements or 0) for row in rows for side in row.sides.values())
+    failed = sum(row.verdict == "failed" for row in rows)
     state = "OK" if not wrong and not failed else "FAILED"
     more = f", and {failed} sweep{'s' * (failed != 1)} without numbers" if failed else ""
     lines = [f"# Out of bounds values : {wrong} {state}{more}"]
@@ -161,11 +151,10 @@ def footer(rows: Sequence[CollectiveRow]) -> list[str]:
     for row in rows:
         programs.setdefault(row.kind.program, []).append(row)
     for (collective, backend, ranks, network), own in programs.items():
-        mean = mean_busbw(own)
-        if mean is not None:
+        if found := [side.busbw for row in own for side in row.sides.values() if side.busbw is not None]:
             over = f", {network}" if network else ""
             whose = f"  {collective}, {backend}, {ranks} ranks{over}" if len(programs) > 1 else ""
-            lines.append(f"# Avg bus bandwidth    : {mean:g}{whose}")
+            lines.append(f"# Avg bus bandwidth    : {fmean(found):g}{whose}")
     return lines
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.results import result, run
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.formats import FORMATS
 
@@ -75,40 +74,50 @@ def test_a_file_that_would_be_empty_is_an_error() -> None:
         written("github-action-benchmark-bigger", slow)
 
 
-def test_bencher_has_where_the_launches_lie() -> None:
-    assert json.loads(written("bencher", MEASURED)) == {
-        CASE: {
-            "latency[message_bytes=4096]": {"value": 0.03, "lower_value": 0.02, "upper_value": 0.04},
-            "busbw": {"value": 5e9, "lower_value": 4e9, "upper_value": 6e9},
-        }
-    }
-
-
 def test_pytorchs_database_has_every_launch() -> None:
     first, second = json.loads(written("pytorch-benchmark", MEASURED))
 
-    assert first["metric"] == {"name": "latency[message_bytes=4096]", "unit": "s", "benchmark_values": [0.02, 0.04]}
+    assert first == {
+        "benchmark": {
+            "name": "pytest-distbench",
+            "mode": "training",
+            "dtype": "",
+            "extra_info": {"platform": "cpu-x", "world_size": "2", "launcher": "warm", "commit": "c0ffee"},
+        },
+        "runners": [{"type": "cpu-x", "name": "host0", "cpu_info": "X", "cpu_count": 2}],
+        "model": {"name": CASE, "type": "ranks", "backend": "gloo", "origins": ["suites/test_a.py"]},
+        "dependencies": {"torch": {"version": "2.14.0"}},
+        "metric": {
+            "name": "latency[message_bytes=4096]",
+            "benchmark_values": [0.02, 0.04],
+            "extra_info": {"unit": "s", "better": "lower"},
+        },
+    }
     assert second["metric"]["benchmark_values"] == [4e9, 6e9]
-    assert first["benchmark"] == {
-        "name": CASE,
-        "extra_info": {"platform": "cpu-x", "world_size": "2", "backend": "gloo", "commit": "c0ffee"},
-    }
-    assert first["model"] == {"name": "test_a", "type": "", "backend": "cpu"}
 
 
-def test_prometheus_reads_the_metrics_with_hostile_names_too() -> None:
-    hostile = result(
-        launches=[launch(0, rate(1.0, name='a"b\\\n{} ß', unit="samples/s"), rate(2.0, name="ß", unit=""))]
-    )
-    found: dict[str, Any] = {
-        family.name: family for family in text_string_to_metric_families(written("openmetrics", MEASURED, hostile))
-    }
+COLUMNS = {
+    "benchmark": {"name", "mode", "dtype", "extra_info"},
+    "runners": {"name", "type", "cpu_info", "cpu_count", "gpu_info", "gpu_count", "extra_info"},
+    "model": {"name", "type", "backend", "origins", "extra_info"},
+    "dependencies": {"repo", "branch", "sha", "version", "extra_info"},
+    "metric": {"name", "benchmark_values", "target_value", "extra_info"},
+}
+"""Those of ``clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql`` that a run can tell: what has none is dropped."""
 
-    assert list(found) == ["distbench_latency_seconds", "distbench_busbw_bytes_per_second",
-                           "distbench_a_b_samples_per_second", "distbench"]  # fmt: skip
-    [sample] = found["distbench_latency_seconds"].samples
-    assert sample.value == pytest.approx(0.03)
-    assert sample.labels == {
-        "test": "suites/test_a.py::test_a", "case": "ws2.gloo.warm", "platform": "cpu-x", "at_message_bytes": "4096",
-    }  # fmt: skip
-    assert sample.timestamp is None
+
+def test_pytorchs_database_has_a_column_for_all_that_it_is_given_and_a_runner_for_each_host() -> None:
+    on_gpus = replace(MEASURED, case=replace(MEASURED.case, device="cuda", params={"dtype": "bfloat16"}))
+    of_hosts = [replace(launch, hosts=["host0", "host0", "host1"]) for launch in on_gpus.launches]
+    environment = replace(on_gpus.environment, software={"torch": "2.14.0", "deterministic": "true"})
+    rows = json.loads(written("pytorch-benchmark", replace(on_gpus, launches=of_hosts, environment=environment)))
+
+    for row in rows:
+        assert row.keys() == COLUMNS.keys()
+        tuples = [*row["runners"], *row["dependencies"].values(), row["benchmark"], row["model"], row["metric"]]
+        names = [*["runners"] * 2, "dependencies", "benchmark", "model", "metric"]
+        for name, found in zip(names, tuples, strict=True):
+            assert found.keys() <= COLUMNS[name]
+            assert all(isinstance(text, str) for text in found.get("extra_info", {}).values())
+    assert [(runner["name"], runner["gpu_count"]) for runner in rows[0]["runners"]] == [("host0", 2), ("host1", 1)]
+    assert rows[0]["benchmark"]["dtype"] == "bfloat16"
