@@ -38,7 +38,7 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, UNCERTAINTY, Measurement, metric_key, metric_name, without
+from pytest_distbench.records.metric import PEAK_MEMORY, Measurement, metric_key, metric_name, without
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import TAIL, Verdict
 
@@ -165,7 +165,7 @@ def _judge_noise(
             dataclasses.replace(
                 under,
                 tolerance=tolerances[key],
-                noise_floor=max(noise.get(measurements[0].name, 0.0), uncertainty(measurements, stored.get(key))),
+                noise_floor=noise.get(measurements[0].name, 0.0),
                 share=error_share(key, runs),
             ),
         )
@@ -219,12 +219,6 @@ def add_witnesses(verdict: Verdict, stored: BaselineMetric | None, measurements:
         now[TAIL] = min(tails)
     both = {name: (then[name], value) for name, value in now.items() if name in then}
     return replace(verdict, companions=both) if both else verdict
-
-
-def uncertainty(measurements: Sequence[Measurement], stored: BaselineMetric | None = None) -> float:
-    """Of a number that was estimated in its launch, such as a fitted one: a change as small as that is none."""
-    now = statistics.median(m.companions.get(UNCERTAINTY, 0.0) for m in measurements) if measurements else 0.0
-    return max(now, stored.companions.get(UNCERTAINTY, 0.0) if stored is not None else 0.0)
 
 
 def judge_trainings(

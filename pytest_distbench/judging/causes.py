@@ -21,7 +21,6 @@ from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.link_check import LinkCheck
 from pytest_distbench.records.link_terms import FEWEST_SIZES, LinkTerms, fit_link_terms
 from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.run import CaseResult
@@ -77,14 +76,6 @@ class SlowLinks:
     slow: Slow
     metrics: tuple[str, ...]
     measured: int
-    hosts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinksBeside:
-    """What was found of the links between the ranks of a case that became slower."""
-
-    check: LinkCheck
     hosts: tuple[str, ...] = ()
 
 
@@ -185,7 +176,6 @@ Cause = (
     OtherFingerprint
     | CostlierSizes
     | SlowLinks
-    | LinksBeside
     | LongerPhase
     | CpuTime
     | HostTime
@@ -203,20 +193,13 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *_fingerprints(result),
         *_sizes(result),
         *_links(result),
-        *([LinksBeside(check=result.links, hosts=_hosts(result))] if result.links is not None else []),
         *_phases(result),
         *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
-        *(straggler for straggler in _stragglers(result) if straggler.rank not in _ends_of_slow_links(result)),
+        *_stragglers(result),
         *_clocks(result),
         *find_gpu_troubles(result.launches),
         *_algorithm(result),
     ]
-
-
-def _ends_of_slow_links(result: CaseResult) -> set[int]:
-    """Ranks that are late because they wait for a link."""
-    slow = result.links.slow if result.links is not None else []
-    return {rank for link in slow for rank in (link.source, link.target)}
 
 
 def _hosts(result: CaseResult) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.choices import RUN_LAUNCHES
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import UNCERTAINTY, Measurement
+from pytest_distbench.records.metric import Measurement
 
 FEWEST_EXACT = 2
 """Launches of what does not scatter: they show whether it repeats."""
@@ -48,7 +48,7 @@ def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEn
     noise: dict[str, float] = {}
     for key, found in judged.items():
         kind = METRIC_KINDS[found[0].better]
-        if kind.rule in ("exact", "memory") or UNCERTAINTY in found[0].companions:  # a fit's error is not the launches'
+        if kind.rule in ("exact", "memory"):
             continue
         if not kind.is_of_training and _have_ratios(found):
             noise[key] = statistics.stdev(Side.of_measurements(found, timed=are_timed(found)).fast)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -31,11 +30,6 @@ class Link(NamedTuple):
 def link_at(at: Mapping[str, Scalar]) -> Link | None:
     """The link of a metric's point; None where it is no link's."""
     return Link(int(at["from"]), int(at["to"])) if at.keys() == {"from", "to"} else None
-
-
-def all_links(ranks: int) -> list[Link]:
-    """Every way from one of so many ranks to another."""
-    return [Link(source, target) for source, target in itertools.permutations(range(ranks), 2)]
 
 
 def by_link(verdicts: Iterable[Verdict]) -> dict[str, dict[Link, Verdict]]:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from pytest_distbench.judging.case import judge_launches, uncertainty
+from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.neighbours import error_share, find_runs
 from pytest_distbench.judging.stats import detectable_slowdown
@@ -56,8 +56,7 @@ class Noise:
     Attributes:
         sigma: between launches.
         drift: between rounds, beyond that.
-        typical: ``sigma`` of its siblings, or the uncertainty of a fitted number: the rule does not believe that this
-            metric is quieter.
+        typical: ``sigma`` of its siblings: the rule does not believe that this metric is quieter.
     """
 
     sigma: float
@@ -95,7 +94,7 @@ def noise_of_case(results: Sequence[CaseResult], *, alpha: float, tolerance: flo
     metrics = [
         _noise_of_metric(
             rounds,
-            Noise(sigma, drift, max(typical.get(rounds[0][0].name, 0.0), uncertainty(list(chain(*rounds))))),
+            Noise(sigma, drift, typical.get(rounds[0][0].name, 0.0)),
             alpha=alpha * error_share(key, runs),
             tolerance=tolerance,
         )

@@ -67,7 +67,6 @@ class PairCircumstances:
         comparisons: noisy comparisons in the run; the error rate is shared over them.
         looks: numbers of pairs after which is judged, ascending.
         same_software: whether both arms ran the same Python and torch.
-        uncertainty: of a number that was estimated in its launch, as a fraction: a smaller change is none.
         share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.neighbours`.
         spending: a look's share of the error rate grows with this power of its pairs.
     """
@@ -76,7 +75,6 @@ class PairCircumstances:
     comparisons: int
     looks: tuple[int, ...]
     same_software: bool = True
-    uncertainty: float = 0.0
     share: float = 1.0
     spending: int = 2
 
@@ -225,7 +223,7 @@ def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, 
     sigma = math.sqrt((sum((d - mean) ** 2 for d in worse_by) + sum(d**2 for d in null) / _TWICE_OVER_MEAN) / df)
     error = sigma / math.sqrt(n)
     wanted = math.log1p(under.tolerance)
-    limit = max(wanted, student_t_quantile(1 - under.alpha(n), df) * error, math.log1p(under.uncertainty))
+    limit = max(wanted, student_t_quantile(1 - under.alpha(n), df) * error)
     seen = smallest_slowdown(sigma, under)
     kind: VerdictName = "inconclusive"
     reason = ""

@@ -13,7 +13,6 @@ from pytest_distbench.judging.case import (
     judge_missing,
     judge_trainings,
     lost_parts,
-    uncertainty,
 )
 from pytest_distbench.judging.comparable import version_changes
 from pytest_distbench.judging.entry import make_entry
@@ -83,7 +82,6 @@ def judge_paired(
                 under,
                 tolerance=tolerances[key],
                 share=error_share(key, runs),
-                uncertainty=uncertainty(here[key], stored.metrics.get(key)),
             ),
             null.get(key, ()),
         )

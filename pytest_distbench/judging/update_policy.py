@@ -10,7 +10,7 @@ from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, UNCERTAINTY, Measurement
+from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import why_impossible
@@ -123,7 +123,7 @@ def _is_own_clock(measurement: Measurement) -> bool:
 
 
 def _is_negative(measurement: Measurement) -> bool:
-    return measurement.value is not None and measurement.value < 0 and UNCERTAINTY not in measurement.companions
+    return measurement.value is not None and measurement.value < 0
 
 
 def _why_impossible(measurement: Measurement) -> str:

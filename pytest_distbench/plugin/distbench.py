@@ -65,7 +65,6 @@ from pytest_distbench.run.confirm import Again, Allowance, Doubt
 from pytest_distbench.run.control import DERIVED, plant
 from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
 from pytest_distbench.run.evaluated import Evaluation
-from pytest_distbench.run.link_check import check_links, wants_link_check
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
 from pytest_distbench.run.request import CaseRequest
@@ -271,13 +270,13 @@ class Distbench:
         if again is not None and (doubt := again.doubts.get(key)) is not None:
             with self._lend_terminal():
                 result = self._guard(lambda: self._session.confirm(request, samples, doubt, again, launched))
-            result = self._with_links(self._with_trace(result, samples, sources), samples)
+            result = self._with_trace(result, samples, sources)
         elif again is not None and key in again.results:
             result = again.results[key]
         else:
             result = self._compared(request, samples, sources)
             if key not in self.doubts or self._traces_all:
-                result = self._with_links(self._with_trace(result, samples, sources), samples)
+                result = self._with_trace(result, samples, sources)
         self._results[key] = result
         return result
 
@@ -295,14 +294,6 @@ class Distbench:
             for known in [samples, *(self._samples_of[key] for key in sources)]:
                 self._trace(known)
         return replace(result, trace=self._traces.get(samples))
-
-    def _with_links(self, result: CaseResult, samples: Samples) -> CaseResult:
-        """The case with a look at the links between its ranks, where it became slower and they are on several hosts."""
-        launched = self._launched.get(samples)
-        if launched is None or not wants_link_check(result):
-            return result
-        with self._lend_terminal():
-            return replace(result, links=check_links(self._session, launched, len(samples)))
 
     def _trace(self, samples: Samples) -> None:
         launched = self._launched.get(samples)

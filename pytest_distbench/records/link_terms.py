@@ -7,9 +7,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-LATENCY, BANDWIDTH, HALF_SIZE = "startup_latency", "asymptotic_bandwidth", "half_performance_size"
-"""Names of the metrics that a sweep records of them."""
-
 FEWEST_SIZES = 6
 """Fewer do not tell the two terms apart, let alone how well they fit."""
 

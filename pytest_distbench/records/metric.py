@@ -13,9 +13,6 @@ from pytest_distbench.records.record import Number, Record
 Scalar = bool | int | float | str
 
 
-UNCERTAINTY = "uncertainty"
-"""Companion of a number that was estimated inside its launch: its standard error there, as a fraction of it."""
-
 CPU_S = "cpu_s"
 """Companion of a clock: seconds of CPU time of all ranks, per iteration."""
 

@@ -14,7 +14,6 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.experiment import Experiment
 from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.link_check import LinkCheck
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.trace import CaseTrace
 from pytest_distbench.records.verdict import Verdict
@@ -87,8 +86,6 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """What was found of a slowdown that was planted; None: none was."""
     trace: CaseTrace | None = None
     """Of a launch more, under torch's profiler, which nothing else here is of; None: none was asked for."""
-    links: LinkCheck | None = None
-    """Of a launch more, where it became slower and its ranks live on several hosts; None: there was none."""
     xfail_perf: str = ""
     """Why a regression is expected: the marker's reason, or the baseline's; empty: it is not."""
     outcome: CaseOutcome = "passed"

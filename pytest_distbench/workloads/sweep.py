@@ -22,7 +22,6 @@ from pytest_distbench.workloads.calls import Call, CallMaker, join
 from pytest_distbench.workloads.check import count_wrong
 from pytest_distbench.workloads.collectives import Form, Operation, operation
 from pytest_distbench.workloads.dtypes import dtype_of
-from pytest_distbench.workloads.link_model import needs_all_sizes, record_link
 from pytest_distbench.workloads.pool import Pool, free_bytes, least_bytes, sizes_that_fit
 from pytest_distbench.workloads.protocol import SHIFT
 from pytest_distbench.workloads.steady import warm_up
@@ -50,7 +49,7 @@ def sweep(rank: RankContext, measured: Operation) -> None:
     """Record ``latency`` and ``wrong_elements`` at every message size of ``rank.params``.
 
     Of several dtypes or reduce operations at each of their pairs, and whether the backend has it: ``supported``. Where
-    there is one pair that is recorded only if it has not. Last what follows from all sizes: :func:`record_link`.
+    there is one pair that is recorded only if it has not.
     """
     if not isinstance(measured, Operation):
         raise BodyError(f"a collective of your own is an Operation, and this is {show(measured)}")
@@ -64,7 +63,6 @@ def sweep(rank: RankContext, measured: Operation) -> None:
             for redop in [redops] if isinstance(redops, str) else redops:
                 at = {"dtype": dtype, **({"redop": redop} if measured.reduces else {})}
                 _Sweep(rank, measured, form, dtype, redop, at=at).run()
-    record_link(rank)
 
 
 class _Sweep:
@@ -131,7 +129,7 @@ class _Sweep:
         for i, size in enumerate(self.sizes):
             pair = " ".join(map(str, self.at.values())) or self.dtype
             self.rank.progress(f"{self.measured.name} {pair}  size {i + 1}/{len(self.sizes)}")
-            if self.rank.wants("latency", {**self.at, "message_bytes": size}) or needs_all_sizes(self.rank, self.at):
+            if self.rank.wants("latency", {**self.at, "message_bytes": size}):
                 self._measure(size)
 
     def _sizes(self) -> list[int]:

@@ -6,7 +6,8 @@ The networks are made on this host (docs/networks.md); where they cannot be, the
 import pytest
 
 SIZES = [4096 * 4**i for i in range(6)]
-LARGEST = f"latency[message_bytes={SIZES[-1]}]"
+SMALLEST, LARGEST = (f"latency[message_bytes={size}]" for size in (SIZES[0], SIZES[-1]))
+LARGEST_RATE = f"busbw[message_bytes={SIZES[-1]}]"
 
 pytestmark = [pytest.mark.full, pytest.mark.cpu]
 
@@ -35,16 +36,16 @@ def test_scaling(scaling, tolerance, network):
 
 
 @pytest.mark.world_size(2)
-@pytest.mark.distbench(takes="12 s", bounds={"asymptotic_bandwidth": ">= 11.36 MB/s and <= 12.55 MB/s"})
+@pytest.mark.distbench(takes="12 s", bounds={LARGEST_RATE: ">= 10.8 MB/s and <= 12.55 MB/s"})
 @pytest.mark.parametrize(
     "delay",
     [
         "0ms",
-        pytest.param("5ms", marks=pytest.mark.distbench(bounds={"startup_latency": ">= 20 ms and <= 23 ms"})),
+        pytest.param("5ms", marks=pytest.mark.distbench(bounds={SMALLEST: ">= 20 ms and <= 23 ms"})),
     ],
 )
 def test_model(collective_sweep, tolerance, delay):
-    """An all_reduce of two ranks sends each byte once: at 100 Mbit/s, of which TCP has 95.6, within 5 %.
+    """An all_reduce of two ranks sends each byte once: at 100 Mbit/s, of which TCP has 95.6, within 10 %.
 
     Each of its two steps waits for a round trip: gloo tells that it is ready before it sends.
     """

@@ -258,11 +258,6 @@ LINKS = """
     @pytest.mark.distbench(tolerance=0.15)
     def test_links(communication):
         communication.links(pattern="one-way", bandwidth_bytes=1 << 15, iterations=9)
-
-    @pytest.mark.network("100mbit")
-    @pytest.mark.distbench(tolerance=0.15)
-    def test_sweep(collective_sweep):
-        collective_sweep("all_reduce", sizes=[1 << 18, 1 << 19])
 """
 OVERLAY = """
     import pytest
@@ -291,24 +286,24 @@ def regressed(folder: Path) -> list[str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "links", "beside"),
+    ("name", "links", "named"),
     [
-        ("half_link", [(0, 2)], "rank 0 to rank 2 (host0 to host2) takes ?.?? times as long as a typical one *"),
-        ("half_host", [(2, 0), (2, 1)], "rank 2 (host2): every link from it is slow, of 6 links between its ranks"),
+        ("half_link", [(0, 2)], "rank 0 to rank 2 (host0 to host2): this link is slow (bandwidth of 6 links)"),
+        ("half_host", [(2, 0), (2, 1)], "rank 2 (host2): every link from it is slow (bandwidth of 6 links)"),
     ],
 )
 def test_what_carries_half_is_named_and_nothing_else(
-    name: str, links: list[tuple[int, int]], beside: str, pytester: pytest.Pytester, run_inside: RunInside
+    name: str, links: list[tuple[int, int]], named: str, pytester: pytest.Pytester, run_inside: RunInside
 ) -> None:
     need("100mbit")
     pytester.makepyfile(test_links=LINKS)
     options = ["--world-size=3", "--distbench-confirm=never"]
-    run_inside(*options, "--distbench-update=new", "--distbench-launches=3").assert_outcomes(passed=2)
+    run_inside(*options, "--distbench-update=new", "--distbench-launches=3").assert_outcomes(passed=1)
     plant(pytester, name)
     result = run_inside(*options, "--distbench-json=run.json")
 
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines([beside])
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([named])
     wanted = [f"ws3 bandwidth[from={source},to={target}]" for source, target in links]
     assert [line for line in regressed(pytester.path) if "bandwidth" in line] == wanted
 

@@ -30,7 +30,6 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.fingerprint import TRAINING_STEP, Course, Fingerprint
 from pytest_distbench.records.gpu import GpuNorm, GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.link_check import LinkCheck, SlowLink
 from pytest_distbench.records.metric import Measurement, Summary, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
@@ -152,15 +151,6 @@ def test_the_steps_of_a_script_are_those_of_its_clocks(metric: str, late_s: floa
     assert [cause.rank for cause in find_causes(replace(result, launches=[launch])) if isinstance(cause, LateRank)] == (
         [1] if is_told else []
     )
-
-
-def test_a_rank_at_the_end_of_a_slow_link_waits_for_that_and_another_one_is_named_beside_it() -> None:
-    result = slower(late=[0.0001, 0.01])
-    link = LinkCheck(measured=12, most=2.0, slow=[SlowLink(source=1, target=2, times=2.0)])
-    elsewhere = replace(link, slow=[SlowLink(source=0, target=2, times=2.0)])
-
-    assert found(replace(result, links=link), LateRank) == []
-    assert found(replace(result, links=elsewhere), LateRank) == [LateRank(rank=1, metric="m", late_s=0.01)]
 
 
 def test_a_rank_that_is_late_in_one_launch_of_two_is_not_accused() -> None:

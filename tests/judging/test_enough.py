@@ -12,7 +12,7 @@ from support.stores import entry
 from pytest_distbench.judging.enough import are_enough, explained_by_noise, fewest_launches
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import UNCERTAINTY, Measurement
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 
 
@@ -72,10 +72,7 @@ def test_a_metric_is_believed_to_be_no_quieter_than_half_of_its_siblings() -> No
     assert not are_enough(terms(), launches(quiet(5), quiet(5), *[quiet(5, sigma=0.3)] * 4))
 
 
-def test_what_is_fitted_in_each_launch_asks_for_no_more_and_a_training_that_chance_is_in_for_all() -> None:
-    fitted = launches(quiet(5, sigma=0.3), companions={UNCERTAINTY: 0.3})
-
-    assert are_enough(terms(), fitted)
+def test_a_training_that_chance_is_in_asks_for_all_launches() -> None:
     assert not are_enough(terms(), launches(quiet(9), better="same"))
 
 

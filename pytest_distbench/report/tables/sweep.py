@@ -6,16 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_distbench.records.kinds import VERDICT_KINDS
-from pytest_distbench.records.link_terms import BANDWIDTH, HALF_SIZE, LATENCY
 from pytest_distbench.records.metric import LINK_PEAK, Scalar
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.units import GIGABYTE, format_bytes
 
 _AXIS = "message_bytes"
-
-OF_WHOLE_SWEEP = (LATENCY, BANDWIDTH, HALF_SIZE)
-"""Metrics that follow from all sizes together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,13 @@ from pytest_distbench.judging.causes import (
     GpuTrouble,
     HostTime,
     LateRank,
-    LinksBeside,
     LongerPhase,
     OtherFingerprint,
     SlowestRank,
     SlowLinks,
     find_causes,
 )
-from pytest_distbench.judging.links import Link, Slow, all_links, find_slow
+from pytest_distbench.judging.links import Link, Slow
 from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.metric import WALL_TIME, metric_name
 from pytest_distbench.records.run import CaseResult
@@ -96,28 +95,6 @@ def _(cause: SlowLinks) -> Iterator[str]:
     others = "" if cause.measured == 1 else f" of {cause.measured} links"
     yield from (f"{line} ({' and '.join(cause.metrics)}{others})" for line in named[:_MOST_DIFFERENCES])
     if (more := len(named) - _MOST_DIFFERENCES) > 0:
-        yield f"  and {more} more links"
-
-
-@describe.register
-def _(cause: LinksBeside) -> Iterator[str]:
-    check = cause.check
-    if check.why_not:
-        yield f"its links were not looked at: {check.why_not}"
-        return
-    of = f"of {check.measured} links between its ranks"
-    if not check.slow:
-        differ = f", and a link {check.spread:.2f} times as long in one look as in another" if check.spread > 1 else ""
-        yield f"none {of} stands out: the slowest takes {check.most:.2f} times as long as a typical one{differ}"
-        return
-    slow = find_slow([Link(each.source, each.target) for each in check.slow], all_links(len(cause.hosts)))
-    yield from (f"{line}, {of}" for line in _slow_ranks(slow, cause.hosts))
-    times = {(each.source, each.target): each.times for each in check.slow}
-    yield from (
-        f"{_link(link, cause.hosts)} takes {times[link]:.2f} times as long as a typical one {of}"
-        for link in slow.links[:_MOST_DIFFERENCES]
-    )
-    if (more := len(slow.links) - _MOST_DIFFERENCES) > 0:
         yield f"  and {more} more links"
 
 

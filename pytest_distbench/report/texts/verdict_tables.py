@@ -11,7 +11,7 @@ from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
 from pytest_distbench.report.tables.links import slowest_links
-from pytest_distbench.report.tables.sweep import OF_WHOLE_SWEEP, is_sweep, refusals, sweep_points
+from pytest_distbench.report.tables.sweep import is_sweep, refusals, sweep_points
 from pytest_distbench.report.texts.layout import Line, layout
 from pytest_distbench.report.texts.words import cells, change, limit, point_text, quantity, words_for
 
@@ -161,9 +161,7 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     plural = "s" * (hidden != 1)
     if hidden:
         lines.append(Line(f"  {hidden} size{plural} {words_for(result).unchanged} not shown (-v shows all)"))
-    whole = [v for v in result.verdicts if v.name in OF_WHOLE_SWEEP]
-    whole = [v for v in whole if show_all or not VERDICT_KINDS[v.kind].is_quiet]
-    return lines + ([Line(""), *verdict_table(result, whole, show_all=True)] if whole else [])
+    return lines
 
 
 def refusal_lines(result: CaseResult) -> list[Line]:

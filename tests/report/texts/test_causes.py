@@ -9,7 +9,6 @@ import pytest
 from pytest_distbench.judging import causes
 from pytest_distbench.judging.links import Link, Slow
 from pytest_distbench.records.gpu import GpuNorm
-from pytest_distbench.records.link_check import LinkCheck, SlowLink
 from pytest_distbench.records.link_terms import LinkTerms
 from pytest_distbench.report.texts.causes import describe
 
@@ -54,38 +53,6 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
             "rank 2 (b): every link from it is slow (latency of 6 links)",
             "rank 0 to rank 1 (a to a): this link is slow (latency of 6 links)",
         ],
-    ),
-    (
-        causes.LinksBeside(check=LinkCheck(measured=6, most=1.06), hosts=("a", "b", "c")),
-        ["none of 6 links between its ranks stands out: the slowest takes 1.06 times as long as a typical one"],
-    ),
-    (
-        causes.LinksBeside(check=LinkCheck(measured=6, most=2.5, spread=3.0), hosts=("a", "b", "c")),
-        [
-            (
-                "none of 6 links between its ranks stands out: the slowest takes 2.50 times as long as a typical one, "
-                "and a link 3.00 times as long in one look as in another"
-            )
-        ],
-    ),
-    (
-        causes.LinksBeside(
-            check=LinkCheck(measured=6, most=2.0, slow=[SlowLink(source=0, target=2, times=2.0)]), hosts=("a", "b", "c")
-        ),
-        ["rank 0 to rank 2 (a to c) takes 2.00 times as long as a typical one of 6 links between its ranks"],
-    ),
-    (
-        causes.LinksBeside(
-            check=LinkCheck(
-                measured=6, most=2.0, slow=[SlowLink(source=1, target=other, times=2.0) for other in (0, 2)]
-            ),
-            hosts=("a", "b", "c"),
-        ),
-        ["rank 1 (b): every link from it is slow, of 6 links between its ranks"],
-    ),
-    (
-        causes.LinksBeside(check=LinkCheck(why_not="it hung"), hosts=("a", "b", "c")),
-        ["its links were not looked at: it hung"],
     ),
     (
         causes.GpuTrouble(label="GPU 3", link_errors={"CRC": 12, "replay": 1}, xids=(74,)),
