@@ -85,6 +85,9 @@ class MixedPrecision:
         scale: of the loss.
         world_size: ranks that train together.
         max_norm: the averaged and unscaled gradient is clipped to; None: it is not.
+
+    Attributes:
+        norm: of the last step's gradient, averaged and unscaled, before it was clipped.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class MixedPrecision:
         self._max_norm = math.inf if max_norm is None else max_norm
         self._weights = [p for p in model.parameters() if p.requires_grad]
         self.master = [nn.Parameter(p.detach().to(torch.float32, copy=True)) for p in self._weights]
+        self.norm = 0.0
         model.half()
         self.optimizer = make_optimizer(self.master)
 
@@ -137,8 +141,8 @@ class MixedPrecision:
         Raises:
             RecordingError: gradients overflow at the smallest scale, too.
         """
-        norm = nn.utils.clip_grad_norm_(self.master, self._max_norm)
-        overflow = not math.isfinite(norm.item())
+        self.norm = nn.utils.clip_grad_norm_(self.master, self._max_norm).item()
+        overflow = not math.isfinite(self.norm)
         self.scale.note(overflow=overflow)
         if overflow:
             return False

@@ -187,6 +187,11 @@ class GNMT(nn.Module):
 # Training
 
 
+def scaled(rate: float, batches: int) -> float:
+    """The rate grows with the batches that are added before an update: of 16 to 64 of them twofold."""
+    return rate * (1 + max(0, batches - 16) / 48)
+
+
 def train(rank: RankContext) -> None:
     """Train until the BLEU of the test set reaches ``rank.params["goal"]``."""
     preset = preset_of(rank, PRESETS)
@@ -201,9 +206,7 @@ def train(rank: RankContext) -> None:
     together = update_freq * rank.world_size  # 16 batches, or as many as there are ranks
     mixed = MixedPrecision(
         net,
-        lambda master: torch.optim.Adam(
-            master, lr=preset.rate * (1 + max(0, together - 16) / 48), betas=(0.9, 0.999), eps=1e-8
-        ),
+        lambda master: torch.optim.Adam(master, lr=scaled(preset.rate, together), betas=(0.9, 0.999), eps=1e-8),
         scale=LossScale(SCALE, window=preset.window, most=MOST_SCALE),
         world_size=rank.world_size,
         max_norm=MAX_NORM,
@@ -228,7 +231,7 @@ def train(rank: RankContext) -> None:
         return bleu_over_ranks(rank, own, test)
 
     share = 1 / (preset.batch * update_freq)
-    rates, scales = [], []
+    rates, scales, norms = [], [], []
     goal = rank.goal(
         "bleu",
         target=rank.params["goal"],
@@ -258,9 +261,11 @@ def train(rank: RankContext) -> None:
         with rank.phase("optimizer"):
             if mixed.step():
                 schedule.step()
+                norms.append(mixed.norm)
         scales.append(mixed.scale.value)
         goal.check(bleu, loss=torch.stack(losses).sum() / tokens)
         if step % preset.every == 0:
             checkpoints.save(step)
     rank.record("learning_rate", rates)
     rank.record("loss_scale", scales, better="exact")
+    rank.record("gradient_norm", norms[:10], better="curve")  # Adam divides by it: the losses do not show it

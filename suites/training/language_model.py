@@ -251,6 +251,7 @@ def train(rank: RankContext) -> None:
         goal.check(partial(evaluate, step), loss=loss)
     record_setup(rank, net, optimizer, preset=preset, data="wikitext2", schedule="x sqrt(k), averaged at last")
     rank.record("learning_rate", rates, better="info")
+    rank.record("averaged_models", int(averages.mean.n_averaged), better="exact")
 
 
 def loss_over_ranks(rank: RankContext, model: AwdLstm, text: torch.Tensor, length: int) -> float:

@@ -51,9 +51,11 @@ class Preset:
     """Of one worker."""
     features: int = 2000
     """The first ones, which the model sees."""
+    min_epochs: int = 0
+    """The training goes on for so many, also if it meets the goal before."""
 
 
-PRESETS = {"small": Preset(epochs=60), "report": Preset(epochs=164)}
+PRESETS = {"small": Preset(epochs=60, min_epochs=30), "report": Preset(epochs=164)}
 
 
 class LogisticRegression(nn.Module):
@@ -107,6 +109,7 @@ def train(rank: RankContext) -> None:
         better={"accuracy": "higher", "loss": "lower"}[metric],
         every=per_epoch,
         max_steps=preset.epochs * per_epoch - checkpoints.step,
+        min_steps=preset.min_epochs * per_epoch,
         evaluation_samples={"accuracy": len(test.labels), "loss": None}[metric],
     )
     for step in goal.steps(samples_per_step=preset.batch * rank.world_size):

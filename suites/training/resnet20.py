@@ -67,7 +67,7 @@ class Preset:
 
 
 PRESETS = {
-    "small": Preset(batch=32, rate=0.05, epochs=8, padding=0, mirrored=0.0, averaged=4, width=4),
+    "small": Preset(batch=32, rate=0.05, epochs=8, padding=0, mirrored=0.0, averaged=4, width=4, min_epochs=8),
     "report": Preset(batch=128, rate=0.02, epochs=164, padding=4, mirrored=0.5, averaged=1),
 }
 

@@ -244,7 +244,7 @@ def train(rank: RankContext) -> None:
         max_steps=steps - checkpoints.step,
         min_steps=preset.min_steps,
     )
-    rates, scales = [], []
+    rates, scales, norms = [], [], []
     for step in goal.steps(samples_per_step=len(pairs) * update_freq / shards.epoch_steps):
         losses, tokens = [], 0
         for chosen in islice(batches, update_freq):
@@ -266,9 +266,11 @@ def train(rank: RankContext) -> None:
         with rank.phase("optimizer"):
             if mixed.step():
                 schedule.step()
+                norms.append(mixed.norm)
         scales.append(mixed.scale.value)
         goal.check(bleu, loss=torch.stack(losses).sum() / tokens)
         if step % preset.every == 0:
             checkpoints.save(step)
     rank.record("learning_rate", rates)
     rank.record("loss_scale", scales, better="exact")
+    rank.record("gradient_norm", norms[:10], better="curve")  # Adam divides by it: the losses do not show it

@@ -103,6 +103,28 @@ def test_a_goal_is_missed_by_a_model_half_as_wide(task: Task, generated: Path) -
     assert small(task, generated, **task.halved) is None
 
 
+def test_an_image_is_cropped_and_mirrored_by_itself() -> None:
+    """The small training does neither: 3 x 3 crops, and their mirror images, are all drawn."""
+    augmented = importlib.import_module("resnet20").augmented
+    torch.manual_seed(0)
+    image = torch.arange(1.0, 33.0).view(2, 4, 4)
+    images, around = image.expand(400, 2, 4, 4), torch.nn.functional.pad(image, (1,) * 4)
+    crops = [around[:, top : top + 4, left : left + 4] for top in range(3) for left in range(3)]
+    kinds = [*crops, *(crop.flip(2) for crop in crops)]
+    drawn = [[torch.equal(one, kind) for kind in kinds].index(True) for one in augmented(images, 1, 0.5)]
+
+    assert {*drawn} == {*range(18)}
+    assert sum(kind >= 9 for kind in drawn) == pytest.approx(200, abs=40)
+    assert torch.equal(augmented(images, 0, 0.0), images)
+
+
+def test_the_mean_of_models_is_evaluated_once_the_loss_stays(generated: Path) -> None:
+    """With a rate of 0 the second epoch is no better than the first."""
+    found = trained("language_model", generated, preset="small", goal=3.8, epochs=3, patience=1, rate=0.0)
+
+    assert found["averaged_models"] == len(found["loss"]) / 3
+
+
 # The report's size
 
 

@@ -103,6 +103,11 @@ def made(task: str) -> torch.nn.Module:
 # Trainings
 
 
+@pytest.mark.parametrize(("batches", "rate"), [(16, 2e-3), (32, 8e-3 / 3), (64, 4e-3)])
+def test_the_rate_of_gnmt_grows_twofold_at_64_ranks(batches: int, rate: float) -> None:
+    assert gnmt.scaled(2e-3, batches) == pytest.approx(rate)
+
+
 @pytest.mark.spawn
 @pytest.mark.timeout(300)
 @BOTH

@@ -124,6 +124,7 @@ def test_the_gradient_is_clipped_after_it_was_unscaled(
     mixed = made(1.0, 1.0, scale=scale, max_norm=max_norm)
 
     assert step(mixed, [3.0, 4.0])
+    assert mixed.norm == pytest.approx(5.0)
     assert mixed.master[0].tolist() == pytest.approx(expected, abs=1e-5)
     assert weights_of(mixed) == pytest.approx(expected, rel=2**-11)
 
