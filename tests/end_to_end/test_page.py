@@ -113,6 +113,36 @@ def test_slash_goes_to_the_search(tab: Tab, tmp_path: Path) -> None:
     assert tab.run("document.activeElement.type") == "search"
 
 
+def sized(ranks: int, *step_s: float) -> CaseResult:
+    """A training without a goal: for each of these step times a rate, and so a line in its chart of the cost."""
+    measured = [
+        Measurement(name=f"tokens{i}_per_second", unit="", better="info", value=1 / time_s)
+        for i, time_s in enumerate(step_s)
+    ]
+    made = case("", 0.02)
+    conditions = replace(made.case.conditions, world_size=ranks)
+    launch = replace(made.launches[0], measurements=measured)
+    return replace(made, case=replace(made.case, conditions=conditions), launches=[launch])
+
+
+def test_labels_of_points_that_lie_close_do_not_cover_each_other(tab: Tab, tmp_path: Path) -> None:
+    close = [1 + 0.01 * i for i in range(8)]
+    tab.open(page(tmp_path, sized(1, *close), sized(2, *(0.6 * time_s for time_s in close))))
+    tab.run("[...document.querySelectorAll('details.card')].find(d => d.textContent.startsWith('cost')).open = true")
+    tab.wait("document.querySelector('svg .dot')")
+    boxes = tab.run(
+        "[...document.querySelectorAll('svg text.halo')].map(t => t.getBoundingClientRect())"
+        ".map(b => [b.left, b.top, b.right, b.bottom])"
+    )
+
+    assert len(tab.run("[...document.querySelectorAll('svg .dot')].map(d => d.tagName)")) == 16
+    assert 2 <= len(boxes) < 16
+    for i, one in enumerate(boxes):
+        for other in boxes[:i]:
+            across, down = (min(one[k + 2], other[k + 2]) - max(one[k], other[k]) for k in (0, 1))
+            assert across <= 0 or down <= 3, (one, other)  # a box of text is higher than its letters
+
+
 def test_a_case_is_drawn_when_it_is_unfolded_and_its_charts_are_read_by_keys(tab: Tab, tmp_path: Path) -> None:
     tab.open(page(tmp_path, SWEEP))
     assert not tab.run("document.querySelectorAll('svg[tabindex]').length")

@@ -19,6 +19,8 @@ class Axis(Record, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     unit: str = ""
     scale: Literal["linear", "log", "log2"] = "linear"
+    from_zero: bool = False
+    """It begins at 0, where its least value is well above that."""
 
 
 class Series(Record, frozen=True, kw_only=True, omit_defaults=True):

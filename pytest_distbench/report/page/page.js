@@ -17,7 +17,8 @@
   const digits = (value, most = 4) => {
     const size = Math.abs(value);
     if (Number.isInteger(value) && size < 1e15) return value.toLocaleString("en-US");
-    return String(Number(value.toPrecision(most)));
+    const short = Number(value.toPrecision(most));
+    return size < 1e-4 ? short.toExponential() : String(short);
   };
   const TIMES = [
     [1, "s"],
@@ -42,6 +43,13 @@
     if (unit === "B/s") return `${digits(value / 1e9)} GB/s`;
     if (unit === "%") return `${digits(value * 100, 4)} %`;
     return `${digits(value)} ${unit ?? ""}`.trimEnd();
+  };
+  // Ticks of one axis, in one unit where they are evenly spaced.
+  const tickText = (axis, ticks) => {
+    if (axis.unit !== "s" || axis.scale) return (tick) => format(tick, axis.unit);
+    const most = Math.max(...ticks.map(Math.abs));
+    const [factor, name] = TIMES.find(([factor]) => most >= factor * 0.99999) ?? TIMES[0];
+    return (tick) => `${digits(tick / factor)} ${name}`;
   };
   const percent = (ratio) => `${ratio >= 1 ? "+" : ""}${((ratio - 1) * 100).toFixed(1)} %`;
   const median = (values) => {
@@ -138,11 +146,11 @@
       const stride = Math.max(1, Math.ceil((last - first + 1) / most));
       const found = [];
       for (let k = Math.ceil(first / stride) * stride; k <= last; k += stride) found.push(base ** k);
-      if (base === 10 && found.length < 4) {
+      for (const multiples of base === 10 && found.length < 4 ? [[1, 2, 5], [1, 3]] : []) {
         const finer = [];
         for (let k = first - 1; k <= last; k++)
-          for (const m of [1, 2, 5]) if (m * 10 ** k >= lo && m * 10 ** k <= hi) finer.push(m * 10 ** k);
-        if (finer.length > 1) return finer.map((tick) => Number(tick.toPrecision(3)));
+          for (const m of multiples) if (m * 10 ** k >= lo && m * 10 ** k <= hi) finer.push(m * 10 ** k);
+        if (finer.length > 1 && finer.length <= most) return finer.map((tick) => Number(tick.toPrecision(3)));
       }
       if (found.length > 1) return found;
     }
@@ -159,9 +167,13 @@
     const usable = axis.scale ? values.filter((value) => value > 0) : values;
     let lo = Math.min(...usable),
       hi = Math.max(...usable);
-    if (axis.scale) return lo === hi ? [lo / 1.5, hi * 1.5] : [lo, hi];
+    if (axis.scale) {
+      const room = lo === hi ? 1.5 : (hi / lo) ** 0.06;
+      return [lo / room, hi * room];
+    }
+    if (axis.from_zero) lo = Math.min(0, lo);
     const room = (hi - lo || Math.abs(hi) || 1) * 0.06;
-    return [lo - room, hi + room];
+    return [axis.from_zero && !lo ? 0 : lo - room, hi + room];
   };
   const wide = (text) => text.length * 6.7;
 
@@ -240,19 +252,40 @@
 
   // The kinds of charts.
   const axes = (svg, chart, box, x, y, xTicks, yTicks) => {
+    const xText = tickText(chart.x, xTicks),
+      yText = tickText(chart.y, yTicks);
     for (const tick of yTicks) {
       svg.append(shape("line", { class: "grid", x1: box.left, x2: box.right, y1: y(tick), y2: y(tick) }));
-      svg.append(shape("text", { x: box.left - 6, y: y(tick) + 4, "text-anchor": "end" }, format(tick, chart.y.unit)));
+      svg.append(shape("text", { x: box.left - 6, y: y(tick) + 4, "text-anchor": "end" }, yText(tick)));
     }
     for (const tick of xTicks) {
       svg.append(shape("line", { class: "axis", x1: x(tick), x2: x(tick), y1: box.bottom, y2: box.bottom + 4 }));
-      svg.append(
-        shape("text", { x: x(tick), y: box.bottom + 17, "text-anchor": "middle" }, format(tick, chart.x.unit)),
-      );
+      svg.append(shape("text", { x: x(tick), y: box.bottom + 17, "text-anchor": "middle" }, xText(tick)));
     }
     svg.append(shape("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
     svg.append(shape("text", { x: 0, y: 11 }, chart.y.name));
     svg.append(shape("text", { x: box.right, y: box.bottom + 34, "text-anchor": "end" }, chart.x.name));
+  };
+  // Where a text beside a point covers neither another text nor a point; undefined: nowhere, and the readout has it.
+  const placer = (box, dots) => {
+    const taken = dots.map(([px, py]) => [px - 4, py - 4, px + 4, py + 4]);
+    return (px, py, text) => {
+      const w = wide(text);
+      const spots = [
+        [px - w / 2, py - 8],
+        [px - w / 2, py + 18],
+        [px + 8, py + 4],
+        [px - 8 - w, py + 4],
+      ];
+      for (const [left, bottom] of spots) {
+        const own = [left, bottom - 11, left + w, bottom + 2];
+        const isInside = own[0] >= box.left && own[1] >= 0 && own[2] <= box.right + 14 && own[3] <= box.bottom + 6;
+        const isCovered = (other) => own[0] < other[2] && other[0] < own[2] && own[1] < other[3] && other[1] < own[3];
+        if (!isInside || taken.some(isCovered)) continue;
+        taken.push(own);
+        return { x: left, y: bottom };
+      }
+    };
   };
   const lines = (chart) => {
     const series = chart.series;
@@ -301,7 +334,7 @@
       ];
       const [yLo, yHi] = extent(ys, chart.y);
       const yTicks = ticks(chart.y, yLo, yHi, 6);
-      const left = Math.max(30, 10 + Math.max(...yTicks.map((tick) => wide(format(tick, chart.y.unit)))));
+      const left = Math.max(30, 10 + Math.max(...yTicks.map((tick) => wide(tickText(chart.y, yTicks)(tick)))));
       const box = { left, right: width - 16, top: 22, bottom: HEIGHT - 42 };
       const x = scaleOf(chart.x, xLo, xHi, box.left + 6, box.right - 6),
         y = scaleOf(chart.y, yLo, yHi, box.bottom, box.top);
@@ -325,8 +358,15 @@
         svg.append(
           shape("line", { class: "target", x1: box.left, x2: box.right, y1: y(chart.target), y2: y(chart.target) }),
         );
+      const usableOf = (one) =>
+        one.points.filter(([px, py]) => (!chart.x.scale || px > 0) && (!chart.y.scale || py > 0));
+      const free = placer(
+        box,
+        series.filter((one) => one.labels).flatMap((one) => usableOf(one).map(([px, py]) => [x(px), y(py)])),
+      );
+      const isSparse = main.every((one) => one.points.length <= 60);
       for (const one of [...thin, ...series.filter((other) => other.look !== "thin")]) {
-        const usable = one.points.filter(([px, py]) => (!chart.x.scale || px > 0) && (!chart.y.scale || py > 0));
+        const usable = usableOf(one);
         const place = shape("g", { class: colour.get(one) });
         const path = usable.map(([px, py], i) =>
           one.look === "steps" && i ? `H${x(px)}V${y(py)}` : `${i ? "L" : "M"}${x(px)} ${y(py)}`,
@@ -339,16 +379,10 @@
             }),
           );
         usable.forEach(([px, py], i) => {
-          const isSeen = one.look === "dots" || (!one.look && usable.length <= 60);
+          const isSeen = one.look === "dots" || (!one.look && isSparse);
           if (isSeen) place.append(shape("circle", { class: "dot", cx: x(px), cy: y(py), r: 3.5 }));
-          if (one.labels?.[i])
-            place.append(
-              shape(
-                "text",
-                { class: "on halo", x: x(px), y: y(py) - 8, "text-anchor": x(px) > width - 70 ? "end" : "middle" },
-                one.labels[i],
-              ),
-            );
+          const spot = one.labels?.[i] && free(x(px), y(py), one.labels[i]);
+          if (spot) place.append(shape("text", { class: "on halo", ...spot }, one.labels[i]));
           if (one.look !== "thin")
             marks.push({
               x: x(px),
@@ -381,9 +415,11 @@
     svg.append(shape("text", { class: "on", x: 0, y: at.above ? top + 12 : top + height / 2 + 4 }, name));
   const axisBelow = (svg, axis, x, lo, hi, left, right, bottom) => {
     const usual = Math.max(...nice(lo, hi, 6).map((tick) => wide(format(tick, axis.unit))));
-    for (const tick of nice(lo, hi, Math.max(2, Math.floor((right - left) / (usual + 20))))) {
+    const shown = nice(lo, hi, Math.max(2, Math.floor((right - left) / (usual + 20))));
+    const text = tickText(axis, shown);
+    for (const tick of shown) {
       svg.prepend(shape("line", { class: "grid", x1: x(tick), x2: x(tick), y1: 4, y2: bottom }));
-      svg.append(shape("text", { x: x(tick), y: bottom + 16, "text-anchor": "middle" }, format(tick, axis.unit)));
+      svg.append(shape("text", { x: x(tick), y: bottom + 16, "text-anchor": "middle" }, text(tick)));
     }
     if (axis.name) svg.append(shape("text", { x: right, y: bottom + 33, "text-anchor": "end" }, axis.name));
   };

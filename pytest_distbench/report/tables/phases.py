@@ -1,6 +1,6 @@
 """The table of phases: where the steps of a loop go, and scripts.
 
-Means over steps, and sums over a script, so that the parts and what is unaccounted are the whole.
+Means over steps, launches and seeds, and sums over a script, so that the parts and what is unaccounted are the whole.
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ class PhaseRow(NamedTuple):
 
 def _rows(results: Sequence[CaseResult]) -> Iterator[PhaseRow]:
     for result in results:
-        for loop in dict.fromkeys(key for launch in result.launches for key in launch.breakdowns):
-            found = [launch.breakdowns[loop] for launch in result.launches if loop in launch.breakdowns]
-            steps = _steps(result, loop)
-            yield from (row._replace(steps=steps) for row in _rows_of_loop(result, loop, found))
-
-
-def _steps(result: CaseResult, loop: str) -> int | None:
-    """That each launch timed; None: of a script, or not of each equally many."""
-    timed = {m.summary.n for launch in result.launches for m in launch.measurements if m.key == loop and m.summary}
-    return timed.pop() if len(timed) == 1 else None
+        measured = [m for launch in result.launches for m in launch.measurements]
+        over_seeds = {m.key: m.key_over_seeds for m in measured}
+        found: dict[str, list[Breakdown]] = {}
+        for launch in result.launches:
+            for key, breakdown in launch.breakdowns.items():
+                found.setdefault(over_seeds.get(key, key), []).append(breakdown)
+        for loop, breakdowns in found.items():
+            timed = {m.summary.n for m in measured if m.key_over_seeds == loop and m.summary}
+            steps = timed.pop() if len(timed) == 1 else None  # a script has none, and launches may have unequally many
+            yield from (row._replace(steps=steps) for row in _rows_of_loop(result, loop, breakdowns))
 
 
 def _rows_of_loop(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> Iterator[PhaseRow]:
@@ -108,7 +108,7 @@ def _rows_of_loop(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> 
 
 
 def _parts(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> dict[_Path, PhaseRow]:
-    """Means over launches, of equally many ranks. One that does not enter a part has spent no time there."""
+    """Means over launches and seeds, of equally many ranks. One that does not enter a part has spent no time there."""
     step_s = fmean(time_s for breakdown in found for time_s in breakdown.times_s)
     made = {}
     for path in dict.fromkeys(tuple(part.path) for breakdown in found for part in breakdown.parts):

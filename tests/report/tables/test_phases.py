@@ -122,6 +122,21 @@ def test_a_task_is_all_the_steps_that_a_launch_timed(steps: list[int], totals: l
     assert (None if column is None else [row[column] for row in section.texts]) == totals
 
 
+def test_seeds_of_a_training_are_told_in_the_mean() -> None:
+    made = on(None)
+    seeds = {f"step[seed={seed}]": Breakdown(times_s=[time_s], parts=[part("load", times=[4 * MS])])
+             for seed, time_s in enumerate((10 * MS, 30 * MS))}  # fmt: skip
+    measured = [Measurement(name="step", unit="s", better="lower", value=MS, at={"seed": seed}) for seed in range(2)]
+    launch = replace(made.launches[0], breakdowns=seeds, measurements=measured)
+    section = PHASES.section([replace(made, launches=[launch])])
+
+    assert [row[1:6] for row in section.texts] == [
+        ["step", "step", "2", "20 ms", "100.0%"],
+        ["step", "· load", "2", "4 ms", "20.0%"],
+        ["step", "· unaccounted", "2", "16 ms", "80.0%"],
+    ]
+
+
 def test_launches_are_told_in_the_mean_and_one_without_a_part_has_spent_no_time_in_it() -> None:
     slower = Breakdown(times_s=[40 * MS], parts=[part("load", times=[8 * MS]), part("save", times=[4 * MS])])
     faster = Breakdown(times_s=[20 * MS], parts=[part("load", times=[6 * MS])])

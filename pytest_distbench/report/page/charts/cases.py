@@ -158,4 +158,4 @@ def utilisation(result: CaseResult) -> Iterator[Chart]:
         ]
     if series:
         x = Axis(name="time from the start of the launch", unit="s")
-        yield Lines(title="Utilisation over time", x=x, y=Axis(name="busy", unit="%"), series=series)
+        yield Lines(title="Utilisation over time", x=x, y=Axis(name="busy", unit="%", from_zero=True), series=series)

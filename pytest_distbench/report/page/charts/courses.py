@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from statistics import median
 
 from pytest_distbench.records.launch import LaunchRecord
@@ -59,14 +60,22 @@ def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
     They are between the ends of evaluations, which a goal knows; else at the median step.
     """
     measured = [m for launch in result.launches for m in launch.measurements]
-    ends = median_curve(
-        [_thin_out(m.series, int(m.facts.get(EVERY, 1))) for m in measured if m.name == EVALUATION_ENDS]
-    )
+    ends = _ends([m for m in measured if m.name == EVALUATION_ENDS])
     steps = [m.value for m in measured if m.name == "step_time" and m.value]
     if not ends and not steps:
         return []
     known = [(0.0, 0.0), *(ends or [(1.0, median(steps))])]
     return points((_at(known, step), value) for step, value in curve)
+
+
+def _ends(measured: Sequence[Measurement]) -> list[Point]:
+    """When each evaluation ended: by medians of the times from one to the next, so that none ended before another."""
+    lasted: dict[int, list[float]] = {}
+    for m in measured:
+        for i, (began, ended) in enumerate(pairwise([0.0, *m.series]), 1):
+            lasted.setdefault(i * int(m.facts.get(EVERY, 1)), []).append(ended - began)
+    medians = [median(lasted[step]) for step in sorted(lasted)]
+    return [*zip(map(float, sorted(lasted)), accumulate(medians), strict=True)]
 
 
 def _at(known: Sequence[Point], step: float) -> float:

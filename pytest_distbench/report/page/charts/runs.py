@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from pytest_distbench.records.breakdown import UNACCOUNTED
-from pytest_distbench.records.prices import TERMS, Prices, Term
+from pytest_distbench.records.prices import TERMS, Prices
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Axis, Bars, Chart, Lines, Series, points, short
 from pytest_distbench.report.page.charts.courses import curves_of, median_curve, over_time, target_of, unit_of
@@ -64,44 +65,43 @@ def phases(results: Sequence[CaseResult]) -> Iterator[Chart]:
 
 def cost(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
     """What more ranks bring: speed-up, fewer and faster steps; its cost; and every training over time, size by size."""
-    found: dict[tuple[str, str], list[CostRow]] = {}
+    found: dict[str, dict[str, list[CostRow]]] = {}
     for row in cost_rows(results, prices):
         if row.speedup is not None and row.bought.time_s:
-            found.setdefault((row.result.case.series, row.bought.what), []).append(row)
-    found = {name: rows for name, rows in found.items() if len(rows) > 1}
-    for (test, what), rows in found.items():
-        if any(row.statistical is not None for row in rows):
-            yield _speedup(f"Speed-up to {what}: {test}", rows)
-    if found:
-        y = Axis(name="speed-up", scale="log2")
-        ways = [_of_price(term, prices) for term in TERMS] if prices is not None else [_OF_RANKS]
-        for name, axis, cost_of in ways:
-            series = [
-                Series(
-                    name=f"{test}: {what}",
-                    points=points((cost_of(row) or 0.0, row.speedup) for row in rows),
-                    labels=[_ranks(row.ranks) for row in rows],
-                )
-                for (test, what), rows in found.items()
-                if all(cost_of(row) for row in rows)
-            ]
-            if series:
-                yield Lines(title=name, x=axis, y=y, series=series)
+            found.setdefault(row.result.case.series, {}).setdefault(row.bought.what, []).append(row)
+    for test, bought in found.items():
+        sizes = {what: rows for what, rows in bought.items() if len(rows) > 1}
+        for what, rows in sizes.items():
+            if any(row.statistical is not None for row in rows):
+                yield _speedup(f"Speed-up to {what}: {test}", rows)
+        goals = {what: rows for what, rows in sizes.items() if rows[0].bought.met}
+        yield from _costs(f"Speed-up and its cost: {test}", goals or sizes, prices)
     yield from _courses(results)
 
 
-_Way = tuple[str, Axis, Callable[[CostRow], float | None]]
+def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices | None) -> Iterator[Chart]:
+    """A line for each thing that was bought, and with prices for each of their terms."""
+    ways: list[tuple[str, Callable[[CostRow], float | None]]] = [("", _of_ranks)]
+    if prices is not None:
+        ways = [(f", {term}", partial(CostRow.cost, term=term)) for term in TERMS]
+    series = [
+        Series(
+            name=f"{what}{way}",
+            points=points((cost_of(row) or 0.0, row.speedup) for row in rows),
+            labels=[_ranks(row.ranks) for row in rows],
+        )
+        for what, rows in bought.items()
+        for way, cost_of in ways
+        if all(cost_of(row) for row in rows)
+    ]
+    if series:
+        name, unit = ("cost: ranks x time", "s") if prices is None else ("cost", prices.currency)
+        x, y = Axis(name=name, unit=unit, scale="log"), Axis(name="speed-up", scale="log2")
+        yield Lines(title=title, x=x, y=y, series=series)
 
-_OF_RANKS: _Way = (
-    "Speed-up and its cost",
-    Axis(name="cost: ranks x time", unit="s", scale="log"),
-    lambda row: row.ranks * (row.bought.time_s or 0.0),
-)
 
-
-def _of_price(term: Term, prices: Prices) -> _Way:
-    axis = Axis(name=f"cost, {term}", unit=prices.currency, scale="log")
-    return f"Speed-up and its cost, {term}", axis, lambda row: row.cost(term)
+def _of_ranks(row: CostRow) -> float:
+    return row.ranks * (row.bought.time_s or 0.0)
 
 
 def _speedup(title: str, rows: Sequence[CostRow]) -> Lines:

@@ -31,12 +31,17 @@ def of(*measured: Measurement) -> CaseResult:
             [series("evaluation_ends", 1.0, 2.0, every=2), series("evaluation_ends", 3.0, 6.0, every=2, seed=1)],
             [1.0, 2.0, 3.0, 4.0, 5.0],
         ),
+        (
+            [series("evaluation_ends", 9.0, 10.0, every=2), series("evaluation_ends", 1.0, 2.0, 3.0, every=2, seed=1)],
+            [2.5, 5.0, 5.5, 6.0, 6.5],
+        ),
         ([Measurement(name="step_time", unit="s", better="lower", value=0.5)], [0.5, 1.0, 1.5, 2.0, 2.5]),
         ([], []),
     ],
 )
 def test_a_step_was_taken_between_the_evaluations_about_it(ends: list[Measurement], times: list[float]) -> None:
-    """The line of the first two or the last two goes on; of several seeds the median counts; else the median step."""
+    """The line of the first two or the last two goes on; of several seeds the median counts, of the slow ones too
+    that end early; else the median step."""
     steps: list[Point] = [(float(step), 1.0) for step in range(1, 6)]
 
     assert [x for x, _ in over_time(of(*ends), steps)] == times

@@ -129,11 +129,18 @@ def test_with_a_price_list_cost_is_money_in_each_of_its_terms() -> None:
         name="n1", platforms=["cpu-*"], ranks_per_node=1, per_hour={"regular": 3600.0, "preemptible": 360.0}
     )
     prices = Prices(currency="USD", date=date(2020, 10, 5), source="a page", machines=[machine])
-    regular, preemptible = cost([trained(1, 1.0), trained(4, 2.0)], prices)
+    [chart] = cost([trained(1, 1.0), trained(4, 2.0)], prices)
 
-    assert isinstance(regular, Lines)
-    assert isinstance(preemptible, Lines)
-    assert (regular.x.name, regular.x.unit) == ("cost, regular", "USD")
-    [priced], [cheaper] = regular.series, preemptible.series
+    assert isinstance(chart, Lines)
+    assert (chart.x.name, chart.x.unit) == ("cost", "USD")
+    priced, cheaper = chart.series
+    assert [s.name for s in chart.series] == ["million samples, regular", "million samples, preemptible"]
     assert priced.points[1][0] == pytest.approx(2 * priced.points[0][0])
     assert cheaper.points[0][0] == pytest.approx(priced.points[0][0] / 10)
+
+
+def test_each_training_has_a_chart_of_its_cost() -> None:
+    other = [replace(made, case=replace(made.case, test="a.py::test_b")) for made in (trained(1, 1.0), trained(2, 1.0))]
+    charts = list(cost([trained(1, 1.0), trained(2, 2.0), *other]))
+
+    assert [chart.title for chart in charts] == [f"Speed-up and its cost: {name}[on]" for name in ("test_a", "test_b")]
