@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_distbench.errors import TableError, tell
 from pytest_distbench.records.run import RunRecord
-from pytest_distbench.report.tables.accuracy import ACCURACY
+from pytest_distbench.report.tables.accuracy import ACCURACY, FINAL_ACCURACY
 from pytest_distbench.report.tables.buckets import BUCKETS
 from pytest_distbench.report.tables.collectives import COLLECTIVES
 from pytest_distbench.report.tables.control import CONTROL
@@ -52,6 +52,7 @@ TABLES: dict[str, TableKind[Any]] = {
     "workers": WORKERS,
     "learning_rate": RATES,
     "accuracy": ACCURACY,
+    "final_accuracy": FINAL_ACCURACY,
     "pool": POOLS,
     "serving": SERVINGS,
 }

@@ -11,7 +11,7 @@ from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.timeline import Stepped
-from pytest_distbench.report.tables.accuracy import ACCURACY
+from pytest_distbench.report.tables.accuracy import ACCURACY, FINAL_ACCURACY
 
 
 def run(name: str, *launches: list[float]) -> CaseResult:
@@ -60,3 +60,37 @@ def test_of_several_launches_the_median_is_shown() -> None:
 
 def test_a_run_that_has_none_beside_it_has_no_row() -> None:
     assert ACCURACY.section([result(), run("gang2", [0.5])]).rows == []
+
+
+def trained(ranks: int, *launches: dict[str, float]) -> CaseResult:
+    """With a batch of 32 for each worker."""
+    records = [
+        LaunchRecord(
+            index=i,
+            outcome="passed",
+            wall_s=1.0,
+            measurements=[Measurement(name=name, unit="", better="info", value=v) for name, v in values.items()],
+        )
+        for i, values in enumerate(launches)
+    ]
+    made = result(launches=records)
+    around = {"oversubscribed": f"{ranks}-ranks-on-2-cores"} if ranks > 2 else {}
+    conditions = replace(made.case.conditions, world_size=ranks, around=around)
+    return replace(made, case=replace(made.case, conditions=conditions, params={"batch": 32}))
+
+
+def test_a_training_has_its_rate_and_its_last_accuracies_in_one_row() -> None:
+    two = [
+        {"samples_per_second": rate, "final_accuracy": top1, "final_top5": 1.0}
+        for rate, top1 in ((100.0, 0.5), (200.0, 0.75), (300.0, 1.0))
+    ]
+    four = {"samples_per_second": 90.0, "final_accuracy": 0.875, "final_top5": 0.96875}
+    section = FINAL_ACCURACY.section([trained(2, *two), trained(4, four), trained(1, {"final_accuracy": 0.5})])
+
+    assert section.header[1:] == [
+        "Workers", "batch of each", "processing rate (samples/s)", "top-1", "top-5", "note"
+    ]  # fmt: skip
+    assert [row[1:] for row in section.texts] == [
+        ["2", "32", "200", "0.7500", "1.0000", ""],
+        ["4", "32", "90", "0.8750", "0.9688", "oversubscribed: 4 ranks on 2 cores"],
+    ]
