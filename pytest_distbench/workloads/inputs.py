@@ -179,15 +179,15 @@ def _synthetic(rank: RankContext, batch: int, shape: Sequence[int]) -> Iterator[
 
 
 def _real(place: str | os.PathLike[str] | None) -> Storage:
-    """The folder of the user's files: the one that was given, or in it that which the archive unpacks to."""
+    """The folder of the user's files: the one that was given, or in it that of the set, or of its archive."""
     if not place:
         raise RecordingError(
             f"{_CALL}: wanted storage=, where the files of kind 'real' lie, found none: give --distbench-data DIR, and "
             'pass storage=rank.params["data"] with params={"data": distbench.data}'
         )
     given = storage_at(place)
-    inner = given.below(cifar10.FOLDER)
-    return inner if inner.sizes() else given
+    inner = map(given.below, ("cifar10", cifar10.FOLDER))
+    return next((folder for folder in inner if folder.sizes()), given)
 
 
 def _generated(rank: RankContext, place: str | os.PathLike[str] | None, samples: int) -> Storage:

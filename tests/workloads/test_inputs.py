@@ -94,8 +94,11 @@ def test_images_are_resized_to_what_the_model_takes(numbered: Path) -> None:
     assert images.shape == (2, 3, 64, 48)
 
 
-def test_real_data_may_lie_where_its_archive_was_unpacked(numbered: Path, tmp_path: Path) -> None:
-    inside = tmp_path / cifar10.FOLDER
+@pytest.mark.parametrize("folder", ["cifar10", cifar10.FOLDER])
+def test_real_data_may_lie_in_the_folder_of_the_set_or_where_its_archive_was_unpacked(
+    numbered: Path, tmp_path: Path, folder: str
+) -> None:
+    inside = tmp_path / folder
     inside.mkdir()
     for file in numbered.glob("*.bin"):
         file.rename(inside / file.name)
