@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from pytest_distbench.commands import (
     begin,
-    calibrate,
     data,
     entries,
     explanations,
@@ -28,9 +27,7 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.installation import __version__
 from pytest_distbench.report.texts.escape import escape
 
-_COMMANDS = frozenset(
-    {"doctor", "calibrate", "verdict", "baseline", "compare", "report", "history", "init", "explain", "data"}
-)
+_COMMANDS = frozenset({"doctor", "verdict", "baseline", "compare", "report", "history", "init", "explain", "data"})
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -103,7 +100,6 @@ def _parser() -> argparse.ArgumentParser:
     groups = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     begin.add(groups.add_parser)
     fitness.add(groups.add_parser)
-    calibrate.add(groups.add_parser)
     baseline = groups.add_parser("baseline", help="look at and change stored baselines")
     commands = baseline.add_subparsers(title="commands", required=True, metavar="COMMAND")
     entries.add(commands.add_parser)

@@ -117,7 +117,6 @@ def detectable_slowdown(
     *,
     drift: float = 0.0,
     tolerance: float = 0.0,
-    extra_variance: float = 0.0,
 ) -> float:
     """Smallest slowdown, as a fraction, that is found with this power.
 
@@ -134,11 +133,10 @@ def detectable_slowdown(
         power: share of the slowdowns of this size that are found.
         drift: see :func:`noise_limit`.
         tolerance: what is accepted anyway, as a fraction.
-        extra_variance: of the difference, beyond what ``sigma`` explains; the limit does not know it.
     """
     noise = noise_limit(sigma, stored, new, alpha, drift=drift)
     limit = math.log1p(tolerance)
-    scatter = sigma**2 * (1 / stored + 1 / new) + extra_variance
+    scatter = sigma**2 * (1 / stored + 1 / new)
     if noise > limit:
         limit = noise
         scatter += noise**2 / (2 * (stored + new - 2))

@@ -236,6 +236,20 @@ def are_timed(launches: Sequence[Measurement]) -> bool:
     )
 
 
+def variance_of_iterations(measurement: Measurement) -> float | None:
+    """Variance of the logarithm of a launch's 25th percentile that comes from timing only so many iterations.
+
+    The asymptotic variance of a sample quantile, ``q (1 - q) / (n f^2)``, with the density ``f`` taken from the quarter
+    of the iterations between it and the median. Iterations depend on each other, so the true one is rather larger.
+    None where no series was timed.
+    """
+    summary = measurement.summary
+    if summary is None or not METRIC_KINDS[measurement.better].has_fast_side or summary.p25 <= 0 or summary.n < 2:
+        return None
+    density = 0.25 / max(summary.median - summary.p25, 1e-12 * summary.p25)
+    return float(0.25 * 0.75 / (summary.n * density**2 * summary.p25**2))
+
+
 def typical_noise(metrics: Mapping[str, BaselineMetric]) -> dict[str, float]:
     """The median noise of sibling metrics, by their common name: ``latency`` of a sweep over sizes.
 

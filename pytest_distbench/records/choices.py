@@ -30,9 +30,6 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 OverRanks = Literal["max", "mean"]
 """What stands for an iteration of a clock: the slowest rank's time, or the mean of all."""
 
-BASELINE_LAUNCHES = 10
-"""The most launches of a case in an update: so many where noise decides its verdicts, see ``judging.enough``."""
-
 ELASTIC_BASELINE_LAUNCHES = 3
 """The most launches of an elastic job or a pool of jobs in an update: each may take a minute."""
 

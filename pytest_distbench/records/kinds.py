@@ -305,7 +305,7 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
         words="too noisy or coarse to show their tolerance",
         means="Nothing speaks against it, but a change of the tolerance would not have been seen reliably.",
         next_step=(
-            "distbench calibrate says what this machine can see, --distbench-launches N sees more; "
+            "--distbench-launches N sees more, and --distbench-confirm=always; "
             "of a curve more digits, or more of its steps"
         ),
         fails_under="distbench-strict",

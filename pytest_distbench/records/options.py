@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE
 
@@ -23,9 +23,6 @@ class Option(NamedTuple):
         const: the value of the option alone, where that may be left out.
         has_ini_key: whether the ini file can say it too.
         is_repeated: in the commands that are printed, to run a test again or to record it.
-        calibration: what ``distbench calibrate`` does with it: lets the user give it, refuses it because it is set or
-            makes no sense there, or refuses it and clears it, whatever ini files and ``addopts`` say.
-        cleared: the value that clears it.
     """
 
     summary: str
@@ -33,8 +30,6 @@ class Option(NamedTuple):
     const: str = ""
     has_ini_key: bool = True
     is_repeated: bool = True
-    calibration: Literal["free", "refused", "cleared"] = "free"
-    cleared: str = ""
 
 
 NOTHING = "-"
@@ -56,18 +51,15 @@ OPTIONS: dict[str, Option] = {
         const="changed",
         summary="measure, write baselines and pass: new, failed, changed (default) or all; never deletes one",
         is_repeated=False,
-        calibration="cleared",
     ),
     "prune": Option(
         summary="delete the stored entries that no test used; only after a run of whole files in which nothing failed",
         has_ini_key=False,
         is_repeated=False,
-        calibration="refused",
     ),
     "share-gpu": Option(
         summary="with --gpu: let several ranks run on one GPU, to test the plumbing; nothing is judged or stored",
         has_ini_key=False,
-        calibration="refused",
     ),
     "share-host": Option(
         summary="with --gpu: measure beside other runs that say so too, each alone on its GPUs: for jobs that share a "
@@ -112,18 +104,15 @@ OPTIONS: dict[str, Option] = {
         metavar="N",
         summary="launches of each case judged first (default: 1; of pairs 5), or made "
         "of it in an update (default: as many as its noise needs)",
-        calibration="refused",
     ),
     "max-launches": Option(
         metavar="N",
         summary="the most launches of a case: while its answer is open (default: 10; of pairs 28), or of an update",
-        calibration="refused",
     ),
     "timeout": Option(metavar="S", summary="seconds one launch may take, from when its ranks are up (default: 300)"),
     "baselines": Option(
         metavar="DIR",
         summary="folder of stored baselines (default: baselines/ beside the ini file)",
-        calibration="refused",
     ),
     "data": Option(
         metavar="DIR",
@@ -131,9 +120,7 @@ OPTIONS: dict[str, Option] = {
         "the URL of an object store, s3://bucket/prefix",
     ),
     "platform": Option(metavar="NAME", summary="hardware class of this machine, in place of the one found"),
-    "missing": Option(
-        metavar="POLICY", summary="no baseline for a case: warn (default), fail or skip", calibration="refused"
-    ),
+    "missing": Option(metavar="POLICY", summary="no baseline for a case: warn (default), fail or skip"),
     "tolerance": Option(
         metavar="X",
         summary="change from the baseline towards worse that is accepted, as a fraction "
@@ -148,13 +135,11 @@ OPTIONS: dict[str, Option] = {
         metavar="FILE",
         summary="write the run record: environment, cases, launches, verdicts",
         is_repeated=False,
-        calibration="refused",
     ),
     "report": Option(
         metavar="FILE.html",
         summary="write the page of the run: one file for a browser, with verdicts, launches, charts and tables",
         is_repeated=False,
-        calibration="refused",
     ),
     "experiment": Option(
         metavar="FILE",
@@ -169,38 +154,29 @@ OPTIONS: dict[str, Option] = {
     "against": Option(
         metavar="REF",
         summary="compare with another revision of the repository, measured in turns, not with stored baselines",
-        calibration="cleared",
-        cleared=NOTHING,
     ),
     "against-python": Option(
         metavar="PATH",
         summary="compare with another Python, and so another torch; with --distbench-against: both; with "
         "--distbench-confirm: the Python of the revisions that recorded the baselines",
-        calibration="cleared",
-        cleared=NOTHING,
     ),
     "against-tolerance": Option(
         metavar="X",
         summary="smallest slowdown that counts in such a comparison, as a fraction (default: 0.05)",
-        calibration="refused",
     ),
     "against-link": Option(
         metavar="PATH[,PATH...]",
         summary="what git ignores and the tests need, such as data/: linked from the working tree into the other "
         "revision",
-        calibration="refused",
     ),
     "confirm": Option(
         metavar="MODE",
         summary="decide doubtful comparisons with stored baselines in turns with the revision that recorded them: auto "
         "(default: where that is at hand), always (every case with clocks), never",
-        calibration="cleared",
-        cleared="never",
     ),
     "confirm-budget": Option(
         metavar="S",
         summary="seconds of the run for that, the most doubtful cases first (default: 60)",
-        calibration="refused",
     ),
     "control": Option(
         metavar="X",
@@ -209,7 +185,6 @@ OPTIONS: dict[str, Option] = {
         "fraction (default: a third more than the case's tolerance); nothing is judged or stored",
         has_ini_key=False,
         is_repeated=False,
-        calibration="refused",
     ),
     "trace": Option(
         metavar="CASES",
@@ -218,13 +193,11 @@ OPTIONS: dict[str, Option] = {
         "where there are two, in one file: regressed (default), by a clock or a rate; all; below --distbench-logs, "
         "else in .distbench/traces",
         is_repeated=False,
-        calibration="refused",
     ),
     "attach": Option(
         metavar="RANK",
         summary="give this rank the terminal, for breakpoint(); time-outs are off and nothing is judged",
         is_repeated=False,
-        calibration="cleared",
     ),
     "strict": Option(summary="inconclusive, incomparable and unseeded verdicts fail the test too"),
     "fail-on-improvement": Option(summary="an improvement fails the test too: its baseline wants an update"),

@@ -1,4 +1,4 @@
-"""The files ``--distbench-json`` and ``distbench calibrate --json`` write."""
+"""The file that ``--distbench-json`` writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pytest_distbench.records.calibration import Calibration
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.files import FileKind
@@ -87,16 +86,6 @@ RUN_RECORDS = FileKind(
     next_step="Write one with pytest --distbench-json FILE",
     where="Give --distbench-json a writable place",
     migrations={1: _with_references, 2: _with_conditions},
-)
-
-
-CALIBRATIONS = FileKind(
-    name="calibration",
-    record=Calibration,
-    schema=1,
-    max_bytes=64 * 2**20,
-    next_step="Write one with distbench calibrate --json FILE",
-    where="Give --json a writable place",
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 
 import pytest
 from hypothesis import strategies as st
@@ -12,10 +13,11 @@ from support.metrics import STORED, baseline, metric, rule, timed
 from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.metric import judge
 from pytest_distbench.judging.stats import detectable_slowdown
-from pytest_distbench.judging.stored_rule import DRIFT, typical_noise
+from pytest_distbench.judging.stored_rule import DRIFT, typical_noise, variance_of_iterations
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.quantiles import quantile
 from pytest_distbench.records.record import replace
 
 wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, 1.7e308])
@@ -215,3 +217,22 @@ def test_what_the_verdict_says_it_would_find_is_found_in_nine_runs_of_ten() -> N
         found += kind([random.lognormvariate(exact, 0.05) for _ in range(5)], stored) == "regressed"
 
     assert 0.85 <= found / 300 <= 0.95
+
+
+@pytest.mark.parametrize("between", [0.0, 0.05])
+def test_what_iterations_contribute_is_estimated_from_inside_the_launches(between: float) -> None:
+    made = random.Random(7)
+    values, inside = [], []
+    for _ in range(200):
+        offset = made.gauss(0, between)
+        series = [1e-3 * math.exp(offset + made.gauss(0, 0.1)) for _ in range(50)]
+        p25, median = quantile(series, 0.25), quantile(series, 0.5)
+        summary = Summary(n=50, minimum=min(series), p25=p25, median=median, p95=1.0, p99=1.0, mean=1.0, stdev=1.0)
+        inside.append(variance_of_iterations(replace(metric(p25), summary=summary)) or 0.0)
+        values.append(math.log(p25))
+
+    assert statistics.median(inside) == pytest.approx(statistics.variance(values) - between**2, rel=0.4)
+
+
+def test_iterations_of_a_single_number_are_not_known() -> None:
+    assert variance_of_iterations(metric(1.0)) is None

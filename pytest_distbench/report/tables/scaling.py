@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, variance
 
-from pytest_distbench.judging.noise import variance_of_iterations
-from pytest_distbench.judging.stored_rule import STANDARD_ERRORS
+from pytest_distbench.judging.stored_rule import STANDARD_ERRORS, variance_of_iterations
 from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED, Case
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.network import NETWORK

@@ -147,15 +147,12 @@ def not_found_text(result: CaseResult, *, command: str) -> str:
 _MOST_REASONS = 8
 _HELP = {
     "screening": (
-        "a baseline with more launches or of a quieter hour (--distbench-update), a larger tolerance (distbench "
-        "calibrate proposes one), or --distbench-confirm=always, which runs every case in turns"
+        "a baseline with more launches or of a quieter hour (--distbench-update), a larger tolerance, or "
+        "--distbench-confirm=always, which runs every case in turns"
     ),
     "turns": (
         "more iterations a loop, which make a pair quieter; more time for pairs (--distbench-confirm-budget); or a "
-        "larger tolerance (distbench calibrate proposes one)"
+        "larger tolerance"
     ),
-    "stored": (
-        "what makes launches in turns possible (above); a baseline with more launches; or a larger tolerance "
-        "(distbench calibrate proposes one)"
-    ),
+    "stored": "what makes launches in turns possible (above); a baseline with more launches; or a larger tolerance",
 }
