@@ -13,14 +13,10 @@ from pytest_distbench.judging.change_points import LEAST_RUNS, change_points, fe
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.trend import USUAL_LAST, History, Trend
 from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
-from pytest_distbench.report.formats.otava import CONFIGURATION, otava_files
-from pytest_distbench.report.page.document import write_page
-from pytest_distbench.report.page.history import STEADY, page_of_history
 from pytest_distbench.report.tables.trends import TrendRow, points_section, trends_section
 from pytest_distbench.report.texts.layout import layout
-from pytest_distbench.store.baseline_log import baseline_history
-from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
-from pytest_distbench.store.run_index import read_history
+from pytest_distbench.store.files import replace_file
+from pytest_distbench.store.trends import read_history
 
 MOST_LAST = 10_000
 MOST_COMMANDS = 5
@@ -34,10 +30,7 @@ def add(add_parser: Adder) -> None:
         "folder",
         metavar="DIR",
         type=Path,
-        help="holds run records, written by pytest --distbench-json; with --baselines a store in a git repository",
-    )
-    parser.add_argument(
-        "--baselines", action="store_true", help="take the recordings in the log of git, a point for each commit"
+        help="holds run records, written by pytest --distbench-json",
     )
     choose_names(parser, "only tests and metrics with this in their name; several choose what any of them names")
     parser.add_argument(
@@ -45,29 +38,17 @@ def add(add_parser: Adder) -> None:
         metavar="N",
         type=_number,
         default=USUAL_LAST,
-        help=f"the last runs, or commits (default: {USUAL_LAST}, at most {MOST_LAST})",
+        help=f"the last runs (default: {USUAL_LAST}, at most {MOST_LAST})",
     )
     parser.add_argument("--all", action="store_true", help="what did not change, and what is not judged, too")
     parser.add_argument("--points", action="store_true", help="the value of each metric in each run, a row for each")
     parser.add_argument("--format", choices=[*TABLE_FORMATS], default="text", help="of the table (default: text)")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="a page with each metric's way as a chart")
-    parser.add_argument(
-        "--otava", metavar="FOLDER", type=Path, help="the same runs for Apache Otava: a configuration and CSV files"
-    )
     parser.set_defaults(command=_history)
 
 
 def _history(options: argparse.Namespace) -> Iterator[str]:
-    given = [f"--{name}" for name in ("html", "otava") if getattr(options, name) is not None]
-    if options.points or options.output is not None or options.format != "text":
-        given.append("--points, --format and --output")
-    if len(given) > 1:
-        raise ConfigurationError(f"history {given[0]} writes files of its own: leave out {' and '.join(given[1:])}")
-    if options.html is not None:
-        check_target(options.html, PAGE_SIGN, option="history --html")
-    read = baseline_history if options.baselines else read_history
-    history = read(options.folder, last=options.last)
+    history = read_history(options.folder, last=options.last)
     if not history.records:
         raise DistbenchError("; ".join([f"{options.folder} holds no run record", *history.problems[:1]]))
     chosen = [trend for trend in history.trends if _is_chosen(trend, options)]
@@ -76,16 +57,7 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
         raise DistbenchError(f"history -k {' -k '.join(options.parts)} chooses nothing; there are {shown}, ...")
     if options.output is None and options.format in BINARY:
         raise ConfigurationError(f"history --format {options.format} is no text: give -o FILE")
-    if options.otava is not None:
-        yield from _write_otava(chosen, options.otava)
-        return
     rows = [] if options.points else [row for trend in chosen for row in _rows(trend, options)]
-    head = [*_head(history, chosen, rows, options)]
-    if options.html is not None:
-        if not rows:  # what did not change may be looked at all the same
-            rows = [TrendRow(trend=trend, change=None) for trend in chosen]
-        yield from _write_page(history, rows, head, options)
-        return
     section = points_section(chosen) if options.points else trends_section(rows)
     write = TABLE_FORMATS[options.format]
     if options.output is not None:
@@ -95,26 +67,8 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
     elif options.points or options.format != "text":
         write(section, sys.stdout.buffer)
     else:
-        yield from head
+        yield from _head(history, chosen, rows)
         yield from _told(rows)
-
-
-def _write_page(history: History, rows: list[TrendRow], head: list[str], options: argparse.Namespace) -> Iterator[str]:
-    without = "recorded" if options.baselines else STEADY
-    page = page_of_history(history, rows, name=str(options.folder), notes=head, without=without)
-    with replace_file(options.html, next_step="Give --html a writable place") as out:
-        write_page(page, out)
-    yield from head
-    yield f"page written to {options.html}: open it in a browser"
-
-
-def _write_otava(trends: list[Trend], folder: Path) -> Iterator[str]:
-    files = otava_files(trends)
-    for name, content in files.items():
-        with replace_file(folder / name, next_step="Give --otava a folder that can be written") as out:
-            out.write(content.encode())
-    next_step = f"there, otava list-tests --config-file {CONFIGURATION}"
-    yield f"{len(files) - 1} test{'s' * (len(files) != 2)} written to {folder}: {next_step}"
 
 
 def _number(text: str) -> int:
@@ -131,27 +85,24 @@ def _is_chosen(trend: Trend, options: argparse.Namespace) -> bool:
 
 
 def _rows(trend: Trend, options: argparse.Namespace) -> list[TrendRow]:
-    """One for each change; the recordings of a baseline are changes themselves, and one row."""
-    if options.baselines:
-        return [TrendRow(trend=trend, change=None)] if options.all or len(trend.points) > 1 else []
+    """One for each change."""
     changes = change_points([point.value for point in trend.points])
     if not changes and options.all:
         return [TrendRow(trend=trend, change=None)]
     return [TrendRow(trend=trend, change=change) for change in changes]
 
 
-def _head(history: History, chosen: list[Trend], rows: list[TrendRow], options: argparse.Namespace) -> Iterator[str]:
+def _head(history: History, chosen: list[Trend], rows: list[TrendRow]) -> Iterator[str]:
     """How much was looked at, and what is missing."""
-    what = "commit" if options.baselines else "run"
     span = f"{history.first[:10]} to {history.last[:10]}"
-    changed = len({id(row.trend) for row in rows if options.baselines or row.change is not None})
+    changed = len({id(row.trend) for row in rows if row.change is not None})
     counted = f"{len(chosen)} metric{'s' * (len(chosen) != 1)}, {changed} changed"
-    yield f"{history.records} {what}{'s' * (history.records != 1)}, {span}: {counted}"
+    yield f"{history.records} run{'s' * (history.records != 1)}, {span}: {counted}"
     if history.problems:
         number = len(history.problems)
         yield f"{number} file{'s' * (number != 1)} not read, such as {history.problems[0]}"
     fewest = fewest_runs()
-    if not options.baselines and history.records < fewest:
+    if history.records < fewest:
         runs = f"{history.records} run{'s are' if history.records != 1 else ' is'}"
         yield f"{runs} too few to tell a change: it takes {fewest}, of which {LEAST_RUNS} or more on either side"
 

@@ -27,8 +27,8 @@ from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
 from pytest_distbench.report.texts.words import REFERENCE_WORDS, cells
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
 from pytest_distbench.store.prices import read_prices
-from pytest_distbench.store.run_index import read_history
 from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.trends import read_history
 
 
 def add(add_parser: Adder) -> None:

@@ -1,4 +1,4 @@
-"""How a metric went over many runs, or over the recordings of its baseline."""
+"""How a metric went over many runs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple
 from pytest_distbench.records.kinds import Better
 
 USUAL_LAST = 500
-"""So many runs, or commits, are looked at where nobody says another number: the last ones."""
+"""So many runs are looked at where nobody says another number: the last ones."""
 
 
 class Point(NamedTuple):
     """The metric at one time.
 
     Attributes:
-        at: UTC, ISO 8601: a run's start, or when its baseline was committed.
-        commit: that was measured, or that recorded it; empty where nobody knows.
+        at: UTC, ISO 8601: the run's start.
+        commit: that was measured; empty where nobody knows.
         value: median over launches, in the metric's unit.
     """
 
@@ -34,7 +34,7 @@ class Trend:
         test: node id of the test's function.
         case: name of its entry in a store.
         title: for people: ``test_all_reduce[float32-ws2]``.
-        nodeid: that pytest takes; the test's function where it is not known.
+        nodeid: that pytest takes.
         metric: name and point.
         unit: of its values.
         better: its kind.
@@ -54,7 +54,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The metrics of many runs, or of the recordings of a store.
+    """The metrics of many runs.
 
     Attributes:
         records: how many were looked at, the last ones.

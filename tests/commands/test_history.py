@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.repositories import git
 from support.results import result, run
-from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.run_record import write_run_record
 
 AT = 25
@@ -92,63 +89,3 @@ def test_points_and_changes_are_tables_for_programs(tmp_path: Path, capsys: pyte
     assert points["value"].between(0.018, 0.028).all()
     assert header.startswith("platform,test,metric,unit,runs,before,after,change,kind,since,last_before,first_after")
     assert line.startswith("cpu-x,suites/test_a.py::test_a[ws2],step,s,50,0.02")
-
-
-def test_recordings_of_a_store_are_a_history_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    git(tmp_path, "init", "-q")
-    store = BaselineStore(tmp_path / "baselines", PLATFORM)
-    for value in (1.0, 2.0):
-        store.write(TEST, KEY, entry(value))
-        git(tmp_path, "add", "--all")
-        git(tmp_path, "commit", "-q", "-m", "more")
-    head, *_, row = history(capsys, store.folder, "--baselines")
-
-    assert head.startswith("2 commits, ")
-    assert row.split()[3:] == ["1", "s", "2", "s", "+100.0", "%"]
-
-
-def test_a_page_has_the_way_of_what_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, 50, change=1.2)
-    page = tmp_path / "history.html"
-    head, told = history(capsys, tmp_path, "--html", page)
-    readable = page.read_text()
-
-    assert head.endswith("1 metric, 1 changed")
-    assert told == f"page written to {page}: open it in a browser"
-    assert "<h1>distbench: 1 of 1 case changed for the worse</h1>" in readable
-    assert "git bisect start 2525252525 2424242424" in readable
-
-
-@pytest.mark.parametrize("extra", [["--points"], ["--format", "csv"], ["-o", "out.txt"]])
-def test_a_page_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: list[str]) -> None:
-    [told] = history(capsys, tmp_path, "--html", tmp_path / "history.html", *extra, code=2)
-
-    assert told.endswith("history --html writes files of its own: leave out --points, --format and --output")
-
-
-def test_otava_gets_a_test_for_each_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, 3)
-    folder = tmp_path / "for" / "otava"
-    [told] = history(capsys, tmp_path, "--all", "--otava", folder)
-
-    assert told == f"1 test written to {folder}: there, otava list-tests --config-file otava.yaml"
-    assert sorted(path.name for path in folder.iterdir()) == ["otava.yaml", "test_a_ws2_-cpu-x.csv"]
-
-
-def test_a_folder_for_otava_that_is_a_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, 3)
-    (tmp_path / "file").touch()
-    told = history(capsys, tmp_path, "--otava", tmp_path / "file", code=2)
-
-    assert "Give --otava a folder that can be written" in told[0]
-
-
-def test_a_page_of_what_did_not_change_has_its_way_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path, 12)
-    page = tmp_path / "history.html"
-    lines = history(capsys, tmp_path, "--html", page)
-
-    assert lines[1].startswith("12 runs are too few to tell a change: it takes 18")
-    assert "<h1>distbench: none of 1 case changed for the worse</h1>" in page.read_text()

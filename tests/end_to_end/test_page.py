@@ -11,20 +11,15 @@ import pytest
 from support.browser import NAMES, Tab, browser, find_browser
 from support.cases import ON_TWO
 from support.results import point, result, run, verdict
-from support.trends import steps, trend
 
-from pytest_distbench.judging.change_points import change_points
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.records.trend import History
 from pytest_distbench.report.page.content import other_of, page_of
 from pytest_distbench.report.page.document import write_page
-from pytest_distbench.report.page.history import page_of_history
 from pytest_distbench.report.tables import sections_of
-from pytest_distbench.report.tables.trends import TrendRow
 from pytest_distbench.store.run_record import write_run_record
 
 HOSTILE = "</script><img src=x onerror=document.hacked=1>"
@@ -250,26 +245,6 @@ def test_a_file_of_half_a_gigabyte_is_refused_unread(tab: Tab, tmp_path: Path) -
     tab.give("input[type=file]", huge)
 
     tab.wait("document.body.textContent.includes('too large for a browser')")
-
-
-def test_a_history_opens_with_what_became_worse_and_reads_out_its_commits(tab: Tab, tmp_path: Path) -> None:
-    worse = trend(steps(20, 1.0, 1.5))
-    rows = [TrendRow(trend=worse, change=change) for change in change_points([point.value for point in worse.points])]
-    made = page_of_history(History(records=40, trends=[worse]), rows, name="runs", notes=["40 runs"])
-    path = tmp_path / "history.html"
-    with path.open("wb") as out:
-        write_page(made, out)
-    tab.requests.clear()
-    tab.open(path)
-    tab.wait("document.querySelector('figure svg[tabindex]')")
-    tab.run("document.querySelector('figure svg[tabindex]').focus()")
-    tab.press("ArrowRight")
-
-    assert tab.run("document.querySelector('h2').textContent") == "Worse 1"
-    assert tab.run("document.querySelector('.readout').textContent") == "a run, 2026-01-01 cccccccc00: 1 s"
-    assert "Compare" not in tab.run("document.querySelector('main').textContent")
-    assert tab.requests == [path.as_uri()]
-    assert tab.complaints == []
 
 
 def test_names_of_tests_are_text(tab: Tab, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""The index of run records: read once, whatever happens to them and to it."""
+"""Metrics over the run records of a folder."""
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -11,25 +10,24 @@ from support.results import result, run
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.store import run_index
-from pytest_distbench.store.run_index import NAME, read_history
-from pytest_distbench.store.run_record import read_run_record, write_run_record
+from pytest_distbench.store.run_record import write_run_record
+from pytest_distbench.store.trends import read_history
 
 
-def write(folder: Path, day: int, *steps: float, name: str = "", metric: str = "step") -> Path:
-    """A record of that day whose launches measured these; None of a launch that failed."""
+def write(folder: Path, day: int, *steps: float) -> Path:
+    """A record of that day whose launches measured these."""
     launches = [
         LaunchRecord(
             index=i,
             outcome="passed",
             wall_s=1.0,
-            measurements=[Measurement(name=metric, unit="s", better="lower", value=step)],
+            measurements=[Measurement(name="step", unit="s", better="lower", value=step)],
         )
         for i, step in enumerate(steps)
     ]
     made = run(result(launches=launches), started=f"2026-01-{day:02}T00:00:00+00:00", commit=f"c{day}")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name or day}.json"
+    path = folder / f"{day}.json"
     write_run_record(path, made)
     return path
 
@@ -58,24 +56,6 @@ def test_only_the_last_runs_count_where_that_is_asked_for(tmp_path: Path) -> Non
     assert values(tmp_path, last=2) == {"step": [2.0, 3.0]}
 
 
-def test_a_record_is_read_once_and_again_when_it_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-
-    def reading(path: Path) -> object:
-        seen.append(path.name)
-        return read_run_record(path)
-
-    monkeypatch.setattr(run_index, "read_run_record", reading)
-    gone, kept, changed = (write(tmp_path, day, float(day)) for day in (1, 2, 3))
-    assert values(tmp_path) == values(tmp_path) == {"step": [1.0, 2.0, 3.0]}
-    assert seen == [gone.name, kept.name, changed.name]
-    gone.unlink()
-    write(tmp_path, 3, 7.0, 9.0)
-
-    assert values(tmp_path) == {"step": [2.0, 8.0]}
-    assert seen[3:] == [changed.name]
-
-
 def test_what_is_no_run_record_is_told_and_the_others_count(tmp_path: Path) -> None:
     write(tmp_path, 1, 1.0)
     write(tmp_path / ".hidden", 2, 2.0)
@@ -87,40 +67,6 @@ def test_what_is_no_run_record_is_told_and_the_others_count(tmp_path: Path) -> N
     assert values(tmp_path) == {"step": [1.0]}
     assert [str(tmp_path / name) in problem for name, problem in zip(["3", "later"], history.problems, strict=True)]
     assert "schema" in history.problems[1]
-
-
-@pytest.mark.parametrize("content", [b"not a database at all, but long enough to look like a file" * 20, b""])
-def test_an_index_that_cannot_be_read_is_made_anew(tmp_path: Path, content: bytes) -> None:
-    write(tmp_path, 1, 1.0)
-    (tmp_path / NAME).write_bytes(content)
-
-    assert values(tmp_path) == {"step": [1.0]}
-    assert (tmp_path / NAME).read_bytes().startswith(b"SQLite")
-
-
-def test_an_index_of_another_schema_is_made_anew(tmp_path: Path) -> None:
-    write(tmp_path, 1, 1.0)
-    read_history(tmp_path, last=1)
-    with sqlite3.connect(tmp_path / NAME) as index:
-        index.execute("PRAGMA user_version = 77")
-        index.execute("DELETE FROM point")
-    index.close()
-
-    assert values(tmp_path) == {"step": [1.0]}
-
-
-def test_where_it_cannot_be_written_everything_is_read_each_time(tmp_path: Path) -> None:
-    write(tmp_path, 1, 1.0)
-    (tmp_path / NAME).mkdir()
-
-    assert values(tmp_path) == values(tmp_path) == {"step": [1.0]}
-
-
-def test_names_are_data_and_no_commands(tmp_path: Path) -> None:
-    name = "a'); DROP TABLE point; --"
-    write(tmp_path, 1, 1.0, metric=name)
-
-    assert values(tmp_path) == {name: [1.0]}
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
