@@ -8,11 +8,9 @@ import resource
 import shutil
 import socket
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -23,18 +21,14 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.units import format_bytes
 
 WATCH_S = 1.0
-"""How long other processes and the hypervisor are watched."""
+"""How long other processes are watched."""
 BUSY_CORES = 0.2
 """Other work above this many cores disturbs a measurement on a small machine."""
-STEAL_SHARE = 0.01
-HOT_MS = 1000
 FEW_FILES = 4096
 SMALL_SHM_BYTES = 64 * 2**20
 SHM_OF_A_GPU_BYTES = 40 * 2**20
 """What NCCL takes of /dev/shm for each rank, where it sends over the network at the latest."""
 FEW_FREE_BYTES = 2**30
-LOOKUP_S = 1.0
-_CLOCKS = frozenset({"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen"})
 
 
 def processor() -> Iterator[Finding]:
@@ -44,13 +38,8 @@ def processor() -> Iterator[Finding]:
     yield Finding("ok", "processor", f"{hardware.cpu_name()}, {share}")
 
 
-def other_work(
-    cpu_times: Callable[[], Any], foreign_shares: Callable[[], list[tuple[float, str, int]]]
-) -> Iterator[Finding]:
-    """CPU time that other processes, and other guests of the host, take right now."""
-    before = cpu_times()
-    shares = foreign_shares()
-    after = cpu_times()
+def other_work(shares: Sequence[tuple[float, str, int]]) -> Iterator[Finding]:
+    """CPU time that other processes take right now: shares as of :func:`foreign_shares`."""
     busy = sum(share for share, _, _ in shares)
     cores = hardware.cores()
     top = ", ".join(f"{name} (pid {pid}) {share:.2f}" for share, name, pid in shares[:3] if share > 0.02)
@@ -59,55 +48,6 @@ def other_work(
         yield Finding("warn", "other processes", f"{busy:.2f} of {cores} cores busy: {top}", advice)
     else:
         yield Finding("ok", "other processes", f"{busy:.2f} of {cores} cores busy")
-    total = sum(after) - sum(before)
-    stolen = (getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)) / total if total > 0 else 0.0
-    if stolen > STEAL_SHARE:
-        yield Finding(
-            "warn",
-            "hypervisor",
-            f"{stolen:.0%} of the CPU time went to other guests (steal)",
-            "use a machine with dedicated cores; A/B runs on the spot suffer less than stored baselines",
-        )
-
-
-def governor(root: Path) -> Iterator[Finding]:
-    """Whether the CPU's frequency follows the load."""
-    found = sorted({_text(p) for p in root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")} - {""})
-    if not found:
-        yield Finding("note", "CPU frequency", "no governor visible, as in most virtual machines")
-    elif found == ["performance"]:
-        yield Finding("ok", "CPU frequency", "governor performance")
-    else:
-        yield Finding(
-            "warn",
-            "CPU frequency",
-            f"governor {', '.join(found)}: the clock follows the load",
-            "sudo cpupower frequency-set -g performance",
-        )
-
-
-def heat(root: Path) -> Iterator[Finding]:
-    """How long the hottest core has been slowed for its temperature since the machine started (x86 counters)."""
-    files = root.glob("sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/*_throttle_total_time_ms")
-    slowed = [int(text) for path in files if (text := _text(path)).isdecimal()]
-    if not slowed:
-        yield Finding("note", "CPU temperature", "no throttle counters visible, as in most virtual machines")
-    elif max(slowed) < HOT_MS:
-        yield Finding("ok", "CPU temperature", "never throttled")
-    else:
-        advice = "look at its cooling; watch /sys/devices/system/cpu/cpu*/thermal_throttle while you measure"
-        text = f"a core was throttled for {max(slowed) / 1000:.0f} s since the machine started"
-        yield Finding("warn", "CPU temperature", text, advice)
-
-
-def clock_source(root: Path) -> Iterator[Finding]:
-    """Whether reading the clock is cheap."""
-    name = _text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
-    if name and name not in _CLOCKS:
-        advice = "reading it costs microseconds: boot with clocksource=tsc where the hardware allows"
-        yield Finding("warn", "clock", f"clock source {name}", advice)
-    else:
-        yield Finding("ok", "clock", f"clock source {name or 'unknown'}")
 
 
 def container_limits(root: Path) -> Iterator[Finding]:
@@ -193,41 +133,6 @@ def loopback() -> Iterator[Finding]:
         yield Finding("fail", "loopback", f"127.0.0.1: {error.strerror or error}", "ip link set lo up")
         return
     yield Finding("ok", "loopback", "127.0.0.1 accepts connections")
-
-
-def reverse_look_up() -> Iterator[Finding]:
-    """How long the name of 127.0.0.1 takes: torch's store asks for it at every connection."""
-    answer: list[float] = []
-
-    def ask() -> None:
-        start = time.monotonic()
-        with contextlib.suppress(OSError):
-            socket.getnameinfo(("127.0.0.1", 80), 0)
-        answer.append(time.monotonic() - start)
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(LOOKUP_S)
-    if not answer:
-        yield Finding(
-            "warn",
-            "name look-up",
-            f"the name of 127.0.0.1 takes over {LOOKUP_S:.0f} s: DNS is asked and does not answer",
-            "add '127.0.0.1 localhost' to /etc/hosts",
-        )
-    else:
-        yield Finding("ok", "name look-up", f"the name of 127.0.0.1 takes {answer[0] * 1e3:.0f} ms")
-
-
-def user_namespaces(root: Path) -> Iterator[Finding]:
-    """Whether a user may make network namespaces, which emulate several hosts."""
-    most = _text(root / "proc/sys/user/max_user_namespaces")
-    unprivileged = _text(root / "proc/sys/kernel/unprivileged_userns_clone")
-    if most == "0" or unprivileged == "0":
-        advice = "sysctl user.max_user_namespaces=15000; only tests that emulate a network need them"
-        yield Finding("note", "user namespaces", "switched off", advice)
-    else:
-        yield Finding("ok", "user namespaces", f"allowed{f', at most {most}' if most else ''}")
 
 
 def leftovers() -> Iterator[Finding]:

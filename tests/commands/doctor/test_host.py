@@ -25,38 +25,6 @@ def only(findings: Iterator[Finding]) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("names", "level"), [(["performance"], "ok"), (["powersave", "performance"], "warn"), ([], "note")]
-)
-def test_the_governor(tmp_path: Path, names: list[str], level: str) -> None:
-    for i, name in enumerate(names):
-        put(tmp_path, f"sys/devices/system/cpu/cpu{i}/cpufreq/scaling_governor", name)
-
-    assert only(host.governor(tmp_path)).level == level
-
-
-@pytest.mark.parametrize(
-    ("slowed", "level", "text"),
-    [(["0", "3"], "ok", "never"), (["0", "71000"], "warn", "for 71 s"), (["?"], "note", ""), ([], "note", "")],
-)
-def test_the_temperature(tmp_path: Path, slowed: list[str], level: str, text: str) -> None:
-    for i, milliseconds in enumerate(slowed):
-        folder = f"sys/devices/system/cpu/cpu{i}/thermal_throttle"
-        put(tmp_path, f"{folder}/core_throttle_total_time_ms", milliseconds)
-    found = only(host.heat(tmp_path))
-
-    assert found.level == level
-    assert text in found.found
-
-
-@pytest.mark.parametrize(("name", "level"), [("tsc", "ok"), ("hpet", "warn"), ("", "ok")])
-def test_the_clock(tmp_path: Path, name: str, level: str) -> None:
-    if name:
-        put(tmp_path, "sys/devices/system/clocksource/clocksource0/current_clocksource", name)
-
-    assert only(host.clock_source(tmp_path)).level == level
-
-
-@pytest.mark.parametrize(
     ("files", "level", "text"),
     [
         ({"cpu.max": "50000 100000"}, "warn", "0.5 CPUs of"),
@@ -76,20 +44,16 @@ def test_the_quota_of_the_container(tmp_path: Path, files: dict[str, str], level
     assert text in found.found
 
 
-def test_other_processes_and_other_guests_are_named() -> None:
-    times = iter([_Times(10.0, 0.0), _Times(10.0, 1.0)])
-    found = list(host.other_work(lambda: next(times), lambda: [(1.5, "train.py", 42), (0.1, "sshd", 7)]))
+def test_other_processes_are_named() -> None:
+    found = only(host.other_work([(1.5, "train.py", 42), (0.1, "sshd", 7)]))
 
-    assert [f.level for f in found] == ["warn", "warn"]
-    assert "1.60 of" in found[0].found
-    assert "train.py (pid 42) 1.50" in found[0].found
-    assert "100%" in found[1].found
+    assert found.level == "warn"
+    assert "1.60 of" in found.found
+    assert "train.py (pid 42) 1.50" in found.found
 
 
 def test_a_quiet_machine_is_well() -> None:
-    times = iter([_Times(10.0, 0.0), _Times(12.0, 0.0)])
-
-    assert only(host.other_work(lambda: next(times), lambda: [(0.05, "sshd", 7)])).level == "ok"
+    assert only(host.other_work([(0.05, "sshd", 7)])).level == "ok"
 
 
 def test_without_shared_memory_there_is_advice(tmp_path: Path) -> None:
@@ -116,20 +80,3 @@ def test_shared_memory_has_to_do_for_nccl_on_each_gpu(
 
     assert found.level == level
     assert ("emptyDir" in found.advice) == (level == "warn")
-
-
-def test_without_user_namespaces_there_is_a_note(tmp_path: Path) -> None:
-    put(tmp_path, "proc/sys/user/max_user_namespaces", "0")
-
-    assert only(host.user_namespaces(tmp_path)).level == "note"
-
-
-class _Times(tuple[float, float]):
-    """As psutil.cpu_times(): a tuple with names."""
-
-    def __new__(cls, user: float, steal: float) -> _Times:
-        return super().__new__(cls, (user, steal))
-
-    @property
-    def steal(self) -> float:
-        return self[1]
