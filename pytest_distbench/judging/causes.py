@@ -20,7 +20,6 @@ from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.link_terms import FEWEST_SIZES, LinkTerms, fit_link_terms
 from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.run import CaseResult
@@ -157,15 +156,6 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuTrouble:
-    """What the driver counted and reported of one GPU while ranks ran on it."""
-
-    label: str
-    link_errors: dict[str, int]
-    xids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FreeAlgorithm:
     """A curve departed on several GPUs, and NCCL was free to choose how it sums."""
 
@@ -182,7 +172,6 @@ Cause = (
     | LateRank
     | SlowestRank
     | Clocks
-    | GpuTrouble
     | FreeAlgorithm
 )
 
@@ -197,7 +186,6 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
         *_stragglers(result),
         *_clocks(result),
-        *find_gpu_troubles(result.launches),
         *_algorithm(result),
     ]
 
@@ -205,17 +193,6 @@ def find_causes(result: CaseResult) -> list[Cause]:
 def _hosts(result: CaseResult) -> tuple[str, ...]:
     """Where each rank lived; empty: all on one host."""
     return next((tuple(launch.hosts) for launch in reversed(result.launches) if launch.hosts), ())
-
-
-def find_gpu_troubles(launches: Sequence[LaunchRecord]) -> Iterator[GpuTrouble]:
-    """Of each GPU that had any, over all launches."""
-    link_errors: dict[str, Counter[str]] = {}
-    xids: dict[str, list[int]] = {}
-    for card in (card for launch in launches for card in launch.gpu_witnesses if card.link_errors or card.xids):
-        link_errors.setdefault(card.label, Counter()).update(card.link_errors)
-        xids.setdefault(card.label, []).extend(card.xids)
-    for label, found in link_errors.items():
-        yield GpuTrouble(label=label, link_errors=dict(found), xids=tuple(dict.fromkeys(xids[label])))
 
 
 def _regressions(result: CaseResult) -> list[Verdict]:

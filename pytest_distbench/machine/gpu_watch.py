@@ -1,4 +1,4 @@
-"""How the GPUs fare while ranks run on them: clocks, heat, power, errors, memory they keep, and who else uses them.
+"""How the GPUs fare while ranks run on them: clocks, heat, power, memory they keep, and who else uses them.
 
 They are looked at from pytest's process, before, during and after a launch, through NVML: nothing runs in the ranks or
 on the GPU for it, and no clock that is judged is running in this process.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import subprocess
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -24,72 +24,6 @@ from pytest_distbench.records.gpu import Gpu, GpuWitness
 from pytest_distbench.records.quantiles import median
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes, format_seconds
-
-_LINK_COUNTERS = {
-    "CRC_FLIT_ERROR_COUNT_TOTAL": "CRC",
-    "CRC_DATA_ERROR_COUNT_TOTAL": "CRC",
-    "REPLAY_ERROR_COUNT_TOTAL": "replay",
-    "RECOVERY_ERROR_COUNT_TOTAL": "recovery",
-    "ECC_DATA_ERROR_COUNT_TOTAL": "ECC",
-}
-"""NVML's counters of errors over all NVLinks, without ``NVML_FI_DEV_NVLINK_`` -> the kind they are told as."""
-_MOST_EVENTS = 100
-
-
-class GpuErrors:
-    """The errors of one GPU since :meth:`begin`. What driver, GPU or slice do not tell is none."""
-
-    def __init__(self, driver: Driver, handle: Any) -> None:
-        self._driver = driver
-        self._handle = handle
-        self._before: dict[str, int] = {}
-        self._events: Any = None
-        nvml = driver.binding
-        with contextlib.suppress(nvml.NVMLError, AttributeError):
-            events = nvml.nvmlEventSetCreate()
-            try:
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-            except nvml.NVMLError:
-                nvml.nvmlEventSetFree(events)
-            else:
-                self._events = events
-
-    def begin(self) -> None:
-        """What has been until now is not of interest."""
-        self.xids()
-        self._before = self._count()
-
-    def link_errors(self) -> dict[str, int]:
-        """By how much the counters of the NVLinks have risen, by kind; without those that have not."""
-        risen: Counter[str] = Counter()
-        for name, count in self._count().items():
-            risen[_LINK_COUNTERS[name]] += max(0, count - self._before.get(name, count))
-        return {kind: rise for kind, rise in risen.items() if rise}
-
-    def xids(self) -> list[int]:
-        """The Xids since the last call, each once."""
-        found: dict[int, None] = {}
-        if self._events is not None:
-            nvml = self._driver.binding
-            with contextlib.suppress(nvml.NVMLError):  # the last one: a time-out, as no more have come
-                for _ in range(_MOST_EVENTS):
-                    found[int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData)] = None
-        return list(found)
-
-    def close(self) -> None:
-        """Let go of the events."""
-        events, self._events = self._events, None
-        if events is not None:
-            with contextlib.suppress(self._driver.binding.NVMLError):
-                self._driver.binding.nvmlEventSetFree(events)
-
-    def _count(self) -> dict[str, int]:
-        nvml = self._driver.binding
-        fields = {getattr(nvml, f"NVML_FI_DEV_NVLINK_{name}", None): name for name in _LINK_COUNTERS}
-        fields.pop(None, None)  # of an older binding
-        told = self._driver.ask("GetFieldValues", self._handle, list(fields)) or ()
-        return {fields[one.fieldId]: int(one.value.ullVal) for one in told if one.nvmlReturn == nvml.NVML_SUCCESS}
-
 
 TEMPERATURE, POWER_CAP, POWER_BRAKE, HARDWARE = "temperature", "power cap", "power brake", "hardware slowdown"
 _REASONS = {
@@ -172,11 +106,9 @@ class GpuWatch:
         self._stack = contextlib.ExitStack()
         self._driver: Driver | None = None
         self._handles: dict[str, tuple[Any, Any]] = {}
-        self._errors: dict[str, GpuErrors] = {}
         with contextlib.suppress(DriverError):
             self._driver = self._stack.enter_context(connect())
             self._handles = {gpu.uuid: found for gpu in gpus if (found := _handles(self._driver, gpu))[0] is not None}
-            self._errors = {uuid: GpuErrors(self._driver, card) for uuid, (card, _) in self._handles.items()}
 
     @contextlib.contextmanager
     def during(self, count: int) -> Iterator[list[GpuWitness]]:
@@ -187,12 +119,9 @@ class GpuWatch:
             yield witnesses
             return
         looks: dict[str, list[Look]] = {gpu.uuid: [] for gpu in gpus}
-        errors: dict[str, tuple[dict[str, int], list[int]]] = {}
         has_begun, is_over = threading.Event(), threading.Event()
 
         def watch() -> None:
-            for gpu in gpus:
-                self._errors[gpu.uuid].begin()
             self.look(looks)
             has_begun.set()
             pause_s = _FIRST_PAUSE_S
@@ -200,8 +129,6 @@ class GpuWatch:
                 self.look(looks)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             self.look(looks)
-            for gpu in gpus:
-                errors[gpu.uuid] = self._errors[gpu.uuid].link_errors(), self._errors[gpu.uuid].xids()
 
         thread = threading.Thread(target=watch, name="distbench-gpus", daemon=True)
         thread.start()
@@ -211,10 +138,7 @@ class GpuWatch:
         finally:
             is_over.set()
             thread.join(_LONGEST_LOOK_S)
-            for gpu in gpus:
-                link_errors, xids = errors.get(gpu.uuid, ({}, []))
-                witness = summarise(gpu, list(looks[gpu.uuid]))
-                witnesses.append(replace(witness, link_errors=link_errors, xids=xids, host_cpu=self._host_cpu))
+            witnesses += [replace(summarise(gpu, list(looks[gpu.uuid])), host_cpu=self._host_cpu) for gpu in gpus]
 
     def look(self, looks: dict[str, list[Look]]) -> None:
         """Add one look at each of these GPUs, by UUID."""
@@ -222,24 +146,6 @@ class GpuWatch:
         for uuid, seen in looks.items():
             card, device = self._handles[uuid]
             seen.append(_look(self._driver, card, device, self._whose, since=seen[-1].at if seen else None))
-
-    def vanished(self, count: int) -> str:
-        """Which of the first so many GPUs the driver has lost since the run began, and why; empty: none."""
-        if self._driver is None:
-            return ""
-        nvml = self._driver.binding
-        for gpu in self._gpus[:count]:
-            try:
-                device = self._driver.demand("GetHandleByUUID", gpu.uuid)
-                self._driver.demand("GetMemoryInfo", device)
-            except nvml.NVMLError as error:
-                if error.value in (
-                    nvml.NVML_ERROR_GPU_IS_LOST,
-                    nvml.NVML_ERROR_RESET_REQUIRED,
-                    nvml.NVML_ERROR_NOT_FOUND,
-                ):
-                    return f"{gpu.label} ({gpu.uuid}) has vanished since the run began: {self._driver.explain(error)}"
-        return ""
 
     def memory_in_use(self, count: int) -> dict[str, int]:
         """Bytes in use, by label, of the first so many GPUs; without those that do not tell."""
@@ -262,9 +168,7 @@ class GpuWatch:
 
     def close(self) -> None:
         """Let go of the driver."""
-        for errors in self._errors.values():
-            errors.close()
-        self._handles, self._errors = {}, {}
+        self._handles = {}
         self._stack.close()
 
 
@@ -289,6 +193,20 @@ def summarise(gpu: Gpu, looks: Sequence[Look]) -> GpuWitness:
         others=[_name(pid) for pid in _others(looks)],
         by_mps=any(look.by_mps for look in looks),
     )
+
+
+def complaint(timeout_s: float = _LONGEST_LOOK_S) -> str:
+    """What ``nvidia-smi`` says where a GPU is in trouble: its last line; empty: all is well, or it is not there."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"nvidia-smi does not answer within {timeout_s:.0f} s: a GPU in trouble blocks who asks for it"
+    except OSError:
+        return ""
+    said = done.stdout.strip().splitlines()
+    return f"nvidia-smi: {said[-1].strip()}" if done.returncode and said else ""
 
 
 def held_by(driver: Driver, handle: Any) -> frozenset[str]:

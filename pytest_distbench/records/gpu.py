@@ -92,10 +92,6 @@ class GpuWitness(Record, frozen=True, kw_only=True):
     """Kernels came through the server of MPS, which may be that of others too."""
     host_cpu: str = ""
     """Product name of the CPU beside it, which is no part of the hardware class."""
-    link_errors: dict[str, int] = {}
-    """Errors of its NVLinks meanwhile, by kind: ``CRC``, ``replay``, ``recovery``, ``ECC``."""
-    xids: list[int] = []
-    """Numbers of the driver's error reports about it meanwhile."""
 
 
 class GpuNorm(Record, frozen=True, kw_only=True, omit_defaults=True):

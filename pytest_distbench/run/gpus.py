@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.starters.table import Hosting
-from pytest_distbench.machine.gpu_watch import PATIENCE_S, GpuWatch, await_memory, held_remark
+from pytest_distbench.machine.gpu_watch import PATIENCE_S, GpuWatch, await_memory, complaint, held_remark
 from pytest_distbench.machine.gpus import Gpus, misplaced
 from pytest_distbench.machine.links import peak_bytes_per_s
 from pytest_distbench.records.gpu import GpuWitness
@@ -58,14 +57,13 @@ class Watched:
 
     def _after_failure(self, watch: GpuWatch) -> list[str]:
         """What became of the GPUs, and of the memory on them that the ranks held: a remark on each that is not well."""
-        if gone := watch.vanished(self.plan.world_size):
-            return [gone]
         self.on_progress("waiting for the memory of GPUs")
         patience_s = self.patience_s
         if self.plan.test_ends_at is not None:
             patience_s = max(0.0, min(patience_s, self.plan.test_ends_at - time.monotonic() - _MARGIN_S))
         held = await_memory(lambda: watch.memory_in_use(self.plan.world_size), self.memory, patience_s=patience_s)
-        return [held_remark(gpu, missing, watch.users(gpu), patience_s=patience_s) for gpu, missing in held.items()]
+        kept = [held_remark(gpu, missing, watch.users(gpu), patience_s=patience_s) for gpu, missing in held.items()]
+        return [*filter(None, [complaint()]), *kept]
 
     def _with_link_peak(self, measurements: list[Measurement]) -> list[Measurement]:
         """What was measured; the times of collectives with the peak of the links that they went over, where known."""
@@ -104,8 +102,6 @@ class GpusAround:
             return
         if self._watch is None:
             self._watch = GpuWatch(self._gpus.visible)
-        if vanished := self._watch.vanished(plan.world_size):
-            raise LauncherError(vanished)
         memory = self._watch.memory_in_use(plan.world_size)
         with self._watch.during(plan.world_size) as witnesses:
             yield dataclasses.replace(unseen, watch=self._watch, witnesses=witnesses, memory=memory)

@@ -99,25 +99,6 @@ def test_a_slowdown_on_a_card_that_was_held_back_is_inconclusive_and_says_why(
     strict.stdout.fnmatch_lines([f"*{reason}*"])
 
 
-class AfterTheFirst:
-    """Takes the GPUs away when a test is over."""
-
-    def __init__(self, fare: Fare) -> None:
-        self.fare = fare
-
-    def pytest_runtest_logfinish(self) -> None:
-        self.fare(COOL, trouble="GPU_IS_LOST")
-
-
-def test_a_gpu_that_vanishes_between_tests_is_told_in_one_line(project: Project, fare: Fare) -> None:
-    made = project(f"{TEST}\n    def test_later(distbench):\n        distbench.run(body)\n")
-    result = made.runpytest_inprocess("--gpu", "--distbench-platform=h100", plugins=[AfterTheFirst(fare)])
-
-    result.assert_outcomes(passed=1, failed=1)
-    why = "lost: it has fallen off the bus; dmesg has its Xid, and it needs a reset or a reboot"
-    result.stdout.fnmatch_lines([f"GPU 0 (GPU-0000aaaa) has vanished since the run began: {why}"])
-
-
 def test_the_record_has_the_gpus_of_each_launch_and_the_machine_they_are_in(recorded: pytest.Pytester) -> None:
     run(recorded, "--gpu", "--distbench-json=run.json")
     [case] = json.loads((recorded.path / "run.json").read_text())["results"]

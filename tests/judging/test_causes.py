@@ -13,7 +13,6 @@ from pytest_distbench.judging.causes import (
     CostlierSizes,
     CpuTime,
     FreeAlgorithm,
-    GpuTrouble,
     HostTime,
     LateRank,
     LongerPhase,
@@ -240,20 +239,6 @@ def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_
     assert found(known, Clocks) == [Clocks(then=then, now=then)]
     assert found(case(SLOWER, launches=[launch]), Clocks) == []
     assert found(slower(), Clocks) == []
-
-
-def test_errors_of_links_and_reports_of_the_driver_are_added_up_over_launches_for_each_gpu() -> None:
-    seen = [
-        [GpuWitness(label="GPU 0", uuid="u", looks=1), GpuWitness(label="GPU 3", uuid="v", looks=1, **errors)]
-        for errors in ({"link_errors": {"CRC": 10}, "xids": [74]}, {"link_errors": {"CRC": 2}, "xids": [74, 79]})
-    ]
-    launches = [
-        LaunchRecord(index=i, outcome="passed", wall_s=1.0, gpu_witnesses=cards) for i, cards in enumerate(seen)
-    ]
-
-    told = GpuTrouble(label="GPU 3", link_errors={"CRC": 12}, xids=(74, 79))
-    assert found(case(SLOWER, launches=launches), GpuTrouble) == [told]
-    assert found(slower(), GpuTrouble) == []
 
 
 @pytest.mark.parametrize(("kind", "is_advised"), [("regressed", True), ("drifted", True), ("unchanged", False)])

@@ -46,8 +46,6 @@ class State:
         used_bytes: memory that is in use.
         processes: that have a context on it -> share of the time for which their kernels run.
         bytes_of: memory of these processes; of others it is not told.
-        link_errors: what the counters of its NVLinks read, as NVML calls them: ``CRC_FLIT_ERROR_COUNT_TOTAL``.
-        xids: what the driver has reported of it until then.
     """
 
     sm_mhz: int = 1980
@@ -59,8 +57,6 @@ class State:
     used_bytes: int = 2**30
     processes: Mapping[int, float] = field(default_factory=dict)
     bytes_of: Mapping[int, int] = field(default_factory=dict)
-    link_errors: Mapping[str, int] = field(default_factory=dict)
-    xids: tuple[int, ...] = ()
 
 
 IDLE = State(sm_mhz=345, temperature_c=30, power_w=70.0, utilisation=0.0)
@@ -312,24 +308,6 @@ class Nvml:
         """How a GPU fares now."""
         return card.states[max((moment for moment in card.states if moment <= self.seconds()), default=0.0)]
 
-    def register(self, card: Card, events: list[Any]) -> list[Any]:
-        """What comes from now on is put among the events: the card, and how many of its reports are old."""
-        events[:] = [card.uuid, len(self.state(card).xids)]
-        return events
-
-    def next_event(self, events: list[Any]) -> Any:
-        """The next report.
-
-        Raises:
-            NVMLError: there is no more.
-        """
-        uuid, told = events
-        xids = next((self.state(card).xids for card in self.host.cards if card.uuid == uuid), ())
-        if told >= len(xids):
-            raise _error("TIMEOUT")
-        events[1] += 1
-        return SimpleNamespace(eventData=xids[told])
-
     def held_ns(self, card: Card, reasons: Sequence[str]) -> int:
         """For how long it has been held down by one of these."""
         now, moments = self.seconds(), sorted(card.states)
@@ -370,9 +348,6 @@ def made_up(host: Host) -> Iterator[Nvml]:
         "nvmlShutdown": lambda: None,
         "nvmlSystemGetDriverVersion": lambda: nvml.host.driver,
         "nvmlSystemGetCudaDriverVersion": lambda: nvml.host.cuda,
-        "nvmlEventSetCreate": list,
-        "nvmlEventSetWait_v2": lambda events, timeout_ms: nvml.next_event(events),
-        "nvmlEventSetFree": lambda events: events.clear(),
     }
     prefix = "nvmlDevice"
     for name in (name for name in vars(pynvml) if name.startswith(prefix)):
@@ -430,8 +405,8 @@ def _at_work(state: State) -> list[Any]:
     return [SimpleNamespace(pid=pid, smUtil=round(100 * share)) for pid, share in state.processes.items()]
 
 
-def _field(state: State, card: Card, number: int) -> Any:
-    values = {getattr(pynvml, f"NVML_FI_DEV_NVLINK_{name}"): count for name, count in state.link_errors.items()}
+def _field(card: Card, number: int) -> Any:
+    values = {}
     if card.nvlink_mbps is not None:
         values[pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON] = card.nvlink_mbps
     code = pynvml.NVML_SUCCESS if number in values else pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -486,8 +461,7 @@ _OF_CARDS: dict[str, Callable[..., Any]] = {
     "GetViolationStatus": lambda nvml, card, policy: SimpleNamespace(
         violationTime=nvml.held_ns(card, _HELD_BY.get(policy, ()))
     ),
-    "GetFieldValues": lambda nvml, card, fields: [_field(nvml.state(card), card, number) for number in fields],
-    "RegisterEvents": lambda nvml, card, kinds, events: nvml.register(card, events),
+    "GetFieldValues": lambda nvml, card, fields: [_field(card, number) for number in fields],
     "GetComputeRunningProcesses": lambda nvml, card: [
         SimpleNamespace(pid=pid, usedGpuMemory=nvml.state(card).bytes_of.get(pid)) for pid in nvml.state(card).processes
     ],

@@ -11,7 +11,6 @@ from pytest_distbench.judging.causes import (
     CostlierSizes,
     CpuTime,
     FreeAlgorithm,
-    GpuTrouble,
     HostTime,
     LateRank,
     LongerPhase,
@@ -38,23 +37,6 @@ _SPENT = {
     "both": "the added time is partly computing, partly waiting",
 }
 _FOR_CPUS = ", for a CPU perhaps: other processes computed meanwhile"
-_BY_KERNEL = "a kernel's fault"
-_XIDS = {
-    13: _BY_KERNEL,
-    31: f"{_BY_KERNEL}: an address that is not there",
-    43: _BY_KERNEL,
-    45: "a process was ended",
-    48: "memory is damaged",
-    63: "memory was replaced by spare memory",
-    64: "memory could not be replaced",
-    74: "NVLink",
-    79: "it has fallen off the bus",
-    94: "memory is damaged, for one process",
-    95: "memory is damaged",
-    119: "its firmware does not answer",
-    120: "its firmware failed",
-}
-"""What the driver's more frequent reports mean, by NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors)."""
 
 
 def cause_lines(result: CaseResult) -> list[str]:
@@ -142,14 +124,6 @@ def _(cause: Clocks) -> Iterator[str]:
     yield f"median clocks of the slowest GPU: {', '.join(moved)}"
     if cause.then.host_cpu and cause.now.host_cpu and cause.then.host_cpu != cause.now.host_cpu:
         yield f"  their host's CPU is {cause.now.host_cpu}, at the baseline it was {cause.then.host_cpu}"
-
-
-@describe.register
-def _(cause: GpuTrouble) -> Iterator[str]:
-    told = [f"{count} NVLink {kind} error{'s' * (count != 1)}" for kind, count in cause.link_errors.items()]
-    told += [f"Xid {xid}{f' ({_XIDS[xid]})' if xid in _XIDS else ''}" for xid in cause.xids]
-    yield f"{cause.label} while ranks ran on it: {', '.join(told)}"
-    yield "  sudo dmesg | grep -i -e xid -e nvlink has more"
 
 
 @describe.register

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_distbench.judging.causes import find_gpu_troubles
 from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.rank import RankFate
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.texts.causes import describe
 from pytest_distbench.report.texts.escape import escape
 
 _FEW_LINES = 30
@@ -25,9 +23,8 @@ _LONGEST_TEXT = 8000
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:
     """Explain a failed launch: the culprit first, what GPUs and launcher say, equal fates merged, logs, the command."""
     launch = result.launches[-1]
-    troubles = [line for trouble in find_gpu_troubles([launch]) for line in describe(trouble)]
     remarks = [escape(remark) for remark in launch.remarks]
-    parts = [escape(launch_headline(launch)), *_further_lines(launch), *troubles, *remarks, ""]
+    parts = [escape(launch_headline(launch)), *_further_lines(launch), *remarks, ""]
     groups: dict[tuple[str, str], list[RankFate]] = {}
     for fate in launch.fates:
         groups.setdefault((_title_of(fate), _body_of(fate)), []).append(fate)

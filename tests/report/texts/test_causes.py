@@ -54,13 +54,6 @@ WORDS: list[tuple[causes.Cause, list[str]]] = [
             "rank 0 to rank 1 (a to a): this link is slow (latency of 6 links)",
         ],
     ),
-    (
-        causes.GpuTrouble(label="GPU 3", link_errors={"CRC": 12, "replay": 1}, xids=(74,)),
-        [
-            "GPU 3 while ranks ran on it: 12 NVLink CRC errors, 1 NVLink replay error, Xid 74 (NVLink)",
-            "  sudo dmesg | grep -i -e xid -e nvlink has more",
-        ],
-    ),
     (causes.LongerPhase(name="load", then_s=1.0, now_s=1.5), ["phase load: 1 s -> 1.5 s (+50.0 %)"]),
     (
         causes.CpuTime(metric="m", then_s=0.02, now_s=0.03, spent="both"),
