@@ -76,7 +76,7 @@ class Staleness(NamedTuple):
 
 
 _COMPARED = [name for name in Conditions.__struct_fields__ if name != "kind"]
-"""A file of schema 1 does not know the kind of launch; another one has another launcher."""
+"""A launch of another kind has another launcher."""
 
 
 def staleness(entry: BaselineEntry, case: Case) -> Staleness | None:

@@ -73,7 +73,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Hash of what was measured; empty where another tool made the numbers, or there are none."""
     conditions: Conditions
     test_id: str | None = None
-    """Of the test that measured it; None: nobody has noted it, as in old files and of numbers of other tools."""
+    """Of the test that measured it; None: nobody has noted it, as of numbers of other tools."""
     software: dict[str, str]
     metrics: dict[str, BaselineMetric]
     params: dict[str, Any] = {}

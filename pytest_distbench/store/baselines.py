@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -25,10 +24,9 @@ from pytest_distbench.records.case import EntryName, beginnings
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.record import Record
 from pytest_distbench.store.files import FileKind, lay_out, read_each
-from pytest_distbench.store.old_conditions import conditions_of_old
 
 SCHEMA = 2
-"""Version of the file format. 1: first. 2: an entry has the conditions it was measured under, and its test's id."""
+"""Version of the file format."""
 
 MAX_FILE_BYTES = 16 * 2**20
 """A larger file is not a baseline: it is refused before it is read, and never written."""
@@ -255,18 +253,6 @@ def _why_edited_wrongly(file: BaselineFile) -> str:
     return ""
 
 
-_FAKE_RANK = re.compile(r"@rank(\d+)\.fake\.")
-
-
-def _with_conditions(document: dict[str, Any]) -> dict[str, Any]:
-    """From schema 1 to 2. What was not noted then is read out of the key, here and nowhere else."""
-    entry, key = dict(document["entry"]), str(document["key"])
-    rank = _FAKE_RANK.search(key)
-    conditions = conditions_of_old(entry, fake_rank=int(rank[1]) if rank else 0)
-    kept = {name: value for name, value in entry.items() if name not in conditions}
-    return document | {"entry": kept | {"conditions": conditions}}
-
-
 BASELINE_FILES = FileKind(
     name="baseline file",
     record=BaselineFile,
@@ -279,7 +265,6 @@ BASELINE_FILES = FileKind(
     where="The stored baseline is unchanged",
     smaller="Record fewer metrics, or shorter parameters",
     render=render,
-    migrations={1: _with_conditions},
     is_edited=True,
     check=_why_edited_wrongly,
 )

@@ -1,4 +1,4 @@
-"""Files of ours: replaced whole by one rename, read strictly, and carried over from older schemas."""
+"""Files of ours: replaced whole by one rename, and read strictly."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
@@ -19,9 +19,6 @@ import msgspec
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError, StoredFilesError
 from pytest_distbench.records.record import Record
-
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
-"""From a file's content in one schema to its content in the next."""
 
 _DRAFT = ".distbench-draft"
 """How the name of a file ends that is being written: whoever writes in its folder knows it if its writer was killed."""
@@ -100,12 +97,11 @@ class FileKind(Generic[_Content]):
     Attributes:
         name: for errors: ``baseline file``.
         record: what it holds; has a field ``schema``.
-        schema: the one that is written, and the last that is read.
+        schema: the one that is written, and the only one that is read.
         max_bytes: a larger file is refused before it is read, and never written.
         next_step: for whoever gave a file that is none of these.
         where: for whoever gave a place that cannot be written.
         smaller: for whoever has more to write than that.
-        migrations: by the schema they start from; each leads to the next one. Older schemas are not read.
         is_edited: people edit it by hand, so that a key may stand in it twice.
         check: why a content that could be read is none, and was edited by hand; empty where it is one.
         render: the file's text.
@@ -118,7 +114,6 @@ class FileKind(Generic[_Content]):
     next_step: str
     where: str
     smaller: str = "Measure fewer tests at once"
-    migrations: Mapping[int, Migration] = field(default_factory=dict)
     is_edited: bool = False
     check: Callable[[Any], str] = lambda content: ""
     render: Callable[[_Content], bytes] = _render
@@ -148,10 +143,10 @@ class FileKind(Generic[_Content]):
             schema = msgspec.json.decode(data, type=_Head).schema
             if self.is_edited:
                 _refuse_repeated_keys(data)
-            if schema == self.schema:
-                content = msgspec.json.decode(data, type=self.record)
-            else:
-                content = msgspec.convert(self._migrate(msgspec.json.decode(data), schema, path), self.record)
+            if schema != self.schema:
+                what_to_do = "Upgrade pytest-distbench" if schema > self.schema else self.next_step
+                raise StoredFileError(path, f"written in schema {schema}, this version reads {self.schema}", what_to_do)
+            content = msgspec.json.decode(data, type=self.record)
             _expect(self.check(content))
             return content
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -164,25 +159,6 @@ class FileKind(Generic[_Content]):
             problem = f"not a {self.name}: {self._with_key(str(error), data)}"
             raise StoredFileError(path, problem, next_step or self.next_step) from error
 
-    def _migrate(self, document: dict[str, Any], schema: int, path: Path) -> dict[str, Any]:
-        """The document in this schema, one migration after the other."""
-        if schema > self.schema:
-            raise StoredFileError(
-                path, f"written in schema {schema}, this version reads up to {self.schema}", "Upgrade pytest-distbench"
-            )
-        for older in range(schema, self.schema):
-            if older not in self.migrations:
-                first = min(self.migrations, default=self.schema)
-                raise StoredFileError(
-                    path, f"written in schema {schema}, this version reads from {first}", self.next_step
-                )
-            try:
-                document = self.migrations[older](document) | {"schema": older + 1}
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                problem = f"not a {self.name} of schema {older}: {type(error).__name__} {error}"
-                raise StoredFileError(path, problem, self.next_step) from error
-        return document
-
     def _with_key(self, problem: str, data: bytes) -> str:
         """The decoder says ``[...]`` for whatever key of a mapping: name the one that it stumbled over.
 
@@ -190,8 +166,7 @@ class FileKind(Generic[_Content]):
         """
         unnamed = _UNNAMED_KEY.search(problem)
         with contextlib.suppress(msgspec.DecodeError, ValueError, LookupError, TypeError, RecursionError):
-            schema = msgspec.json.decode(data, type=_Head).schema
-            document = self._migrate(msgspec.json.decode(data), schema, Path())
+            document = msgspec.json.decode(data)
             place: Any = document
             for step in _STEP.finditer(unnamed[1] if unnamed else ""):
                 place = place[step[1] if step[1] is not None else int(step[2])]

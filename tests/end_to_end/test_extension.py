@@ -159,7 +159,7 @@ def test_a_metric_kind_is_one_row(
     slower.stdout.re_match_lines([r"pause \+(9\d|10\d)\.\d % .*\(limit <= 1\.\d times\)"])
 
 
-RECORD = str(Path(__file__).parents[1] / "store" / "run_record_1.json")
+RECORD = str(Path(__file__).parents[1] / "store" / "run_record.json")
 
 
 def test_a_report_format_is_one_row(

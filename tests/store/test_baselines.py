@@ -187,7 +187,7 @@ def test_a_later_schema_is_refused_and_left_alone(store: BaselineStore) -> None:
     later = json.dumps({"schema": SCHEMA + 1, "what": "ever"})
     path.write_text(later)
 
-    with pytest.raises(StoredFileError, match=rf"schema {SCHEMA + 1}, this version reads up to {SCHEMA}.*Upgrade"):
+    with pytest.raises(StoredFileError, match=rf"schema {SCHEMA + 1}, this version reads {SCHEMA}.*Upgrade"):
         store.write(TEST, KEY, entry(2.0))
     assert path.read_text() == later
 
@@ -293,6 +293,41 @@ def test_files_of_other_cases_are_not_read(store: BaselineStore) -> None:
     store.write(TEST, "ws4.gloo.warm", entry(1.0)).write_text("{")
 
     assert set(store.entries(TEST, test_ids=["ws2"])) == {KEY}
+
+
+def test_a_file_knows_whose_it_is_even_where_its_name_could_be_anothers(store: BaselineStore) -> None:
+    store.write(TEST, "a:b-ws2.gloo.warm", replace(entry(1.0), test_id="a:b-ws2"))
+
+    assert store.entries(TEST, test_ids=["a"]) == {}
+    assert set(store.entries(TEST, test_ids=["a:b-ws2"])) == {"a:b-ws2.gloo.warm"}
+
+
+@pytest.mark.parametrize(
+    ("key", "ids", "is_one"),
+    [
+        ("ws2.gloo.warm", ["ws2"], True),
+        ("ws2:one.gloo.warm", ["ws2"], True),
+        ("a:b-ws2.gloo.warm", ["a:b-ws2"], True),
+        ("x.1-ws2.gloo.warm", ["x.1-ws2"], True),
+        ("x.1-ws2.gloo.warm", ["x"], False),
+        ("ws22.gloo.warm", ["ws2"], False),
+    ],
+)
+def test_an_entry_of_another_tool_belongs_to_the_test_whose_id_its_name_begins_with(
+    store: BaselineStore, key: str, ids: list[str], *, is_one: bool
+) -> None:
+    store.write(TEST, key, entry(1.0))
+
+    assert set(store.entries(TEST, test_ids=ids)) == ({key} if is_one else set())
+
+
+def test_the_baselines_of_this_repository_are_read() -> None:
+    store = BaselineStore(Path(__file__).parents[2] / "baselines", "cpu-amd-epyc-f26m2-2c")
+    files = list(store.read_all())
+
+    assert files
+    assert all(file.key.endswith(f".{file.entry.conditions.launcher}") for file in files)
+    assert {file.entry.conditions.engine for file in files if ".elastic-" in file.key} <= {"stock", "fast"}
 
 
 def test_all_files_that_cannot_be_read_are_named_each_with_its_reason(store: BaselineStore) -> None:

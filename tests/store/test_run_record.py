@@ -1,8 +1,7 @@
-"""Run records: what is written is read, also what older versions wrote."""
+"""Run records: what is written is read."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import msgspec
@@ -16,11 +15,8 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.run_record import SCHEMA, read_run_record, write_run_record
 
-SCHEMA_1 = Path(__file__).with_name("run_record_1.json")
-"""Written by the last version of schema 1: a regression, an expected one beside another revision, a failed launch."""
-
-SCHEMA_2 = Path(__file__).with_name("run_record_2.json")
-"""Written by the last version of schema 2: a clock of three iterations."""
+STORED = Path(__file__).with_name("run_record.json")
+"""A regression, an expected one beside another revision, a failed launch."""
 
 documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -33,11 +29,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("records")
 
 
-def test_a_record_of_schema_1_is_read() -> None:
-    record = read_run_record(SCHEMA_1)
+def test_a_stored_record_is_read() -> None:
+    record = read_run_record(STORED)
     stored, paired, failed = record.results
 
-    assert record.schema == SCHEMA
     assert (stored.case.id, stored.case.run, stored.case.key) == ("ws2", "", "ws2.gloo.warm")
     assert stored.case.conditions == ON_TWO
     assert (stored.reference.kind, stored.reference.path) == ("stored", "b/x.json")
@@ -49,24 +44,14 @@ def test_a_record_of_schema_1_is_read() -> None:
     assert [result.outcome for result in record.results] == ["failed", "xfailed", "failed"]
 
 
-def test_a_record_of_schema_1_that_is_written_again_is_of_this_schema(tmp_path: Path) -> None:
-    write_run_record(tmp_path / "run.json", read_run_record(SCHEMA_1))
+def test_a_stored_record_that_is_written_again_is_the_same(tmp_path: Path) -> None:
+    write_run_record(tmp_path / "run.json", read_run_record(STORED))
 
-    assert json.loads((tmp_path / "run.json").read_text())["schema"] == SCHEMA
-    assert read_run_record(tmp_path / "run.json") == read_run_record(SCHEMA_1)
-
-
-def test_a_record_of_schema_2_is_read_and_has_no_distributions() -> None:
-    record = read_run_record(SCHEMA_2)
-    [measured] = record.results[0].launches[0].measurements
-
-    assert record.schema == SCHEMA
-    assert measured.summary is not None
-    assert (measured.summary.n, measured.distribution) == (3, [])
+    assert (tmp_path / "run.json").read_bytes() == STORED.read_bytes()
 
 
 def test_numbers_of_a_list_stand_on_one_line(tmp_path: Path) -> None:
-    written = read_run_record(SCHEMA_2)
+    written = read_run_record(STORED)
     write_run_record(tmp_path / "run.json", replace(written, world_sizes=[2, 4, 8]))
 
     assert '"world_sizes": [2, 4, 8],' in (tmp_path / "run.json").read_text()
@@ -80,10 +65,10 @@ def test_anything_else_is_refused(folder: Path, data: bytes) -> None:
         read_run_record(path)
 
 
-@given(st.integers(1, SCHEMA), st.lists(documents, min_size=1, max_size=2))
-def test_what_only_begins_like_a_record_is_refused(folder: Path, schema: int, results: list[object]) -> None:
+@given(st.lists(documents, min_size=1, max_size=2))
+def test_what_only_begins_like_a_record_is_refused(folder: Path, results: list[object]) -> None:
     path = folder / "run.json"
-    path.write_bytes(msgspec.json.encode({"schema": schema, "results": results}))
+    path.write_bytes(msgspec.json.encode({"schema": SCHEMA, "results": results}))
     with pytest.raises(StoredFileError, match=r"run\.json: not a run record"):
         read_run_record(path)
 
