@@ -1,4 +1,4 @@
-"""What must not be stored: secrets, known by their name, by their shape, or by what stands before them in a text.
+"""What must not be stored: secrets, known by their name, by their makers' mark, or as user and password of a URL.
 
 Numbers are no secrets (``max_tokens=512``); nor are texts that only sound like some (``tokenizer=gpt2``).
 """
@@ -6,10 +6,8 @@ Numbers are no secrets (``max_tokens=512``); nor are texts that only sound like 
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,15 +37,9 @@ _HARMLESS = frozenset({
 _LONGEST_NAME = 200
 _PASSWORDS = re.compile(r".*(?:passw|pwd|pswd|passphrase|passcode)", re.IGNORECASE)
 """Of these digits are secrets too."""
-_OF_ACCOUNTS = re.compile(r"(?:.*user(?:name|id)?|login|account(?:name|id)?|accessid|clientid|principal)s?")
-"""Names, words run together, of what object stores take an access key id for, beside the secret that belongs to it."""
-_KEY_ID = re.compile(r"[A-Z0-9]{16,32}|[0-9a-f]{32}")
-_HINTS = frozenset({"session", "webhook", "license", "licence", "login", "client", "sas"})
-"""Words that make a text of random letters and digits a secret."""
 
 # Every repetition below is possessive or has a limit: what a test passes may be megabytes of anything.
 _USER_INFO = re.compile(r"(?<=://)(?::\S{1,500}|[^\s/:@]{1,200}:(?!\d+/)\S{0,500}|[^\s/]{0,500})@")
-_SCHEME = re.compile(r"\b((?i:bearer|basic))(\s{1,8})(?=\S{0,200}[\dA-Z]|\S{16})[\w.~+/=-]{6,}+")
 _HEADER = re.compile(
     r"""(?i)(\b(?:proxy-)?authorization["']?\s{0,8}[:=]\s{0,8}["']?|\b(?:set-)?cookie["']?\s{0,8}:\s{0,8}["']?)"""
     r"""[^"'\r\n]++"""
@@ -60,14 +52,7 @@ _VALUE = re.compile(
     r"""|(?P<bare>[^\s,;&"'\\{}\[\]()]{1,4000}+)""",
     re.DOTALL,
 )
-_OPTION = re.compile(r"(?<!\S)((?:sshpass\s{1,8}-|--?)[A-Za-z][\w-]{0,200}+)(\s{1,8})([^\s-]\S*+)")
-_OF_USERS = frozenset({"-u", "--user", "--proxy-user"})
-"""Options whose value is a name, a colon and a password."""
-_SPOKEN = re.compile(
-    r"""(?i)(?<![\w.-])([\w.-]{0,60}(?:password|passwd|passphrase|passcode|secret|token)["']?)"""
-    r"""(\t\s{0,8}|>\s{0,8}|,\s{0,8}["']|\s{1,8}(?:is\s{1,8})?)([^\s<>"',;]{1,4000}+)"""
-)
-"""A name and a value without a sign between them: in prose, a netrc, XML, a list, a table with tabs."""
+_OPTION = re.compile(r"(?<!\S)(--?[A-Za-z][\w-]{0,200}+)(\s{1,8})([^\s-]\S*+)")
 _KNOWN = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|$)"
     r"|https://hooks\.slack\.com/services/\S++|https://(?:\w{1,20}\.)?discord(?:app)?\.com/api/webhooks/\S++"
@@ -92,10 +77,6 @@ LEAST_KNOWN = 8
 """Characters of a secret that is masked wherever it stands."""
 _OF_SHELLS = frozenset({"PWD", "OLDPWD"})
 """Names of variables that sound like a password's, and are folders."""
-_LEAST_SPOKEN = 6
-_LEAST_RANDOM = 20
-_LEAST_BITS = 3.3
-"""Per character: 20 random letters and digits have about 4, words and numbers with separators about 3 or less."""
 
 
 def mask_secrets(value: Any, name: str = "") -> Any:
@@ -116,8 +97,6 @@ def _masked(value: Any, name: str, *, is_secret: bool) -> Any:
                 k: _masked(inner, str(k), is_secret=is_secret or is_secret_name(str(k)) or (named and k == "value"))
                 for k, inner in value.items()
             }
-        case [str(first), str(second)] if _is_spoken(first, ",", second):
-            return [first, MASK]
         case list():
             return [
                 [inner[0], _masked(inner[1], inner[0], is_secret=True)]
@@ -125,7 +104,7 @@ def _masked(value: Any, name: str, *, is_secret: bool) -> Any:
                 else _masked(inner, name, is_secret=is_secret or _asks_for_a_secret(before, inner))
                 for before, inner in zip(["", *value], value)  # noqa: B905 the last has none behind it
             ]
-        case str() if value and (is_secret or _looks_secret(name, value)):
+        case str() if value and is_secret:
             return MASK
         case str():
             return mask_text(value)
@@ -150,26 +129,13 @@ def _asks_for_a_secret(before: object, argument: object) -> bool:
 
 def mask_arguments(arguments: Sequence[str]) -> list[str]:
     """A command line as it may be stored: ``--api-key X``, ``--api-key=X`` and ``api.key=X`` are masked."""
-    options = [f"sshpass {b}" if a.endswith("sshpass") else b for a, b in itertools.pairwise(["", "", *arguments])]
-    return [_of_option(option, argument) for option, argument in zip(options, arguments, strict=False)]
+    return [_of_option(option, argument) for option, argument in itertools.pairwise(["", *arguments])]
 
 
 def _of_option(option: str, value: str) -> str:
     """A word of a command line as it may be stored, behind an option or any other word."""
-    if "=" in option or value.startswith("--") or not option.startswith(("-", "sshpass -")):
-        return mask_text(value)
-    user, colon, secret = value.partition(":")
-    if option in _OF_USERS and secret and not _is_number(secret):
-        return f"{user}{colon}{MASK}"
-    is_secret = option == "sshpass -p" or is_secret_name(option) or _looks_secret(option, value)
-    return MASK if is_secret else mask_text(value)
-
-
-def _is_spoken(name: str, between: str, value: str) -> bool:
-    """Whether a value is secret that follows a name like a word: it has to look like one, and be told of a password."""
-    looks_secret = len(value) >= _LEAST_SPOKEN and re.search(r"\d", value) and re.search(r"[A-Za-z]", value)
-    is_apart = not between.isspace() or "\t" in between
-    return bool(looks_secret) and is_secret_name(name) and (is_apart or _PASSWORDS.match(name) is not None)
+    is_option = option.startswith("-") and "=" not in option and not value.startswith("--")
+    return MASK if is_option and is_secret_name(option) else mask_text(value)
 
 
 def mask_text(text: str) -> str:
@@ -177,10 +143,8 @@ def mask_text(text: str) -> str:
     text = _KNOWN.sub(MASK, text)
     text = _USER_INFO.sub("", text)
     text = _HEADER.sub(rf"\1{MASK}", text)
-    text = _SCHEME.sub(rf"\1\2{MASK}", text)
     text = _mask_pairs(text)
-    text = _SPOKEN.sub(lambda m: f"{m[1]}{m[2]}{MASK}" if _is_spoken(m[1], m[2], m[3]) else m[0], text)
-    return _OPTION.sub(lambda m: f"{m[1]}{m[2]}{_of_option(' '.join(m[1].split()), m[3])}", text)
+    return _OPTION.sub(lambda m: f"{m[1]}{m[2]}{_of_option(m[1], m[3])}", text)
 
 
 def secret_values(variables: Mapping[str, str]) -> list[str]:
@@ -226,7 +190,7 @@ def _mask_pairs(text: str) -> str:
     while name := _NAME.search(text, start):
         start = name.end()
         word = name[1].rpartition(".")[2]
-        if not (is_secret_name(word) or _hints_at_a_secret(word) or _is_of_an_account(word)):
+        if not is_secret_name(word):
             continue
         value = _VALUE.match(text, start)
         if value is None or not _is_secret_pair(word, value):
@@ -240,9 +204,7 @@ def _is_secret_pair(name: str, value: re.Match[str]) -> bool:
     content = value["quoted"] if value["quote"] else value["group"] or value["bare"]
     if not content or content == MASK:
         return False
-    if is_secret_name(name):
-        return not _is_number(content) or (content.isdigit() and _PASSWORDS.match(name) is not None)
-    return _looks_secret(name, content)
+    return not _is_number(content) or (content.isdigit() and _PASSWORDS.match(name) is not None)
 
 
 def _is_number(text: str) -> bool:
@@ -251,27 +213,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return text.lower() in ("true", "false", "none", "null")
     return True
-
-
-def _looks_secret(name: str, value: str) -> bool:
-    """Whether a value under a harmless name is a secret by what both look like together."""
-    return _is_random_where_hinted(name, value) or (
-        _is_of_an_account(name) and _KEY_ID.fullmatch(value) is not None and not _is_number(value)
-    )
-
-
-def _is_of_an_account(name: str) -> bool:
-    return len(name) <= _LONGEST_NAME and _OF_ACCOUNTS.fullmatch("".join(_WORD.findall(name)).lower()) is not None
-
-
-def _hints_at_a_secret(name: str) -> bool:
-    return len(name) <= _LONGEST_NAME and not _HINTS.isdisjoint(word.lower() for word in _WORD.findall(name))
-
-
-def _is_random_where_hinted(name: str, value: str) -> bool:
-    if not _hints_at_a_secret(name) or len(value) < _LEAST_RANDOM or not re.fullmatch(r"[\w+/=.~-]+", value):
-        return False
-    if re.search(r"[A-Za-z]{8}", value) or not (re.search(r"\d", value) and re.search(r"[A-Za-z]", value)):
-        return False  # words, or a number
-    bits = -sum(n / len(value) * math.log2(n / len(value)) for n in Counter(value).values())
-    return bits >= _LEAST_BITS

@@ -1,4 +1,4 @@
-"""What may be stored: no secret, by name, shape or place in a text; and everything else as it was."""
+"""What may be stored: no secret, by name, mark or place in a URL; and everything else as it was."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from pytest_distbench.machine.secrets import (
 
 PLAIN = "s3cr3tValue"
 """A secret without a shape: only a name or a place gives it away."""
-
-RANDOM = "q8Zr2LmX0vT5wB7nK3pJ9dYc"
 
 SECRET_NAMES = [
     "api_key", "apikey", "api-key", "apiKey", "API_KEY", "MYAPIKEY", "myapikey", "x-api-key", "X_API_KEY", "key",
@@ -166,14 +164,6 @@ IN_TEXTS = [
     "password: >-\n  {}",
     'token = """{}"""',
     "PASSWORD=$'{}'",
-    "curl -u me:{} https://host",
-    "curl --user me:{}",
-    "sshpass -p {} ssh host",
-    "machine host login me password {} protocol x",
-    "<password>{}</password>",
-    "the password is {}, and",
-    "hf_token\t{}\tx",
-    '["TOKEN", "{}"]',
     'b"token={}"',
 ]
 
@@ -264,51 +254,6 @@ def test_words_that_only_stand_beside_such_a_name_stay_readable(text: str) -> No
     assert mask_arguments(text.split(" ")) == text.split(" ")
 
 
-def test_a_password_behind_the_option_of_a_list_of_arguments_is_masked() -> None:
-    assert mask_arguments(["curl", "-u", f"me:{PLAIN}"]) == ["curl", "-u", f"me:{MASK}"]
-    assert mask_arguments(["/bin/sshpass", "-p", PLAIN, "ssh"]) == ["/bin/sshpass", "-p", MASK, "ssh"]
-    assert mask_arguments(["--session-id", RANDOM]) == ["--session-id", MASK]
-    assert mask_text(f"x --session-id {RANDOM}") == f"x --session-id {MASK}"
-
-
-def test_random_letters_and_digits_are_masked_where_the_name_hints_at_a_secret() -> None:
-    for name in ("session", "client_id", "webhook", "login", "license"):
-        assert mask_secrets({name: RANDOM, "note": RANDOM}) == {name: MASK, "note": RANDOM}
-
-
-KEY_IDS = ["QX7" + "A1B2C3D4E5F6G7H8J", "Q" * 16, "0123456789abcdef" * 2]
-"""Access key ids of object stores without a maker's mark."""
-
-BLOCK = """\
-Object store: https://s3.example.net, bucket imagenet-tfrecord
- user_name: {}
- password: {}
-"""
-"""As one of the reports that this package is for ends."""
-
-
-@pytest.mark.parametrize(
-    "name", ["user", "user_name", "userName", "S3_USER", "user-id", "login", "account", "account_id"]
-)
-def test_the_id_of_an_access_key_is_masked_where_the_name_of_a_user_is_wanted(name: str) -> None:
-    for key_id in KEY_IDS:
-        assert mask_secrets({name: key_id, "note": key_id}) == {name: MASK, "note": key_id}
-        assert mask_text(f"a {name}: {key_id}, b") == f"a {name}: {MASK}, b"
-        assert mask_arguments([f"--{name}", key_id, f"--{name}={key_id}"]) == [f"--{name}", MASK, f"--{name}={MASK}"]
-
-
-@pytest.mark.parametrize(
-    "value", ["ada", "ADA", "ada.lovelace@example.org", "1000:1000", "SERVICE_ACCOUNT_OF_ADA", "1" * 20]
-)
-def test_the_name_of_a_user_stays_readable(value: str) -> None:
-    assert mask_secrets({"user_name": value}) == {"user_name": value}
-    assert mask_text(f"user_name: {value}") == f"user_name: {value}"
-
-
-def test_the_credentials_at_the_end_of_a_report_are_masked_and_its_text_stays() -> None:
-    assert mask_text(BLOCK.format(KEY_IDS[0], PLAIN)) == BLOCK.format(MASK, MASK)
-
-
 def test_what_is_harmless_stays_readable() -> None:
     for name, value in HARMLESS_VALUES:
         assert mask_secrets({name: value}) == {name: value}
@@ -337,7 +282,6 @@ def test_what_is_masked_keeps_its_form_and_can_be_stored(value: Any) -> None:
     ("given", "masked"),
     [
         ({"argv": ["--token", "S", 3]}, {"argv": ["--token", MASK, 3]}),
-        ({"pair": ["TOKEN", PLAIN]}, {"pair": ["TOKEN", MASK]}),
         ({"headers": [["X-Auth-Token", "S"]]}, {"headers": [["X-Auth-Token", MASK]]}),
         ({"env": [{"name": "HF_TOKEN", "value": "S"}]}, {"env": [{"name": "HF_TOKEN", "value": MASK}]}),
         ({"password": 12345678}, {"password": MASK}),

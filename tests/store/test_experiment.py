@@ -13,15 +13,13 @@ from pytest_distbench.machine.secrets import MASK
 from pytest_distbench.records.experiment import Experiment, Statement
 from pytest_distbench.store.experiment import read_experiment
 
-KEY_ID = "QX7" + "A1B2C3D4E5F6G7H8J"
-STATED = f"""\
+STATED = """\
 description = "1 node, 1 GPU, with an object store"
 behind_gateway = true
 servers = 2
 addresses = "node1.example.org, 10.1.2.3"
 storage = \"\"\"
 Object store at https://me:s3cr3t@s3.example.net
-user_name: {KEY_ID}
 password: s3cr3tValue
 \"\"\"
 
@@ -45,7 +43,7 @@ def test_what_is_stored_has_no_secret_and_no_address(tmp_path: Path) -> None:
             Statement(
                 fields={
                     "description": "1 node, 1 GPU, with an object store",
-                    "storage": f"Object store at https://s3.example.net user_name: {MASK} password: {MASK}",
+                    "storage": f"Object store at https://s3.example.net password: {MASK}",
                     "behind_gateway": "yes",
                     "servers": "2",
                 }
@@ -62,7 +60,7 @@ def test_addresses_are_kept_where_they_are_asked_for_and_secrets_never(tmp_path:
     assert own.fields == {"addresses": host_name()}
     assert of_all.fields["addresses"] == "node1.example.org, 10.1.2.3"
     assert of_one.fields["cluster_info"] == "ssh ada@login.example.org, 10.1.2.4"
-    assert not any(secret in str(of_all) for secret in (KEY_ID, "s3cr3t"))
+    assert "s3cr3t" not in str(of_all)
 
 
 def test_without_a_file_nothing_is_stated_but_the_machines_name_where_that_is_asked_for() -> None:
