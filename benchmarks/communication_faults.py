@@ -17,8 +17,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.texts.causes import cause_lines
 from pytest_distbench.store.run_record import read_run_record
 
 VARIABLE = "PLANTED_FAULT"

@@ -1,30 +1,27 @@
 """What may explain a regression: fingerprint, sizes, phases, who spent the time, a late rank, clocks. Pure.
 
-Each cause is a record of what moved, from what to what. A cause explains, and is never judged.
+Each cause is a line or two of what moved, from what to what. A cause explains, and is never judged.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
 
 from pytest_distbench.judging.entry import phases_of
 from pytest_distbench.judging.gpus import norm_of
 from pytest_distbench.judging.judgement import severity
-from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
+from pytest_distbench.judging.links import Link, Slow, by_link, find_slow, outliers, times_of
 from pytest_distbench.judging.metric import BUSIER_SHARE
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.fingerprint import TRAINING_STEP
-from pytest_distbench.records.gpu import GpuNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.link_terms import FEWEST_SIZES, LinkTerms, fit_link_terms
-from pytest_distbench.records.metric import WALL_TIME
+from pytest_distbench.records.link_terms import FEWEST_SIZES, fit_link_terms
+from pytest_distbench.records.metric import WALL_TIME, metric_name
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.units import format_bytes
+from pytest_distbench.units import format_bytes, format_change, format_seconds
 
 _LATE_SHARE = 0.1
 """A rank that comes later than the others by this share of the iteration holds them up."""
@@ -43,142 +40,12 @@ _AHEAD = 0.5
 _SHOWN_BY_MEDIANS = 0.5
 """The CPU time is of the median launch. Where its clock shows less than this of the slowdown that was judged, on the
 fast side of the launches, it does not tell where the added time went."""
+_MOST_DIFFERENCES = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherFingerprint:
-    """What an iteration does changed.
-
-    Attributes:
-        differences: one sentence each.
-        is_slower: whether a metric regressed besides.
-    """
-
-    differences: tuple[str, ...]
-    is_slower: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostlierSizes:
-    """Of a sweep: which sizes are slower, and whether a call or a byte costs more."""
-
-    name: str
-    sizes: str
-    then: LinkTerms
-    now: LinkTerms
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowLinks:
-    """Of a matrix of links: the ranks and the links that are slow."""
-
-    slow: Slow
-    metrics: tuple[str, ...]
-    measured: int
-    hosts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongerPhase:
-    """A phase that takes longer; seconds."""
-
-    name: str
-    then_s: float
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuTime:
-    """What the added time was spent on, told by CPU seconds of all ranks per iteration.
-
-    Ranks that wait for their CPUs, because other processes compute on them, compute no more than before.
-
-    Attributes:
-        metric: the clock that is slower, name and point.
-        then_s: CPU seconds before.
-        now_s: CPU seconds now.
-        spent: computing, waiting, or both.
-        may_lack_cpus: some of the waiting may be for CPUs that other processes had.
-    """
-
-    metric: str
-    then_s: float
-    now_s: float
-    spent: Literal["computing", "waiting", "both"]
-    may_lack_cpus: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostTime:
-    """On a GPU: whether the added time is the device's or the host's, told by the host's seconds of all ranks.
-
-    Attributes:
-        metric: the clock that is slower, name and point.
-        then_s: the host's seconds per iteration before.
-        now_s: now.
-        added_by: who added the time; ``both`` where that is not clear.
-    """
-
-    metric: str
-    then_s: float
-    now_s: float
-    added_by: Literal["host", "device", "both"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateRank:
-    """A rank that comes late to the collectives of iterations, and the others wait for it."""
-
-    rank: int
-    metric: str
-    """Whose iterations they are; ``optimizer_step``: the steps of a script."""
-    late_s: float
-    hosts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowestRank:
-    """A rank whose own clock was the slowest in nearly all iterations."""
-
-    rank: int
-    hosts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
-    """The clocks of the GPUs, before and now, whether they moved or not, and the CPU that enqueues for them.
-
-    They tell the machine from the code.
-    """
-
-    then: GpuNorm
-    now: GpuNorm
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeAlgorithm:
-    """A curve departed on several GPUs, and NCCL was free to choose how it sums."""
-
-    metric: str
-
-
-Cause = (
-    OtherFingerprint
-    | CostlierSizes
-    | SlowLinks
-    | LongerPhase
-    | CpuTime
-    | HostTime
-    | LateRank
-    | SlowestRank
-    | Clocks
-    | FreeAlgorithm
-)
-
-
-def find_causes(result: CaseResult) -> list[Cause]:
-    """What stands out, the most telling first; nothing where nothing does."""
-    return [
+def cause_lines(result: CaseResult) -> list[str]:
+    """What stands out, the most telling first, and an empty line; nothing where nothing does."""
+    lines = [
         *_fingerprints(result),
         *_sizes(result),
         *_links(result),
@@ -188,6 +55,7 @@ def find_causes(result: CaseResult) -> list[Cause]:
         *_clocks(result),
         *_algorithm(result),
     ]
+    return [*lines, ""] if lines else []
 
 
 def _hosts(result: CaseResult) -> tuple[str, ...]:
@@ -200,14 +68,19 @@ def _regressions(result: CaseResult) -> list[Verdict]:
     return sorted((v for v in result.verdicts if v.kind in ("regressed", "beyond")), key=severity, reverse=True)
 
 
-def _fingerprints(result: CaseResult) -> Iterator[OtherFingerprint]:
+def _fingerprints(result: CaseResult) -> Iterator[str]:
+    """What an iteration does changed, with or without a metric that regressed besides."""
     is_slower = bool(_regressions(result))
     for verdict in result.verdicts:
         if verdict.kind == "changed":
-            yield OtherFingerprint(differences=tuple(verdict.differences), is_slower=is_slower)
+            yield "likely cause: what an iteration does changed" if is_slower else "what an iteration does changed"
+            yield from (f"  {line}" for line in verdict.differences[:_MOST_DIFFERENCES])
+            if (more := len(verdict.differences) - _MOST_DIFFERENCES) > 0:
+                yield f"  and {more} more"
 
 
-def _sizes(result: CaseResult) -> Iterator[CostlierSizes]:
+def _sizes(result: CaseResult) -> Iterator[str]:
+    """Of a sweep: which sizes are slower, and whether a call or a byte costs more."""
     sweeps: dict[str, list[Verdict]] = {}
     for verdict in result.verdicts:
         if set(verdict.at) == {"message_bytes"} and verdict.unit == "s" and verdict.current and verdict.baseline:
@@ -215,20 +88,23 @@ def _sizes(result: CaseResult) -> Iterator[CostlierSizes]:
     for name, verdicts in sweeps.items():
         hit = [_size(v) for v in verdicts if v.kind == "regressed"]
         if hit and len(verdicts) >= FEWEST_SIZES:
-            yield CostlierSizes(
-                name=name,
-                sizes=which(hit, [_size(v) for v in verdicts]),
-                then=fit_link_terms({_size(v): v.baseline or 0.0 for v in verdicts}),
-                now=fit_link_terms({_size(v): v.current or 0.0 for v in verdicts}),
-            )
+            then = fit_link_terms({_size(v): v.baseline or 0.0 for v in verdicts})
+            now = fit_link_terms({_size(v): v.current or 0.0 for v in verdicts})
+            latency = _movement(then.latency_s, now.latency_s, format_seconds)
+            bandwidth = _movement(then.s_per_byte, now.s_per_byte, lambda rate: f"{rate * 1e9:.3g} s/GB")
+            yield f"{name} is slower {which(hit, [_size(v) for v in verdicts])}"
+            yield f"  latency term {latency}, bandwidth term {bandwidth}"
 
 
 def _size(verdict: Verdict) -> int:
     return int(verdict.at["message_bytes"])
 
 
-def _links(result: CaseResult) -> Iterator[SlowLinks]:
-    """From the links that regressed and, where the imbalance is beyond its bound, from those that are beyond it too."""
+def _links(result: CaseResult) -> Iterator[str]:
+    """Which ranks and links are slow.
+
+    From the links that regressed and, where the imbalance is beyond its bound, from those that are beyond it too.
+    """
     matrices = by_link(result.verdicts)
     bounds = {
         str(v.at["of"]): tightest(v.bounds, "most") for v in _regressions(result) if v.name == "imbalance" and v.at
@@ -242,35 +118,64 @@ def _links(result: CaseResult) -> Iterator[SlowLinks]:
             found.setdefault(find_slow(slow, list(verdicts)), []).append(name)
     for slow_ones, names in found.items():
         measured = max(len(matrices[name]) for name in names)
-        yield SlowLinks(slow=slow_ones, metrics=tuple(names), measured=measured, hosts=_hosts(result))
+        named = _slow_ones(slow_ones, measured, _hosts(result))
+        others = "" if measured == 1 else f" of {measured} links"
+        yield from (f"{line} ({' and '.join(names)}{others})" for line in named[:_MOST_DIFFERENCES])
+        if (more := len(named) - _MOST_DIFFERENCES) > 0:
+            yield f"  and {more} more links"
 
 
-def _phases(result: CaseResult) -> Iterator[LongerPhase]:
+def _slow_ones(slow: Slow, measured: int, hosts: Sequence[str]) -> list[str]:
+    named = [
+        f"{_rank(rank, hosts)}: every link {way} it is slow"
+        for ranks, way in ((slow.ranks, "of"), (slow.senders, "from"), (slow.receivers, "to"))
+        for rank in ranks
+    ]
+    if len(slow.links) == measured > 1:
+        return [*named, f"all {measured} links are slow: no single rank, no single pair"]
+    return named + [f"{_link(link, hosts)}: this link is slow" for link in slow.links]
+
+
+def _rank(rank: int, hosts: Sequence[str]) -> str:
+    return f"rank {rank} ({hosts[rank]})" if hosts else f"rank {rank}"
+
+
+def _link(link: Link, hosts: Sequence[str]) -> str:
+    where = f" ({hosts[link.source]} to {hosts[link.target]})" if hosts else ""
+    return f"rank {link.source} to rank {link.target}{where}"
+
+
+def _phases(result: CaseResult) -> Iterator[str]:
     """The phases that take longer, by the time they add."""
     if not _regressions(result):
         return
-    both = [
-        LongerPhase(name=name, then_s=result.reference.phases[name], now_s=now)
-        for name, now in phases_of(result.launches).items()
-        if name in result.reference.phases
-    ]
-    longer = [phase for phase in both if phase.now_s > phase.then_s * (1 + _PHASE_CHANGE)]
-    yield from sorted(longer, key=lambda phase: phase.then_s - phase.now_s)[:_MOST_PHASES]
+    before, now = result.reference.phases, phases_of(result.launches)
+    longer = [name for name in now if name in before and now[name] > before[name] * (1 + _PHASE_CHANGE)]
+    for name in sorted(longer, key=lambda name: before[name] - now[name])[:_MOST_PHASES]:
+        yield f"phase {name}: {_movement(before[name], now[name], format_seconds)}"
 
 
-def _cpu_time(result: CaseResult) -> Iterator[CpuTime]:
-    """Whether the added time was spent computing. CPU time is summed over ranks, the clock is the slowest rank's."""
+def _cpu_time(result: CaseResult) -> Iterator[str]:
+    """Whether the added time was spent computing. CPU time is summed over ranks, the clock is the slowest rank's.
+
+    Ranks that wait for their CPUs, because other processes compute on them, compute no more than before.
+    """
     for verdict in _regressions(result):
         added_s = _added_s(verdict)
         if added_s is None or "cpu_s" not in verdict.companions:
             continue
         then, now = verdict.companions["cpu_s"]
         share = (now - then) / result.case.world_size / added_s
-        spent: Literal["computing", "waiting", "both"] = "waiting" if share <= _WAITS else "both"
         if share >= _COMPUTES:
             spent = "computing"
-        may_lack = spent != "computing" and _others_computed(result)
-        yield CpuTime(metric=verdict.metric, then_s=then, now_s=now, spent=spent, may_lack_cpus=may_lack)
+        else:
+            spent = "waiting, not computing" if share <= _WAITS else "partly computing, partly waiting"
+            if _others_computed(result):
+                spent += ", for a CPU perhaps: other processes computed meanwhile"
+        # Of a script's or a command's whole time there are no iterations.
+        per = "in" if metric_name(verdict.metric) == WALL_TIME else "per iteration of"
+        moved = _movement(then, now, format_seconds)
+        yield f"CPU time of all ranks {per} {verdict.metric}: {moved}: the added time is {spent}"
         return
 
 
@@ -282,8 +187,11 @@ def _others_computed(result: CaseResult) -> bool:
     return is_shared or (bool(crowding) and statistics.median(crowding) > 1 / (1 - BUSIER_SHARE))
 
 
-def _host_time(result: CaseResult) -> Iterator[HostTime]:
-    """Who added the time. The CPU time of a GPU's rank says nothing of it: a host that waits for an event spins."""
+def _host_time(result: CaseResult) -> Iterator[str]:
+    """On a GPU: who added the time, the device or the host.
+
+    The CPU time of a GPU's rank says nothing of it: a host that waits for an event spins.
+    """
     world_size = result.case.world_size
     for verdict in _regressions(result):
         added_s = _added_s(verdict)
@@ -294,11 +202,17 @@ def _host_time(result: CaseResult) -> Iterator[HostTime]:
         _, exposed = verdict.companions.get("exposed", (0.0, float(world_size)))
         _, lead_s = verdict.companions.get("lead_s", (0.0, 0.0))
         if share <= _WAITS or exposed / world_size < _EXPOSED:
-            added_by: Literal["host", "device", "both"] = "device"
+            added = "the added time is the device's"
+        elif share >= _COMPUTES and lead_s / world_size < _AHEAD * verdict.current:
+            added = (
+                "the added time is the host's: it enqueues more slowly, or waits for the device "
+                "(.item(), .cpu(), print)"
+            )
         else:
-            is_ahead = lead_s / world_size >= _AHEAD * verdict.current
-            added_by = "host" if share >= _COMPUTES and not is_ahead else "both"
-        yield HostTime(metric=verdict.metric, then_s=then, now_s=now, added_by=added_by)
+            added = "the host waits for the device, or the device for the host: a profile tells"
+        moved = _movement(then, now, format_seconds)
+        yield f"host's time of all ranks per iteration of {verdict.metric}: {moved}: {added}"
+        yield "  CPU time is no evidence here: a host that waits for an event of the device spins"
         return
 
 
@@ -310,7 +224,7 @@ def _added_s(verdict: Verdict) -> float | None:
     return added if added > 0 and added >= _SHOWN_BY_MEDIANS * (verdict.ratio - 1) * verdict.baseline else None
 
 
-def _stragglers(result: CaseResult) -> Iterator[LateRank | SlowestRank]:
+def _stragglers(result: CaseResult) -> Iterator[str]:
     """The rank that came late to the collectives, or else the one whose clock was the slowest."""
     failed = _regressions(result)
     for verdict in failed:
@@ -322,8 +236,10 @@ def _stragglers(result: CaseResult) -> Iterator[LateRank | SlowestRank]:
             continue
         rank, times = Counter(_latest(launch, _LATE_SHARE * iteration_s) for launch in late).most_common(1)[0]
         if rank is not None and times >= _LATE_LAUNCHES * len(late):
-            typical = statistics.median(launch[rank] for launch in late)
-            yield LateRank(rank=rank, metric=key, late_s=typical, hosts=_hosts(result))
+            typical = format_seconds(statistics.median(launch[rank] for launch in late))
+            of = "a training step" if key == TRAINING_STEP else key
+            who = _rank(rank, _hosts(result))
+            yield f"{who} comes {typical} late to the collectives of {of}, the others wait for it"
             return
     names = {v.metric for v in failed}
     votes: Counter[int] = Counter()
@@ -335,7 +251,7 @@ def _stragglers(result: CaseResult) -> Iterator[LateRank | SlowestRank]:
                 votes[m.summary.slowest_rank] += m.summary.slowest_share > _SLOWEST_ITERATIONS
     for rank, times in votes.most_common(1):
         if times > _SLOWEST_LAUNCHES * total:
-            yield SlowestRank(rank=rank, hosts=_hosts(result))
+            yield f"{_rank(rank, _hosts(result))} was the slowest in over 90 % of the iterations"
 
 
 def _iteration_s(result: CaseResult, verdict: Verdict) -> float | None:
@@ -356,13 +272,24 @@ def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
     return rank if late_s[rank] - others > margin_s else None
 
 
-def _clocks(result: CaseResult) -> Iterator[Clocks]:
+def _clocks(result: CaseResult) -> Iterator[str]:
+    """The clocks of the GPUs, whether they moved or not, and the CPU that enqueues: they tell machine from code."""
     then, now = result.reference.gpu_norm, norm_of(result.launches)
-    if then is not None and now is not None and now.sm_mhz is not None and then.sm_mhz is not None:
-        yield Clocks(then=then, now=now)
+    if then is None or now is None or now.sm_mhz is None or then.sm_mhz is None:
+        return
+    moved = [f"SM {_movement(then.sm_mhz, now.sm_mhz, _megahertz)}"]
+    if then.memory_mhz and now.memory_mhz:
+        moved.append(f"memory {_movement(then.memory_mhz, now.memory_mhz, _megahertz)}")
+    yield f"median clocks of the slowest GPU: {', '.join(moved)}"
+    if then.host_cpu and now.host_cpu and then.host_cpu != now.host_cpu:
+        yield f"  their host's CPU is {now.host_cpu}, at the baseline it was {then.host_cpu}"
 
 
-def _algorithm(result: CaseResult) -> Iterator[FreeAlgorithm]:
+def _megahertz(clock: float) -> str:
+    return f"{clock:.0f} MHz"
+
+
+def _algorithm(result: CaseResult) -> Iterator[str]:
     """NCCL sums in an order of its own choice, by message size, topology and version, unless it is told which.
 
     Of two ranks there is one order, and both sides of a pair have what this run has.
@@ -373,8 +300,15 @@ def _algorithm(result: CaseResult) -> Iterator[FreeAlgorithm]:
         return
     for verdict in result.verdicts:
         if METRIC_KINDS[verdict.better].rule == "curve" and verdict.kind in ("regressed", "drifted"):
-            yield FreeAlgorithm(metric=verdict.metric)
+            metric = verdict.metric
+            yield f"{metric}: NCCL_ALGO is not set, so NCCL may sum in another order than it did at the baseline"
+            yield "  NCCL_ALGO=Ring (or Tree) fixes it; record the baseline again under it"
             return
+
+
+def _movement(then: float, now: float, shown: Callable[[float], str]) -> str:
+    change = f" ({format_change(now / then)})" if then else ""
+    return f"{shown(then)} -> {shown(now)}{change}"
 
 
 def which(hit: Sequence[int], sizes: Sequence[int]) -> str:

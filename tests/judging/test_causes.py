@@ -1,28 +1,14 @@
-"""What may explain a regression, found as records."""
+"""What may explain a regression, as lines."""
 
 from __future__ import annotations
 
-from typing import Literal
+import fnmatch
 
 import pytest
 from support.cases import ON_TWO
 
-from pytest_distbench.judging.causes import (
-    Cause,
-    Clocks,
-    CostlierSizes,
-    CpuTime,
-    FreeAlgorithm,
-    HostTime,
-    LateRank,
-    LongerPhase,
-    OtherFingerprint,
-    SlowestRank,
-    SlowLinks,
-    find_causes,
-    which,
-)
-from pytest_distbench.judging.links import Link, Slow
+from pytest_distbench.judging.causes import cause_lines, which
+from pytest_distbench.judging.links import Link
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment
@@ -56,34 +42,46 @@ def slower(*, cpu_s: float = 0.02, late: list[float] = EQUAL, **changes: object)
     return case(verdict, launches=[launch])
 
 
-def found(result: CaseResult, kind: type[Cause]) -> list[Cause]:
-    return [cause for cause in find_causes(result) if isinstance(cause, kind)]
+def told(result: CaseResult, words: str) -> list[str]:
+    """The lines that have these words."""
+    return [line for line in cause_lines(result) if words in line]
 
 
-@pytest.mark.parametrize(("cpu_s", "spent"), [(0.04, "computing"), (0.03, "both"), (0.021, "waiting")])
-def test_cpu_time_tells_computing_from_waiting(cpu_s: float, spent: str) -> None:
-    assert find_causes(slower(cpu_s=cpu_s)) == [CpuTime(metric="m", then_s=0.02, now_s=cpu_s, spent=spent)]
+COMPUTING, LATE = "CPU time of all ranks", "late to the collectives"
+RANK_1 = "rank 1 comes 10 ms late to the collectives of m, the others wait for it"
+
+
+FOR_A_CPU = ", for a CPU perhaps: other processes computed meanwhile"
 
 
 @pytest.mark.parametrize(
-    ("cpu_s", "others", "spent", "may_lack_cpus"),
+    ("cpu_s", "others", "words"),
     [
-        (0.021, {"foreign_cores": 1.2}, "waiting", True),
-        (0.0222, {"foreign_cores": 1.2, "crowding": 1.5}, "waiting", True),
-        (0.03, {"foreign_cores": 0.1, "crowding": 1.5}, "both", True),
-        (0.04, {"foreign_cores": 1.2, "crowding": 1.5}, "computing", False),
-        (0.021, {"foreign_cores": 0.1, "crowding": 1.05}, "waiting", False),
+        (0.04, {}, "20 ms -> 40 ms (+100.0 %): the added time is computing"),
+        (0.03, {}, "20 ms -> 30 ms (+50.0 %): the added time is partly computing, partly waiting"),
+        (0.021, {}, "20 ms -> 21 ms (+5.0 %): the added time is waiting, not computing"),
+        (0.021, {"foreign_cores": 1.2}, f"the added time is waiting, not computing{FOR_A_CPU}"),
+        (0.0222, {"foreign_cores": 1.2, "crowding": 1.5}, f"the added time is waiting, not computing{FOR_A_CPU}"),
+        (0.03, {"foreign_cores": 0.1, "crowding": 1.5}, f"partly computing, partly waiting{FOR_A_CPU}"),
+        (0.04, {"foreign_cores": 1.2, "crowding": 1.5}, "the added time is computing"),
+        (0.021, {"foreign_cores": 0.1, "crowding": 1.05}, "the added time is waiting, not computing"),
     ],
 )
-def test_beside_others_that_compute_ranks_may_have_waited_for_a_cpu(
-    cpu_s: float, others: dict[str, float], spent: Literal["computing", "waiting", "both"], *, may_lack_cpus: bool
+def test_cpu_time_tells_computing_from_waiting_and_beside_others_that_compute_perhaps_for_a_cpu(
+    cpu_s: float, others: dict[str, float], words: str
 ) -> None:
     made = slower(cpu_s=cpu_s)
-    made = replace(made, launches=[replace(launch, **others) for launch in made.launches])
+    line, end = cause_lines(replace(made, launches=[replace(launch, **others) for launch in made.launches]))
 
-    assert find_causes(made) == [
-        CpuTime(metric="m", then_s=0.02, now_s=cpu_s, spent=spent, may_lack_cpus=may_lack_cpus)
-    ]
+    assert line.startswith("CPU time of all ranks per iteration of m: 20 ms -> ")
+    assert line.endswith(words)
+    assert end == ""
+
+
+def test_of_a_scripts_whole_time_there_are_no_iterations() -> None:
+    [line] = told(slower(cpu_s=0.04, metric="wall_time"), COMPUTING)
+
+    assert line.startswith("CPU time of all ranks in wall_time: ")
 
 
 def on_gpu(**companions: tuple[float, float]) -> CaseResult:
@@ -96,41 +94,47 @@ def on_gpu(**companions: tuple[float, float]) -> CaseResult:
 @pytest.mark.parametrize(
     ("companions", "added_by"),
     [
-        ({"host_s": (0.01, 0.012), "lead_s": (0.02, 0.04)}, "device"),
-        ({"host_s": (0.04, 0.06), "lead_s": (0.001, 0.0)}, "host"),
-        ({"host_s": (0.04, 0.06), "lead_s": (0.04, 0.06)}, "both"),
-        ({"host_s": (0.04, 0.052), "lead_s": (0.001, 0.0)}, "both"),
-        ({"host_s": (0.04, 0.06), "exposed": (0.0, 0.1)}, "device"),
-        ({"host_s": (0.04, 0.06), "exposed": (0.0, 2.0)}, "host"),
+        ({"host_s": (0.01, 0.012), "lead_s": (0.02, 0.04)}, "the added time is the device's"),
+        ({"host_s": (0.04, 0.06), "lead_s": (0.001, 0.0)}, "the added time is the host's: it enqueues more slowly*"),
+        ({"host_s": (0.04, 0.06), "lead_s": (0.04, 0.06)}, "the host waits for the device, or the device for *"),
+        ({"host_s": (0.04, 0.052), "lead_s": (0.001, 0.0)}, "the host waits for the device, or the device for *"),
+        ({"host_s": (0.04, 0.06), "exposed": (0.0, 0.1)}, "the added time is the device's"),
+        ({"host_s": (0.04, 0.06), "exposed": (0.0, 2.0)}, "the added time is the host's: it enqueues more slowly*"),
     ],
 )
 def test_on_a_gpu_the_hosts_share_tells_who_added_the_time(
     companions: dict[str, tuple[float, float]], added_by: str
 ) -> None:
-    result = on_gpu(**companions)
+    line, spins, _ = cause_lines(on_gpu(**companions))
 
-    assert [c.added_by for c in find_causes(result) if isinstance(c, HostTime)] == [added_by]
+    assert fnmatch.fnmatchcase(line, f"host's time of all ranks per iteration of m: * ms -> * ms (*): {added_by}")
+    assert spins == "  CPU time is no evidence here: a host that waits for an event of the device spins"
 
 
 def test_on_a_gpu_cpu_time_is_no_evidence_of_computing() -> None:
-    assert found(on_gpu(host_s=(0.01, 0.01), lead_s=(0.0, 0.0)), CpuTime) == []
-    assert found(on_gpu(), CpuTime) == []
+    assert told(on_gpu(host_s=(0.01, 0.01), lead_s=(0.0, 0.0)), COMPUTING) == []
+    assert told(on_gpu(), COMPUTING) == []
 
 
 @pytest.mark.parametrize("current", [0.02, 0.0199, 0.01, 0.0201])
 def test_medians_that_do_not_show_the_slowdown_do_not_tell_what_it_was_spent_on(current: float) -> None:
     """The fast side of the launches is judged: it may be slower where the medians are equal, or faster."""
-    assert found(slower(cpu_s=0.04, current=current), CpuTime) == []
+    assert told(slower(cpu_s=0.04, current=current), COMPUTING) == []
 
 
 def test_a_throughput_has_no_added_time() -> None:
-    assert found(slower(cpu_s=0.04, unit="samples/s", better="higher", ratio=0.5), CpuTime) == []
+    assert told(slower(cpu_s=0.04, unit="samples/s", better="higher", ratio=0.5), COMPUTING) == []
 
 
 def test_a_late_rank_is_found_beside_a_regression() -> None:
-    _, *causes = find_causes(slower(late=[0.0001, 0.01]))
+    assert told(slower(late=[0.0001, 0.01]), LATE) == [RANK_1]
 
-    assert causes == [LateRank(rank=1, metric="m", late_s=0.01)]
+
+def test_a_rank_of_several_hosts_is_named_with_its_own() -> None:
+    result = slower(late=[0.0001, 0.01])
+    launch = replace(result.launches[0], hosts=["a", "b"])
+
+    assert told(replace(result, launches=[launch]), LATE)[0].startswith("rank 1 (b) comes 10 ms late ")
 
 
 SCRIPT_STEP = Fingerprint(course={"all": Course(steps=10)})
@@ -147,31 +151,32 @@ def test_the_steps_of_a_script_are_those_of_its_clocks(metric: str, late_s: floa
         result.launches[0], late_s={TRAINING_STEP: [0.0, late_s]}, fingerprints={TRAINING_STEP: SCRIPT_STEP}
     )
 
-    assert [cause.rank for cause in find_causes(replace(result, launches=[launch])) if isinstance(cause, LateRank)] == (
-        [1] if is_told else []
-    )
+    lines = told(replace(result, launches=[launch]), LATE)
+    assert bool(lines) is is_told
+    assert all("rank 1 comes" in line and "late to the collectives of a training step" in line for line in lines)
 
 
 def test_a_rank_that_is_late_in_one_launch_of_two_is_not_accused() -> None:
     result = slower(late=[0.0001, 0.01])
     other = replace(result.launches[0], late_s={"m": [0.01, 0.0001]})
 
-    assert found(replace(result, launches=[*result.launches, other]), LateRank) == []
+    assert told(replace(result, launches=[*result.launches, other]), LATE) == []
 
 
 def test_ranks_that_come_together_are_no_cause() -> None:
-    assert [type(cause) for cause in find_causes(slower(late=[0.001, 0.0]))] == [CpuTime]
+    assert told(slower(late=[0.001, 0.0]), LATE) == []
 
 
-@pytest.mark.parametrize(("share", "named"), [(0.95, [SlowestRank(rank=1)]), (0.85, [])])
-def test_the_rank_whose_clock_is_the_slowest_is_named(share: float, named: list[Cause]) -> None:
+@pytest.mark.parametrize(("share", "is_named"), [(0.95, True), (0.85, False)])
+def test_the_rank_whose_clock_is_the_slowest_is_named(share: float, *, is_named: bool) -> None:
     summary = Summary(
         n=9, minimum=1, p25=1, median=1, p95=1, p99=1, mean=1, stdev=0, slowest_rank=1, slowest_share=share
     )
     measurement = Measurement(name="m", unit="s", better="lower", value=0.03, summary=summary)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
 
-    assert find_causes(case(SLOWER, launches=[launch])) == named
+    named = ["rank 1 was the slowest in over 90 % of the iterations", ""]
+    assert cause_lines(case(SLOWER, launches=[launch])) == named * is_named
 
 
 def test_phases_that_take_longer_are_named_by_what_they_add() -> None:
@@ -182,11 +187,8 @@ def test_phases_that_take_longer_are_named_by_what_they_add() -> None:
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=phases)
     result = case(SLOWER, launches=[launch], phases={"load": 1.0, "step": 1.0, "save": 1.0, "gone": 1.0})
 
-    assert find_causes(result) == [
-        LongerPhase(name="step", then_s=1.0, now_s=3.0),
-        LongerPhase(name="load", then_s=1.0, now_s=1.2),
-    ]
-    assert find_causes(replace(result, verdicts=[replace(SLOWER, kind="unchanged")])) == []
+    assert cause_lines(result) == ["phase step: 1 s -> 3 s (+200.0 %)", "phase load: 1 s -> 1.2 s (+20.0 %)", ""]
+    assert cause_lines(replace(result, verdicts=[replace(SLOWER, kind="unchanged")])) == []
 
 
 def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
@@ -197,27 +199,27 @@ def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
             SLOWER, metric=metric_key("latency", at), at=at, baseline=then, current=then + 2e-5, ratio=2e-5 / then + 1
         )
 
-    (cause,) = find_causes(case(*map(point, (8, 64, 512, 1024, 4096, 16384)), launches=[]))
-
-    assert isinstance(cause, CostlierSizes)
-    assert (cause.name, cause.sizes) == ("latency", "at all 6 sizes")
-    assert cause.then.latency_s == pytest.approx(1e-5)
-    assert cause.now.latency_s == pytest.approx(3e-5)
-    assert cause.now.s_per_byte == pytest.approx(1e-9)
+    assert cause_lines(case(*map(point, (8, 64, 512, 1024, 4096, 16384)), launches=[])) == [
+        "latency is slower at all 6 sizes",
+        "  latency term 10 us -> 30 us (+200.0 %), bandwidth term 1 s/GB -> 1 s/GB (+0.0 %)",
+        "",
+    ]
 
 
-def test_a_changed_fingerprint_is_told_with_or_without_a_slowdown() -> None:
+def test_a_changed_fingerprint_is_told_with_or_without_a_slowdown_and_of_many_differences_the_first() -> None:
     changed = Verdict(metric="fingerprint", kind="changed", unit="", better="exact", differences=["a", "b"])
+    much = replace(changed, differences=list("abcdefghij"))
 
-    assert find_causes(case(changed, launches=[])) == [OtherFingerprint(differences=("a", "b"), is_slower=False)]
-    assert find_causes(case(changed, SLOWER, launches=[])) == [OtherFingerprint(differences=("a", "b"), is_slower=True)]
+    assert cause_lines(case(changed, launches=[])) == ["what an iteration does changed", "  a", "  b", ""]
+    assert cause_lines(case(changed, SLOWER, launches=[]))[0] == "likely cause: what an iteration does changed"
+    assert cause_lines(case(much, launches=[]))[-3:] == ["  h", "  and 2 more", ""]
 
 
 def test_a_late_rank_is_found_beside_a_bound_too() -> None:
     made = slower(late=[0.0001, 0.01])
     beyond = [replace(v, kind="beyond", baseline=None, ratio=None) for v in made.verdicts]
 
-    assert found(replace(made, verdicts=beyond), LateRank) == [LateRank(rank=1, metric="m", late_s=0.01)]
+    assert told(replace(made, verdicts=beyond), LATE) == [RANK_1]
 
 
 def on(case: Case, gpus: int) -> Case:
@@ -236,9 +238,21 @@ def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=[card])
     known = case(SLOWER, launches=[launch], gpu_norm=then)
 
-    assert found(known, Clocks) == [Clocks(then=then, now=then)]
-    assert found(case(SLOWER, launches=[launch]), Clocks) == []
-    assert found(slower(), Clocks) == []
+    assert told(known, "clocks") == [
+        "median clocks of the slowest GPU: SM 1980 MHz -> 1980 MHz (+0.0 %), memory 2619 MHz -> 2619 MHz (+0.0 %)"
+    ]
+    assert told(case(SLOWER, launches=[launch]), "clocks") == []
+    assert told(slower(), "clocks") == []
+
+
+@pytest.mark.parametrize(("then", "now", "is_told"), [("A", "B", True), ("A", "A", False), ("", "B", False)])
+def test_the_cpu_beside_the_gpus_is_told_where_it_is_another_one(then: str, now: str, *, is_told: bool) -> None:
+    card = GpuWitness(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1500.0, host_cpu=now)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=[card])
+    result = case(SLOWER, launches=[launch], gpu_norm=GpuNorm(sm_mhz=2000.0, host_cpu=then))
+
+    assert told(result, "clocks") == ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %)"]
+    assert told(result, "CPU is") == ["  their host's CPU is B, at the baseline it was A"] * is_told
 
 
 @pytest.mark.parametrize(("kind", "is_advised"), [("regressed", True), ("drifted", True), ("unchanged", False)])
@@ -246,13 +260,13 @@ def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(kind: s
     curve = replace(SLOWER, metric="loss_curve", better="curve", kind=kind, unit="")
     departed = case(curve, launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0)])
 
-    assert bool(found(on_gpus(departed), FreeAlgorithm)) is is_advised
-    assert found(on_gpus(departed, NCCL_ALGO="Ring"), FreeAlgorithm) == []
-    assert found(departed, FreeAlgorithm) == []
+    assert len(told(on_gpus(departed), "NCCL_ALGO")) == 2 * is_advised
+    assert told(on_gpus(departed, NCCL_ALGO="Ring"), "NCCL_ALGO") == []
+    assert told(departed, "NCCL_ALGO") == []
     of_two = on_gpus(departed)
-    assert found(replace(of_two, case=on(of_two.case, 2)), FreeAlgorithm) == []
+    assert told(replace(of_two, case=on(of_two.case, 2)), "NCCL_ALGO") == []
     paired = replace(of_two, reference=replace(of_two.reference, kind="paired"))
-    assert found(paired, FreeAlgorithm) == []
+    assert told(paired, "NCCL_ALGO") == []
 
 
 def link(source: int, target: int, kind: str = "unchanged", **changes: object) -> Verdict:
@@ -263,9 +277,25 @@ def link(source: int, target: int, kind: str = "unchanged", **changes: object) -
 def test_the_rank_is_named_whose_links_have_all_become_slow() -> None:
     matrix = [link(0, 1), link(0, 2, "regressed"), link(1, 2, "regressed")]
 
-    assert found(case(*matrix, launches=[]), SlowLinks) == [
-        SlowLinks(slow=Slow((2,), ()), metrics=("latency",), measured=3)
+    assert told(case(*matrix, launches=[]), "slow") == ["rank 2: every link of it is slow (latency of 3 links)"]
+    [line] = told(case(*matrix, launches=[LAUNCH_ON_HOSTS]), "slow")
+    assert line == "rank 2 (c): every link of it is slow (latency of 3 links)"
+
+
+LAUNCH_ON_HOSTS = LaunchRecord(index=0, outcome="passed", wall_s=1.0, hosts=["a", "b", "c"])
+
+
+def test_a_link_is_named_with_the_hosts_of_its_ranks_and_where_all_are_slow_nobody() -> None:
+    one = [link(0, 1, "regressed"), link(0, 2), link(1, 2)]
+    everything = [link(0, 1, "regressed"), link(0, 2, "regressed"), link(1, 2, "regressed")]
+
+    assert told(case(*one, launches=[LAUNCH_ON_HOSTS]), "slow") == [
+        "rank 0 to rank 1 (a to b): this link is slow (latency of 3 links)"
     ]
+    assert told(case(*everything, launches=[]), "slow") == [
+        "all 3 links are slow: no single rank, no single pair (latency of 3 links)"
+    ]
+    assert told(case(one[0], launches=[]), "slow") == ["rank 0 to rank 1: this link is slow (latency)"]
 
 
 def test_an_imbalance_beyond_its_bound_names_the_link_without_a_baseline() -> None:
@@ -277,9 +307,9 @@ def test_an_imbalance_beyond_its_bound_names_the_link_without_a_baseline() -> No
         bounds=[Bound(side="most", value=3.0, where="here")],
     )  # fmt: skip
 
-    assert found(case(*matrix, launches=[]), SlowLinks) == []
-    assert found(case(*matrix, beyond, launches=[]), SlowLinks) == [
-        SlowLinks(slow=Slow((), (Link(1, 2),)), metrics=("latency",), measured=3)
+    assert told(case(*matrix, launches=[]), "slow") == []
+    assert told(case(*matrix, beyond, launches=[]), "slow") == [
+        "rank 1 to rank 2: this link is slow (latency of 3 links)"
     ]
 
 

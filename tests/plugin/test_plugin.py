@@ -500,7 +500,7 @@ def test_baselines_that_git_ignores_are_told_when_they_are_recorded(project: Pro
 STATED = """
 cluster = "Cruiser10, behind 10.1.2.3"
 addresses = "node1.example.org"
-storage = "user_name: QX7A1B2C3D4E5F6G7H8J password: s3cr3tValue"
+storage = "bucket a, password: s3cr3tValue"
 """
 
 
@@ -513,7 +513,7 @@ def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses(proj
     record = json.loads((made.path / "run.json").read_text())
 
     assert record["experiment"]["statements"] == [
-        {"of": "", "fields": {"storage": "user_name: *** password: ***", "cluster": "Cruiser10, behind ***"}}
+        {"of": "", "fields": {"storage": "bucket a, password: ***", "cluster": "Cruiser10, behind ***"}}
     ]
     assert "node1" not in json.dumps(record["experiment"])
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
 
+from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.judging.policy import Strictness, conclude
 from pytest_distbench.judging.stats import median_interval
 from pytest_distbench.machine.secrets import mask_text
@@ -26,7 +27,6 @@ from pytest_distbench.report.page.charts.trends import Trends, trends_of
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts.case_text import comparison_lines
-from pytest_distbench.report.texts.causes import cause_lines
 from pytest_distbench.report.texts.explain import explanation
 from pytest_distbench.report.texts.layout import Line
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines

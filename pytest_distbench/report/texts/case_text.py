@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.judging.comparable import software_changes
 from pytest_distbench.judging.judgement import NOT_JUDGED, worst
 from pytest_distbench.judging.update_policy import why_not_stored
@@ -17,7 +18,6 @@ from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.texts.causes import cause_lines
 from pytest_distbench.report.texts.escape import escape
 from pytest_distbench.report.texts.verdict_tables import case_table, is_of_fastest_iterations, note_on_change
 from pytest_distbench.report.texts.words import change, limit, metric_text, quantity, words_for
