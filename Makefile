@@ -1,9 +1,11 @@
-# `make suites` measures and takes about two minutes, `make suites-full` with all long forms, `make structure` judges what needs no clock, `make test` tests the plugin, `make thorough` with more of the same, `make gpu` on GPUs, `make docs` builds the site. Torch is installed once.
+# `make suites` measures and takes about two minutes, `make suites-full` with all long forms, `make structure` judges what needs no clock, `make lint` runs what needs no test, `make test` that and the tests of the plugin, `make thorough` and `make nightly` more of the same, `make durations` says which file of tests takes too long, `make gpu` on GPUs, `make docs` builds the site. Torch is installed once.
 PYTHON ?= python3
 TOX = .venv/bin/tox
 UV = .venv/bin/uv
 
-.PHONY: suites suites-full structure test thorough gpu docs
+.PHONY: suites suites-full structure lint test thorough nightly durations gpu docs
+
+SIDE_BY_SIDE = -n 4 --dist=loadgroup --no-loadscope-reorder
 
 suites: $(TOX)
 	$(TOX) run -q -e py -- suites --world-size 2
@@ -31,12 +33,25 @@ endif
 	$(UV) pip install --python .venv-gpu --torch-backend=auto -e '.[suites]' --group test
 	touch $@
 
-test: $(TOX)
+# Lint, format, types, import contracts, workflows and the pages: about a minute.
+lint: $(TOX)
+	$(TOX) run -q -e py --notest
+	.tox/py/bin/python tests/lint.py
+
+test: lint
 	$(TOX) run -q -e py
 
-# No line of the plugin that `make test` does not run: every fault under torchrun too, every type on four ranks.
+# Under torchrun, a command and Slurm what depends on who starts the ranks.
 thorough: $(TOX)
-	$(TOX) run -q -e py -- tests -m thorough -n 4 --dist=loadgroup --no-loadscope-reorder
+	$(TOX) run -q -e py -- tests -m thorough $(SIDE_BY_SIDE) --junit-xml=durations/thorough.xml
+
+# Minutes each: every fault under every launcher, every type on four ranks, networks and nodes that die.
+nightly: $(TOX)
+	$(TOX) run -q -e py -- tests -m nightly $(SIDE_BY_SIDE) --durations=10
+
+# After `make test` and `make thorough`, whose seconds it reads.
+durations:
+	.tox/py/bin/python tests/durations.py durations/*.xml
 
 docs: $(TOX)
 	$(TOX) run -q -e docs

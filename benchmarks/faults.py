@@ -566,9 +566,21 @@ FAULTS: tuple[Fault, ...] = (
     Fault(healthy, r"rank 1 killed by SIGKILL", phase="rendezvous:kill", is_any_launchers=True),
     Fault(crashes, r"rank 1 killed by SIGSEGV", is_any_launchers=True),
     Fault(aborts, r"rank 1 killed by SIGABRT", is_any_launchers=True),
-    Fault(sums_other_sizes, rf"{_MISMATCH}\d+ B for 4 B in all_reduce at faults\.py:\d+ in sums_"),
-    Fault(gathers_another_dtype, rf"{_MISMATCH}\d+ B for \d+ B in all_gather at faults\.py:\d+ in gathers_"),
-    Fault(takes_a_step_less, rf"{_MISMATCH}\d+ B for 4 B in all_reduce at faults\.py:\d+ in takes_"),
+    Fault(
+        sums_other_sizes,
+        rf"{_MISMATCH}\d+ B for 4 B in all_reduce at faults\.py:\d+ in sums_",
+        is_any_launchers=True,
+    ),
+    Fault(
+        gathers_another_dtype,
+        rf"{_MISMATCH}\d+ B for \d+ B in all_gather at faults\.py:\d+ in gathers_",
+        is_any_launchers=True,
+    ),
+    Fault(
+        takes_a_step_less,
+        rf"{_MISMATCH}\d+ B for 4 B in all_reduce at faults\.py:\d+ in takes_",
+        is_any_launchers=True,
+    ),
     Fault(runs_out_of_memory, r"rank 1 raised MemoryError", is_any_launchers=True),
     Fault(hangs, r"hung in body, .*: rank 1 at faults\.py:\d+ in hangs", is_hang=True),
     Fault(
@@ -624,11 +636,17 @@ FAULTS: tuple[Fault, ...] = (
         is_hang=True,
         is_any_launchers=True,
     ),
-    Fault(stops, r"hung in body, .*: rank 1 (at faults\.py:\d+ in stops|in phase body)", is_hang=True),
+    Fault(
+        stops,
+        r"hung in body, .*: rank 1 (at faults\.py:\d+ in stops|in phase body)",
+        is_hang=True,
+        is_any_launchers=True,
+    ),
     Fault(
         hangs_in_teardown,
         r"hung in teardown, .*: rank 1 at faults\.py:\d+ in _sleep",
         is_hang=True,
+        is_any_launchers=True,
     ),
     Fault(
         healthy,
@@ -655,9 +673,14 @@ FAULTS: tuple[Fault, ...] = (
         remark=r"the process \d+, which .* has been stopped \(SIGSTOP\)",
         is_any_launchers=True,
     ),
-    Fault(leaves_a_thread, _PASSES, remark=r"rank 0, 1: threads it had started still ran \(Thread-\d+ \(sleep\)\)"),
+    Fault(
+        leaves_a_thread,
+        _PASSES,
+        remark=r"rank 0, 1: threads it had started still ran \(Thread-\d+ \(sleep\)\)",
+        is_any_launchers=True,
+    ),
     Fault(destroys_its_group, _PASSES, is_any_launchers=True),
-    Fault(cleans_up_at_exit, _PASSES),
+    Fault(cleans_up_at_exit, _PASSES, is_any_launchers=True),
     Fault(
         hangs_at_exit,
         _PASSES,
@@ -668,7 +691,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(raises_what_breaks_its_report, r"rank 1 raised _HostileError: <_HostileError whose", is_any_launchers=True),
     Fault(leaves_a_hook, r"rank 1 failed: cannot write its report: RuntimeError: no f", is_any_launchers=True),
     Fault(leaves_pipes, r"rank 1 (exit code 0|ended) without a report", is_any_launchers=True),
-    Fault(changes_everything, _PASSES),
+    Fault(changes_everything, _PASSES, is_any_launchers=True),
     Fault(changes_everything_and_raises, r"rank 1 raised ValueError: bad number 42", is_any_launchers=True),
     Fault(kills_the_group_above, LAUNCHER_DIED, root_cause=None),
     Fault(kills_the_agent, LAUNCHER_DIED, root_cause=None, is_any_launchers=True),  # torchrun's is the group above

@@ -18,7 +18,7 @@ from pytest_distbench.records.work import BodyReference
 
 pytestmark = pytest.mark.spawn
 
-HANG_S = 4.0
+HANG_S = 2.0
 """The time-out of launches that are to reach it; it begins when all ranks are up."""
 EARLY_HANG_S = 12.0
 """The same before any body runs: on a busy machine the other ranks, too, take seconds to get to where they wait."""
@@ -33,12 +33,12 @@ CASES = [
         name,
         fault,
         id=f"{name}-{fault.name}",
-        marks=pytest.mark.thorough if name in ("torchrun", "cmd") and fault.is_any_launchers else (),
+        marks=() if name == "warm" else pytest.mark.nightly if fault.is_any_launchers else pytest.mark.thorough,
     )
     for name in LAUNCHERS_UNDER_TEST
     for fault in faults.FAULTS
 ]
-"""These import torch in every rank, for seconds."""
+"""Once under the launcher that forks; the others import torch in every rank, for seconds."""
 
 
 def expected(fault: faults.Fault) -> str:
@@ -79,10 +79,10 @@ def test_a_fault_is_detected_and_attributed_and_the_next_launch_is_well(launch: 
         ("warm", 1),
         ("warm", 3),
         ("warm", 16),
-        ("torchrun", 1),
-        ("torchrun", 3),
-        pytest.param("torchrun", 5, marks=pytest.mark.thorough),
-        ("cmd", 3),
+        pytest.param("torchrun", 1, marks=pytest.mark.nightly),
+        pytest.param("torchrun", 3, marks=pytest.mark.thorough),
+        pytest.param("torchrun", 5, marks=pytest.mark.nightly),
+        pytest.param("cmd", 3, marks=pytest.mark.thorough),
     ],
     indirect=["launcher"],
     scope="module",

@@ -150,7 +150,7 @@ def both_up(folder: Path) -> bool:
         (signal.SIGTERM, "warm", TERMINATED),
         (signal.SIGKILL, "torchrun", -signal.SIGKILL),
         (signal.SIGINT, "torchrun", pytest.ExitCode.INTERRUPTED),
-        pytest.param(signal.SIGTERM, "torchrun", TERMINATED, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGTERM, "torchrun", TERMINATED, marks=pytest.mark.nightly),
     ],
 )
 def test_a_run_ended_from_outside_leaves_no_process_socket_or_plan(

@@ -284,7 +284,7 @@ def regressed(folder: Path) -> list[str]:
     ]
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "links", "named"),
     [
@@ -308,7 +308,7 @@ def test_what_carries_half_is_named_and_nothing_else(
     assert [line for line in regressed(pytester.path) if "bandwidth" in line] == wanted
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_an_overlay_that_became_slower_is_red_and_its_network_is_not(
     pytester: pytest.Pytester, run_inside: RunInside
 ) -> None:

@@ -166,7 +166,7 @@ def _wikitext2(folder: Path) -> None:
     [
         ("resnet20", {}, _cifar10),
         ("logistic_regression", {"metric": "loss"}, _epsilon),
-        pytest.param("language_model", {}, _wikitext2, marks=pytest.mark.thorough),
+        pytest.param("language_model", {}, _wikitext2, marks=pytest.mark.nightly),
     ],
 )
 def test_the_reports_size_starts_is_saved_and_goes_on_bit_for_bit(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spawn, pytest.mark.thorough]
+pytestmark = [pytest.mark.spawn, pytest.mark.nightly]
 
 SCALE = Path(__file__).parents[2] / "benchmarks" / "scale.py"
 

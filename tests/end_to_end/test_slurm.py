@@ -111,6 +111,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
+@pytest.mark.nightly
 def test_a_cluster_changes_nothing_of_this_machine() -> None:
     """However it is started: once its name, its network and its /etc/hosts were those of the cluster."""
     name, hosts = socket.gethostname(), Path("/etc/hosts").read_text()
@@ -123,7 +124,11 @@ def test_a_cluster_changes_nothing_of_this_machine() -> None:
     assert "br0" not in psutil.net_if_addrs()
 
 
-@pytest.mark.parametrize("launcher", ["slurm", *(pytest.param(name, marks=pytest.mark.thorough) for name in OTHERS)])
+SMOKE = pytest.param("slurm", marks=pytest.mark.thorough)
+OF_OTHERS = [pytest.param(name, marks=pytest.mark.nightly) for name in OTHERS]
+
+
+@pytest.mark.parametrize("launcher", [SMOKE, *OF_OTHERS])
 def test_ranks_of_four_hosts_measure_and_their_numbers_and_output_come_back(
     cluster: Cluster, tmp_path: Path, launcher: str
 ) -> None:
@@ -157,6 +162,7 @@ sys.exit(step.wait(60))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("of_the_job", "variables", "gpus"),
     [
@@ -186,6 +192,7 @@ def test_a_step_has_all_that_the_job_has_on_a_node(
         assert told["SLURM_CPUS_ON_NODE"] == told["SLURM_JOB_CPUS_PER_NODE"].partition("(")[0]
 
 
+@pytest.mark.nightly
 def test_a_node_that_dies_is_named_and_the_next_test_runs(cluster: Cluster) -> None:
     tests = """
         def test_dies(distbench, tmp_path):
@@ -201,6 +208,7 @@ def test_a_node_that_dies_is_named_and_the_next_test_runs(cluster: Cluster) -> N
     assert "1 failed, 1 passed" in done.stdout
 
 
+@pytest.mark.nightly
 def test_a_network_that_parts_is_told_and_the_node_is_used_again_when_it_is_back(cluster: Cluster) -> None:
     tests = """
         def test_parts(distbench, tmp_path):
@@ -220,6 +228,7 @@ def test_a_network_that_parts_is_told_and_the_node_is_used_again_when_it_is_back
     assert "1 failed, 2 passed" in done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["cancel_the_step", "kill_a_parent"])
 def test_a_node_whose_processes_are_ended_is_named_and_the_next_test_runs_on_all(cluster: Cluster, fault: str) -> None:
     tests = f"""
@@ -236,6 +245,7 @@ def test_a_node_whose_processes_are_ended_is_named_and_the_next_test_runs_on_all
     assert "1 failed, 1 passed" in done.stdout
 
 
+@pytest.mark.nightly
 def test_ranks_on_several_nodes_are_another_case_than_those_of_one(cluster: Cluster, tmp_path: Path) -> None:
     tests = """
         @pytest.mark.world_size(1, 2, 4)
@@ -249,6 +259,7 @@ def test_ranks_on_several_nodes_are_another_case_than_those_of_one(cluster: Clus
     assert stored == {"ws1.gloo.slurm.json", "ws2%3A@nodes=2x1.gloo.slurm.json", "ws4%3A@nodes=2x2.gloo.slurm.json"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, None], ids=["Ctrl-C", "kill -9", "scancel"])
 def test_a_pytest_that_is_ended_leaves_no_step(tmp_path: Path, number: signal.Signals | None) -> None:
     tests = f"""
@@ -313,7 +324,7 @@ IN_TURNS = """
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_a_doubt_is_settled_in_turns_on_the_same_nodes(cluster: Cluster, tmp_path: Path) -> None:
     """Slower code is red; the same code, where the baseline is of a machine that was faster, is not."""
 
@@ -351,18 +362,24 @@ def test_a_doubt_is_settled_in_turns_on_the_same_nodes(cluster: Cluster, tmp_pat
     assert "the machine" in same.stdout, same.stdout
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(1300)
 @pytest.mark.parametrize(
-    ("launcher", "faults", "least"), [("slurm", "slurm", 54), *((name, SOME_FAULTS, 13) for name in OTHERS)]
+    ("launcher", "faults", "least"),
+    [
+        pytest.param("slurm", ["-m", "thorough", "-k", "slurm"], 8, marks=pytest.mark.thorough),
+        pytest.param("slurm", ["-m", "nightly", "-k", "slurm"], 46, marks=pytest.mark.nightly),
+        *(pytest.param(name, ["-m", "", "-k", SOME_FAULTS], 13, marks=pytest.mark.nightly) for name in OTHERS),
+    ],
 )
-def test_a_fault_of_any_kind_is_detected_and_attributed(tmp_path: Path, launcher: str, faults: str, least: int) -> None:
+def test_a_fault_of_any_kind_is_detected_and_attributed(
+    tmp_path: Path, launcher: str, faults: list[str], least: int
+) -> None:
     """The list of conformance, in an allocation; of launchers that import torch for each launch a part of it."""
     folder = Path(__file__).parent
     words = ["salloc", "-Q", "--nodes=2", sys.executable, "-m", "pytest", "-q", str(folder / "test_conformance.py")]
     report = tmp_path / "report.json"
     variables = {**environment(), "DISTBENCH_TEST_LAUNCHERS": launcher}
-    more = ["-k", faults, "-p", "no:cacheprovider", "--json-report", f"--json-report-file={report}", "--tb=short"]
+    more = [*faults, "-p", "no:cacheprovider", "--json-report", f"--json-report-file={report}", "--tb=short"]
     done = subprocess.run(
         command_of(2, [*words, *more]),
         cwd=folder.parents[1], env=variables, capture_output=True, text=True, check=False, timeout=1200,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.slurm_cluster import command_of, why_not
 
-pytestmark = [pytest.mark.spawn, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spawn, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 SOAK = [sys.executable, str(Path(__file__).parents[2] / "benchmarks" / "soak.py"), "--launches=16", "--kills=2"]
 
@@ -30,7 +30,6 @@ def test_every_fault_is_attributed_and_nothing_is_left_or_damaged() -> None:
     check([*SOAK, "--seed=1"])
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(bool(why_not()), reason=f"no Slurm here: {why_not()}")
 def test_nodes_may_die_and_networks_part() -> None:
     check(command_of(4, ["salloc", "-Q", "--no-kill", "--nodes=4", *SOAK, "--seed=1", "--launcher=slurm"]))

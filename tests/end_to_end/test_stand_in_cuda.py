@@ -177,7 +177,7 @@ def test_phases_of_a_step_are_the_devices_without_a_wait_inside_and_tell_who_is_
 
 
 @pytest.mark.parametrize(
-    "world_size", [1, 3, *(pytest.param(count, marks=pytest.mark.thorough) for count in (2, 4, 5, 6, 7))]
+    "world_size", [1, 3, *(pytest.param(count, marks=pytest.mark.nightly) for count in (2, 4, 5, 6, 7))]
 )
 def test_a_sweep_beyond_1_mib_warms_the_device_up_with_a_message_that_the_operation_can_send(
     on_cuda: Launch, world_size: int
@@ -204,7 +204,7 @@ def test_the_shipped_transformer_tells_tokens_per_second_and_memory(on_cuda: Lau
     assert record.software["autocast"] == ("bfloat16" if way == "ddp" else "off")
 
 
-@pytest.mark.parametrize("world_size", [2, *(pytest.param(n, marks=pytest.mark.thorough) for n in (3, 4))])
+@pytest.mark.parametrize("world_size", [2, *(pytest.param(n, marks=pytest.mark.nightly) for n in (3, 4))])
 def test_the_shipped_scaling_tells_where_a_step_goes(on_cuda: Launch, world_size: int) -> None:
     """The parts of a step add up, as the stand-in's events time what its host computes."""
     on_cuda.file = ROOT / "suites/scaling/convolutional.py"

@@ -67,7 +67,7 @@ def test_a_rank_sees_the_same_under_both_launchers_but_for_what_is_listed(
     assert different(forked[0], started[0]) | shared == listed() - ours
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_so_does_a_script(made_launcher: MadeLauncher, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     support = Path(surroundings.__file__).parents[1]

@@ -16,7 +16,7 @@ from support.repositories import git
 from pytest_distbench.commands.cli import main
 from pytest_distbench.store.baselines import read_file
 
-pytestmark = [pytest.mark.spawn, pytest.mark.thorough, pytest.mark.timeout(4 * LIMIT_S)]
+pytestmark = [pytest.mark.spawn, pytest.mark.nightly, pytest.mark.timeout(4 * LIMIT_S)]
 
 
 def on_a_runner(folder: Path) -> int:

@@ -152,7 +152,7 @@ def left(controller: CpuController) -> list[Path]:
 
 @pytest.mark.spawn
 @pytest.mark.timeout(LIMIT_S)
-@pytest.mark.parametrize("launcher_name", ["warm", pytest.param("torchrun", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("launcher_name", ["warm", pytest.param("torchrun", marks=pytest.mark.nightly)])
 def test_ranks_compute_within_their_quota_and_no_group_is_left(
     launcher_name: str, pytester: pytest.Pytester, run_inside: RunInside
 ) -> None:

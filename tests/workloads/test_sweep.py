@@ -298,7 +298,7 @@ def test_a_group_of_one_rank_does_every_operation_that_needs_no_second(launch: L
 
 
 @pytest.mark.parametrize(
-    ("world_size", "are_all"), [(2, True), (4, False), pytest.param(4, True, marks=pytest.mark.thorough)]
+    ("world_size", "are_all"), [(2, True), (4, False), pytest.param(4, True, marks=pytest.mark.nightly)]
 )
 def test_every_operation_in_every_form_delivers_each_element(
     launcher: Launcher, tmp_path: Path, world_size: int, are_all: bool

@@ -17,7 +17,7 @@ from pytest_distbench.records.launch import LaunchRecord
 pytestmark = pytest.mark.spawn
 
 told_by_ranks = pytest.mark.parametrize(
-    "launcher", ["warm", pytest.param("torchrun", marks=pytest.mark.thorough)], indirect=True, scope="module"
+    "launcher", ["warm", pytest.param("torchrun", marks=pytest.mark.nightly)], indirect=True, scope="module"
 )
 """What is tested is in the ranks' reports, the same under every launcher; torchrun takes seconds longer."""
 

@@ -1,0 +1,51 @@
+"""Seconds by file of tests, from JUnit files of pytest; one above its budget is an error: ``make durations``."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parent.parent
+BUDGET_S = 90.0
+"""Of a file of tests, beside others on two cores: three times what all but a few take."""
+EXCEPTIONS: dict[str, float] = {}
+"""Files that may take longer."""
+SHOWN = 15
+
+
+def seconds_by_file(reports: Sequence[str]) -> Counter[str]:
+    """What the tests of each file took in all, with their fixtures."""
+    found: Counter[str] = Counter()
+    for report in reports:
+        for case in ElementTree.parse(report).iter("testcase"):
+            found[case.attrib["file"]] += float(case.attrib["time"])
+    return found
+
+
+def above_budget(seconds: Mapping[str, float]) -> list[str]:
+    """A line for each file that takes longer than it may."""
+    return [
+        f"{file}: {taken:.0f} s, and may take {allowed:.0f} s"
+        for file, taken in sorted(seconds.items())
+        if taken > (allowed := EXCEPTIONS.get(file, BUDGET_S))
+    ]
+
+
+def main(reports: Sequence[str]) -> int:
+    """Print the files that take longest, then those above their budgets; 1 if there is one."""
+    seconds = seconds_by_file(reports)
+    if not seconds:
+        sys.exit(f"no test in {', '.join(reports) or 'no file'}")
+    for file, taken in seconds.most_common(SHOWN):
+        print(f"{taken:7.1f} s  {file}")
+    print(f"{seconds.total():7.1f} s  all {len(seconds)} files")
+    lines = above_budget(seconds)
+    print(*lines, sep="\n", file=sys.stderr)
+    return int(bool(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,33 @@
+"""Seconds of files of tests: summed from reports, and compared with what they may take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import durations
+import pytest
+
+
+def report(path: Path, **seconds: float) -> str:
+    cases = "".join(f'<testcase file="tests/test_{file}.py" time="{taken}"/>' for file, taken in seconds.items())
+    path.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    return str(path)
+
+
+def test_a_file_that_takes_longer_than_it_may_in_all_reports_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = [report(tmp_path / "a.xml", quick=1, slow=60), report(tmp_path / "b.xml", slow=50)]
+
+    assert durations.main(reports[:1]) == 0
+    assert durations.main(reports) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "tests/test_slow.py: 110 s, and may take 90 s"
+
+
+def test_nothing_measured_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no test in"):
+        durations.main([report(tmp_path / "empty.xml")])
+
+
+def test_exceptions_are_files_that_are_there() -> None:
+    assert [file for file in durations.EXCEPTIONS if not (durations.ROOT / file).is_file()] == []
