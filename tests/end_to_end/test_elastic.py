@@ -130,7 +130,13 @@ def test_an_unchanged_script_that_keeps_a_snapshot_is_measured_from_outside(pyte
     assert not list(pytester.path.glob("snapshot.pt"))
 
 
-@pytest.mark.parametrize("engine", ['engine="stock"', 'engine="fast", timers={"keep_alive_s": 10}'])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param('engine="stock"', marks=pytest.mark.nightly),
+        'engine="fast", timers={"keep_alive_s": 10}',
+    ],
+)
 def test_nothing_is_left_of_a_run_that_is_killed_in_the_middle_of_a_change(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
@@ -241,7 +247,7 @@ def train(rank):
         optimizer.step()
 
 def test_on_gpus(elastic):
-    elastic(train, nodes=2, checkpoint_every=8, launches=1)
+    elastic(train, nodes=2, checkpoint_every=8, launches=1, engine="fast")
 """
 WARM = ("--distbench-launcher=stand-in-cuda", "-p", "support.cuda_launcher", "-p", "support.nvml", "--gpu")
 
