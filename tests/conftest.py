@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import sys
 import tempfile
@@ -12,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -22,9 +25,13 @@ from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE, ModulesOfProject
 
 from pytest_distbench.judging import case
+from pytest_distbench.judging.metric import RULES
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherSetup
+from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.run.around import AROUND
+from pytest_distbench.run.kinds import LAUNCH_KINDS
 
 gc.disable()  # until all tests are collected, and all that they import is loaded: see pytest_collection_finish
 
@@ -230,6 +237,16 @@ def run_inside(pytester: pytest.Pytester, made_launcher: MadeLauncher, monkeypat
         return result
 
     return run
+
+
+@pytest.fixture
+def own_rows() -> Iterator[None]:
+    """Tables of this process, to which runs inside it may add rows from outside (the stand-in stays)."""
+    importlib.import_module("pytest_distbench.testing")
+    with contextlib.ExitStack() as stack:
+        for table in (LAUNCHERS, LAUNCH_KINDS, AROUND, VERDICT_KINDS, RULES):
+            stack.enter_context(mock.patch.dict(table))
+        yield
 
 
 @pytest.fixture

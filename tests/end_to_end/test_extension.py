@@ -26,15 +26,16 @@ def example(part: str) -> str:
     return str(found)
 
 
+@pytest.mark.usefixtures("own_rows")
 def test_a_launcher_is_one_row(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(example('LAUNCHERS["mine"]'))
     pytester.makepyfile(test_it="def body(rank):\n    pass\n\ndef test_step(distbench):\n    distbench.run(body)\n")
     command = ("--distbench-launcher", "mine")
-    recorded = pytester.runpytest_subprocess(*command, "--distbench-update", "--distbench-launches", "3")
+    recorded = pytester.runpytest_inprocess(*command, "--distbench-update", "--distbench-launches", "3")
 
     assert recorded.ret == 0
     assert [path.name for path in pytester.path.rglob("*.mine.json")] == ["ws2.gloo.mine.json"]
-    compared = pytester.runpytest_subprocess(*command)
+    compared = pytester.runpytest_inprocess(*command)
     compared.stdout.fnmatch_lines(["distbench *mine launcher*", "*step*20 ms*20 ms*"])
     assert compared.ret == 0
 
@@ -45,13 +46,14 @@ def test_it(nap):
 """
 
 
+@pytest.mark.usefixtures("own_rows")
 def test_a_kind_of_launch_is_one_row(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(example("LAUNCH_KINDS["))
     pytester.makepyfile(test_it=NAPS)
-    recorded = pytester.runpytest_subprocess("--distbench-update", "--distbench-launches=3")
-    compared = pytester.runpytest_subprocess("-v")
+    recorded = pytester.runpytest_inprocess("--distbench-update", "--distbench-launches=3")
+    compared = pytester.runpytest_inprocess("-v")
     pytester.makepyfile(test_it=NAPS.replace("0.01", "0.02"))
-    other = pytester.runpytest_subprocess()
+    other = pytester.runpytest_inprocess()
 
     assert (recorded.ret, compared.ret) == (0, 0)
     assert [path.name for path in pytester.path.rglob("*.nap.json")] == ["ws2.gloo.nap.json"]
@@ -59,6 +61,7 @@ def test_a_kind_of_launch_is_one_row(pytester: pytest.Pytester) -> None:
     other.stdout.fnmatch_lines(["x test_it* the workload's definition changed*; seconds was 0.01 and is 0.02"])
 
 
+@pytest.mark.usefixtures("own_rows")
 @pytest.mark.parametrize(
     ("option", "told"),
     [
@@ -70,9 +73,10 @@ def test_a_kind_of_launch_without_ranks_says_so(pytester: pytest.Pytester, optio
     pytester.makeconftest(example("LAUNCH_KINDS["))
     pytester.makepyfile(test_it=NAPS)
 
-    pytester.runpytest_subprocess(option, "-rs").stdout.fnmatch_lines([told])
+    pytester.runpytest_inprocess(option, "-rs").stdout.fnmatch_lines([told])
 
 
+@pytest.mark.usefixtures("own_rows")
 def test_what_happens_around_every_launch_is_one_row(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,9 +95,9 @@ def test_what_happens_around_every_launch_is_one_row(
         """
     )
     command = ("-p", "pytest_distbench.testing", "--distbench-launcher=stand-in")
-    plain = pytester.runpytest_subprocess(*command, "--distbench-update", "--distbench-launches=3")
+    plain = pytester.runpytest_inprocess(*command, "--distbench-update", "--distbench-launches=3")
     monkeypatch.setenv("COOLING", "low")
-    cooled = pytester.runpytest_subprocess(*command, "--distbench-missing=fail", "--distbench-json=run.json")
+    cooled = pytester.runpytest_inprocess(*command, "--distbench-missing=fail", "--distbench-json=run.json")
 
     assert (plain.ret, cooled.ret) == (0, 1)
     cooled.assert_outcomes(failed=2)  # what was measured under other conditions is no baseline
@@ -102,9 +106,9 @@ def test_what_happens_around_every_launch_is_one_row(
     assert all(launch.remarks == ["the fans were set"] for r in results for launch in r.launches)
 
     stored = sorted((pytester.path / "baselines").rglob("*.json"))
-    pytester.runpytest_subprocess(*command, "--distbench-update", "--distbench-launches=3").assert_outcomes(passed=2)
+    pytester.runpytest_inprocess(*command, "--distbench-update", "--distbench-launches=3").assert_outcomes(passed=2)
     monkeypatch.delenv("COOLING")
-    pytester.runpytest_subprocess(*command, "--distbench-prune").assert_outcomes(passed=2)
+    pytester.runpytest_inprocess(*command, "--distbench-prune").assert_outcomes(passed=2)
     assert len(sorted((pytester.path / "baselines").rglob("*.json"))) == 2 * len(stored)  # none was lost, none unused
 
 
@@ -207,6 +211,7 @@ def test_a_table_is_one_row(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     ]
 
 
+@pytest.mark.usefixtures("own_rows")
 def test_a_verdict_kind_and_a_rule_are_one_row_each(
     project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,11 +226,11 @@ def test_a_verdict_kind_and_a_rule_are_one_row_each(
     )
     with (made.path / "conftest.py").open("a") as file:
         file.write("\n" + example("VERDICT_KINDS["))
-    assert made.runpytest_subprocess("--distbench-update", "--distbench-launches=5").ret == 0
+    assert made.runpytest_inprocess("--distbench-update", "--distbench-launches=5").ret == 0
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.2")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(made.path / "summary.md"))
-    result = made.runpytest_subprocess()
+    result = made.runpytest_inprocess()
 
     assert result.ret == 1
     result.stdout.fnmatch_lines(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("own_rows")
+
 AROUND = """
 import contextlib
 from pytest_distbench.run.around import AROUND
@@ -106,7 +108,7 @@ def test_a_wrong_row_is_named(pytester: pytest.Pytester, conftest: str, told: st
     pytester.makeconftest(conftest)
     pytester.makepyfile(test_it=STEP)
     launcher = "wrong" if "LAUNCHERS" in conftest else "stand-in"
-    result = pytester.runpytest_subprocess("-p", "pytest_distbench.testing", f"--distbench-launcher={launcher}")
+    result = pytester.runpytest_inprocess("-p", "pytest_distbench.testing", f"--distbench-launcher={launcher}")
 
     is_usage_error = told.startswith("ERROR: ")
     (result.stderr if is_usage_error else result.stdout).fnmatch_lines([told.replace("[", "[[]")])
@@ -117,7 +119,7 @@ def test_a_wrong_row_is_named(pytester: pytest.Pytester, conftest: str, told: st
 def test_a_kind_of_launch_whose_run_returns_no_record_is_named(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(NAP)
     pytester.makepyfile(test_it="def test_nap(nap):\n    nap()\n")
-    result = pytester.runpytest_subprocess()
+    result = pytester.runpytest_inprocess()
 
     result.stdout.fnmatch_lines(["LAUNCH_KINDS[[]Nap]: run gave None; wanted a LaunchRecord"])
     assert result.ret == 1
