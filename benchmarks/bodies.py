@@ -57,56 +57,6 @@ def slowed_all_reduce(rank: RankContext) -> None:
     rank.record("iterations", seconds[-60:], unit="s", reduce="max")
 
 
-def sweep_beside_bare_loop(rank: RankContext) -> None:
-    """Blocks of the sweep at one size, and of a bare loop, in turns, either first; each makes its memory anew."""
-    import time
-
-    import torch
-    import torch.distributed as dist
-
-    from pytest_distbench.workloads.collectives import operation
-    from pytest_distbench.workloads.pool import Pool, least_bytes
-    from pytest_distbench.workloads.sweep import LARGE_BYTES, sweep
-
-    measured = operation("all_reduce")
-    [size] = rank.params["sizes"]
-    warmup, iterations = rank.params["warmup"] if size < LARGE_BYTES else 1, rank.params["iterations"]
-
-    def swept(block: int) -> list[float]:
-        with rank.point(block=block):
-            sweep(rank, measured)
-        [own] = [o for o in rank.notebook.observations if o.name == "latency" and o.at["block"] == block]
-        return rank.max_over_ranks(own.values)
-
-    def bare() -> list[float]:
-        slot = Pool(
-            measured,
-            rank.device,
-            torch.float32,
-            rank=rank.rank,
-            world_size=rank.world_size,
-            largest=size // 4,
-            least_bytes=least_bytes(rank),
-            in_place=True,
-        ).slots(size // 4)
-        dist.all_reduce(slot(0).sent)
-        seconds = []
-        for x in [slot(k).sent for k in range(warmup + iterations)]:
-            dist.barrier()
-            start = time.perf_counter()
-            dist.all_reduce(x)
-            seconds.append(time.perf_counter() - start)
-        return rank.max_over_ranks(seconds[warmup:])
-
-    swept(-1)
-    for block in range(rank.params["blocks"]):
-        second = bare() if block % 2 else None
-        first = swept(block)
-        at = {"message_bytes": size, "block": block}
-        rank.record("swept", first, unit="s", at=at)
-        rank.record("bare", second or bare(), unit="s", at=at)
-
-
 def elastic_training(rank: ElasticRank) -> None:
     """A small real training, of steps that rest a little, until its plan lets it end."""
     import time

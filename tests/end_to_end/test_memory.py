@@ -26,6 +26,20 @@ def test_it(distbench):
     distbench.run(body)
 """
 
+KEEPS = """
+import os
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+kept = []
+for _ in range(20):
+    kept = [*kept, torch.ones(10 * 2**20 // 4)][-int(os.environ["KEPT"]) :]
+dist.destroy_process_group()
+"""
+"""Computes 10 MiB in each of 20 iterations."""
+
 JUDGES_NOTHING = """
 
 def test_nothing(distbench):
@@ -52,6 +66,21 @@ def test_twice_the_memory_of_one_rank_is_red_and_the_same_is_green(
     same.stdout.fnmatch_lines(["1 metric of 1 case in 1 launch: 1 within limits"])
     doubled.stdout.fnmatch_lines(["*peak_memory*", "*rank 1 needs most*"])
     doubled.stdout.no_fnmatch_line("*sum: regressed*")
+
+
+def test_a_script_that_keeps_what_it_computes_is_red_by_its_memory(
+    pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(
+        train=KEEPS, test_it="def test_it(distbench):\n    distbench.run('train.py', tolerance={'wall_time': 5})"
+    )
+    monkeypatch.setenv("KEPT", "1")
+    stored = run_inside("--world-size=2", "--distbench-update=new", "--distbench-launches=3")
+    monkeypatch.setenv("KEPT", "20")
+    kept = run_inside("--world-size=2")
+
+    assert (stored.ret, kept.ret) == (0, 1)
+    kept.stdout.fnmatch_lines(["peak_memory*(limit *"])
 
 
 def test_a_bound_of_memory_needs_no_baseline(

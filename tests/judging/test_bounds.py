@@ -45,6 +45,11 @@ def test_beyond_goes_before_what_the_reference_says(reference: str) -> None:
     assert found.reason == "30 ms, bound: at most 20 ms (marker of test_x)"
 
 
+def test_a_time_below_zero_keeps_no_bound() -> None:
+    assert judge(launches(-0.005), ("step", "20ms")).verdict.kind == "beyond"
+    assert judge(launches(-0.005, unit=""), ("step", 0.02)).verdict.kind == "within"
+
+
 @pytest.mark.parametrize(
     ("reference", "kind"), [("missing", "within"), ("unchanged", "unchanged"), ("regressed", "regressed")]
 )

@@ -304,10 +304,22 @@ print("took 5 ms")
 """
 
 
-@pytest.mark.parametrize(("code", "words"), [(-9, "rank 1 died of SIGKILL"), (3, "rank 1 ended with exit code 3")])
-def test_a_rank_that_died_fails_a_command_that_ends_well(run: Run, stand_in: str, code: int, words: str) -> None:
+ADVICE = "; a pipe hides exit codes: begin with 'set -o pipefail'"
+
+
+@pytest.mark.parametrize(
+    ("code", "piped", "words"),
+    [
+        (-9, [], "rank 1 died of SIGKILL"),
+        (3, [], "rank 1 ended with exit code 3"),
+        (3, ["| tee log"], f"rank 1 ended with exit code 3{ADVICE}"),
+    ],
+)
+def test_a_rank_that_died_fails_a_command_that_ends_well(
+    run: Run, stand_in: str, code: int, piped: list[str], words: str
+) -> None:
     took = {"step": stdout(r"took (\d+) ms", unit="ms", better="lower")}
-    record = run(LOSES_ITS_EXIT_CODE, STARTS_RANKS, stand_in, str(code), read=took)
+    record = run(LOSES_ITS_EXIT_CODE, STARTS_RANKS, stand_in, str(code), *piped, read=took)
 
     assert (record.outcome, record.reason) == ("failed", f"the command ended with exit code 0, but {words}")
 

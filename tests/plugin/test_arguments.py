@@ -367,6 +367,10 @@ def test_an_error_says_what_was_wanted_what_was_found_and_where(
         ),
         ({"values": (x for x in (1, 2))}, "distbench.judge('e'): values=<generator"),
         ({"values": [1e308]}, "distbench.judge('e'): values=1e+308; wanted a finite number of at least -1e+300"),
+        (
+            {"values": [0.5, -5.0], "unit": "s", "at_most": 1.0},
+            "distbench.judge('e'): values=[0.5, -5.0]: -5 s is no time that anything takes",
+        ),
         ({"name": "  "}, "distbench.judge: name='  '; wanted printable text without [ ]"),
         ({"name": "fingerprint"}, "distbench.judge: name='fingerprint': the plugin itself records something of that"),
         (

@@ -11,6 +11,7 @@ import pytest
 from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
 from pytest_distbench import git
+from pytest_distbench.commands.cli import main
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.interrupts import TERMINATED
 
@@ -169,11 +170,16 @@ def test_a_failed_launch_is_never_stored(project: Project, monkeypatch: pytest.M
     assert stored(made) == []
 
 
-def test_a_test_that_fails_after_its_measurement_stores_nothing(project: Project) -> None:
+def test_a_test_that_fails_after_its_measurement_stores_nothing_and_is_not_accepted(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = project(TEST.rstrip() + "\n        assert False, 'something else'\n")
-    result = run(made, "--distbench-update")
+    result = run(made, "--distbench-update", "--distbench-json=run.json")
+    monkeypatch.chdir(made.path)
+    accepted = main(["baseline", "accept", "run.json"])
 
-    assert result.ret == 1
+    assert (result.ret, accepted) == (1, 1)
+    assert "its test failed after it was measured, by an assertion of its own" in capsys.readouterr().out
     assert stored(made) == []
 
 

@@ -85,6 +85,11 @@ def test_what_is_no_number_is_refused(returned: object) -> None:
         derived(lambda a: returned, Made(1.0))
 
 
+def test_a_time_below_zero_is_refused() -> None:
+    with pytest.raises(DerivationError, match=r"its function returned -5.0: -5 s is no time that anything takes"):
+        derived(lambda a: -5.0, Made(1.0))
+
+
 def test_an_error_of_the_function_names_its_line_and_the_metrics_there_are() -> None:
     with pytest.raises(DerivationError, match=r"KeyError: 'gone' was not measured; there are step \(.*derived.py:\d+"):
         derived(lambda a: a["gone"], Made(1.0))

@@ -18,7 +18,7 @@ from support.results import verdict
 from support.stores import CASE, entry, environment, result
 from support.timelines import JOB
 
-from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.judgement import NOT_JUDGED, Judgement
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.launch.starters.contract import HostsFound
 from pytest_distbench.launch.starters.table import Hosting
@@ -117,6 +117,22 @@ def test_later_samples_are_for_what_is_open_only(session: Session) -> None:
     session.run(REQUEST, source, Opened(3))  # type: ignore[arg-type]
 
     assert source.asked == [[], [], ["step"]]
+
+
+class RedForCertain(Opened):
+    """A reference for which an exact number is wrong, beside the answer that stays open."""
+
+    def judge(self, samples: Samples) -> list[Judgement]:
+        wrong = verdict("regressed", metric="count", better="exact")
+        return [*super().judge(samples), Judgement(wrong, is_open=False)]
+
+
+def test_what_is_red_for_certain_ends_the_loop_and_what_is_open_stays_unjudged(session: Session) -> None:
+    made = session.run(REQUEST, Counted(), RedForCertain(99))  # type: ignore[arg-type]
+
+    assert len(made.launches) == 2
+    assert [(v.metric, v.kind) for v in made.verdicts] == [("step", "inconclusive"), ("count", "regressed")]
+    assert made.verdicts[0].reason == f"{NOT_JUDGED} (count regressed)"
 
 
 def test_a_launch_that_fails_is_the_last_and_nothing_is_judged(session: Session) -> None:

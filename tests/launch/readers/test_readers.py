@@ -13,6 +13,7 @@ from support.plans import make_plan
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.read import NUMBER, csv, jsonl, mllog, stdout
+from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
@@ -120,6 +121,12 @@ def test_what_is_not_there_is_told_with_what_is(reader: Reader, said: str, tmp_p
 def test_a_loss_that_is_no_number_any_more_is_told_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ReadingError, match="number: the value is nan: line 2 of rank 0's output: loss nan"):
         read(tmp_path, stdout(r"loss (\S+)"), "loss 1.0\nloss nan\n")
+
+
+@pytest.mark.parametrize(("better", "bounds"), [("lower", {}), ("info", {"at_most": 1})])
+def test_a_time_of_zero_is_told_with_its_line(tmp_path: Path, better: Better, bounds: dict[str, float]) -> None:
+    with pytest.raises(ReadingError, match="number: 0 s is no time that anything takes: line 1 of rank 0's output"):
+        read(tmp_path, stdout(r"took (\S+) ms", scale=1e-3, unit="s", better=better, **bounds), "took 0.0 ms\n")
 
 
 def test_without_output_nothing_matches(tmp_path: Path) -> None:

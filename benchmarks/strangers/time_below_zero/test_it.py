@@ -1,9 +1,0 @@
-import os
-
-
-def body(rank):
-    rank.record("t", -5.0 if os.environ.get("PLANTED") else 0.025, unit="s", better="lower")
-
-
-def test_it(distbench):
-    distbench.run(body)
