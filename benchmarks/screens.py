@@ -336,7 +336,8 @@ KEPT = pytest.mark.distbench(metrics=[*READ, "gradient", "fingerprint"])
 
 @KEPT
 def test_script(distbench):
-    distbench.run("train.py", args=["--out={launch_dir}"], env={"WORDS": "{world_size}"}, seeds=[3], read=READ)
+    args = ["--out={launch_dir}", "--seed={seed}"]
+    distbench.run("train.py", args=args, env={"WORDS": "{world_size}"}, seeds=[3], read=READ)
 
 
 def test_module(distbench):
@@ -521,6 +522,18 @@ def train(rank):
 
 def test_torchft(elastic):
     elastic(train, nodes=2, engine="torchft")
+"""
+
+SPREAD = """
+import json
+import pathlib
+import sys
+
+pathlib.Path("runs").mkdir()
+for day in range(1, 25):
+    run = json.loads(pathlib.Path(sys.argv[1 + (day > 12)]).read_text())
+    run["started"], run["commit"] = f"2026-01-{day:02}T03:04:05+00:00", f"{day:040x}"
+    pathlib.Path(f"runs/{day}.json").write_text(json.dumps(run))
 """
 
 HOSTS = """
@@ -916,31 +929,43 @@ ROWS = [
             --link data --take pytest.ini -- test_loop.py --world-size 2
         distbench bisect HEAD~6 HEAD --restart --most-visits 1 -- test_loop.py --world-size 2
         distbench bisect HEAD nothing -- test_loop.py
+        git switch --quiet --detach HEAD~6
+        pytest -q --world-size 2 --distbench-update=new --distbench-baselines=$TMPDIR/good
+        git switch --quiet - && git bisect start HEAD HEAD~6
+        git bisect run distbench verdict --exact --metric fingerprint test_loop.py --world-size 2 \
+            --distbench-baselines=$TMPDIR/good
         """,
         {**SLEEPS, "number.txt": "0\n", "data/kept": ""},
+        is_planted=True,
     ),
     Row(
         "history",
         f"""
-        for n in 10 11 12 13 14 15 16 17; do {QUIET}=runs/$n.json > runs.txt; done
+        {QUIET}=first.json
         {WORSE}
-        for n in 20 21 22 23 24 25 26 27; do {QUIET}=runs/$n.json > runs.txt; done
+        {QUIET}=second.json
+        python spread.py first.json second.json
+        {RECORD} -k planted
+        {COMMIT}
         distbench history runs
         distbench history runs --all --last 12 -k step
         distbench history runs --points -k step --format csv -o points.csv
-        distbench history runs --format markdown --html history.html
+        distbench history runs --format markdown
+        distbench history runs --html history.html
+        distbench history runs --html history.html --points
         distbench history runs --otava otava
         distbench history runs --format parquet -o points.parquet
         distbench history --baselines baselines
-        distbench report runs/27.json --html run.html --history runs
+        distbench report runs/24.json --html run.html --history runs
         distbench history nothing
         """,
-        PLAIN,
+        {**PLAIN, "spread.py": SPREAD},
+        is_planted=True,
     ),
     Row(
         "calibrated",
         """
-        distbench calibrate --launches 3 --tolerance 0.2 --json found.json --all test_loop.py --world-size 2
+        distbench calibrate --launches 5 --tolerance 0.2 --json found.json --all test_loop.py --world-size 2
         distbench calibrate --seconds 1 test_loop.py --world-size 1
         """,
         SLEEPS,
@@ -971,7 +996,7 @@ ROWS = [
     ),
     Row(
         "wrong",
-        "pytest --world-size 2 -q --tb=short",
+        "pytest --world-size 1 -q --tb=short",
         {"test_wrong.py": WRONG, "pytest.ini": INI},
         is_planted=True,
     ),
@@ -980,6 +1005,7 @@ ROWS = [
         "pytest -q --tb=line --world-size 2 --distbench-json=run.json",
         {"test_faults.py": FAULTS.replace("LEFT_OUT", repr(LEFT_OUT)), "pytest.ini": INI},
         ("benchmarks/faults.py",),
+        is_planted=True,
     ),
     Row(
         "attached",
@@ -998,6 +1024,7 @@ ROWS = [
         distbench report run.json --table phases
         """,
         SCRIPT,
+        is_planted=True,
     ),
     Row(
         "launchers",
@@ -1062,6 +1089,7 @@ ROWS = [
         pytest -q --world-size 8 --distbench-backend=fake
         """,
         {"test_t.py": STRUCTURE, "pytest.ini": INI, ".gitignore": "__pycache__/\n"},
+        is_planted=True,
     ),
     Row(
         "goals",
@@ -1120,7 +1148,7 @@ ROWS = [
     of_suites(
         "report-001-accuracy",
         "suites/training/test_final_accuracy.py -k fixed --distbench-full",
-        "accuracy cost record",
+        "accuracy final_accuracy cost record",
     ),
     of_suites("report-001-networks", "suites/networks -k 'comparison' --distbench-full", "networks collectives"),
     of_suites("report-002", "suites/elastic -k 'pool or serving' --distbench-full", "pool serving accuracy events"),
@@ -1305,7 +1333,9 @@ class Masks:
         text = re.sub(r"0x[0-9a-f]+", "<address>", text)
         text = re.sub(r"\b\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:?\d\d)?)?", "<date>", text)
         text = re.sub(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b", "<hash>", text)
-        text = re.sub(r"\b\d+\.\d+\.\d+\.\d+(:\d+)?\b", "<host>", text)
+        text = re.sub(r"\[?\b\d+\.\d+\.\d+\.\d+\b\]?(:\d+)?", "<host>", text)
+        text = re.sub(r"<top>/repo\w*\.\.\.", "<here>...", text)
+        text = re.sub(r'  File "<(package|site)>.*\n(    .*\n)*', "", text)
         text = re.sub(r"(<top>/tmp/\w+-)\w+", r"\1#", text)
         lines = [line for line in text.splitlines() if not re.match(r"(platform|plugins:|benchmark:) ", line)]
         lines = [re.sub(r"[-=_]{4,}", "----", self._line(line)) for line in lines]
@@ -1350,7 +1380,8 @@ class Masks:
             return re.sub(r"#(\s*[,:x-]?\s*#)+", "#", line)
         line = re.sub(r"\babout [\d.]+( s| min)?( to [\d.]+)? (s|min)\b", "about #", line)
         line = re.sub(r"(?<![-=\w])\d+(\.\d+)? ?(s|min)\b( \(\d:\d\d:\d\d\))?", "# s", line)
-        line = re.sub(r"(pid|process|port|line) \d+", r"\1 #", line)
+        line = re.sub(r"\b[\d.]+ (us|ns)\b", "# s", line)
+        line = re.sub(r"(pid|process|port|line|Thread-|worker-|launch)( ?)\d+", r"\1\2#", line)
         return re.sub(r"(\.py):\d+", r"\1:#", line)
 
 
