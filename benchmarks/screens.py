@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-LIMIT_S = 420.0
+LIMIT_S = 900.0
 """Of one command."""
 MOST_BYTES = 8_000_000
 """Of a file that is looked into."""
@@ -395,11 +395,11 @@ def test_all_reduce(collective_sweep):
 
 
 def test_forms(collective_sweep):
-    collective_sweep("all_gather", dtype="float16", sizes=[4096], iterations=5, in_place=False, group="half")
+    collective_sweep("all_gather", dtype="float16", sizes=[4096], iterations=5, in_place=False)
 
 
 def test_transports(collective_sweep):
-    collective_sweep("all_reduce", sizes=[4096], iterations=5, transport=["ring", "tree"])
+    collective_sweep("all_reduce", sizes=[4096], iterations=5, transport="all")
 
 
 def test_buckets(communication):
@@ -433,7 +433,7 @@ def test_replay(distbench):
 
 SCALES = """
 import pytest
-from pytest_distbench.workloads.training import parallel
+from pytest_distbench.workloads.scaling import parallel, record_rate
 
 
 def train(rank):
@@ -449,6 +449,7 @@ def train(rank):
             loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+    record_rate(rank, samples=rank.params["batch"])
 
 
 @pytest.mark.parametrize("mode", ["weak", "strong"])
@@ -508,7 +509,7 @@ def test_wrong(elastic):
 
 
 def test_raises(elastic):
-    elastic(raises, nodes=2, engine="fast")
+    elastic(raises, nodes=1, engine="fast")
 
 
 def test_pool(elastic_pool):
@@ -622,7 +623,8 @@ preemptible = 0.11
 ranks_per_node = 1
 regular = 0.19
 preemptible = 0.04
-accelerators = {T4 = 1}
+accelerator = "T4"
+accelerators_per_node = 1
 """
 NCCL = """\
 # nThread 1 nGpus 1 minBytes 8 maxBytes 65536 step: 2(factor) warmup iters: 5 iters: 20 validation: 1 graph: 0
@@ -980,7 +982,7 @@ ROWS = [
         "distbench explain\ndistbench explain inconclusive\ndistbench explain waiting for\ndistbench explain nonsense",
         is_planted=True,
     ),
-    Row("doctor", r"distbench doctor | sed 's/\s\s.*//'"),
+    Row("doctor", "distbench doctor | cut -c7-24 | grep -v '^ *$'"),
     Row(
         "sets",
         """
@@ -1126,12 +1128,14 @@ ROWS = [
         distbench report run.json --table epochs
         distbench report run.json --table cycle
         distbench report run.json --table pool
+        distbench report run.json --format trace -o trace.json
         """,
         {"test_jobs.py": JOBS, "test_torchft.py": TORCHFT, "pytest.ini": INI},
     ),
+    of_suites("report-000-setups", "suites/elastic -k setups --distbench-full", "elastic"),
     of_suites(
         "report-000",
-        "suites/elastic -k 'cycle or setups' --distbench-full",
+        "suites/elastic -k cycle",
         "elastic cycle epochs events workers learning_rate environment record",
     ),
     of_suites(
@@ -1141,7 +1145,7 @@ ROWS = [
     ),
     of_suites(
         "report-001-data",
-        "suites/scaling/test_input.py --distbench-full --distbench-data=data",
+        "suites/scaling/test_input.py --distbench-full --distbench-data=data/cifar10",
         "scaling setup record",
         first="distbench data prepare cifar10 --generated --data data",
     ),
@@ -1151,7 +1155,9 @@ ROWS = [
         "accuracy final_accuracy cost record",
     ),
     of_suites("report-001-networks", "suites/networks -k 'comparison' --distbench-full", "networks collectives"),
-    of_suites("report-002", "suites/elastic -k 'pool or serving' --distbench-full", "pool serving accuracy events"),
+    of_suites(
+        "report-002", "suites/elastic -k 'pool or serving or varying' --distbench-full", "pool serving accuracy events"
+    ),
     of_suites("report-003", "suites/scaling -k task --distbench-full", "scaling phases setup"),
     of_suites(
         "report-004-0a",
