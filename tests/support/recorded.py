@@ -23,6 +23,8 @@ from pytest_distbench.store.run_record import read_run_record
 FOLDER = Path(__file__).parents[1] / "data" / "reports"
 _OF_ITS_PLACE = ("json", "report", "confirm")
 """Settings that say where the run was recorded, and not what."""
+_DATA = "s3://bucket/prefix"
+"""What stands for the folder of ``--distbench-data``."""
 
 
 def unpack(name: str, folder: Path) -> Path:
@@ -64,6 +66,8 @@ def keep(record: RunRecord, name: str, without: str) -> None:
         ],
     )
     text = re.sub(r'"/[^"]*/(launch\d+)"', r'"\1"', json.dumps(small(told), separators=(",", ":")))
+    if data := record.settings.get("data"):
+        text = text.replace(data, _DATA)
     (FOLDER / f"{name}.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
