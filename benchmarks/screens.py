@@ -367,6 +367,9 @@ SCRIPT = {
 }
 
 GOALS = """
+import pytest
+
+
 def train(rank):
     import torch
     from torch.nn.parallel import DistributedDataParallel
@@ -385,6 +388,7 @@ def train(rank):
         goal.check(lambda: rank.sum_over_ranks(float(loss)) / rank.world_size, loss=loss)
 
 
+@pytest.mark.distbench(metrics=["fingerprint", "loss_curve", "steps_to_loss", "final_loss"])
 def test_training(time_to_accuracy):
     time_to_accuracy(train, goal=0.5, seeds=range(2))
 """
@@ -530,9 +534,19 @@ import json
 import pathlib
 import sys
 
+
+
+def same_memory(value):
+    if isinstance(value, dict) and value.get("name") == "peak_memory":
+        value["value"] = 32768.0
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        same_memory(inner)
+
+
 pathlib.Path("runs").mkdir()
 for day in range(1, 25):
     run = json.loads(pathlib.Path(sys.argv[1 + (day > 12)]).read_text())
+    same_memory(run)
     run["started"], run["commit"] = f"2026-01-{day:02}T03:04:05+00:00", f"{day:040x}"
     pathlib.Path(f"runs/{day}.json").write_text(json.dumps(run))
 """
@@ -938,7 +952,6 @@ ROWS = [
             --distbench-baselines=$TMPDIR/good
         """,
         {**SLEEPS, "number.txt": "0\n", "data/kept": ""},
-        is_planted=True,
     ),
     Row(
         "history",
@@ -1004,7 +1017,7 @@ ROWS = [
     ),
     Row(
         "faults",
-        "pytest -q --tb=line --world-size 2 --distbench-json=run.json",
+        "pytest -q --tb=line --world-size 2",
         {"test_faults.py": FAULTS.replace("LEFT_OUT", repr(LEFT_OUT)), "pytest.ini": INI},
         ("benchmarks/faults.py",),
         is_planted=True,
@@ -1304,11 +1317,19 @@ SCREEN, PLACES, STORED = "screen.txt", "places.json", "stored"
 UNREADABLE = (".gz", ".parquet", ".sqlite", ".png", ".bin", ".pt")
 NUMBER = r"(?<![\w.])\d[\d,]*(\.\d+)?(e[+-]?\d+)?"
 UNIT = r"\s?(ns|us|ms|s|min|h|d|B|[kKMGT]i?B|samples|%)(/s)?(?![\w/])"
-ALWAYS_MEASURED = r"peak_memory|foreign_|crowding|launch_s\b|duration|fitness|free|kernel|wall_time"
-"""What no body plants, in a line or as the key of a record."""
+ALWAYS_MEASURED = re.compile(r"duration|fitness|free|kernel|wall_time|launch_s\b|^\W*(reduce|phase/)")
+"""Lines whose numbers no body plants."""
+SOMETIMES = re.compile(r"peak_memory|foreign_|crowding|^change: |^phase \S+: .* -> ")
+"""Lines that depend on how noisy the machine was."""
 MEASURED_KEYS = re.compile(
-    r"cpu_course|crowding|delayed_s|foreign|fitness|memory|peak|_s$|^seconds|took|began|time|slowest|late|^pid|machine"
+    r"cpu_course|companions|crowding|delayed_s|foreign|fitness|memory|peak|_s$|^seconds|took|began|time|slowest|late|^pid|machine"
 )
+MOST_KEPT = 10_000
+"""Larger numbers are bytes and times."""
+VICTIM = re.compile(r"(--- ranks? [\d, ]+: ).*followed from another rank's failure\n((?!---|logs:).*\n)*")
+"""What a rank that waited for the culprit was seen at: a race."""
+AGENTS_KILLED = re.compile(r"=+ warnings summary =+\n(\S*test_cycle.*\n|.*had not ended.*\n| .*\n|\n)*-- Docs: .*\n")
+PROGRESS = re.compile(r"(\.py) *\n(distbench: .*\n)+(?=[.FNUsx?]+\b)")
 
 
 class Masks:
@@ -1338,14 +1359,17 @@ class Masks:
         text = re.sub(r"\x1b\[[\d;]*m|\r", "", text)
         text = re.sub(r"0x[0-9a-f]+", "<address>", text)
         text = re.sub(r"\b\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:?\d\d)?)?", "<date>", text)
-        text = re.sub(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b", "<hash>", text)
+        text = re.sub(r"(?<![\w.])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b", "<hash>", text)
         text = re.sub(r"\[?\b\d+\.\d+\.\d+\.\d+\b\]?(:\d+)?", "<host>", text)
         text = re.sub(r"<top>/repo\w*\.\.\.", "<here>...", text)
         text = re.sub(r'  File "<(package|site)>.*\n(    .*\n)*', "", text)
         text = re.sub(r"(<top>/tmp/\w+-)\w+", r"\1#", text)
-        lines = [line for line in text.splitlines() if not re.match(r"(platform|plugins:|benchmark:) ", line)]
-        lines = [re.sub(r"[-=_]{4,}", "----", self._line(line)) for line in lines]
-        return "\n".join(re.sub(r"[ \t]+", " ", line).strip() for line in lines)
+        text = PROGRESS.sub(r"\1 ", VICTIM.sub(r"\1passed, in phase body\n", text))
+        text = re.sub(r"(?<=\[W)\d{4} [\d:.]+", "<date>", text)
+        text = re.sub(r"--- ranks? [\d, ]+: passed, in phase body\n", "", text)
+        text = AGENTS_KILLED.sub("", text)
+        text = re.sub(r"; rank \d was in [^;\n]*|(?<=rank )\d(?= raised BodyError)", "", text)
+        return "\n".join(filter(None, map(self._line, text.splitlines())))
 
     def file(self, path: Path) -> str:
         """What a file holds."""
@@ -1361,34 +1385,56 @@ class Masks:
             value = json.loads(text)
         except json.JSONDecodeError:
             return self.text(text)
-        return json.dumps(self._value(value), indent=1, sort_keys=True)
+        masked = self._value(value)
+        if self._is_planted:
+            return json.dumps(masked, indent=1, sort_keys=True)
+        return "\n".join(sorted(set(leaves(masked))))
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, dict):
-            named = {self.text(str(name)): inner for name, inner in value.items()}
-            return {n: "#" if self._is_measured(n, inner) else self._value(inner) for n, inner in named.items()}
+            kept = {name: inner for name, inner in value.items() if not self._is_measured(name, inner)}
+            return {self.text(name): self._value(inner) for name, inner in kept.items()}
         if isinstance(value, list):
-            inner = [self._value(each) for each in value]
-            are_planted = self._is_planted and all(isinstance(each, int | float) for each in inner)
-            return inner if are_planted else [each for i, each in enumerate(inner) if each not in inner[:i]]
+            return [self._value(each) for each in value]
         if isinstance(value, str):
             return self.text(value)
         if value is None or isinstance(value, bool):
             return value
-        return value if self._is_planted and float(value) in self._planted else "#"
+        return value if self._is_planted and value in self._planted and value < MOST_KEPT else "#"
 
     def _is_measured(self, name: str, value: Any) -> bool:
-        return not isinstance(value, str | bool) and MEASURED_KEYS.search(name) is not None
+        return name == "fates" or (not isinstance(value, str | bool) and MEASURED_KEYS.search(name) is not None)
 
     def _line(self, line: str) -> str:
-        if not self._is_planted or re.search(ALWAYS_MEASURED, line):
-            line = re.sub(rf"[+±~-]?\s?{NUMBER}({UNIT})?", "#", line)
-            return re.sub(r"#(\s*[,:x-]?\s*#)+", "#", line)
+        line = re.sub(r"[ \t]+", " ", re.sub(r"[-=_]{4,}", "----", line)).strip()
+        line = line.replace(" in its fastest iterations", "").replace("--distbench-attach 0", "--distbench-attach 1")
+        if SOMETIMES.search(line) or re.match(r"(platform|plugins:|benchmark:) ", line):
+            return ""
+        if re.match(r"slot ?\d", line):
+            return re.sub(r"(.)\1+", r"\1", line)
+        if not self._is_planted or ALWAYS_MEASURED.search(line):
+            line = re.sub(rf"[+±~-]?\s?{NUMBER}({UNIT})?", "#", line.replace("negative scaling", ""))
+            line = re.sub(r"<#|(?<= )-(?= |$)", "#", line)
+            line = re.sub(r"\s*#(\s*[,:x-]?\s*#)*", " #", line)
+            return re.sub(r"in # \(#\)|in # \( #\)", "in #", line).replace(", # warning in", " in").strip()
         line = re.sub(r"\babout [\d.]+( s| min)?( to [\d.]+)? (s|min)\b", "about #", line)
         line = re.sub(r"(?<![-=\w])\d+(\.\d+)? ?(s|min)\b( \(\d:\d\d:\d\d\))?", "# s", line)
         line = re.sub(r"\b[\d.]+ (us|ns)\b", "# s", line)
+        line = re.sub(r"\b\d{5,}(\.\d+)?\b", "#", line)
         line = re.sub(r"(pid|process|port|line|Thread-|worker-|launch)( ?)\d+", r"\1\2#", line)
         return re.sub(r"(\.py):\d+", r"\1:#", line)
+
+
+def leaves(value: Any, path: str = "") -> Iterator[str]:
+    """Each value in a JSON document, behind the names that lead to it."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from leaves(inner, f"{path}.{name}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from leaves(inner, f"{path}[]")
+    elif value is not None and "had not ended" not in str(value):
+        yield f"{path}: {value}"
 
 
 def imported() -> Any:
