@@ -181,19 +181,15 @@ _RATE = re.compile(r"lr\[epoch=(\d+),nodes=(\d+)\]")
 def serving(
     body: Callable[..., object] | str,
     *,
-    demand: Sequence[tuple[float, float]],
-    per_replica: float,
+    demand: Sequence[tuple[float, int]],
     params: Mapping[str, Any] | None = None,
-    seed: int = 0,
 ) -> WantedServing:
-    """An inference process that goes before the jobs of a pool, and the requests it gets.
+    """An inference process that goes before the jobs of a pool, and when it wants how many slots.
 
     Args:
-        body: a function at module level, or ``"file.py::function"``, that loads a model and returns what answers: a
-            function of the request's number. It runs in each replica, which is a process and has a slot.
-        demand: (seconds by the pool's clock, requests per second from then on), by time.
-        per_replica: requests per second that one replica is to answer: as many are started as the demand needs.
+        body: a function at module level, or ``"file.py::function"``, that loads a model. It runs in each server, which
+            is a process and has a slot; a server is ready when it returns, and keeps what it returns until it goes.
+        demand: (seconds by the pool's clock, slots from then on), by time.
         params: JSON-able; the arguments of the body.
-        seed: of the arrivals, a Poisson process: the same gives the same requests.
     """
-    return WantedServing(body=body, demand=demand, per_replica=per_replica, params=params, seed=seed)
+    return WantedServing(body=body, demand=demand, params=params)

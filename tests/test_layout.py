@@ -50,8 +50,7 @@ EXEMPT = {
         "live with real forked agents: tests/end_to_end/test_elastic_engines.py",
     ),
     "jobs/pool/job.py": "a part of a pool: tests/jobs/pool/test_controller.py, tests/plugin/test_pool.py",
-    "jobs/pool/replicas.py": "lives with real processes: tests/end_to_end/test_pool.py",
-    "jobs/pool/load.py": "talks to replicas: tests/workloads/test_serving.py",
+    "jobs/pool/servers.py": "lives with real processes: tests/end_to_end/test_pool.py",
     "launch/starters/forkserver.py": "lives with a real forkserver: tests/launch/starters/test_contract.py",
     **dict.fromkeys(
         (

@@ -33,7 +33,6 @@ BLANK = {
     },  # so have start, end and fixed runs
     "events": {"rendezvous", "process start", "import", "group init", "build", "checkpoint load", "first step"},
     "record": {"schedule"},  # of a derived number
-    "serving": {"p95"},  # nobody asks
     "accuracy": {"gang2", "gang4"},  # they end before the other
     "learning_rate": {"epoch"},
     "scaling": {"computation/communication", "communication"},  # of one worker

@@ -40,7 +40,7 @@ def _text_of(line: PoolLine) -> str:
         case Freed():
             return f"slot {line.slot} is free"
         case Demanded():
-            return f"{line.per_s:g} requests/s"
+            return f"serving wants {line.slots}"
         case Ended():
             return f"{line.job} has ended"
     return ""

@@ -19,10 +19,6 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.work import Pool, Task
 from pytest_distbench.run.pool_request import WantedJob, WantedServing
 from pytest_distbench.run.settings import Settings
-from pytest_distbench.units import as_float
-
-SLOWEST_PER_S, FASTEST_PER_S = 1e-6, 1e6
-"""Requests per second of one replica, and that are asked for: beyond is a typing error."""
 
 
 class ElasticPool:
@@ -47,7 +43,7 @@ class ElasticPool:
 
         Args:
             jobs: ``job(...)``, from :mod:`pytest_distbench.elastic`, in the order in which they are submitted.
-            slots: of the pool; each is a place for a node with one worker, or for a replica. At most the ranks of the
+            slots: of the pool; each is a place for a node with one worker, or for a server. At most the ranks of the
                 run.
             policy: ``gang``: a job starts when there are all slots it may have, and keeps them. ``elastic``: it starts
                 on the fewest it needs, grows into what is free, and gives back what another job needs to start.
@@ -153,27 +149,23 @@ def _serving(given: Arguments, wanted: object, policy: Policy) -> Serving:
         given.refuse(f"serving={show(wanted)}; wanted serving(...), from pytest_distbench.elastic")
     if policy != "elastic":
         given.refuse(f"serving takes slots from jobs that can give them: wanted policy='elastic', not {policy!r}")
-    per_replica = given.number("serving: per_replica", wanted.per_replica, least=SLOWEST_PER_S, most=FASTEST_PER_S)
     if isinstance(wanted.demand, str | bytes | Mapping) or not isinstance(wanted.demand, Sequence):
-        given.refuse(f"serving: demand={show(wanted.demand)}; wanted pairs (seconds, requests per second)")
+        given.refuse(f"serving: demand={show(wanted.demand)}; wanted pairs (seconds, slots)")
     demand: list[Demand] = []
     for pair in wanted.demand:
-        numbers = [as_float(number) for number in pair] if isinstance(pair, tuple | list) else []
-        if len(numbers) != 2 or any(n is None or not 0 <= n <= FASTEST_PER_S for n in numbers):
-            given.refuse(
-                f"serving: demand has {show(pair)}; wanted a pair (seconds, requests per second), each at most "
-                f"{FASTEST_PER_S:g}"
-            )
-        at_s, per_s = (float(number or 0.0) for number in numbers)
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            given.refuse(f"serving: demand has {show(pair)}; wanted a pair (seconds, slots)")
+        at_s = given.number("serving: seconds of the demand", pair[0], least=0.0)
         if demand and at_s <= demand[-1].at_s:
             given.refuse(
                 f"serving: the demand of {at_s:g} s comes after that of {demand[-1].at_s:g} s: time does not go back; "
                 "list it by time"
             )
-        demand.append(Demand(at_s=at_s, per_s=per_s))
-    if not any(each.per_s for each in demand):
-        given.refuse(f"serving: demand={show(wanted.demand)} has no request")
-    return Serving(demand=demand, per_replica=per_replica, seed=given.seed("serving: seed", wanted.seed))
+        slots = given.whole("serving: slots of the demand", pair[1], least=0, most=MOST_NODES)
+        demand.append(Demand(at_s=at_s, slots=slots))
+    if not any(each.slots for each in demand):
+        given.refuse(f"serving: demand={show(wanted.demand)} wants no slot")
+    return Serving(demand=demand)
 
 
 def _check_pool(given: Arguments, pool: Sharing) -> None:
@@ -186,12 +178,12 @@ def _check_pool(given: Arguments, pool: Sharing) -> None:
             )
     if pool.serving is None:
         return
-    most = max(pool.serving.replicas(demand.per_s) for demand in pool.serving.demand)
+    most = max(demand.slots for demand in pool.serving.demand)
     least = max(job.job.least for job in pool.jobs)
     if most + least > pool.slots:
         given.refuse(
-            f"serving: its demand needs {most} replicas, and a job keeps at least {least} of slots={pool.slots}: it "
-            f"would never have them; wanted per_replica larger, or at most {pool.slots - least} replicas"
+            f"serving: its demand is for {most} slots, and a job keeps at least {least} of slots={pool.slots}: it "
+            f"would never have them; wanted at most {pool.slots - least}"
         )
 
 

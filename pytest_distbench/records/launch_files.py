@@ -145,13 +145,8 @@ class LaunchFiles:
         return [LaunchFiles(path) for path in self.directory.glob("job*/")]
 
     def serving_log(self, slot: int) -> Path:
-        """What the replicas in a slot of a pool printed."""
+        """What the servers in a slot of a pool printed."""
         return self.directory / f"serving{slot}.log"
-
-    @property
-    def load_log(self) -> Path:
-        """What the process that sends requests printed."""
-        return self.directory / "load.log"
 
     def agent_log(self, slot: int) -> Path:
         """What the agents of a slot of an elastic job printed."""

@@ -6,7 +6,6 @@ negative.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import msgspec
@@ -39,33 +38,24 @@ class PoolJob(Record, frozen=True, kw_only=True):
 
 
 class Demand(Record, frozen=True, kw_only=True):
-    """Requests per second from a moment on."""
+    """Slots that the serving should have from a moment on."""
 
     at_s: float
-    per_s: float
+    slots: int
 
 
 class Serving(Record, frozen=True, kw_only=True):
-    """Replicas of an inference process, as many as the demand asks for, and requests that do not wait for answers."""
+    """An inference process in as many slots as its timetable says."""
 
     demand: list[Demand]
-    """By time; before the first there are no requests."""
-    per_replica: float
-    """Requests per second that one replica is to answer."""
-    seed: int = 0
-    """Of the arrivals."""
+    """By time; before the first it has no slot."""
 
-    def per_s(self, at_s: float) -> float:
-        """Requests per second that are asked for at a moment."""
-        return next((demand.per_s for demand in reversed(self.demand) if demand.at_s <= at_s), 0.0)
-
-    def replicas(self, per_s: float) -> int:
-        """How many a demand needs."""
-        return math.ceil(per_s / self.per_replica)
+    def slots(self, at_s: float) -> int:
+        """That it should have at a moment."""
+        return next((demand.slots for demand in reversed(self.demand) if demand.at_s <= at_s), 0)
 
     def __str__(self) -> str:
-        curve = ", ".join(f"{demand.per_s:g}/s from {demand.at_s:g} s" for demand in self.demand)
-        return f"serving {curve}, {self.per_replica:g}/s per replica"
+        return f"serving on {', '.join(f'{demand.slots} from {demand.at_s:g} s' for demand in self.demand)}"
 
 
 class Sharing(Record, frozen=True, kw_only=True):
@@ -102,7 +92,7 @@ class Hold(Record, frozen=True, kw_only=True):
     asked_s: float | None = None
     """When its owner was asked to give it back; None: nobody asked."""
     ready_s: float | None = None
-    """Of a replica: when it could answer."""
+    """Of a server: when it was ready."""
 
 
 class PoolJobResult(Record, frozen=True, kw_only=True):
@@ -120,15 +110,15 @@ class PoolJobResult(Record, frozen=True, kw_only=True):
 
 
 class Preemption(Record, frozen=True, kw_only=True):
-    """A demand that needed more replicas than there were."""
+    """A demand for more slots than the serving had."""
 
     at_s: float
-    replicas: int
+    slots: int
     """More, that it needed."""
     free_s: float | None = None
-    """Until their slots were free; None: they never were."""
+    """Until they were free; None: they never were."""
     ready_s: float | None = None
-    """Until the last of them could answer."""
+    """Until the last of its servers was ready."""
 
 
 class Stretch(Record, frozen=True, kw_only=True):
@@ -136,14 +126,11 @@ class Stretch(Record, frozen=True, kw_only=True):
 
     begin_s: float
     end_s: float
-    per_s: float
-    """Requests that were asked for."""
+    wanted: int
+    """Slots that the serving should have."""
     serving: int
-    """Slots."""
+    """That it had."""
     training: int
-    requests: int
-    p95_s: float | None = None
-    """Of the requests that were due in it; None: there were none."""
 
 
 class PoolResult(Record, frozen=True, kw_only=True):
@@ -157,7 +144,7 @@ class PoolResult(Record, frozen=True, kw_only=True):
     allocated: float
     """Share of the slots' seconds that somebody had them."""
     productive: float
-    """Share that went into steps that counted, and into answers."""
+    """Share that went into steps that counted, and into servers that were ready."""
     jobs: list[PoolJobResult]
     holds: list[Hold]
     stretches: list[Stretch] = msgspec.field(default_factory=list, name="moments")

@@ -1,7 +1,6 @@
-"""The timeline of a pool: who has which slot, and what became of each request. Each job has a timeline of its own.
+"""The timeline of a pool: who has which slot, and when servers are ready. Each job has a timeline of its own.
 
-Written and read as that of a job (``records/timeline.py``), by the pool's controller, the replicas and what sends
-requests.
+Written and read as that of a job (``records/timeline.py``), by the pool's controller and the servers.
 """
 
 from __future__ import annotations
@@ -53,39 +52,25 @@ class Ended(_Line, frozen=True, kw_only=True, tag="ended"):
 
 
 class Demanded(_Line, frozen=True, kw_only=True, tag="demanded"):
-    """The demand is another from now on."""
+    """The serving should have so many slots from now on."""
 
-    per_s: float
-    replicas: int
+    slots: int
 
 
-class ReplicaReady(_Line, frozen=True, kw_only=True, tag="replica_ready"):
-    """A replica answers."""
+class ServerReady(_Line, frozen=True, kw_only=True, tag="server_ready"):
+    """A server of the serving has loaded what it needs."""
 
     slot: int
-    pid: int
-    port: int
 
 
-class ReplicaFailed(_Line, frozen=True, kw_only=True, tag="replica_failed"):
-    """What loads the model, or answers, has raised."""
+class ServerFailed(_Line, frozen=True, kw_only=True, tag="server_failed"):
+    """What it was to load has raised."""
 
     slot: int
     error: str
 
 
-class Answered(_Line, frozen=True, kw_only=True, tag="answered"):
-    """A request has its answer."""
-
-    number: int
-    intended_t: float
-    """When it was due: what it waited before it was sent counts."""
-    slot: int
-    busy_s: float
-    """That the replica computed."""
-
-
-PoolLine = ClockBegan | Submitted | Granted | Asked | Freed | Ended | Demanded | ReplicaReady | ReplicaFailed | Answered
+PoolLine = ClockBegan | Submitted | Granted | Asked | Freed | Ended | Demanded | ServerReady | ServerFailed
 
 POOL_LINES: msgspec.json.Decoder[PoolLine] = msgspec.json.Decoder(PoolLine)
 """Reads them."""

@@ -25,7 +25,5 @@ class WantedServing:
     """The serving of a pool, as :func:`pytest_distbench.elastic.serving` describes it."""
 
     body: Callable[..., object] | str
-    demand: Sequence[tuple[float, float]]
-    per_replica: float
+    demand: Sequence[tuple[float, int]]
     params: Mapping[str, Any] | None
-    seed: int

@@ -1,9 +1,8 @@
-"""A training that yields to a serving process whose load rises and falls, as report 002 ran them.
+"""A training that yields to a serving process by a timetable of slots, as report 002 ran them.
 
 ``pytest suites/elastic -k serving --world-size 2 --distbench-json run.json``, then ``distbench report run.json --table
-serving`` (time, serving, training, total, capacity, p95). Real computation, one slot per core: a replica answers
-requests over HTTP that come as a seed draws them, whether or not those before have been answered; the training has what
-is left of the slots. Where the only two are in use, no replica is kept while there are no requests.
+serving`` (time, wanted, serving, training, total, capacity). One slot per core: the serving is a process that loads a
+model in its slot and says when it is ready; the training has what is left of the slots.
 """
 
 import pytest
@@ -18,6 +17,6 @@ def test_serving(elastic_pool, tolerance):
         slots=2,
         policy="elastic",
         engine="fast",
-        serving=serving("resnet20_serving.py::load", demand=[(1, 20), (4, 40), (7, 0)], per_replica=60),
+        serving=serving("resnet20_serving.py::load", demand=[(1, 1), (7, 0)]),
         tolerance=tolerance,
     )

@@ -40,8 +40,7 @@ TEST = """
     def load(outputs):
         import torch
 
-        model = torch.nn.Linear(8, outputs)
-        return lambda number: int(model(torch.ones(8)).argmax())
+        return torch.nn.Linear(8, outputs)
 
 
     def test_yields(elastic_pool):
@@ -50,7 +49,7 @@ TEST = """
             slots=2,
             policy="elastic",
             engine="fast",
-            serving=serving(load, demand=[(0.5, 20), (1.5, 0)], per_replica=50, params={"outputs": 3}),
+            serving=serving(load, demand=[(0.5, 1), (OVER, 0)], params={"outputs": 3}),
         )
 """
 COMMAND = ("--world-size", "2", "--distbench-launcher=torchrun")
@@ -58,14 +57,14 @@ COMMAND = ("--world-size", "2", "--distbench-launcher=torchrun")
 
 
 @pytest.mark.usefixtures("closed_doors")
-def test_a_training_yields_to_a_serving_and_every_request_is_answered(
+def test_a_training_yields_to_a_serving_by_its_timetable(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytester.makepyfile(test_mine=TEST.replace("EPOCHS", "24"))
+    pytester.makepyfile(test_mine=TEST.replace("EPOCHS", "24").replace("OVER", "3"))
     result = pytester.runpytest_subprocess(*COMMAND, "-s", "--distbench-json=run.json")
 
     result.stdout.fnmatch_lines(
-        ["*elastic_pool: 2 slots, elastic; train on 1 to 2 nodes from 0 s; engine *; serving 20/s from *"]
+        ["*elastic_pool: 2 slots, elastic; train on 1 to 2 nodes from 0 s; engine *; serving on 1 from 0.5 s*"]
     )
     assert result.ret == 0
     [case] = read_run_record(pytester.path / "run.json").results
@@ -80,9 +79,7 @@ def test_a_training_yields_to_a_serving_and_every_request_is_answered(
     assert preemption.ready_s is not None
     assert preemption.free_s is not None
     assert 0 < preemption.free_s < preemption.ready_s
-    assert (values["requests"] or 0) > 5
-    assert values["requests_unanswered"] == values["samples_skipped[job=train]"] == 0
-    assert (values["p95_latency[demand=20/s from 0.5 s]"] or 0) > 0
+    assert values["samples_skipped[job=train]"] == 0
 
     main(["report", str(pytester.path / "run.json"), "--table", "serving"])
     assert "1 more wanted: slots free after" in capsys.readouterr().out
@@ -94,10 +91,10 @@ def test_nothing_is_left_of_a_pool_that_is_killed_while_it_serves(
     """Nor plans, which name what ran; the fixture that looks for processes does the rest."""
     (pytester.path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(pytester.path / "tmp"))
-    pytester.makepyfile(test_mine=TEST.replace("EPOCHS", "2000").replace("(1.5, 0)", "(1.5, 30)"))
+    pytester.makepyfile(test_mine=TEST.replace("EPOCHS", "2000").replace("OVER", "1000"))
     command = [sys.executable, "-m", "pytest", *COMMAND]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        wait_for(lambda: '"answered"' in timeline(pytester.path), process)
+        wait_for(lambda: '"server_ready"' in timeline(pytester.path), process)
         assert len(list(pytester.path.rglob("plan.json"))) == 2
         process.kill()
 

@@ -94,7 +94,7 @@ def job_of(distbench: Distbench, **arguments: Any) -> object:
 
 
 def serving_of(distbench: Distbench, **arguments: Any) -> object:
-    return pool_of(distbench, serving=serving(**{"body": body, "demand": [(1, 2)], "per_replica": 3, **arguments}))
+    return pool_of(distbench, serving=serving(**{"body": body, "demand": [(1, 1)], **arguments}))
 
 
 def judge_with(distbench: Distbench, **arguments: Any) -> None:
@@ -162,7 +162,7 @@ CALLS: dict[str, tuple[Callable[..., object], str]] = {
         "jobs policy serving checkpoint_every engine timers compute oversubscribed launches timeout tolerance name",
     ),
     "elastic_pool: a job": (job_of, "name body nodes submit_s params seed"),
-    "elastic_pool: a serving": (serving_of, "body demand per_replica params seed"),
+    "elastic_pool: a serving": (serving_of, "body demand params"),
 }
 """A call, with what tells it from others -> how it is made, and its arguments."""
 

@@ -31,7 +31,7 @@ TEST = """
     def test_it(elastic_pool):
         elastic_pool({call})
 """
-SERVES = "[A], **GIVEN, serving=serving(load, per_replica=10, demand={demand})"
+SERVES = "[A], **GIVEN, serving=serving(load, demand={demand})"
 
 
 @pytest.mark.parametrize(
@@ -71,27 +71,27 @@ SERVES = "[A], **GIVEN, serving=serving(load, per_replica=10, demand={demand})"
         ("[A], **GIVEN, engine='slow'", "*engine='slow'; wanted one of stock*"),
         ("[A], **GIVEN, serving=load", "*wanted serving(...), from pytest_distbench.elastic*"),
         (SERVES.replace("{demand}", "[(5, 1), (3, 2)]"), "*the demand of 3 s comes after that of 5 s: time does not*"),
-        (SERVES.replace("{demand}", "[(5, -1)]"), "*demand has (5, -1); wanted a pair (seconds, requests per second)*"),
+        (
+            SERVES.replace("{demand}", "[(5, -1)]"),
+            "*serving: slots of the demand=-1; wanted a whole number of at least 0*",
+        ),
         (SERVES.replace("{demand}", "[5]"), "*demand has 5; wanted a pair*"),
         (SERVES.replace("{demand}", "{5: 1}"), "*demand={5: 1}; wanted pairs*"),
-        (SERVES.replace("{demand}", "[(5, 0)]"), "*has no request*"),
+        (SERVES.replace("{demand}", "[(5, 0)]"), "*wants no slot*"),
         (
-            SERVES.replace("{demand}", "[(5, 11)]"),
-            "*its demand needs 2 replicas, and a job keeps at least 1 of slots=2*",
+            SERVES.replace("{demand}", "[(5, 2)]"),
+            "*its demand is for 2 slots, and a job keeps at least 1 of slots=2*",
         ),
         (
-            "[A], slots=2, policy='gang', serving=serving(load, per_replica=10, demand=[(5, 1)])",
+            "[A], slots=2, policy='gang', serving=serving(load, demand=[(5, 1)])",
             "*serving takes slots from jobs that can give them: wanted policy='elastic', not 'gang'*",
         ),
         (
-            "[A], **GIVEN, serving=serving(load, per_replica=1e-6, demand=[(0, 1e308)])",
-            "*serving: demand has (0, 1e+308); wanted a pair (seconds, requests per second), each at most 1e+06*",
+            SERVES.replace("{demand}", "[('soon', 1)]"),
+            "*serving: seconds of the demand='soon'; wanted a finite number*",
         ),
-        (
-            "[A], **GIVEN, serving=serving(load, per_replica=0, demand=[(5, 1)])",
-            "*serving: per_replica=0; wanted a finite number of at least 1e-06, at most 1e+06*",
-        ),
-        ("[A], **GIVEN, serving=serving('no.py::load', per_replica=1, demand=[(5, 1)])", "*no.py*"),
+        (SERVES.replace("{demand}", "[(5, 0.5)]"), "*serving: slots of the demand=0.5; wanted a whole number*"),
+        ("[A], **GIVEN, serving=serving('no.py::load', demand=[(5, 1)])", "*no.py*"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_tests_line(project: Project, call: str, message: str) -> None:
@@ -165,4 +165,4 @@ def test_a_serving_is_part_of_the_pool(project: Project, plans: list[LaunchPlan]
     run(project(TEST.replace("{call}", call)))
 
     assert tasks_of(plans)[SERVING].body.function == "load"
-    assert str(pool_of(plans).serving) == "serving 1/s from 2 s, 0/s from 6 s, 10/s per replica"
+    assert str(pool_of(plans).serving) == "serving on 1 from 2 s, 0 from 6 s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_distbench.records.pool_timeline import POOL_LINES, Answered, Granted
+from pytest_distbench.records.pool_timeline import POOL_LINES, Granted, ServerReady
 from pytest_distbench.records.timeline import LineReader, append
 
 
@@ -12,10 +12,10 @@ def test_lines_are_read_as_they_come_and_a_torn_one_is_passed_over(tmp_path: Pat
     path = tmp_path / "pool.jsonl"
     reader = LineReader(path, POOL_LINES)
     granted = Granted(t=1.0, owner="A", slot=0)
-    answered = Answered(t=2.0, number=3, intended_t=1.5, slot=1, busy_s=0.1)
+    ready = ServerReady(t=2.0, slot=1)
     append(path, granted)
     first = reader.read()
     path.write_bytes(path.read_bytes() + b'{"what":"granted","t":\n')
-    append(path, answered)
+    append(path, ready)
 
-    assert (first, reader.read(), reader.read()) == ([granted], [answered], [])
+    assert (first, reader.read(), reader.read()) == ([granted], [ready], [])

@@ -8,7 +8,6 @@ from pytest_distbench.jobs.measures.pool import measure_pool
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.pool import SERVING, Demand, PoolJob, Serving, Sharing
 from pytest_distbench.records.pool_timeline import (
-    Answered,
     Asked,
     ClockBegan,
     Demanded,
@@ -16,7 +15,7 @@ from pytest_distbench.records.pool_timeline import (
     Freed,
     Granted,
     PoolLine,
-    ReplicaReady,
+    ServerReady,
     Submitted,
 )
 from pytest_distbench.records.record import replace
@@ -33,7 +32,7 @@ SERVED = Sharing(
     slots=2,
     policy="elastic",
     jobs=[PoolJob(name="train", submit_s=0, job=JOB)],
-    serving=Serving(demand=[Demand(at_s=2, per_s=1), Demand(at_s=6, per_s=0)], per_replica=5),
+    serving=Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=6, slots=0)]),
 )
 
 
@@ -65,7 +64,7 @@ def shared() -> tuple[list[PoolLine], Mapping[str, Sequence[Line]]]:
 
 
 def served() -> tuple[list[PoolLine], Mapping[str, Sequence[Line]]]:
-    """Trains in two slots from 10 s, in one from 15 s; the other serves from 14 to 17 s, and has three requests."""
+    """Trains in two slots from 10 s, in one from 15 s; the other serves from 14 to 17 s."""
     train = Timeline()
     train.begin(8.0, 0, 1)
     train.generation(0, [0, 1], first=10.0, steps=3)
@@ -78,15 +77,12 @@ def served() -> tuple[list[PoolLine], Mapping[str, Sequence[Line]]]:
         Granted(t=8.0, owner="train", slot=0),
         Granted(t=8.0, owner="train", slot=1),
         ClockBegan(t=10.0),
-        Demanded(t=12.0, per_s=1, replicas=1),
+        Demanded(t=12.0, slots=1),
         Asked(t=12.0, owner="train", slot=1),
         Freed(t=12.5, owner="train", slot=1),
         Granted(t=12.5, owner=SERVING, slot=1),
-        ReplicaReady(t=14.0, slot=1, pid=1, port=1),
-        Answered(t=14.1, number=0, intended_t=12.6, slot=1, busy_s=0.1),
-        Answered(t=14.2, number=1, intended_t=13.2, slot=1, busy_s=0.1),
-        Answered(t=15.1, number=2, intended_t=15.0, slot=1, busy_s=0.1),
-        Demanded(t=16.0, per_s=0, replicas=0),
+        ServerReady(t=14.0, slot=1),
+        Demanded(t=16.0, slots=0),
         Asked(t=16.0, owner=SERVING, slot=1),
         Freed(t=17.0, owner=SERVING, slot=1),
         Freed(t=30.0, owner="train", slot=0),

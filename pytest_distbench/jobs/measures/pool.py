@@ -12,14 +12,13 @@ from pytest_distbench.jobs.measures.serving import measure_serving, preemptions_
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.pool import Hold, PoolJob, PoolJobResult, PoolResult, Sharing
 from pytest_distbench.records.pool_timeline import (
-    Answered,
     Asked,
     ClockBegan,
     Ended,
     Freed,
     Granted,
     PoolLine,
-    ReplicaReady,
+    ServerReady,
     Submitted,
 )
 from pytest_distbench.records.record import replace
@@ -48,16 +47,16 @@ def measure_pool(
     last = max(ends)
     holds = holds_of(lines, began, last)
     whole = pool.slots * (last - first)
-    busy_s = sum(line.busy_s for line in _of(lines, Answered))
     end_s = last - began
-    stretches = [] if pool.serving is None else stretches_of(pool.serving, lines, holds, began, end_s)
+    stretches = [] if pool.serving is None else stretches_of(pool.serving, holds, end_s)
     preemptions = [] if pool.serving is None else preemptions_of(lines, holds, began)
+    served_s = sum(max(0.0, min(hold.end_s, end_s) - hold.ready_s) for hold in holds if hold.ready_s is not None)
     found_pool = PoolResult(
         pool=pool,
         makespan_s=last - first,
         idle_gap_s=_idle_gap(list(histories.values())),
         allocated=sum(max(0.0, min(hold.end_s, end_s) - hold.begin_s) for hold in holds) / whole,
-        productive=(sum(map(useful_s, histories.values())) + busy_s) / whole,
+        productive=(sum(map(useful_s, histories.values())) + served_s) / whole,
         jobs=results,
         holds=holds,
         stretches=stretches,
@@ -65,7 +64,7 @@ def measure_pool(
     )
     measurements = [*_of_pool(found_pool), *measurements]
     if pool.serving is not None:
-        measurements += measure_serving(pool.serving, lines, preemptions, began, end_s)
+        measurements += measure_serving(preemptions)
     return found_pool, measurements
 
 
@@ -80,7 +79,7 @@ def holds_of(lines: Sequence[PoolLine], began: float, last: float) -> list[Hold]
             )
         elif isinstance(line, Asked) and line.slot in open_holds:
             open_holds[line.slot] = replace(open_holds[line.slot], asked_s=line.t - began)
-        elif isinstance(line, ReplicaReady) and line.slot in open_holds:
+        elif isinstance(line, ServerReady) and line.slot in open_holds:
             open_holds[line.slot] = replace(open_holds[line.slot], ready_s=line.t - began)
         elif isinstance(line, Freed) and line.slot in open_holds:
             found.append(replace(open_holds.pop(line.slot), end_s=line.t - began))

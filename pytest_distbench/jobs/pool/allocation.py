@@ -41,22 +41,22 @@ def decide(
     *,
     free: Collection[int],
     coming: int = 0,
-    replicas: Collection[int] = (),
+    servers: Collection[int] = (),
     wanted: int = 0,
 ) -> Decision:
     """Share out the slots. Jobs come in the order in which they were submitted, and none passes the one before it.
 
     Coming are slots that somebody was asked for and still has. Before all jobs goes the serving, which has the slots of
-    its replicas and should have as many as are wanted.
+    its servers and should have as many as are wanted.
     """
     decision = Decision()
     left = sorted(free)
     if policy == "gang":
         _start(decision, jobs, left, fewest={job.name: job.most for job in jobs})
         return decision
-    missing = wanted - len(replicas)
+    missing = wanted - len(servers)
     if missing < 0:
-        decision.asks += [(SERVING, slot) for slot in sorted(replicas)[missing:]]
+        decision.asks += [(SERVING, slot) for slot in sorted(servers)[missing:]]
     granted = [left.pop(0) for _ in range(min(max(0, missing), len(left)))]
     decision.grants += [(SERVING, slot) for slot in granted]
     missing -= len(granted)

@@ -16,15 +16,13 @@ import msgspec
 from pytest_distbench.jobs.engines.contract import CannotGoOn, EngineSetup
 from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.jobs.pool.allocation import decide
-from pytest_distbench.jobs.pool.arrivals import Backlog
 from pytest_distbench.jobs.pool.job import SharingJob
-from pytest_distbench.jobs.pool.replicas import LOAD, ReplicaProcesses, Replicas
+from pytest_distbench.jobs.pool.servers import ServerProcesses, Servers
 from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.pool import SERVING, Sharing
 from pytest_distbench.records.pool_timeline import (
     POOL_LINES,
-    Answered,
     Asked,
     ClockBegan,
     Demanded,
@@ -32,7 +30,8 @@ from pytest_distbench.records.pool_timeline import (
     Freed,
     Granted,
     PoolLine,
-    ReplicaFailed,
+    ServerFailed,
+    ServerReady,
     Submitted,
 )
 from pytest_distbench.records.timeline import LineReader, append
@@ -50,7 +49,7 @@ class PoolController:
         jobs: Sequence[SharingJob],
         timeline: Path,
         *,
-        replicas: Replicas | None = None,
+        servers: Servers | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -58,20 +57,20 @@ class PoolController:
         self._jobs = jobs
         self._path = timeline
         self._reader = LineReader(timeline, POOL_LINES)
-        self._replicas = replicas
+        self._servers = servers
         self._clock = clock
         self._sleep = sleep
         self._submitted: list[SharingJob] = []
         self._began: float | None = None
         self._serving: set[int] = set()
-        """Slots of the replicas there should be."""
+        """Slots of the servers there should be."""
+        self._ready: set[int] = set()
+        """Those of them whose server is ready."""
         self._stopping: set[int] = set()
         self._demands = 0
         """That have come."""
         self._wanted = 0
-        """Replicas, for the demand there is."""
-        self._backlog = None if pool.serving is None else Backlog(pool.serving)
-        self._answered = 0
+        """Slots, by the demand there is."""
 
     def run(self) -> None:
         """Run all jobs, until the demand has come to its end."""
@@ -85,15 +84,15 @@ class PoolController:
         finally:
             for job in self._jobs:
                 job.close()
-            if self._replicas is not None:
-                self._replicas.close()
+            if self._servers is not None:
+                self._servers.close()
 
     def _is_over(self) -> bool:
-        """All jobs have ended; and where the demand has come to its end too, nobody waits for an answer."""
+        """Whether all jobs have ended, the demand has come to its end, and no server loads."""
         if len(self._submitted) < len(self._jobs) or not all(job.has_ended for job in self._jobs):
             return False
         self._check_demand()
-        return self._wanted > 0 or not self._replicas_wanted()
+        return self._serving <= self._ready
 
     def _look(self) -> None:
         for job in self._submitted:
@@ -103,18 +102,20 @@ class PoolController:
                 self._note(Freed(t=self._clock(), owner=job.name, slot=slot))
             if job.has_ended:
                 self._note(Ended(t=self._clock(), job=job.name))
-        if self._replicas is not None:
-            self._look_at_replicas(self._replicas)
+        if self._servers is not None:
+            self._look_at_servers(self._servers)
 
-    def _look_at_replicas(self, replicas: Replicas) -> None:
+    def _look_at_servers(self, servers: Servers) -> None:
         for line in self._reader.read():
-            self._answered += isinstance(line, Answered)
-            if isinstance(line, ReplicaFailed):
+            if isinstance(line, ServerReady):
+                self._ready.add(line.slot)
+            if isinstance(line, ServerFailed):
                 raise CannotGoOn(f"the serving failed in slot {line.slot}: {line.error}")
-        for slot, code in replicas.poll().items():
+        for slot, code in servers.poll().items():
             if slot not in self._stopping:
-                what = "what sends requests" if slot == LOAD else f"the replica in slot {slot}"
-                raise CannotGoOn(f"{what} ended with exit code {code}; its log:\n{replicas.log(slot)}")
+                raise CannotGoOn(
+                    f"the server in slot {slot} ended with exit code {code}; its log:\n{servers.log(slot)}"
+                )
             self._stopping.discard(slot)
             self._note(Freed(t=self._clock(), owner=SERVING, slot=slot))
 
@@ -122,8 +123,6 @@ class PoolController:
         if self._began is None and self._submitted and (first := self._submitted[0].first_step_t) is not None:
             self._began = first
             self._note(ClockBegan(t=first))
-            if self._replicas is not None:
-                self._replicas.begin()
         for job in self._jobs[len(self._submitted) :]:
             if job.submit_s > 0 and self._seconds() < job.submit_s:
                 return
@@ -142,14 +141,8 @@ class PoolController:
             if self._seconds() < demand.at_s:
                 return
             self._demands += 1
-            self._wanted = serving.replicas(demand.per_s)
-            self._note(Demanded(t=self._clock(), per_s=demand.per_s, replicas=self._wanted))
-
-    def _replicas_wanted(self) -> int:
-        """For the demand there is; one stays until nobody waits for an answer."""
-        if self._backlog is None or self._began is None:
-            return 0
-        return self._wanted or int(self._backlog.size(self._seconds(), answered=self._answered) > 0)
+            self._wanted = demand.slots
+            self._note(Demanded(t=self._clock(), slots=demand.slots))
 
     def _share(self) -> None:
         here = [job for job in self._submitted if not job.has_ended]
@@ -160,8 +153,8 @@ class PoolController:
             [job.holder for job in here],
             free=set(range(self._pool.slots)) - coming - held,
             coming=len(coming),
-            replicas=self._serving,
-            wanted=self._replicas_wanted(),
+            servers=self._serving,
+            wanted=self._wanted if self._serving <= self._ready else max(self._wanted, len(self._serving)),
         )
         for owner in [SERVING, *(job.name for job in here)]:
             if asks := [slot for name, slot in decision.asks if name == owner]:
@@ -175,9 +168,9 @@ class PoolController:
 
     @property
     def _is_at_rest(self) -> bool:
-        """Whether no demand is to come that would move slots, and nobody waits for an answer to one that was."""
+        """Whether no demand is to come that would move slots, and no server loads that has to go."""
         serving = self._pool.serving
-        return serving is not None and self._demands == len(serving.demand) and self._replicas_wanted() == self._wanted
+        return serving is not None and self._demands == len(serving.demand) and self._serving <= self._ready
 
     def _ask(self, owner: str, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -185,11 +178,12 @@ class PoolController:
         if owner != SERVING:
             self._job(owner).give_back(slots)
             return
-        assert self._replicas is not None
+        assert self._servers is not None
         for slot in slots:
             self._serving.discard(slot)
+            self._ready.discard(slot)
             self._stopping.add(slot)
-            self._replicas.stop(slot)
+            self._servers.stop(slot)
 
     def _grant(self, owner: str, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -197,10 +191,10 @@ class PoolController:
         if owner != SERVING:
             self._job(owner).take(slots)
             return
-        assert self._replicas is not None
+        assert self._servers is not None
         for slot in slots:
             self._serving.add(slot)
-            self._replicas.start(slot)
+            self._servers.start(slot)
 
     def _job(self, name: str) -> SharingJob:
         return next(job for job in self._jobs if job.name == name)
@@ -232,9 +226,9 @@ def main(path: str) -> int:
         setup = EngineSetup(job=wanted.job, files=part.files, variables=variables, projects=plan.preload)
         engine = ENGINES[wanted.job.engine].make(setup)
         jobs.append(SharingJob(wanted, engine, part.files.timeline))
-    replicas = None if pool.serving is None else ReplicaProcesses(plan.files, variables=variables)
+    servers = None if pool.serving is None else ServerProcesses(plan.files, variables=variables)
     try:
-        PoolController(pool, jobs, plan.files.pool_timeline, replicas=replicas).run()
+        PoolController(pool, jobs, plan.files.pool_timeline, servers=servers).run()
     except CannotGoOn as error:
         plan.files.trouble.write_text(str(error))
         return 1

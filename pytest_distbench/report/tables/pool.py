@@ -1,4 +1,4 @@
-"""The tables of pools: what became of each job and of requests; and a picture of who had which slot."""
+"""The tables of pools: what became of each job and of a serving; and a picture of who had which slot."""
 
 from __future__ import annotations
 
@@ -89,26 +89,24 @@ def _preemptions(rows: Sequence[ServingRow]) -> Iterator[str]:
     for row in rows:
         for preemption in row.pool.preemptions if row.stretch is row.pool.stretches[0] else ():
             yield (
-                f"at {preemption.at_s:.2f} s {preemption.replicas} more wanted: slots free after "
+                f"at {preemption.at_s:.2f} s {preemption.slots} more wanted: slots free after "
                 f"{seconds(preemption.free_s).text}, serving ready after {seconds(preemption.ready_s).text}"
             )
 
 
 SERVINGS: TableKind[ServingRow] = TableKind(
-    summary="Every stretch of time of a pool with a serving: who had slots, and how soon requests had their answers.",
+    summary="Every stretch of time of a pool with a serving: who had slots, and how soon it had those it wanted.",
     rows=lambda results: [ServingRow(*row, stretch) for row in _pools(results) for stretch in row.item.stretches],
     columns=[
         TEST,
         LAUNCH,
         Column("begin_s", float, "time s", lambda row: _span(row.stretch)),
         Column("end_s", float, None, lambda row: row.stretch.end_s),
-        Column("asked_per_s", float, "asked/s", lambda row: number(row.stretch.per_s, "g")),
+        Column("wanted", int, "wanted", lambda row: row.stretch.wanted),
         Column("serving", int, "serving", lambda row: row.stretch.serving),
         Column("training", int, "training", lambda row: row.stretch.training),
         Column("total", int, "total", lambda row: row.stretch.serving + row.stretch.training),
         Column("capacity", int, "capacity", lambda row: row.pool.pool.slots),
-        Column("requests", int, "requests", lambda row: row.stretch.requests),
-        Column("p95_s", float, "p95", lambda row: seconds(row.stretch.p95_s)),
     ],
     footer=lambda rows: list(_preemptions(rows)),
 )
@@ -119,7 +117,7 @@ def _span(stretch: Stretch) -> Cell:
 
 
 def picture(pool: PoolResult) -> list[str]:
-    """A line per slot, from the first submission to the end of the last job: who trains in it, or answers."""
+    """A line per slot, from the first submission to the end of the last job: who trains in it, or serves."""
     begin = min(job.submitted_s for job in pool.jobs)
     letters = {job.name: letter for job, letter in zip(pool.jobs, _LETTERS, strict=False)} | {SERVING: "s"}
     step_s = pool.makespan_s / _WIDTH

@@ -59,8 +59,8 @@ def test_serving_goes_before_jobs_that_can_spare_whether_stable_or_not() -> None
 def test_what_serving_no_longer_needs_comes_back_and_a_job_takes_it() -> None:
     a = holder("A", 0)
 
-    assert decide("elastic", [a], free=[], replicas=[1, 2], wanted=1) == Decision(asks=[(SERVING, 2)])
-    assert decide("elastic", [a], free=[2], replicas=[1], wanted=1) == Decision(grants=[("A", 2)])
+    assert decide("elastic", [a], free=[], servers=[1, 2], wanted=1) == Decision(asks=[(SERVING, 2)])
+    assert decide("elastic", [a], free=[2], servers=[1], wanted=1) == Decision(grants=[("A", 2)])
 
 
 def test_serving_takes_from_the_job_that_can_spare_most() -> None:

@@ -1,4 +1,4 @@
-"""The controller of a pool, with jobs and replicas that are made up: who gets slots, and when it gives up."""
+"""The controller of a pool, with jobs and servers that are made up: who gets slots, and when it gives up."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from support.timelines import ERROR, JOB
 from pytest_distbench.jobs.engines.contract import CannotGoOn
 from pytest_distbench.jobs.pool.controller import PoolController
 from pytest_distbench.jobs.pool.job import EXIT_S, SharingJob
-from pytest_distbench.jobs.pool.replicas import LOAD
 from pytest_distbench.records.pool import SERVING, Demand, Policy, PoolJob, Serving, Sharing
 from pytest_distbench.records.pool_timeline import (
     POOL_LINES,
-    Answered,
     Asked,
     ClockBegan,
     Demanded,
@@ -23,7 +21,8 @@ from pytest_distbench.records.pool_timeline import (
     Freed,
     Granted,
     PoolLine,
-    ReplicaFailed,
+    ServerFailed,
+    ServerReady,
 )
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import (
@@ -119,18 +118,19 @@ class Nodes:
         self.is_closed = True
 
 
-class Answering:
-    """Replicas that end when they are asked to; each request has its answer when ``answers`` says so."""
+class MadeUpServers:
+    """Servers that are ready two seconds after their start, and end when they are asked to."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.ended: dict[int, int] = {}
-        self.has_begun = self.is_closed = False
+        self.is_closed = False
+        self.load_s = 2.0
 
-    def begin(self) -> None:
-        self.has_begun = True
-
-    def start(self, slot: int) -> None: ...
+    def start(self, slot: int) -> None:
+        now = self.world.now
+        ready = ServerReady(t=now, slot=slot)
+        self.world.at.append((now + self.load_s, lambda: append(self.world.timeline, ready)))
 
     def stop(self, slot: int) -> None:
         self.ended[slot] = 0
@@ -155,7 +155,7 @@ class World:
         self.nodes: dict[str, Nodes] = {}
         self.wanted: list[PoolJob] = []
         self.jobs: list[SharingJob] = []
-        self.replicas = Answering(self)
+        self.servers = MadeUpServers(self)
         self.timeline = folder / "pool.jsonl"
         self.at: list[tuple[float, Callable[[], None]]] = []
 
@@ -188,10 +188,8 @@ class World:
 
     def run(self, policy: Policy, slots: int, *, serving: Serving | None = None) -> list[PoolLine]:
         pool = Sharing(slots=slots, policy=policy, jobs=self.wanted, serving=serving)
-        replicas = None if serving is None else self.replicas
-        PoolController(
-            pool, self.jobs, self.timeline, replicas=replicas, clock=lambda: self.now, sleep=self.sleep
-        ).run()
+        servers = None if serving is None else self.servers
+        PoolController(pool, self.jobs, self.timeline, servers=servers, clock=lambda: self.now, sleep=self.sleep).run()
         return LineReader(self.timeline, POOL_LINES).read()
 
 
@@ -242,14 +240,11 @@ def test_elastic_makes_room_for_a_job_that_could_not_start(world: World) -> None
 
 def test_a_serving_takes_slots_when_its_demand_rises_and_gives_them_back(world: World) -> None:
     world.job("train", 1, 2, steps=300)
-    answered = Answered(t=0, number=0, intended_t=0, slot=1, busy_s=0.1)
-    world.at = [(111.0 + 0.1 * i, lambda: append(world.timeline, answered)) for i in range(100)]
-    serving = Serving(demand=[Demand(at_s=5, per_s=10), Demand(at_s=10, per_s=0)], per_replica=10)
+    serving = Serving(demand=[Demand(at_s=5, slots=1), Demand(at_s=10, slots=0)])
     lines = world.run("elastic", 2, serving=serving)
 
-    assert world.replicas.has_begun
-    assert world.replicas.is_closed
-    assert [line.replicas for line in lines if isinstance(line, Demanded)] == [1, 0]
+    assert world.servers.is_closed
+    assert [line.slots for line in lines if isinstance(line, Demanded)] == [1, 0]
     assert held(lines, Asked, "train") == [1]
     assert held(lines, Granted, SERVING) == held(lines, Freed, SERVING) == [1]
     assert held(lines, Granted, "train") == [0, 1, 1]
@@ -257,9 +252,7 @@ def test_a_serving_takes_slots_when_its_demand_rises_and_gives_them_back(world: 
 
 def test_a_training_may_end_so_many_steps_after_the_last_demand_has_given_its_slots_back(world: World) -> None:
     world.job("train", 1, 2, steps=300, ends_after=40)
-    answered = Answered(t=0, number=0, intended_t=0, slot=1, busy_s=0.1)
-    world.at = [(111.0 + 0.1 * i, lambda: append(world.timeline, answered)) for i in range(100)]
-    serving = Serving(demand=[Demand(at_s=5, per_s=10), Demand(at_s=10, per_s=0)], per_replica=10)
+    serving = Serving(demand=[Demand(at_s=5, slots=1), Demand(at_s=10, slots=0)])
     world.run("elastic", 2, serving=serving)
     lines = read_timeline(world.nodes["train"].timeline)
     last = [line.t for line in lines if isinstance(line, Stable) and line.world_size == 2][-1]
@@ -268,23 +261,20 @@ def test_a_training_may_end_so_many_steps_after_the_last_demand_has_given_its_sl
     assert int((world.folder / "last_step").read_text()) == then + 40
 
 
-def test_a_replica_stays_until_nobody_waits(world: World) -> None:
+def test_a_server_that_loads_is_not_asked_to_go_before_it_is_ready(world: World) -> None:
     """Though the training is over before."""
     world.job("train", 1, 2, steps=60)
-    answered = Answered(t=0, number=0, intended_t=0, slot=1, busy_s=0.1)
-    world.at = [(150.0, lambda: append(world.timeline, answered)) for _ in range(100)]
-    serving = Serving(demand=[Demand(at_s=2, per_s=10), Demand(at_s=4, per_s=0)], per_replica=10)
-    lines = world.run("elastic", 2, serving=serving)
+    world.servers.load_s = 40.0
+    lines = world.run("elastic", 2, serving=Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=4, slots=0)]))
 
-    assert [line.t for line in lines if isinstance(line, Asked) and line.owner == SERVING] == [
-        pytest.approx(150, abs=0.5)
-    ]
-    assert world.now == pytest.approx(150, abs=1)
+    [ready] = [index for index, line in enumerate(lines) if isinstance(line, ServerReady)]
+    [asked] = [index for index, line in enumerate(lines) if isinstance(line, Asked) and line.owner == SERVING]
+    assert ready < asked
 
 
 def test_a_training_that_is_over_before_the_demand_fails(world: World) -> None:
     world.job("train", 1, 2, steps=20)
-    serving = Serving(demand=[Demand(at_s=1, per_s=0), Demand(at_s=50, per_s=10)], per_replica=10)
+    serving = Serving(demand=[Demand(at_s=1, slots=0), Demand(at_s=50, slots=1)])
 
     with pytest.raises(CannotGoOn, match=r"over after \d.\d s, and the demand goes on until 50 s"):
         world.run("elastic", 2, serving=serving)
@@ -332,19 +322,18 @@ def test_a_job_whose_agents_do_not_end_is_ended(world: World) -> None:
     ("happens", "told"),
     [
         ("raises", "the serving failed in slot 1: no such model"),
-        ("replica", r"the replica in slot 1 ended with exit code 3; its log:\nlog of 1"),
-        ("load", "what sends requests ended with exit code 3"),
+        ("ends", r"the server in slot 1 ended with exit code 3; its log:\nlog of 1"),
     ],
 )
 def test_a_serving_that_fails_ends_the_pool(world: World, happens: str, told: str) -> None:
     world.job("train", 1, 2, steps=300)
-    failed = ReplicaFailed(t=106, slot=1, error="no such model")
+    failed = ServerFailed(t=106, slot=1, error="no such model")
     acts: dict[str, Callable[[], None]] = {
         "raises": lambda: append(world.timeline, failed),
-        "replica": lambda: world.replicas.ended.update({1: 3}),
-        "load": lambda: world.replicas.ended.update({LOAD: 3}),
+        "ends": lambda: world.servers.ended.update({1: 3}),
     }
     world.at = [(106.0, acts[happens])]
+    world.servers.load_s = 100.0
 
     with pytest.raises(CannotGoOn, match=told):
-        world.run("elastic", 2, serving=Serving(demand=[Demand(at_s=2, per_s=10)], per_replica=10))
+        world.run("elastic", 2, serving=Serving(demand=[Demand(at_s=2, slots=1)]))

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from pytest_distbench.records.elastic import ElasticResult
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.pool import PoolResult
+from pytest_distbench.records.pool import SERVING, PoolResult
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.chart import Axis, Chart, Lines, Series, Spans, points, short
 
@@ -48,7 +48,7 @@ def _timeline(job: ElasticResult, title: str) -> Spans:
 
 
 def pool(result: CaseResult) -> Iterator[Chart]:
-    """Who had which slot of a pool, and when it trained there, or answered."""
+    """Who had which slot of a pool, and when it trained there, or served."""
     for launch, found in _pools(result):
         spans = [(slot, short(begin), short(end), what) for slot, begin, end, what in _uses(found)]
         rows = [f"slot {slot}" for slot in range(found.pool.slots)]
@@ -61,7 +61,7 @@ def _uses(pool: PoolResult) -> Iterator[tuple[int, float, float, str]]:
     for hold in pool.holds:
         yield hold.slot, hold.begin_s, hold.end_s, f"{hold.owner} has it"
         if hold.ready_s is not None:
-            yield hold.slot, hold.ready_s, hold.end_s, f"{hold.owner} answers"
+            yield hold.slot, hold.ready_s, hold.end_s, f"{hold.owner} is ready"
     for job in pool.jobs:
         since_s = job.started_s or 0.0
         for worker in job.elastic.workers if job.elastic is not None else []:
@@ -70,18 +70,22 @@ def _uses(pool: PoolResult) -> Iterator[tuple[int, float, float, str]]:
 
 
 def serving(result: CaseResult) -> Iterator[Chart]:
-    """How long requests took, 95th percentile, and how many were asked for."""
+    """The slots of a pool over time: those that the serving wanted and had, and those of the training."""
     for launch, found in _pools(result):
         if not found.stretches:
             continue
-        whose = _of_launch(result, launch)
-        time = Axis(name="time", unit="s")
-        p95 = points((stretch.begin_s, stretch.p95_s) for stretch in found.stretches)
-        asked = points((stretch.begin_s, stretch.per_s) for stretch in found.stretches)
-        latency = Series(name="95th percentile", points=p95, look="steps")
-        yield Lines(title=f"Latency of requests{whose}", x=time, y=Axis(name="latency", unit="s"), series=[latency])
-        demand = Series(name="asked for", points=asked, look="steps")
-        yield Lines(title=f"Requests{whose}", x=time, y=Axis(name="requests", unit="1/s"), series=[demand])
+        over_time = {
+            "wanted by the serving": [stretch.wanted for stretch in found.stretches],
+            SERVING: [stretch.serving for stretch in found.stretches],
+            "training": [stretch.training for stretch in found.stretches],
+        }
+        begins = [stretch.begin_s for stretch in found.stretches]
+        series = [
+            Series(name=name, points=points(zip(begins, slots, strict=True)), look="steps")
+            for name, slots in over_time.items()
+        ]
+        title = f"Slots in use{_of_launch(result, launch)}"
+        yield Lines(title=title, x=Axis(name="time", unit="s"), y=Axis(name="slots", unit=""), series=series)
 
 
 def _pools(result: CaseResult) -> Iterator[tuple[LaunchRecord, PoolResult]]:

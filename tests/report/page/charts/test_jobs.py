@@ -47,15 +47,18 @@ def test_a_pool_shows_who_has_which_slot() -> None:
     assert [what for _, what in chart.marks] == ["A asks for slots", "B asks for slots"]
 
 
-def test_a_serving_shows_latency_and_demand_over_time() -> None:
+def test_a_serving_shows_who_had_slots_over_time() -> None:
     made = result(launches=[launch_of(SERVED)])
-    latency, requests = serving(made)
+    [chart] = serving(made)
 
-    assert isinstance(latency, Lines)
-    assert isinstance(requests, Lines)
-    assert (latency.y.unit, latency.series[0].look) == ("s", "steps")
-    assert max(y for _, y in requests.series[0].points) == 1
-    assert {f"{SERVING} has it", f"{SERVING} answers"} <= {
+    assert isinstance(chart, Lines)
+    assert {series.name: [y for _, y in series.points] for series in chart.series} == {
+        "wanted by the serving": [0, 1, 1, 1, 0, 0],
+        "serving": [0, 0, 1, 1, 1, 0],
+        "training": [2, 2, 1, 1, 1, 1],
+    }
+    assert {series.look for series in chart.series} == {"steps"}
+    assert {f"{SERVING} has it", f"{SERVING} is ready"} <= {
         what for chart in pool(made) if isinstance(chart, Spans) for *_, what in chart.spans
     }
 

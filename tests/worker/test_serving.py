@@ -1,0 +1,77 @@
+"""A server: it loads, says that it is ready, and stays until it is asked to go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.plans import make_plan
+from support.pools import SERVED
+from support.processes import wait_for
+
+from pytest_distbench.jobs.pool.servers import ServerProcesses
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.pool import SERVING
+from pytest_distbench.records.pool_timeline import POOL_LINES, PoolLine, ServerFailed, ServerReady
+from pytest_distbench.records.timeline import LineReader
+from pytest_distbench.records.work import BodyReference, Pool, Task
+from pytest_distbench.worker.serving import FAILED
+
+pytestmark = pytest.mark.spawn
+
+BODIES = """
+def load(outputs):
+    import torch
+
+    print("loads")
+    return torch.nn.Linear(8, outputs)
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> LaunchPlan:
+    (tmp_path / "bodies.py").write_text(BODIES)
+    body = BodyReference(file=str(tmp_path / "bodies.py"), function="load")
+    made = make_plan(tmp_path, work=Pool(sharing=SERVED, tasks={SERVING: Task(body=body, params={"outputs": 3})}))
+    made.files.plan.write_bytes(msgspec.json.encode(made))
+    return made
+
+
+@pytest.fixture
+def servers(plan: LaunchPlan) -> Iterator[ServerProcesses]:
+    made = ServerProcesses(plan.files, variables=os.environ)
+    yield made
+    made.close()
+
+
+def told(plan: LaunchPlan) -> list[PoolLine]:
+    return LineReader(plan.files.pool_timeline, POOL_LINES).read() if plan.files.pool_timeline.exists() else []
+
+
+def test_it_says_that_it_is_ready_and_stays_until_it_is_asked_to_go(plan: LaunchPlan, servers: ServerProcesses) -> None:
+    servers.start(1)
+    wait_for(lambda: bool(told(plan)))
+
+    assert [(type(line), line.slot) for line in told(plan) if isinstance(line, ServerReady)] == [(ServerReady, 1)]
+    assert servers.poll() == {}
+    assert "loads" in servers.log(1)
+
+    servers.stop(1)
+    ended: dict[int, int] = {}
+    wait_for(lambda: bool(ended.update(servers.poll()) or ended))
+    assert list(ended) == [1]
+
+
+def test_what_its_body_raises_is_told(plan: LaunchPlan, servers: ServerProcesses) -> None:
+    Path(plan.expect(Pool).tasks[SERVING].body.file).write_text("def load(outputs): raise MemoryError(f'{outputs} GB')")
+    servers.start(0)
+    ended: dict[int, int] = {}
+    wait_for(lambda: bool(ended.update(servers.poll()) or ended))
+    [line] = told(plan)
+
+    assert ended == {0: FAILED}
+    assert isinstance(line, ServerFailed)
+    assert (line.slot, line.error.splitlines()[0]) == (0, "MemoryError: 3 GB")
