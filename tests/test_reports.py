@@ -21,20 +21,22 @@ PAGE = (DOCS / "reports.md").read_text()
 HEADER = "| of the report | `--table` | headings |\n|---|---|---|\n"
 
 BLANK = {
-    "cycle": {"Epoch", "Ondemand", "Perf", "Difference (s)"},  # an event is of no epoch, and the fixed run has none
+    # an event and a rate are of no epoch, no fixed run has them, and they take the time of their epoch
     "epochs": {
-        "fixed",
-        "difference",
+        "Epoch",
+        "Ondemand",
+        "Perf",
+        "Difference (s)",
+        "from step",
         "nodes",
+        "lr",
         "loss",
         "accuracy",
-        "lr",
         "changes",
-    },  # so have start, end and fixed runs
+    },
     "events": {"rendezvous", "process start", "import", "group init", "build", "checkpoint load", "first step"},
     "record": {"schedule"},  # of a derived number
     "accuracy": {"gang2", "gang4"},  # they end before the other
-    "learning_rate": {"epoch"},
     "scaling": {"computation/communication", "communication"},  # of one worker
     "phases": {"total"},  # seeds and launches of unequally many steps
     "cost": {"steps", "statistical", "time per step", "hardware"},  # of what is no goal

@@ -1,7 +1,7 @@
 """Nodes that come and go against nodes that stay: the tables of report 000.
 
 ``pytest suites/elastic -k cycle --world-size 2 --distbench-json run.json``, then ``distbench report run.json --table
-elastic`` (a: setup, epochs, time, accuracy, top5, loss), ``--table cycle`` (b: each epoch beside the fixed run's, with
+elastic`` (a: setup, epochs, time, accuracy, top5, loss), ``--table epochs`` (b: each epoch beside the fixed run's, with
 rows for what changes cost) and ``--table events`` (what each change cost). Real computation, one node per core.
 """
 

@@ -13,11 +13,11 @@ from pytest_distbench.report.tables.buckets import BUCKETS
 from pytest_distbench.report.tables.collectives import COLLECTIVES
 from pytest_distbench.report.tables.control import CONTROL
 from pytest_distbench.report.tables.cost import COST
-from pytest_distbench.report.tables.cycle import CYCLE
-from pytest_distbench.report.tables.elastic import EPOCHS, EVENTS, JOBS, RATES, WORKERS
+from pytest_distbench.report.tables.elastic import EVENTS, JOBS
+from pytest_distbench.report.tables.epochs import EPOCHS
 from pytest_distbench.report.tables.growth import GROWTH
 from pytest_distbench.report.tables.launches import ENVIRONMENT, LAUNCHES
-from pytest_distbench.report.tables.links import LINK_MATRIX, LINKS
+from pytest_distbench.report.tables.links import LINKS
 from pytest_distbench.report.tables.phases import PHASES
 from pytest_distbench.report.tables.pool import POOLS, SERVINGS
 from pytest_distbench.report.tables.record import RECORD
@@ -40,17 +40,13 @@ TABLES: dict[str, TableKind[Any]] = {
     "buckets": BUCKETS,
     "cost": COST,
     "links": LINKS,
-    "link_matrix": LINK_MATRIX,
     "setup": SETUP,
     "record": RECORD,
     "environment": ENVIRONMENT,
     "launches": LAUNCHES,
     "elastic": JOBS,
-    "cycle": CYCLE,
     "epochs": EPOCHS,
     "events": EVENTS,
-    "workers": WORKERS,
-    "learning_rate": RATES,
     "accuracy": ACCURACY,
     "final_accuracy": FINAL_ACCURACY,
     "pool": POOLS,

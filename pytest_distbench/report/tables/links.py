@@ -1,17 +1,15 @@
-"""The tables of links: what each carries, and which of them, or which rank, is slow."""
+"""The table of links: what each carries, and which of them, or which rank, is slow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import NamedTuple
 
 from pytest_distbench.judging.links import Link, by_link, find_slow, outliers, times_of, typical_time
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, number
+from pytest_distbench.report.tables.table import TEST, Column, TableKind, microseconds, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,46 +91,4 @@ LINKS: TableKind[LinkPoint] = TableKind(
         Column("slow", str, "slow", lambda point: point.note),
         Column("verdict", str, "verdict", lambda point: point.gravest),
     ],
-)
-
-
-class MatrixRow(NamedTuple):
-    """The links of one metric that lead from one rank, by the rank they lead to; ``ranks`` of the largest case."""
-
-    result: CaseResult
-    metric: Cell
-    source: int
-    cells: Mapping[int, Cell]
-    ranks: int
-
-
-_METRICS: Mapping[Cell, Callable[[LinkPoint], Cell]] = {
-    Cell("latency_s", "latency us"): lambda point: microseconds(point.latency_s, ".4g"),
-    Cell("bandwidth", "bandwidth GB/s"): lambda point: number(point.bandwidth, ".4g"),
-}
-
-
-def _matrix_rows(results: Sequence[CaseResult]) -> Iterator[MatrixRow]:
-    points = [(result, list(link_points(result))) for result in results]
-    ranks = 1 + max((max(point.link) for _, found in points for point in found), default=-1)
-    for result, found in points:
-        for metric, cell_of in _METRICS.items():
-            cells = [(point.link, cell) for point in found if (cell := cell_of(point)).value is not None]
-            for source, own in groupby(cells, key=lambda pair: pair[0].source):  # they are in order
-                yield MatrixRow(result, metric, source, {link.target: cell for link, cell in own}, ranks)
-
-
-def _column_to(rank: int) -> Column[MatrixRow]:
-    return Column(f"to_{rank}", float, f"to {rank}", lambda row: row.cells.get(rank))
-
-
-LINK_MATRIX: TableKind[MatrixRow] = TableKind(
-    summary="The same as matrices: a row for each rank that a link leads from, a column for each that it leads to.",
-    rows=lambda results: list(_matrix_rows(results)),
-    columns=[
-        TEST,
-        Column("metric", str, "", lambda row: row.metric),
-        Column("from", int, "from", lambda row: row.source),
-    ],
-    further=lambda rows: list(map(_column_to, range(rows[0].ranks if rows else 0))),
 )

@@ -10,7 +10,7 @@ from pytest_distbench.judging.links import Link
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.tables.links import LINK_MATRIX, LINKS, link_points, slowest_links
+from pytest_distbench.report.tables.links import LINKS, link_points, slowest_links
 
 
 def latency(link: Link, seconds: float) -> Verdict:
@@ -57,7 +57,7 @@ def test_the_slowest_link_of_each_metric_is_telling() -> None:
     assert slowest_links(result(verdict())) == []
 
 
-def test_links_are_rows_and_a_matrix() -> None:
+def test_each_link_is_a_row() -> None:
     links = [
         verdict(metric=metric_key("latency", Link(*pair).at), at=Link(*pair).at, current=seconds)
         for pair, seconds in (((0, 1), 1e-4), ((0, 2), 5e-4), ((1, 2), 1e-4))
@@ -66,7 +66,3 @@ def test_links_are_rows_and_a_matrix() -> None:
     assert LINKS.section([result(*links)]).texts[1] == [
         "test_a[ws2]", "0", "2", "500.0", "-", "5.00", "this link", "unchanged",
     ]  # fmt: skip
-    matrix = LINK_MATRIX.section([result(*links)])
-    assert matrix.header == ["test", "", "from", "to 0", "to 1", "to 2"]
-    assert [row[2:] for row in matrix.texts] == [["0", "-", "100", "500"], ["1", "-", "-", "100"]]
-    assert list(matrix.table.columns)[2:] == ["from", "to_0", "to_1", "to_2"]

@@ -1,4 +1,4 @@
-"""The timeline of an elastic run beside the fixed one's, with the columns and rows of reports of on/off cycles."""
+"""Epochs of an elastic run beside the fixed one's, with the columns and rows of reports of on/off cycles; and rates."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pytest_distbench.elastic import cycle, kill
 from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.elastic import ElasticJob, MembershipPlan, RateChange
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.tables.cycle import CYCLE, setup_name, warm_up_mark
-from pytest_distbench.report.tables.elastic import EPOCHS
+from pytest_distbench.report.tables.elastic import setup_name
+from pytest_distbench.report.tables.epochs import EPOCHS, warm_up_mark
+from pytest_distbench.report.tables.table import Section
 
 CYCLED = replace(JOB, plan=MembershipPlan(cycle=cycle(period_s=9.5)))
 
@@ -34,13 +36,22 @@ def fixed() -> CaseResult:
     return case(timeline, replace(JOB, least=2, start=2))
 
 
+def cycled(section: Section) -> list[list[str]]:
+    """The first six cells of the rows of the run behind the fixed one, but for its learning rates."""
+    return [row[:6] for row in section.texts if not row[3].startswith("Learning rate")][-9:]
+
+
+def rows(section: Section) -> list[dict[str, object]]:
+    return [dict(zip(section.columns, (cell.value for cell in row), strict=True)) for row in section.rows]
+
+
 def test_rows_are_those_of_the_report_with_events_before_the_epoch_they_cost(fixed: CaseResult) -> None:
-    section = CYCLE.section([fixed, case(killed(), CYCLED)])
+    section = EPOCHS.section([fixed, case(killed(), CYCLED)])
 
     assert section.header[:6] == [
         "Epoch", "Ondemand 2", "Perf", "Elastic Cycle 9.5 s on and off 1 on demand 1 elastic", "Perf", "Difference (s)",
     ]  # fmt: skip
-    assert [row[:6] for row in section.texts] == [
+    assert cycled(section) == [
         ["", "Script setup took 3.00000", "3.00000", "Script setup took 3.00000", "3.00000", "+0.00000"],
         ["0", "Epoch 0 took 2.00 loss: 0.6111", "2.00000", "Epoch 0 took 2.00 loss: 0.6111", "2.00000", "+0.00000"],
         ["1", "Epoch 1 took 3.00 loss: 0.2056", "3.00000", "Epoch 1 took 3.00 loss: 0.2056", "3.00000", "+0.00000"],
@@ -54,23 +65,77 @@ def test_rows_are_those_of_the_report_with_events_before_the_epoch_they_cost(fix
             "Total train time is 17.00000 without the start", "17.00000", "+8.50000",
         ],
     ]  # fmt: skip
+    assert [row[3] for row in section.texts][:3] == [
+        "Script setup took 3.00000", "Learning rate 0.2 from step 1", "Epoch 0 took 2.00 loss: 0.6111",
+    ]  # fmt: skip
+
+
+def test_an_epoch_has_its_nodes_and_what_changed_in_it(fixed: CaseResult) -> None:
+    *_, last = (row for row in rows(EPOCHS.section([fixed, case(killed(), CYCLED)])) if row["epoch"] == 2)
+
+    assert (last["elastic_s"], last["ondemand_s"], last["difference_s"]) == (11.5, 3.0, 8.5)
+    assert (last["nodes"], last["changes"], last["stall_s"], last["steps_redone"]) == ("1", "kill to 1", 5.0, 4)
+
+
+def test_the_epochs_of_a_launch_and_what_is_unaccounted_sum_up_to_its_total() -> None:
+    found = rows(EPOCHS.section([case(killed(), CYCLED)]))
+    epochs = [row["elastic_s"] for row in found if str(row["elastic"]).startswith(("Epoch 0", "Epoch 1", "Epoch 2"))]
+    *_, unaccounted, total = (row["elastic_s"] for row in found)
+
+    assert sum([*epochs, unaccounted]) == pytest.approx(total)  # type: ignore[list-item]
+    assert total == 17.0
 
 
 def test_the_total_holds_no_cold_start(fixed: CaseResult) -> None:
     [launch] = fixed.launches
     assert launch.elastic is not None
     cold = replace(launch, elastic=replace(launch.elastic, start_s=launch.elastic.start_s + 10))
-    section = CYCLE.section([replace(fixed, launches=[cold]), case(killed(), CYCLED)])
+    section = EPOCHS.section([replace(fixed, launches=[cold]), case(killed(), CYCLED)])
 
-    assert section.texts[0][5] == "-10.00000"
-    assert section.texts[-1][5] == "+8.50000"
+    assert cycled(section)[0][5] == "-10.00000"
+    assert cycled(section)[-1][5] == "+8.50000"
 
 
 def test_without_a_fixed_run_the_elastic_side_stands_alone() -> None:
-    section = CYCLE.section([case(killed(), CYCLED)])
+    section = EPOCHS.section([case(killed(), CYCLED)])
 
-    assert section.header[1] == "Ondemand"
-    assert {row[2] for row in section.texts} == {""}
+    assert section.header[:3] == ["Epoch", "Elastic Cycle 9.5 s on and off 1 on demand 1 elastic", "Perf"]
+
+
+def test_a_rate_stands_before_its_epoch_with_the_step_and_the_nodes(fixed: CaseResult) -> None:
+    [launch] = fixed.launches
+    assert launch.elastic is not None
+    lr = [RateChange(step=1, epoch=0, nodes=2, lr=0.1), RateChange(step=4, epoch=1, nodes=1, lr=0.25)]
+    rated = replace(fixed, launches=[replace(launch, elastic=replace(launch.elastic, lr=lr))])
+    found = rows(EPOCHS.section([rated]))
+
+    assert [(row["epoch"], row["step"], row["nodes"], row["lr"]) for row in found if row["step"]] == [
+        (0, 1, "2", 0.1), (1, 4, "1", 0.25),
+    ]  # fmt: skip
+    told = [str(row["elastic"]) for row in found]
+    assert told.index("Learning rate 0.25 from step 4") == told.index("Epoch 1 took 3.00 loss: 0.2056") - 1
+
+
+@pytest.mark.parametrize(
+    ("series", "changes"),
+    [
+        ([0.1, 0.1, 0.2, 0.2, 0.1], [(1, 0.1), (3, 0.2), (5, 0.1)]),
+        ([0.1], [(1, 0.1)]),
+        ([1.0, 0.5, 0.25], [(1, 1.0), (2, 0.5), (3, 0.25)]),
+    ],
+)
+def test_a_training_that_records_its_rate_has_the_steps_from_which_on_it_is_another(
+    series: list[float], changes: list[tuple[int, float]]
+) -> None:
+    """The first seed of the first launch that has one: a schedule is no matter of chance."""
+    rate = Measurement(name="learning_rate", unit="", better="info", value=series[-1], series=series, at={"seed": 0})
+    again = replace(rate, series=[9.0], at={"seed": 1})
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[rate, again])
+    section = EPOCHS.section([result(launches=[launch, launch])])
+
+    assert [(row["step"], row["lr"]) for row in rows(section)] == changes
+    assert section.header == ["Training", "ranks", "from step", "lr", "test", "launch"]
+    assert {row["nodes"] for row in rows(section)} == {"2"}
 
 
 def test_a_setup_is_told_by_nodes_that_stay_and_nodes_that_come_and_go() -> None:
@@ -110,9 +175,9 @@ def test_a_warm_up_stands_in_the_row_of_its_epoch(fixed: CaseResult) -> None:
     assert launch.elastic is not None
     lr = [RateChange(step=1, epoch=0, nodes=2, lr=0.1), RateChange(step=4, epoch=1, nodes=2, lr=0.2)]
     warm = replace(fixed, launches=[replace(launch, elastic=replace(launch.elastic, lr=lr))])
-    told = [row[3] for row in CYCLE.section([warm, case(killed(), CYCLED)]).texts if row[0] in ("0", "1")]
-    ours = [row[1] for row in CYCLE.section([warm, case(killed(), CYCLED)]).texts if row[0] in ("0", "1")]
+    rows_of_cycle = [row for row in EPOCHS.section([warm, case(killed(), CYCLED)]).texts if row[0] in ("0", "1")][-2:]
 
-    assert ours == ["Epoch 0 took 2.00 (warm-up) loss: 0.6111", "Epoch 1 took 3.00 loss: 0.2056"]
-    assert told == ["Epoch 0 took 2.00 loss: 0.6111", "Epoch 1 took 3.00 loss: 0.2056"]
-    assert [row[2] for row in EPOCHS.section([warm]).texts][:3] == ["start", "0 (warm-up)", "1"]
+    assert [row[1] for row in rows_of_cycle] == [
+        "Epoch 0 took 2.00 (warm-up) loss: 0.6111", "Epoch 1 took 3.00 loss: 0.2056",
+    ]  # fmt: skip
+    assert [row[3] for row in rows_of_cycle] == ["Epoch 0 took 2.00 loss: 0.6111", "Epoch 1 took 3.00 loss: 0.2056"]

@@ -1,0 +1,246 @@
+"""Every epoch of trainings beside the fixed run's, row by row as reports of on/off cycles print it; and their rates."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from pytest_distbench.records.elastic import ChangeResult, ElasticJob, ElasticResult, EpochResult, RateChange
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.tables.elastic import is_fixed, jobs_of, setup_name
+from pytest_distbench.report.tables.table import LAUNCH, TEST, Cell, Column, TableKind, number, seconds
+from pytest_distbench.store.rows import ColumnType
+
+LEARNING_RATE = "learning_rate"
+"""What a training calls the series of its rate, step by step."""
+
+SETUP_PARTS = ("import", "group_init", "build", "checkpoint_load")
+"""Of a recovery: what the processes that began anew did before their first step."""
+WORKER_PARTS = ("rendezvous", "process_start")
+"""What the agents did to have workers again."""
+
+
+class _Did(NamedTuple):
+    """What a training did, in words and in seconds; the epoch, or the rate, if it is one.
+
+    The ``name`` tells it from what else the training did, for the fixed run to be found by; empty: that has none.
+    """
+
+    text: str
+    seconds: float | None = None
+    name: str = ""
+    epoch: EpochResult | None = None
+    changes: Sequence[ChangeResult] = ()
+    rate: RateChange | None = None
+
+
+class EpochRow(NamedTuple):
+    """What a launch did, and the same of the fixed run of its test; the names of both runs, where it is elastic."""
+
+    result: CaseResult
+    launch: LaunchRecord
+    mine: _Did
+    other: _Did | None = None
+    sides: tuple[str, str] | None = None
+
+    @property
+    def epoch(self) -> EpochResult | None:
+        """If it is one."""
+        return self.mine.epoch
+
+    @property
+    def number(self) -> int | None:
+        """Of its epoch."""
+        if self.mine.rate is not None:
+            return self.mine.rate.epoch
+        return None if self.mine.epoch is None else self.mine.epoch.epoch
+
+    @property
+    def nodes(self) -> str:
+        """World sizes in it, in their order."""
+        sizes = self.epoch.nodes if self.epoch else [self.mine.rate.nodes] if self.mine.rate else []
+        return ", ".join(map(str, sizes))
+
+    @property
+    def lr(self) -> float | None:
+        """From then on; of an epoch that of its last step."""
+        told = self.epoch or self.mine.rate
+        return told.lr if told else None
+
+    @property
+    def other_s(self) -> float | None:
+        """What the fixed run took."""
+        return None if self.other is None else self.other.seconds
+
+    @property
+    def difference_s(self) -> float | None:
+        """How much longer it took."""
+        if self.mine.seconds is None or self.other_s is None:
+            return None
+        return self.mine.seconds - self.other_s
+
+
+def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
+    """Of elastic jobs all that they did; of trainings that record their rate, that of the first launch of each case."""
+    fixed = {
+        result.nodeid: job
+        for result in reversed(results)
+        for launch in reversed(result.launches)
+        if (job := launch.elastic) is not None and is_fixed(job.job)
+    }
+    for result, launch, job in jobs_of(results):
+        if is_fixed(job.job):
+            yield from (EpochRow(result, launch, did) for did in _told(job))
+            continue
+        beside = fixed.get(result.nodeid)
+        theirs = {did.name: did for did in _told(beside) if did.name} if beside is not None else {}
+        sides = (f"Ondemand {beside.job.start}" if beside is not None else "Ondemand", _elastic_name(job.job))
+        yield from (EpochRow(result, launch, did, theirs.get(did.name), sides) for did in _told(job))
+    for result in results:
+        told = ((launch, m) for launch in result.launches for m in launch.measurements if m.name == LEARNING_RATE)
+        for launch, measured in itertools.islice(told, 1):
+            before = None
+            for step, rate in enumerate(measured.series, 1):
+                if rate != before:
+                    change = RateChange(step=step, epoch=None, nodes=result.case.world_size, lr=rate)
+                    yield EpochRow(result, launch, _of_rate(change))
+                before = rate
+
+
+def _elastic_name(job: ElasticJob) -> str:
+    cycle = job.plan.cycle
+    if cycle is None:
+        return f"Elastic {setup_name(job)}"
+    return f"Elastic Cycle {cycle.period_s:g} s on and off {job.least} on demand {job.most - job.least} elastic"
+
+
+def _told(job: ElasticResult) -> Iterator[_Did]:
+    """Where all the time of a launch went; what a change took is in its epoch's time, and stands before it."""
+    yield _Did(f"Script setup took {job.start_s:.5f}", job.start_s, "start")
+    numbers = {epoch.epoch for epoch in job.epochs}
+    for epoch in job.epochs:
+        changes = [job.changes[index] for index in epoch.changes]
+        yield from itertools.chain.from_iterable(map(_of_change, changes))
+        yield from (_of_rate(rate) for rate in job.lr if rate.epoch == epoch.epoch)
+        text = _epoch_text(epoch, warm_up_mark(job, epoch))
+        yield _Did(text, epoch.seconds, str(epoch.epoch), epoch=epoch, changes=changes)
+    yield from (_of_rate(rate) for rate in job.lr if rate.epoch not in numbers)
+    whole = job.start_s + job.training_s + job.end_s
+    told = job.start_s + sum(epoch.seconds for epoch in job.epochs)
+    yield _Did(f"unaccounted {whole - told:.5f}", whole - told, "unaccounted")
+    training = whole - job.start_s  # a warm machine starts in half the time, and that is no training
+    yield _Did(f"Total train time is {training:.5f} without the start", training, "total")
+
+
+def _of_change(change: ChangeResult) -> Iterator[_Did]:
+    workers = sum(change.parts.get(part, 0.0) for part in WORKER_PARTS)
+    setup = sum(change.parts.get(part, 0.0) for part in SETUP_PARTS)
+    lost = (change.stall_s or 0.0) + change.redone_s
+    if change.parts:
+        yield _Did(f"initialize_workers took {workers:.3f}", workers)
+        yield _Did(f"Script setup took {setup:.5f}", setup)
+    yield _Did(f"Epoch time lost {lost:.5f} ({change.kind})", lost)
+
+
+def _of_rate(rate: RateChange) -> _Did:
+    return _Did(f"Learning rate {rate.lr:.4g} from step {rate.step}", rate=rate)
+
+
+def warm_up_mark(job: ElasticResult, epoch: EpochResult) -> str:
+    """Behind an epoch in which the learning rate of the same nodes rises or after which it does, until it falls."""
+    epochs: set[int | None] = set()
+    for before, after in itertools.pairwise(job.lr):
+        if before.nodes == after.nodes and after.lr < before.lr:
+            break
+        if before.nodes == after.nodes:
+            last = after.epoch if after.epoch == before.epoch else (after.epoch or 0) - 1
+            epochs |= {*range(before.epoch or 0, (last or 0) + 1)}
+    return " (warm-up)" if epoch.epoch in epochs else ""
+
+
+def _epoch_text(epoch: EpochResult, mark: str) -> str:
+    told = [("loss", epoch.loss), ("accuracy", epoch.accuracy), ("top_5_accuracy", epoch.top5)]
+    numbers = "".join(f" {name}: {value:.4f}" for name, value in told if value is not None)
+    return f"Epoch {epoch.epoch} took {epoch.seconds:.2f}{mark}{numbers}"
+
+
+def _told_of(epoch: EpochResult | None, name: str) -> Cell:
+    return number(None if epoch is None else getattr(epoch, name), ".4g", nothing="")
+
+
+def _changes(row: EpochRow) -> str:
+    return ", ".join(f"{c.kind} to {'?' if c.after is None else c.after}" for c in row.mine.changes)
+
+
+def _sides(rows: Sequence[EpochRow]) -> tuple[str, str]:
+    """What stands above them, where all elastic runs are of the same two."""
+    sides = {row.sides for row in rows if row.sides is not None}
+    return sides.pop() if len(sides) == 1 else ("Ondemand", "Elastic" if sides else "Training")
+
+
+def _if_any(
+    name: str,
+    type_: ColumnType,
+    heading: str | Callable[[Sequence[EpochRow]], str],
+    cell: Callable[[EpochRow], object],
+) -> Column[EpochRow]:
+    """A column that people see where a row has something in it."""
+
+    def shown(rows: Sequence[EpochRow]) -> str | None:
+        found = (made.value if isinstance(made := cell(row), Cell) else made for row in rows)
+        if all(value in (None, "") for value in found):
+            return None
+        return heading(rows) if callable(heading) else heading
+
+    return Column(name, type_, shown, cell)
+
+
+def _ranks(rows: Sequence[EpochRow]) -> str:
+    return "nodes" if any(row.epoch is not None for row in rows) else "ranks"
+
+
+EPOCHS: TableKind[EpochRow] = TableKind(
+    summary="Every epoch, change and learning rate of a training, beside the fixed run of the same test.",
+    # What lies outside of epochs has rows of its own, so that epochs and what is unaccounted sum up to the total.
+    rows=lambda results: list(_rows(results)),
+    columns=[
+        _if_any("epoch", int, "Epoch", lambda row: number(row.number, "d", nothing="")),
+        _if_any("ondemand", str, lambda rows: _sides(rows)[0], lambda row: "" if row.other is None else row.other.text),
+        _if_any("ondemand_s", float, "Perf", lambda row: number(row.other_s, ".5f", nothing="")),
+        Column("elastic", str, lambda rows: _sides(rows)[1], lambda row: row.mine.text),
+        _if_any("elastic_s", float, "Perf", lambda row: number(row.mine.seconds, ".5f", nothing="")),
+        _if_any("difference_s", float, "Difference (s)", lambda row: number(row.difference_s, "+.5f", nothing="")),
+        _if_any("nodes", str, _ranks, lambda row: row.nodes),
+        _if_any(
+            "step", int, "from step", lambda row: number(row.mine.rate.step if row.mine.rate else None, "d", nothing="")
+        ),
+        _if_any("lr", float, "lr", lambda row: number(row.lr, ".4g", nothing="")),
+        _if_any("loss", float, "loss", lambda row: _told_of(row.epoch, "loss")),
+        _if_any("accuracy", float, "accuracy", lambda row: _told_of(row.epoch, "accuracy")),
+        _if_any("top5", float, "top5", lambda row: _told_of(row.epoch, "top5")),
+        _if_any("changes", str, "changes", _changes),
+        _if_any(
+            "stall_s",
+            float,
+            "stall",
+            lambda row: seconds(row.epoch.stall_s if row.epoch and row.mine.changes else None),
+        ),
+        _if_any(
+            "steps_redone",
+            int,
+            "steps redone",
+            lambda row: row.epoch.steps_redone if row.epoch and row.mine.changes else None,
+        ),
+        _if_any(
+            "fixed_accuracy",
+            float,
+            "fixed accuracy",
+            lambda row: row.other.epoch.accuracy if row.other and row.other.epoch else None,
+        ),
+        TEST,
+        LAUNCH,
+    ],
+    needs="an elastic job, or a training that records learning_rate at each step",
+)
