@@ -58,10 +58,6 @@ class Tab:
         """A key, as a keyboard sends it."""
         self._page.keyboard.press(key)
 
-    def give(self, selector: str, path: Path) -> None:
-        """Choose a file in an input."""
-        self._page.set_input_files(selector, path)
-
     def resize(self, width: int, height: int, *, dark: bool = False) -> None:
         """The size of its window in CSS pixels, and whether the system is dark."""
         scheme: Literal["dark", "light"] = "dark" if dark else "light"

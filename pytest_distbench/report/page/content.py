@@ -137,8 +137,6 @@ class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
     title: str
     headings: tuple[str, str, str]
     """Of the cases that stand first, of those after them, and of the tables."""
-    schema: int = 0
-    """Of run records, such as may be dropped onto it; 0: none may."""
     name: str
     facts: list[tuple[str, str]]
     kinds: dict[str, tuple[str, Severity, str, str]]
@@ -183,7 +181,6 @@ def page_of(
     return Page(
         title=_title(record, failed),
         headings=("Failed", "The rest" if failed else "Cases", "Tables and charts of the run"),
-        schema=record.schema,
         name=name_of(record),
         facts=list(_facts(record)),
         kinds=kinds,
@@ -224,7 +221,7 @@ def other_of(record: RunRecord) -> Other:
 
 
 def _key(result: CaseResult) -> str:
-    """As ``page.js`` makes it of a run record that is dropped onto the page."""
+    """What a case is known by in this run and in another one."""
     under = result.case.conditions
     around = (word for pair in sorted(under.around.items()) for word in pair)
     words = [result.nodeid, result.case.run, str(under.world_size), under.backend, under.launcher, *around]

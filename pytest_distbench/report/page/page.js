@@ -58,7 +58,7 @@
     return ordered.length % 2 ? ordered[middle] : (ordered[middle - 1] + ordered[middle]) / 2;
   };
 
-  // What is drawn when it comes near the screen, or is printed.
+  // What is drawn when it comes near the screen.
   const waiting = new Map();
   const drawNow = (node) => {
     const draw = waiting.get(node);
@@ -94,13 +94,6 @@
     more(0);
     return parent;
   };
-  addEventListener("beforeprint", () => {
-    for (let left = 20; left && waiting.size; left--) {
-      for (const node of [...waiting.keys()])
-        if (node.isConnected && node.getClientRects().length && node.textContent !== "…") drawNow(node);
-    }
-  });
-
   const table = (head, right, rows, foot = []) => {
     const side = (i) => (right[i] ? { class: "r" } : {});
     const line = (cells) =>
@@ -767,8 +760,6 @@
     "base",
     "allowed",
   ];
-  const METRIC = FIELDS.indexOf("metric"),
-    VALUES = FIELDS.indexOf("values");
   const start = (page) => {
     for (const one of page.cases) {
       one.rows = one.rows.map((row) => Object.fromEntries(row.map((value, i) => [FIELDS[i], value])));
@@ -778,14 +769,12 @@
         one.state,
         one.note ?? "",
         one.headline ?? "",
-        ...one.rows.map((row) => row.text),
-        ...(one.charts ?? []).flatMap((chart) => [chart.title, chart.y?.name ?? ""]),
       ]
         .join("\n")
         .toLowerCase();
     }
-    let other = page.other,
-      chosen = "",
+    const other = page.other;
+    let chosen = "",
       asked = "";
     const main = document.getElementById("page");
     const severity = (state) => (page.kinds[state] ?? [" ", "plain"])[1];
@@ -937,8 +926,7 @@
     };
 
     const list = el("section"),
-      count = el("span", { class: "soft", role: "status" }),
-      told = el("p", { role: "status" });
+      count = el("span", { class: "soft", role: "status" });
     const show = () => {
       const words = asked.toLowerCase().split(/\s+/).filter(Boolean);
       const found = page.cases.filter(
@@ -977,7 +965,7 @@
     );
     const search = el("input", {
       type: "search",
-      placeholder: "Search tests, metrics, verdicts",
+      placeholder: "Search tests, verdicts",
       "aria-label": "Search",
       input: () => {
         asked = search.value;
@@ -1023,9 +1011,7 @@
     dress(THEMES.includes(kept()) ? kept() : "auto");
 
     // Another run beside this one.
-    const overview = el("section");
-    const compare = () => {
-      if (!other) return;
+    const overview = () => {
       const moved = [];
       for (const one of page.cases) {
         for (const row of one.rows) {
@@ -1045,7 +1031,9 @@
           format(is, row.unit),
           percent(is / was),
         ]);
-      overview.replaceChildren(
+      return el(
+        "section",
+        {},
         el("h2", {}, "Beside ", other.name, " ", el("small", {}, `${both} of ${page.cases.length} cases are in both`)),
         el(
           "p",
@@ -1054,37 +1042,7 @@
         ),
         ...table(["test", "metric", "there", "here", "change"], [false, false, true, true, true], rows).filter(Boolean),
       );
-      show();
     };
-    const read = async (file) => {
-      told.textContent = `reading ${file.name} …`;
-      try {
-        if (file.size > 256 * 2 ** 20)
-          throw new Error("it is too large for a browser: distbench report RUN.json --against OTHER.json --html FILE");
-        other = otherOf(await contentOf(await file.text()), page.schema);
-        told.textContent = "";
-        compare();
-      } catch (error) {
-        told.textContent = `${file.name} cannot be compared: ${error.message}`;
-      }
-    };
-    const choose = el("input", {
-      type: "file",
-      class: "hidden",
-      accept: ".html,.json",
-      change: () => choose.files[0] && read(choose.files[0]),
-    });
-    addEventListener("dragover", (event) => {
-      event.preventDefault();
-      if (page.schema) main.classList.add("dropping");
-    });
-    addEventListener("dragleave", () => main.classList.remove("dropping"));
-    addEventListener("drop", (event) => {
-      event.preventDefault();
-      main.classList.remove("dropping");
-      if (page.schema && event.dataTransfer.files[0]) read(event.dataTransfer.files[0]);
-    });
-
     const heading = main.querySelector("h1").textContent;
     const notes = (page.notes ?? []).filter(([text]) => text.trim());
     const noted = notes.length
@@ -1119,79 +1077,24 @@
         "div",
         { class: "bar top" },
         el("h1", {}, heading),
-        el(
-          "div",
-          { class: "bar" },
-          page.schema ? el("button", { type: "button", click: () => choose.click() }, "Compare with …") : "",
-          button,
-          choose,
-        ),
+        button,
       ),
       chips,
       facts,
       noted,
-      told,
-      overview,
+      other ? overview() : "",
       el("div", { class: "bar search" }, search, count),
       list,
       ...(tables.length ? [el("h2", {}, page.headings[2]), ...tables] : []),
     );
     show();
-    compare();
     document.documentElement.dataset.ready = "true";
   };
 
-  // Files: the content of a page, or a run record.
   const inflate = (text) => {
     const bytes = Uint8Array.from(atob(text.trim()), (character) => character.charCodeAt(0));
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
   };
-  const contentOf = async (text) => {
-    const packed = /<script id="data" type="application\/octet-stream">([^<]*)</.exec(text);
-    if (packed) return inflate(packed[1]);
-    try {
-      return JSON.parse(text);
-    } catch {
-      throw new Error("it is neither a report page nor a whole run record");
-    }
-  };
-  const otherOf = (content, schema) => {
-    if (content?.schema !== schema)
-      throw new Error(
-        `it is of schema ${content?.schema ?? "unknown"}, this page reads ${schema}: distbench report RUN.json --html FILE makes a page of it`,
-      );
-    const cases = {};
-    if (Array.isArray(content.cases)) {
-      for (const one of content.cases)
-        cases[one.key] = Object.fromEntries(one.rows.map((row) => [row[METRIC], row[VALUES]]));
-      return { name: content.name, cases };
-    }
-    if (!Array.isArray(content.results)) throw new Error("it is no run record: it has no results");
-    for (const { nodeid, case: made, launches } of content.results) {
-      const under = made.conditions,
-        around = Object.entries(under.around ?? {})
-          .sort()
-          .flat();
-      const values = {};
-      for (const measured of launches.flatMap((launch) => launch.measurements ?? [])) {
-        if (measured.value === null || measured.value === undefined) continue;
-        for (const key of new Set([keyOf(measured, true), keyOf(measured, false)]))
-          (values[key] ??= []).push(measured.value);
-      }
-      cases[[nodeid, made.run ?? "", under.world_size, under.backend, under.launcher, ...around].join("|")] = values;
-    }
-    return {
-      name: `${content.started.slice(0, 16).replace("T", " ")} ${(content.commit ?? "").slice(0, 10)}`.trim(),
-      cases,
-    };
-  };
-  const keyOf = ({ name, at }, withSeed) => {
-    const parts = Object.entries(at ?? {})
-      .filter(([axis]) => withSeed || axis !== "seed")
-      .sort();
-    return parts.length ? `${name}[${parts.map(([axis, value]) => `${axis}=${value}`).join(",")}]` : name;
-  };
-
   inflate(document.getElementById("data").textContent)
     .then(start)
     .catch((error) => {
