@@ -36,18 +36,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code.
 
     0: done; 1: the answer is no (unfit, regressed, refused), or what :class:`NegativeError` says in its place; 2: an
-    error whose text is on stderr; 130: Ctrl-C.
+    error whose text is on stderr; 130: Ctrl-C. ``verdict`` has codes of its own for errors, as ``git bisect run`` takes
+    2 for a bad commit.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    is_verdict = next((word for word in given if word in _COMMANDS), "") == "verdict"
+    error_code = verdict.SKIP if is_verdict else EXIT_ERROR
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # where it is ASCII, names of others are spelled out
     try:
         _import_modules(given)
     except DistbenchError as error:
         _complain(error)
-        return EXIT_ERROR
+        return error_code
     parser = _parser()
-    options, rest = parser.parse_known_args(given)
+    try:
+        options, rest = parser.parse_known_args(given)
+    except SystemExit as end:
+        if is_verdict and end.code:
+            return verdict.ABORT
+        raise
     if rest and not hasattr(options, "pytest_arguments"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.pytest_arguments = rest
@@ -58,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.code
     except DistbenchError as error:
         _complain(error)
-        return EXIT_ERROR
+        return error_code
     except KeyboardInterrupt:
         print("distbench: interrupted; what was said to be done is done, and nothing is half written", file=sys.stderr)
         return EXIT_INTERRUPTED

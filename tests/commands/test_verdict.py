@@ -78,6 +78,16 @@ def test_without_a_test_git_ends_its_search(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("no test: distbench verdict ")
 
 
+def test_an_error_is_no_bad_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """git takes every code from 1 to 127 for a bad commit, but 125."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken_for_a_while.py").write_text("raise ImportError")
+
+    assert main(["verdict", "--metric"]) == 128
+    assert main(["verdict", "--exact=yes", "test_it.py"]) == 128
+    assert main(["-p", "broken_for_a_while", "verdict", "test_it.py"]) == SKIP
+
+
 def commit(folder: Path, count: int, **files: str) -> None:
     for name, text in {"number": f"NUMBER = {count}", **files}.items():
         (folder / f"{name}.py").write_text(text)
