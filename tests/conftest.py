@@ -29,7 +29,7 @@ from pytest_distbench.judging.metric import RULES
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherSetup
-from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.run.around import AROUND
 from pytest_distbench.run.kinds import LAUNCH_KINDS
 
@@ -244,7 +244,7 @@ def own_rows() -> Iterator[None]:
     """Tables of this process, to which runs inside it may add rows from outside (the stand-in stays)."""
     importlib.import_module("pytest_distbench.testing")
     with contextlib.ExitStack() as stack:
-        for table in (LAUNCHERS, LAUNCH_KINDS, AROUND, VERDICT_KINDS, RULES):
+        for table in (LAUNCHERS, LAUNCH_KINDS, AROUND, METRIC_KINDS, VERDICT_KINDS, RULES):
             stack.enter_context(mock.patch.dict(table))
         yield
 

@@ -46,7 +46,7 @@ class ServerProcesses:
     def start(self, slot: int) -> None:
         with open(self._files.serving_log(slot), "ab") as log:
             self._processes[slot] = subprocess.Popen(
-                [sys.executable, "-m", "pytest_distbench.worker.serving", str(self._files.plan), str(slot)],
+                [sys.executable, "-u", "-m", "pytest_distbench.worker.serving", str(self._files.plan), str(slot)],
                 env=self._variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
