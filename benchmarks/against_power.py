@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pytest_distbench.judging.pair_rule import FIRST_LOOK, LAST_LOOK, TOLERANCE, PairCircumstances, looks, power
+from pytest_distbench.judging.pairs import FIRST_LOOK, LAST_LOOK, TOLERANCE, PairCircumstances, looks, power
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.store.run_record import read_run_record
 

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from pytest_distbench.judging.confirmation import LOOKS, Known, Sides, confirm
-from pytest_distbench.judging.enough import are_enough
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import Circumstances, judge
-from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, judge_screened
+from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, are_enough, judge_screened
 from pytest_distbench.judging.stored_rule import DRIFT
+from pytest_distbench.judging.stored_rule import whole as whole_of
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.whole_rule import whole as whole_of
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.launch import LaunchRecord
@@ -105,7 +104,7 @@ class DecisionRule:
 
 
 def as_needed(stored: Launches, tolerance: float) -> Launches:
-    """Of the launches that an update could make, those that it makes: see :mod:`~pytest_distbench.judging.enough`."""
+    """Of the launches that an update could make, those that it makes: see ``judging.screening``."""
     terms = Terms(default_tolerance=tolerance, max_launches=len(stored), cores=1)
     records = _records(stored)
     count = next((n for n in range(1, len(stored)) if are_enough(terms, records[:n])), len(stored))

@@ -24,14 +24,13 @@ from measuring import elastic_plan
 
 from pytest_distbench.elastic import draw
 from pytest_distbench.jobs.engines.table import ENGINES
-from pytest_distbench.jobs.launch_job import launch_elastic
-from pytest_distbench.launch.side import Side
+from pytest_distbench.jobs.launch import launch_elastic
 from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.plan import Job, LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.work import Job
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.units import format_seconds
 

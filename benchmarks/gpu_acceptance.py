@@ -36,10 +36,10 @@ from typing import Any
 
 import psutil
 
-from pytest_distbench.installation import __version__
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.machine.hardware import installed_version
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.releases import __version__
 from pytest_distbench.store.run_record import read_run_record
 
 ROOT = Path(__file__).resolve().parent.parent

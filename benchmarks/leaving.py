@@ -19,7 +19,7 @@ from pathlib import Path
 from measuring import launch_once
 
 from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherSetup
-from pytest_distbench.records.work import BodyReference, Ranks
+from pytest_distbench.records.plan import BodyReference, Ranks
 from pytest_distbench.report.texts.layout import layout
 
 TIMEOUT_S = 20.0

@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.jobs.engines.table import ENGINES, torch_release
-from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS, LOOPBACK
-from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import LaunchPlan, Workplace
-from pytest_distbench.records.work import BodyReference, Job, Ranks
+from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Ranks, Workplace
 
 BODIES = Path(__file__).resolve().parent / "bodies.py"
 

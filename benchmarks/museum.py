@@ -26,15 +26,15 @@ from measuring import elastic_plan
 
 from pytest_distbench.elastic import crash, draw, join
 from pytest_distbench.jobs.engines.table import ENGINES
-from pytest_distbench.jobs.launch_job import launch_elastic
+from pytest_distbench.jobs.launch import launch_elastic
+from pytest_distbench.jobs.measures.continuity import ORDER
 from pytest_distbench.jobs.measures.ledger import MOMENTS, PARAMETERS, RANDOM, RATE, REPLICAS, STATE, STEP
-from pytest_distbench.jobs.measures.samples import ORDER
-from pytest_distbench.launch.side import Side
+from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.elastic import Change
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import TOLD
+from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.work import BodyReference
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.units import format_seconds
 

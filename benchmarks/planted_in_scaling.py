@@ -17,11 +17,11 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_distbench.worker.elastic.sampler import permutation
+from pytest_distbench.worker.elastic.checkpoints import permutation
 from pytest_distbench.workloads import training
 from pytest_distbench.workloads.data import cifar10
 from pytest_distbench.workloads.models import MODELS
-from pytest_distbench.workloads.models.mobilenet import MobileNetV2
+from pytest_distbench.workloads.models.convolutional import MobileNetV2
 
 FAULT = ""
 

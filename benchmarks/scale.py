@@ -34,10 +34,8 @@ from typing import IO
 import msgspec
 import psutil
 
-from pytest_distbench.launch.reports import reduce_host
-from pytest_distbench.launch.side import Side
+from pytest_distbench.launch.outcome import reduce_host
 from pytest_distbench.launch.site.contract import Aftermath
-from pytest_distbench.launch.site.hop import Host
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.site.stream import (
     Ask,
@@ -45,6 +43,7 @@ from pytest_distbench.launch.site.stream import (
     Closed,
     Done,
     Ended,
+    Host,
     Lines,
     Order,
     Ping,
@@ -54,14 +53,12 @@ from pytest_distbench.launch.site.stream import (
     Word,
 )
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS
-from pytest_distbench.launch.supervise import supervise
-from pytest_distbench.records.host_report import HostReport
+from pytest_distbench.launch.supervise import Side, supervise
+from pytest_distbench.records.launch import HostReport, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import LaunchPlan, Workplace
-from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, EventKind, RankEvent
-from pytest_distbench.records.work import BodyReference, Ranks
 
 
 class Way:

@@ -68,10 +68,9 @@ def main() -> None:
     """Measure, and print the tables."""
     from measuring import launched
 
-    from pytest_distbench.launch.starters.allocation import read_allocation
     from pytest_distbench.launch.starters.cmd import CmdLauncher
     from pytest_distbench.launch.starters.contract import Engine
-    from pytest_distbench.launch.starters.slurm import ColdSlurmLauncher, SlurmLauncher
+    from pytest_distbench.launch.starters.slurm import ColdSlurmLauncher, SlurmLauncher, read_allocation
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)

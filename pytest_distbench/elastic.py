@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.jobs.control.schedule import choose_slots, taken_after
 from pytest_distbench.records.elastic import Change, ChangeKind, Cycle
-from pytest_distbench.run.pool_request import WantedJob, WantedServing
+from pytest_distbench.run.request import WantedJob, WantedServing
 
 __all__ = ["crash", "cycle", "draw", "job", "join", "kill", "leave", "rates", "serving", "stop"]
 

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 
-from pytest_distbench.records.torchrun import NOTES_VARIABLE
+from pytest_distbench.records.launch_files import NOTES_VARIABLE
 
 if TYPE_CHECKING:
     from pytest_distbench.records.kinds import Better
     from pytest_distbench.records.metric import Scalar
-    from pytest_distbench.worker.script_notes import ScriptNotes
+    from pytest_distbench.worker.script import ScriptNotes
 
 
 def record(
@@ -87,7 +87,7 @@ def phase(
 
 def _notes() -> ScriptNotes | None:
     """The notes of this rank; a process that is none has not imported their module."""
-    module = sys.modules.get("pytest_distbench.worker.script_notes")
+    module = sys.modules.get("pytest_distbench.worker.script")
     found: ScriptNotes | None = getattr(module, "CURRENT", None)
     if found is None and module is None and (plan := os.environ.get(NOTES_VARIABLE)):
         from pytest_distbench.worker.apart import begin

@@ -1,4 +1,8 @@
-"""The releases of torch and Python that ranks run under, and what each release of torch has. Imports no torch.
+"""What is installed: the releases of torch and Python that ranks run under, and this package's version.
+
+What is installed here: this package's version, and which code is not the user's own.
+
+The releases of torch and Python that ranks run under, and what each release of torch has. Imports no torch.
 
 pytest's own process, ``distbench doctor`` and the check of another Python read it, and none of them may import torch.
 The code that meets the differences is ``worker/torch_internals.py``.
@@ -6,12 +10,33 @@ The code that meets the differences is ``worker/torch_internals.py``.
 
 from __future__ import annotations
 
+import functools
+import os
 import re
+import site
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from pytest_distbench.errors import ConfigurationError
+
+__version__ = "0.1.0"
+
+
+def is_installed_here(path: str) -> bool:
+    """Whether a path belongs to the running Python or its installed packages, not to the user's own code."""
+    return any(Path(path).is_relative_to(folder) for folder in _installation())
+
+
+@functools.cache
+def _installation() -> frozenset[str]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {sysconfig.get_path(name) for name in names}
+    folders |= {str(Path(os.__file__).parent), *site.getsitepackages(), site.getusersitepackages()}
+    return frozenset(folders)
+
 
 Release = tuple[int, int]
 """Major and minor: what differs, differs between minor releases."""

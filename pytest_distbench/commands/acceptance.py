@@ -10,9 +10,9 @@ from typing import Any
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import Conditions, EntryName, key_text
-from pytest_distbench.records.perf_output import PerfOutput
+from pytest_distbench.records.reader import PerfOutput
 from pytest_distbench.records.record import replace
-from pytest_distbench.store.acceptance import Rows, baselines_of, bounds_of
+from pytest_distbench.store.accept import Rows, baselines_of, bounds_of
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.perf_output import read_perf_output
 from pytest_distbench.units import parse_bytes, parse_quantity

@@ -15,8 +15,8 @@ from pathlib import Path
 from pytest_distbench import git
 from pytest_distbench.commands.contract import Adder
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.installation import __version__
 from pytest_distbench.machine import gpus, hardware
+from pytest_distbench.releases import __version__
 
 _TEMPLATE = Path(__file__).with_name("template")
 _PACKAGE = "pytest-distbench"

@@ -10,22 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_distbench.commands import (
-    begin,
-    data,
-    entries,
-    explanations,
-    fitness,
-    history,
-    review,
-    runs,
-    transfer,
-    verdict,
-)
+from pytest_distbench.commands import baseline, begin, data, doctor, history, runs
+from pytest_distbench.commands import runs as explanations
+from pytest_distbench.commands import runs as verdict
 from pytest_distbench.commands.contract import NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
-from pytest_distbench.installation import __version__
-from pytest_distbench.report.texts.escape import escape
+from pytest_distbench.releases import __version__
+from pytest_distbench.report.texts.layout import escape
 
 _COMMANDS = frozenset({"doctor", "verdict", "baseline", "compare", "report", "history", "init", "explain", "data"})
 EXIT_ERROR = 2
@@ -107,12 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     groups = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     begin.add(groups.add_parser)
-    fitness.add(groups.add_parser)
-    baseline = groups.add_parser("baseline", help="look at and change stored baselines")
-    commands = baseline.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    entries.add(commands.add_parser)
-    review.add(commands.add_parser)
-    transfer.add(commands.add_parser)
+    doctor.add(groups.add_parser)
+    store = groups.add_parser("baseline", help="look at and change stored baselines")
+    commands = store.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    baseline.add_entries(commands.add_parser)
+    baseline.add_review(commands.add_parser)
+    baseline.add_transfer(commands.add_parser)
     sets = groups.add_parser("data", help="the data sets of trainings: list, make ready, check")
     data.add(sets.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser)
     runs.add(groups.add_parser)

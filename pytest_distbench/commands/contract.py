@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
-from pytest_distbench.store.names import selection
+from pytest_distbench.store.entries import selection
 
 Adder = Callable[..., argparse.ArgumentParser]
 """``add_parser`` of a group of commands."""

@@ -11,12 +11,12 @@ from pytest_distbench.commands.contract import Adder, choose_names
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.change_points import LEAST_RUNS, change_points, fewest_runs
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.trend import USUAL_LAST, History, Trend
+from pytest_distbench.records.run import USUAL_LAST, History, Trend
 from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
-from pytest_distbench.report.tables.trends import TrendRow, points_section, trends_section
+from pytest_distbench.report.tables.verdicts import TrendRow, points_section, trends_section
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.store.files import replace_file
-from pytest_distbench.store.trends import read_history
+from pytest_distbench.store.run_record import read_history
 
 MOST_LAST = 10_000
 MOST_COMMANDS = 5

@@ -37,19 +37,17 @@ from dataclasses import replace as replaced
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.digits import are_asked_about, confirm_digits
 from pytest_distbench.judging.judgement import Judgement
-from pytest_distbench.judging.pair_rule import FEWEST_PAIRS, LAST_LOOK, looks
-from pytest_distbench.judging.pairs import judge_paired
+from pytest_distbench.judging.pairs import FEWEST_PAIRS, LAST_LOOK, judge_paired, looks
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.stored_rule import are_timed, stored_side
+from pytest_distbench.judging.stored_rule import CAUTION, LEAST_OF_ALL, are_timed, by_whole, stored_side
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.whole_rule import CAUTION, LEAST_OF_ALL, by_whole
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import format_change
 
 LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)

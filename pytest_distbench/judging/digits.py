@@ -24,7 +24,7 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import Verdict
 
 _RECORD_ANEW = "--distbench-update takes the digits of today"
 

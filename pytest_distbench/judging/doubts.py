@@ -1,19 +1,51 @@
-"""What speaks against a run that looks well: directions, metrics that could not fail, cases that all moved. Pure."""
+"""Could this run have failed? Planted slowdowns, directions, metrics that cannot fail. Pure.
+
+How large a slowdown is planted, and in which clocks it can be seen. Pure, no I/O.
+
+What speaks against a run that looks well: directions, metrics that could not fail, cases that all moved. Pure.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 import statistics
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.judging.comparable import version_changes
+from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.stats import BLIND_LIMIT
+from pytest_distbench.judging.terms import Terms, version_changes
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
-from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.verdict import TAIL, Verdict
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.run import TAIL, CaseResult, Verdict
 from pytest_distbench.units import format_change, is_duration, is_rate, is_size
+
+BEYOND = 4 / 3
+"""What is planted is so many times the tolerance: one that is exactly as large is no regression, nor far from one."""
+
+LEAST_SHARE = 0.05
+"""Of a case that tolerates next to nothing."""
+
+
+def clocks_of(terms: Terms, launch: LaunchRecord, *, left_out: Collection[str] = ()) -> list[str]:
+    """Keys of the clocks that the test wants judged, but for metrics of some names."""
+    return [
+        m.key
+        for m in launch.measurements
+        if is_clock(m, m.unit) and m.is_judged and terms.wants(m.name) and m.name not in left_out
+    ]
+
+
+def share_beyond(tolerances: Iterable[float]) -> float:
+    """The share of its own duration by which what is timed is delayed: beyond all of these tolerances."""
+    return max(LEAST_SHARE, BEYOND * max(tolerances))
+
+
+def spoken_against(verdicts: Sequence[Verdict], clocks: Collection[str]) -> Verdict | None:
+    """What fails the case whatever the clocks say, so that nothing can be learned of them."""
+    return next((v for v in verdicts if v.is_failure and v.metric not in clocks), None)
+
 
 _LOWER = frozenset({"time", "latency", "duration", "delay", "stall", "loss", "error", "perplexity", "memory"})
 _HIGHER = frozenset({
@@ -101,7 +133,7 @@ LONG_TAIL = 2.0
 def long_tails(result: CaseResult) -> list[tuple[Verdict, float, float]]:
     """The clocks that passed, with slow iterations that the baseline has not: the fast side, which is judged, has none.
 
-    With each its tail, now and before, see :data:`~pytest_distbench.records.verdict.TAIL`.
+    With each its tail, now and before, see :data:`~pytest_distbench.records.run.TAIL`.
     """
     crowding = max(launch.crowding or 1.0 for launch in result.launches)
     passed = [v for v in result.verdicts if TAIL in v.companions and v.is_judged and not v.is_failure]

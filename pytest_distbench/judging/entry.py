@@ -1,24 +1,46 @@
-"""From the launches of a case to the entry that stores what they measured."""
+"""From the launches of a case to the entry that stores them, and what an update writes of it.
+
+From the launches of a case to the entry that stores what they measured.
+
+What an update writes: which cases it measures anew, which entries it replaces, and what is fit to be a baseline.
+
+One run judged against another: the older one's launches in the place of stored baselines.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pytest_distbench.judging import golden_curve
+from pytest_distbench.judging.bounds import carry_over
+from pytest_distbench.judging.case import judge_launches, series_length
+from pytest_distbench.judging.causes import norm_of
 from pytest_distbench.judging.fingerprint_rule import agree
-from pytest_distbench.judging.gpus import norm_of
-from pytest_distbench.judging.losses import series_length
-from pytest_distbench.judging.memory_rule import most_of_ranks
-from pytest_distbench.judging.whole_rule import whole
+from pytest_distbench.judging.metric import most_of_ranks, why_nothing_was_timed
+from pytest_distbench.judging.stored_rule import whole
+from pytest_distbench.judging.terms import Terms, version_changes
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.fingerprint import Fingerprint
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, HOST_S, PHASE, UNTIL_MOVED, Measurement, Scalar, Summary
+from pytest_distbench.records.metric import (
+    CPU_S,
+    CPU_SPREAD,
+    HOST_S,
+    PEAK_MEMORY,
+    PHASE,
+    UNTIL_MOVED,
+    Measurement,
+    Scalar,
+    Summary,
+)
 from pytest_distbench.records.record import Number, replace
+from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
+from pytest_distbench.units import why_impossible
 
 FEWEST_TO_SPREAD = 3
 """Launches; of fewer nobody knows how much they differ."""
@@ -172,3 +194,193 @@ def _digits(value: float) -> float:
 
 def _round(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+FEWEST_LAUNCHES = 5
+"""With fewer, the noise between launches is a guess: the verdicts against such an entry are *inconclusive* or blind."""
+
+
+_TIME_ALL = "time what runs on the current stream, or record the host's time with rank.record"
+_AT_LEAST_TWO = "measure at least two launches; of a derived number give judge a function and of=, or several values"
+
+
+def only_judges(mode: str | None, entry: BaselineEntry | None) -> bool:
+    """Whether an update in this mode leaves a case with this stored entry to the ordinary comparison.
+
+    Mode ``new`` adds to such an entry what it lacks.
+    """
+    return (mode == "new" and entry is not None) or (mode == "failed" and entry is None)
+
+
+def what_it_lacks(entry: BaselineEntry, case: Case, launches: Sequence[LaunchRecord]) -> list[LaunchRecord]:
+    """The launches with no more than what can be stored of them and is not in the entry; none where it has all.
+
+    What can be compared is there: an exact number of one launch can, one that scatters cannot. An entry of another
+    workload, of other software, or of another tool is not added to: its parts would not be of one thing.
+    """
+    if entry.workload != case.workload or version_changes(entry.software, launches[0].software):
+        return []
+    there = {key for key, metric in entry.metrics.items() if len(metric.launches) > 1 or not metric.is_noisy}
+    rest = [
+        replace(
+            launch,
+            measurements=[m for m in launch.measurements if m.is_judged and m.key not in there],
+            fingerprints={key: f for key, f in launch.fingerprints.items() if key not in entry.fingerprints},
+        )
+        for launch in launches
+    ]
+    return rest if any(launch.measurements or launch.fingerprints for launch in rest) else []
+
+
+def is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) -> bool:
+    """Whether an update in this mode rewrites an entry with these verdicts.
+
+    ``all``: always; ``new``: where there is none; ``failed``: where a metric regressed; ``changed``: where any metric
+    moved either way, cannot be compared, or has no baseline.
+    """
+    kinds = {v.kind for v in verdicts if v.is_judged}
+    match mode:
+        case "all":
+            return True
+        case "new":
+            return is_new
+        case "failed":
+            return any(VERDICT_KINDS[kind].fails for kind in kinds)
+        case _:
+            return is_new or any(VERDICT_KINDS[kind].moved or VERDICT_KINDS[kind].wants_update for kind in kinds)
+
+
+def judged_by_bounds_alone(verdicts: Sequence[Verdict]) -> bool:
+    """Whether all that was judged is for information, and has a bound: that is never stored."""
+    judged = [v for v in verdicts if v.is_judged]
+    return bool(judged) and not any(METRIC_KINDS[v.better].is_judged for v in judged)
+
+
+def why_not_stored(launches: Sequence[LaunchRecord], verdicts: Sequence[Verdict]) -> str:
+    """Why an update refuses what was measured; empty if it does not. Accepting a number does not move its bound."""
+    beyond = next((f"{v.metric} is beyond a bound: {v.reason}" for v in verdicts if v.kind == "beyond"), "")
+    return beyond or why_not_storable(launches)
+
+
+def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> str:
+    """What these launches lack to be a baseline; empty if nothing.
+
+    An entry needs at least one judged metric, and a value for each in every launch; a clock that timed nothing has
+    none. Of the seeds of a training some may miss the goal: that counts, as a number of steps beyond all others. Of
+    fewer launches than ``fewest`` what has noise is refused.
+    """
+    judged = [m for launch in launches for m in launch.measurements if m.is_judged]
+    if all(m.name == PEAK_MEMORY for m in judged):
+        return "nothing was measured that can be judged"
+    reached = {m.name for m in judged if m.value is not None}
+    lacking = [
+        m.key for m in judged if m.value is None and not (METRIC_KINDS[m.better].rule == "steps" and m.name in reached)
+    ]
+    if impossible := impossible_value(launches):
+        return impossible
+    if idle := next(((m.key, why) for m in judged if (why := why_nothing_was_timed(m))), None):
+        return f"{idle[0]}: {idle[1]}; {_TIME_ALL}"
+    if not lacking:
+        single = next((m.key for m in judged if m.is_noisy and len(launches) < fewest), "")
+        return f"{single} has one value, which says nothing about its noise: {_AT_LEAST_TWO}" if single else ""
+    missed = f"{lacking.count(lacking[0])} of {len(launches)} launches"
+    return f"{lacking[0]} has no value in {missed}: a baseline needs one in each"
+
+
+def impossible_value(launches: Sequence[LaunchRecord]) -> str:
+    """What of these launches nothing can be measured with, and why; empty: there is no such value."""
+    return next((f"{m.key}: {why}" for m in _recorded(launches) if (why := _why_impossible(m))), "")
+
+
+def _recorded(launches: Sequence[LaunchRecord]) -> Iterator[Measurement]:
+    """What bodies and readers recorded: neither a clock of ours, nor what is computed of a timeline, may be 0."""
+    for launch in launches:
+        if not launch.has_jobs:
+            yield from (m for m in launch.measurements if m.is_judged and (_is_negative(m) or not _is_own_clock(m)))
+
+
+def _is_own_clock(measurement: Measurement) -> bool:
+    return bool(measurement.companions) or measurement.is_phase
+
+
+def _is_negative(measurement: Measurement) -> bool:
+    return measurement.value is not None and measurement.value < 0
+
+
+def _why_impossible(measurement: Measurement) -> str:
+    return "" if measurement.value is None else why_impossible(measurement.value, measurement.unit)
+
+
+def few_launches(metrics: Mapping[str, BaselineMetric]) -> dict[str, int]:
+    """The metrics that may scatter and have fewer than :data:`FEWEST_LAUNCHES` values, and how many they have."""
+    return {
+        key: len(metric.launches)
+        for key, metric in metrics.items()
+        if METRIC_KINDS[metric.better].rule not in ("exact", "memory") and len(metric.launches) < FEWEST_LAUNCHES
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """Verdicts per case both runs have, and the names of the others.
+
+    Attributes:
+        verdicts: of the newer run's launches against the older one's.
+        failed: in the newer run.
+        lost: only in the older run.
+        added: passed in the newer run only.
+        few: cases of the older run with too few launches to know their noise.
+    """
+
+    verdicts: dict[EntryName, list[Verdict]] = field(default_factory=dict)
+    failed: list[EntryName] = field(default_factory=list)
+    lost: list[EntryName] = field(default_factory=list)
+    added: list[EntryName] = field(default_factory=list)
+    few: int = 0
+
+
+def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparison:
+    """Judge every case that both runs measured."""
+    before = {name: result for name, result in _cases(old).items() if _has_passed(result)}
+    after = _cases(new)
+    entries = {
+        name: make_entry(result.case, result.launches, result.environment.software) for name, result in before.items()
+    }
+    found = RunComparison(
+        lost=sorted(before.keys() - after.keys()),
+        added=sorted(after.keys() - before.keys()),
+        few=sum(bool(few_launches(entry.metrics)) for entry in entries.values()),
+    )
+    found.failed.extend(name for name in found.added if not _has_passed(after[name]))
+    found.added[:] = [name for name in found.added if name not in found.failed]
+    both = [name for name in after if name in before]
+    comparisons = sum(m.is_noisy for name in both for m in entries[name].metrics.values())
+    for name in both:
+        result = after[name]
+        if not _has_passed(result):
+            found.failed.append(name)
+            continue
+        # As if the newer run had been asked for exactly the launches it has: no answer stays open.
+        terms = Terms(default_tolerance=tolerance, max_launches=1, cores=result.environment.cores)
+        judgements = judge_launches(
+            terms,
+            result.launches,
+            entries[name],
+            case=result.case,
+            comparisons=max(1, comparisons),
+        )
+        own = {v.metric: v for v in result.verdicts}
+        found.verdicts[name] = [carry_over(j.verdict, own.get(j.verdict.metric)) for j in judgements]
+    return found
+
+
+def _cases(record: RunRecord) -> dict[EntryName, CaseResult]:
+    return {
+        EntryName(platform=r.environment.platform, test=r.case.test, key=r.case.key): r
+        for r in record.results
+        if r.reference.kind == "stored" and r.launches
+    }
+
+
+def _has_passed(result: CaseResult) -> bool:
+    return all(launch.outcome == "passed" for launch in result.launches)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import Verdict
 
 STANDS_OUT = 1.8
 """A link that takes so many times as long as a typical one stands out: one at half its rate does."""

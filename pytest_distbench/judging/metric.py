@@ -1,4 +1,30 @@
-"""From the measurements of one metric and its baseline to a verdict. Pure, no I/O.
+"""One metric beside its baseline: the table of decision rules, and the short ones.
+
+The decision rule for peak memory. Pure, no I/O.
+
+Memory is no clock: no load of the machine changes it, and a launch of the same code needs what the last one needed,
+but for what allocators round and caches keep. So there is no statistics in it. With the tolerance, 20 % unless the test
+says otherwise, or :data:`LEAST_BYTES`, whichever is more:
+
+- *regressed*: every launch, three at least where there may be so many, is above the largest stored one by more;
+- *improved*: every one is below the smallest stored one by more;
+- else *unchanged*; *inconclusive* where more than half of the launches are above, and not all.
+
+A rank that needs less than another counts too: the second hungriest is held against the second hungriest, and so on.
+Ranks may change places between launches, so none is held against its own number.
+
+The decision rule for values without a ratio (zero, negative): by order and plain difference. Pure, no I/O.
+
+Noisy metrics are judged on logarithms, which such values do not have: 4 GiB are not so many per cent more than 0 B.
+That they are more is still beyond doubt where
+
+1. every new value is worse than every old one, beyond the tolerance where that says something, and
+2. the means differ by more than the noise allows, in the metric's own unit.
+
+Then the metric *regressed*; the other way round it *improved*. All else is *inconclusive*, so that nothing becomes
+green because it was zero once. A clock that reads 0 has timed nothing: that is no answer, and no baseline.
+
+From the measurements of one metric and its baseline to a verdict. Pure, no I/O.
 
 Numbers that do not depend on the clock (``exact``) are compared exactly while the software is the same. The others are
 noisy: ``stored_rule`` has the rule for them, ``order_rule`` the one for those that are zero or negative. A regression
@@ -10,22 +36,154 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.comparable import difference
 from pytest_distbench.judging.judgement import Draft, Judgement
-from pytest_distbench.judging.memory_rule import judge_by_size
-from pytest_distbench.judging.order_rule import compare_by_order, have_ratios, why_nothing_was_timed
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate, noise_limit, pooled_stdev
-from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison
-from pytest_distbench.judging.whole_rule import Wholes
+from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison, Wholes
+from pytest_distbench.judging.terms import difference
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, TRAINING_RULES, Better
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.units import format_values, is_size
+from pytest_distbench.units import format_bytes, format_quantity, format_values, is_size, why_impossible
+
+LEAST_BYTES = 16 * 2**20
+"""A smaller change is none, whatever share it is: what a library loads or an allocator keeps for the next time."""
+
+AGREEING_LAUNCHES = 3
+"""Launches that have to agree."""
+
+
+def judge_by_size(
+    draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, tolerance: float
+) -> Judgement:
+    """Judge it."""
+    now, then = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
+    highest = max(then) + _margin(max(then), tolerance)
+    middle = statistics.median(then)
+    limit = highest / middle - 1 if middle > 0 else None
+    is_enough = len(now) >= AGREEING_LAUNCHES
+    above = sum(v > highest for v in now)
+    if above == len(now):
+        return draft.settle("regressed", _whose(draft), limit=limit, is_open=not is_enough)
+    if reason := _hungrier(current, baseline.series, tolerance):
+        return draft.settle("regressed", reason, limit=limit, is_open=not is_enough)
+    if above * 2 > len(now):
+        reason = f"above {format_bytes(highest)} in {above} of {len(now)} launches"
+        return draft.settle("inconclusive", reason, limit=limit)
+    if all(v + _margin(v, tolerance) < min(then) for v in now):
+        return draft.settle("improved", limit=limit, is_open=not is_enough)
+    return draft.settle("unchanged", limit=limit)
+
+
+def most_of_ranks(launches: Sequence[Measurement]) -> list[float]:
+    """What the ranks needed at most in any of the launches, the hungriest first; empty where they do not say it."""
+    ordered = [sorted(m.series, reverse=True) for m in launches]
+    return [max(place) for place in zip(*ordered, strict=True)] if len({len(o) for o in ordered}) == 1 else []
+
+
+def _hungrier(current: Sequence[Measurement], stored: Sequence[float], tolerance: float) -> str:
+    """Which place among the ranks needs more in every launch, in words; empty: none, or their number is another one."""
+    if not stored or any(len(m.series) != len(stored) for m in current):
+        return ""
+    ordered = [sorted(m.series, reverse=True) for m in current]
+    for place, before in enumerate(stored):
+        if all(launch[place] > before + _margin(before, tolerance) for launch in ordered):
+            least = min(launch[place] for launch in ordered)
+            return f"{place + 1} ranks need {format_bytes(least)} or more, and {place} did in the baseline"
+    return ""
+
+
+def _margin(value: float, tolerance: float) -> float:
+    return max(value * tolerance, LEAST_BYTES)
+
+
+def _whose(draft: Draft) -> str:
+    """Who needed most, as far as that is one rank."""
+    rank = draft.metric.facts.get("rank")
+    return "" if rank is None else f"rank {rank} needs most"
+
+
+_CONTINUOUS = ("s", "B", "B/s")
+"""Units of what is no count, whether a value is whole or not."""
+
+Noise = Callable[[Sequence[float], Sequence[float]], float]
+"""The largest difference between the means of old and new values that chance explains, in their unit."""
+
+
+def have_ratios(*values: float) -> bool:
+    """Whether the rules on logarithms can judge these."""
+    return min(values) > 0
+
+
+def compare_by_order(
+    old: Sequence[float],
+    new: Sequence[float],
+    noise: Noise,
+    *,
+    sign: float,
+    tolerance: float,
+    unit: str,
+    is_enough: bool,
+    is_last: bool,
+) -> Answer:
+    """The rule.
+
+    Args:
+        old: what is compared with.
+        new: of this run.
+        noise: of values scaled to at most 1, so that no square overflows.
+        sign: 1 where a larger number is worse, else -1.
+        tolerance: as a fraction.
+        unit: of the values, for the reason.
+        is_enough: whether there are launches enough for an answer.
+        is_last: there will be no more.
+    """
+    if len({*old, *new}) == 1:
+        return Answer("unchanged", "equal in every launch")
+    kind = "regressed" if _is_beyond(old, new, sign, tolerance) else ""
+    kind = kind or ("improved" if _is_beyond(old, new, -sign, tolerance) else "")
+    if kind and is_enough:
+        largest = max(map(abs, (*old, *new)))
+        then, now = [v / largest for v in old], [v / largest for v in new]
+        if abs(statistics.fmean(now) - statistics.fmean(then)) > noise(then, now):
+            if kind == "improved" and (why := why_impossible(min(new), unit)):
+                return Answer("inconclusive", why)
+            return Answer(kind, f"{format_values(old, unit)} -> {format_values(new, unit)} in every launch")
+    if kind and not is_last:
+        return Answer("inconclusive", "more launches are needed", is_open=True)
+    return Answer("inconclusive", _why_no_answer((*old, *new), unit))
+
+
+def why_nothing_was_timed(measurement: Measurement) -> str:
+    """Why a clock that reads 0 says nothing; empty: it reads more, or this is no clock."""
+    beside = measurement.companions
+    if measurement.unit != "s" or measurement.value != 0 or "cpu_s" not in beside:
+        return ""
+    if "host_s" not in beside:
+        return "the clock reads 0 s: nothing was timed"
+    host = format_quantity(beside["host_s"], "s")
+    return (
+        "the clock reads 0 s: nothing ran on the device in this loop, or only on streams that its current one does not "
+        f"wait for; the hosts of all ranks took {host} per iteration"
+    )
+
+
+def _is_beyond(old: Sequence[float], new: Sequence[float], sign: float, tolerance: float) -> bool:
+    worst = max(sign * v for v in old)
+    allowed = worst * (1 + tolerance) if worst > 0 else worst / (1 + tolerance)
+    return min(sign * v for v in new) > allowed
+
+
+def _why_no_answer(values: Sequence[float], unit: str) -> str:
+    reason = "a value is zero or negative: it has no ratio, and the order of the launches does not settle it"
+    is_count = unit not in _CONTINUOUS and all(float(v).is_integer() for v in values)
+    return f"{reason}; record a count with better='exact'" if is_count else reason
+
 
 BUSIER_SHARE = 0.15
 """A machine is *busier than the baseline's* when other processes use this share of its cores more, or take this share

@@ -1,9 +1,32 @@
-"""From the pairs of launches of a case to one verdict per metric. The rule itself is in ``pairs``."""
+"""The decision rule for launches of two revisions in alternation, and the verdicts of a case by it.
+
+The decision rule for pairs: launches of two revisions that ran in turns, one metric in, a verdict out. Pure, no I/O.
+
+One pair of launches is one sample, its value ``d`` the logarithm of this tree's value over the reference's, with
+"worse" positive. What slows the machine slows both, and cancels. Judged after 5, 7, 10, 14, 20 and 28 pairs
+(:func:`looks`):
+
+1. The limit is the larger of the tolerance and what the noise allows, ``t(1 - alpha, n - 1) * s / sqrt(n)``;
+   ``alpha`` is the run's error rate divided by its comparisons, and shared over the looks, the later the more.
+2. Mean of ``d`` over the limit: *regressed*; below minus the limit: *improved*. Both end the question.
+3. The upper 95 % bound of ``d`` below the tolerance: *unchanged*: a slowdown of that size is ruled out.
+4. Otherwise more pairs; at the last look *inconclusive*.
+
+Values that are zero or negative have no logarithm: ``order_rule`` judges them.
+
+``detectable`` is the smallest slowdown that is found at the last look in nine of ten runs, for the noise seen.
+
+From the pairs of launches of a case to one verdict per metric. The rule itself is in ``pairs``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from pytest_distbench.judging.case import (
     add_witnesses,
@@ -14,10 +37,18 @@ from pytest_distbench.judging.case import (
     judge_trainings,
     lost_parts,
 )
-from pytest_distbench.judging.comparable import version_changes
-from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.judgement import Judgement
-from pytest_distbench.judging.metric import as_info
+from pytest_distbench.judging.entry import make_entry, stored_metric
+from pytest_distbench.judging.judgement import Draft, Judgement
+from pytest_distbench.judging.metric import (
+    Circumstances,
+    as_info,
+    compare_by_order,
+    decision,
+    first_difference,
+    have_ratios,
+    unasked,
+    why_nothing_was_timed,
+)
 from pytest_distbench.judging.neighbours import (
     Run,
     error_share,
@@ -25,14 +56,253 @@ from pytest_distbench.judging.neighbours import (
     runs_of_launch,
     support,
 )
-from pytest_distbench.judging.pair_rule import PairCircumstances, judge_pairs
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
+from pytest_distbench.judging.terms import Terms, difference, version_changes
 from pytest_distbench.records.case import Case
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import Verdict
+from pytest_distbench.units import format_values
+
+TOLERANCE = 0.05
+"""A slowdown below this is not worth a red test: two runs of the same code differ by some per cent in their memory
+layout, which pairs do not cancel. Tolerances of stored baselines, which allow for the machine's drift, do not apply."""
+
+FIRST_LOOK, LAST_LOOK = 5, 28
+"""Pairs."""
+
+FEWEST_PAIRS = 3
+"""With fewer the noise between pairs is not known."""
+
+CONFIDENCE = 0.95
+POWER = 0.9
+
+_TWICE_OVER_MEAN = 4 / 3
+"""Of two launches of noise ``s`` each the difference has the variance ``2 s^2``, that of one and the mean of two others
+``1.5 s^2``."""
+
+_STEPS = 60
+_HALVINGS = 18
+_BEYOND = 20.0
+"""As a logarithm."""
+_WIDEST = 4.0
+"""Sample standard deviations beyond four times the true one do not happen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairCircumstances:
+    """What a verdict depends on besides the pairs.
+
+    Attributes:
+        tolerance: smallest slowdown that counts, as a fraction.
+        comparisons: noisy comparisons in the run; the error rate is shared over them.
+        looks: numbers of pairs after which is judged, ascending.
+        same_software: whether both arms ran the same Python and torch.
+        share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.neighbours`.
+        spending: a look's share of the error rate grows with this power of its pairs.
+    """
+
+    tolerance: float
+    comparisons: int
+    looks: tuple[int, ...]
+    same_software: bool = True
+    share: float = 1.0
+    spending: int = 2
+
+    def alpha(self, pairs: int) -> float:
+        """One-sided error rate of one comparison at the look after so many pairs.
+
+        Unless told otherwise it is spent in proportion to the square of the pairs: the noise of five pairs looks small
+        by luck too easily for the first look to have an equal share.
+        """
+        spent = math.pow(pairs, self.spending) / sum(math.pow(n, self.spending) for n in self.looks)
+        return shared_error_rate(self.comparisons) * self.share * spent
+
+
+def looks(first: int, most: int) -> tuple[int, ...]:
+    """Numbers of pairs after which is judged: the first, and two fifths more each time, up to the most."""
+    found = [max(first, FEWEST_PAIRS)]
+    while found[-1] < most:
+        found.append(min(math.ceil(found[-1] * 7 / 5), most))
+    return tuple(found)
+
+
+def judge_pairs(
+    pairs: Sequence[tuple[Measurement | None, Measurement | None]],
+    under: PairCircumstances,
+    itself: Sequence[tuple[Measurement | None, Measurement | None]] = (),
+) -> Judgement:
+    """Judge one metric at a look.
+
+    Args:
+        pairs: what the reference and this tree measured; None where one did not record it.
+        under: what else it depends on.
+        itself: where the reference ran twice, and each pair has the mean of both, what it measured each time: the
+            variance of that difference is 4/3 of that of a pair, and its mean is known to be zero.
+    """
+    reference = [a for a, _ in pairs if a is not None]
+    current = [b for _, b in pairs if b is not None]
+    old, new = [m.value for m in reference], [m.value for m in current]
+    draft = Draft((current or reference)[0], new, old)
+    if not draft.metric.is_judged:
+        return draft.settle("unchanged", "recorded, not judged")
+    kind = METRIC_KINDS[draft.metric.better]
+    if draft.metric.name == PEAK_MEMORY and not (reference and current):
+        return unasked(draft)
+    if not reference:
+        return draft.settle("missing", "the reference does not record this metric")
+    if not current:
+        return draft.settle("lost", "recorded by the reference, not by this tree")
+    if why_not := difference(reference[0], draft.metric):
+        return draft.settle("incomparable", why_not)
+    if None in new and None not in old:
+        return draft.settle("regressed", f"no value in {new.count(None)} of {len(new)} launches")
+    name = kind.rule
+    if name == "exact":
+        return _judge_exact(draft, old, new, under, where=first_difference(reference[0].series, current))
+    values = [
+        (a.value, b.value)
+        for a, b in pairs
+        if a is not None and b is not None and a.value is not None and b.value is not None
+    ]
+    if len(values) < len(pairs):
+        return draft.settle("incomparable", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
+    if name != "noisy":
+        stored = stored_metric(reference, tolerance=None)  # the rule knows no pairs
+        tolerance = under.tolerance if kind.tolerance is None else kind.tolerance
+        return decision(draft.metric.better)(draft, current, stored, _as_stored(under, tolerance))
+    if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
+        return draft.settle("lost" if any(a for a, _ in values) else "inconclusive", why_not)
+    if not have_ratios(*(v for pair in values for v in pair)):
+        return _judge_by_order(draft, values, under)
+    sign = METRIC_KINDS[draft.metric.better].sign
+    twice = [(a.value, b.value) for a, b in itself if a is not None and b is not None]
+    null = [math.log(b / a) for a, b in twice if a and b and min(a, b) > 0]
+    return _judge_noisy(draft, [sign * math.log(b / a) for a, b in values], under, null)
+
+
+def power(slowdown: float, sigma: float, under: PairCircumstances) -> float:
+    """Chance that a true slowdown, as a fraction, is called a regression at the last look.
+
+    The mean of n normal differences has to exceed ``max(log(1 + tolerance), t s / sqrt(n))``, where the sample's
+    ``s`` is itself random: integrated over its distribution (chi with n - 1 degrees of freedom).
+
+    Args:
+        slowdown: the true one, 0.1 is 10 %.
+        sigma: true standard deviation of a pair's logarithm.
+        under: tolerance, error rate and looks.
+    """
+    n = under.looks[-1]
+    df = n - 1
+    error = sigma / math.sqrt(n)
+    shift, least = math.log1p(slowdown), math.log1p(under.tolerance)
+    if error == 0:
+        return float(shift > least)
+    critical = student_t_quantile(1 - under.alpha(n), df)
+    normal = statistics.NormalDist()
+    return sum(
+        weight * normal.cdf((shift - max(least, critical * u * error)) / error) for u, weight in _sample_stdevs(df)
+    )
+
+
+def smallest_slowdown(sigma: float, under: PairCircumstances) -> float:
+    """Smallest slowdown, as a fraction, whose :func:`power` is :data:`POWER`; inf where that is beyond all measure."""
+    error = sigma / math.sqrt(under.looks[-1])
+    critical = student_t_quantile(1 - under.alpha(under.looks[-1]), under.looks[-1] - 1)
+    low = math.log1p(under.tolerance)
+    high = low + (_WIDEST * critical + _WIDEST) * error
+    if high > _BEYOND:
+        return math.inf
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if power(math.expm1(middle), sigma, under) < POWER:
+            low = middle
+        else:
+            high = middle
+    return math.expm1(high)
+
+
+def _as_stored(under: PairCircumstances, tolerance: float) -> Circumstances:
+    """For a rule from outside, to which the reference's launches are a baseline."""
+    return Circumstances(
+        tolerance=tolerance,
+        comparisons=under.comparisons,
+        max_launches=under.looks[-1],
+        same_software=under.same_software,
+        share=under.share,
+    )
+
+
+def _judge_exact(
+    draft: Draft, old: list[float | None], new: list[float | None], under: PairCircumstances, *, where: str
+) -> Judgement:
+    """Judge it."""
+    if set(old) == set(new) and not where:
+        return draft.settle("unchanged", limit=0.0)
+    then, now = (format_values(values, draft.metric.unit) for values in (old, new))
+    if len(set(old)) > 1:
+        return draft.settle("incomparable", f"differs between launches of the reference ({then}): not exact")
+    if not under.same_software:
+        return draft.settle("incomparable", f"{then} -> {now}, and the software differs", limit=0.0)
+    return draft.settle("regressed", f"exact: {where or f'{then} -> {now}'}", limit=0.0)
+
+
+def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, null: Sequence[float]) -> Judgement:
+    n, df = len(worse_by), len(worse_by) - 1 + len(null)
+    mean = statistics.fmean(worse_by)
+    ratio = math.exp(METRIC_KINDS[draft.metric.better].sign * mean)
+    sigma = math.sqrt((sum((d - mean) ** 2 for d in worse_by) + sum(d**2 for d in null) / _TWICE_OVER_MEAN) / df)
+    error = sigma / math.sqrt(n)
+    wanted = math.log1p(under.tolerance)
+    limit = max(wanted, student_t_quantile(1 - under.alpha(n), df) * error)
+    seen = smallest_slowdown(sigma, under)
+    kind: VerdictName = "inconclusive"
+    reason = ""
+    if mean > limit:
+        kind = "regressed"
+    elif mean < -limit:
+        kind = "improved"
+    elif mean + student_t_quantile(CONFIDENCE, df) * error < wanted:
+        kind = "unchanged"
+    elif n < under.looks[-1]:
+        reason = "more pairs are needed"
+    else:
+        size = f"+{seen:.0%}" if seen <= BLIND_LIMIT else "more than a doubling"
+        reason = f"not clear after {n} pairs: the smallest slowdown we could have seen is {size}"
+    is_open = kind == "inconclusive" and n < under.looks[-1]
+    return draft.settle(
+        kind, reason, ratio=ratio, limit=math.expm1(min(limit, LARGEST_EXPONENT)), detectable=seen, is_open=is_open
+    )
+
+
+def _judge_by_order(draft: Draft, pairs: Sequence[tuple[float, float]], under: PairCircumstances) -> Judgement:
+    n = len(pairs)
+
+    def noise(old: Sequence[float], new: Sequence[float]) -> float:
+        scatter = statistics.stdev(b - a for a, b in zip(old, new, strict=True))
+        return student_t_quantile(1 - under.alpha(n), n - 1) * scatter / math.sqrt(n)
+
+    answer = compare_by_order(
+        [a for a, _ in pairs],
+        [b for _, b in pairs],
+        noise,
+        sign=METRIC_KINDS[draft.metric.better].sign,
+        tolerance=under.tolerance,
+        unit=draft.metric.unit,
+        is_enough=True,
+        is_last=n >= under.looks[-1],
+    )
+    return draft.settle(answer.kind, answer.reason, is_open=answer.is_open)
+
+
+@functools.cache
+def _sample_stdevs(df: int) -> list[tuple[float, float]]:
+    """Standard deviations of samples from a distribution whose own is 1, and the chance of each."""
+    points = [(i + 0.5) * _WIDEST / _STEPS for i in range(_STEPS)]
+    density = [math.exp((df - 1) * math.log(u) - df * (u * u - 1) / 2) for u in points]
+    return [(u, d / sum(density)) for u, d in zip(points, density, strict=True)]
 
 
 def judge_paired(
@@ -49,8 +319,8 @@ def judge_paired(
 ) -> list[Judgement]:
     """Judge every metric that either side recorded: times by pairs, trainings, fingerprints as against a baseline.
 
-    See :class:`~pytest_distbench.judging.pair_rule.PairCircumstances` and
-    :func:`~pytest_distbench.judging.pair_rule.judge_pairs` for ``spending`` and ``itself``.
+    See :class:`~pytest_distbench.judging.pairs.PairCircumstances` and
+    :func:`~pytest_distbench.judging.pairs.judge_pairs` for ``spending`` and ``itself``.
     """
     null = _by_metric(terms, *itself)
     changed = ", ".join(version_changes(references[0].software, launches[0].software))

@@ -1,4 +1,6 @@
-"""Screen a case: is what few launches of this tree show worth launches in turns? Pure, no I/O.
+"""What few launches show: is a case worth more of them, and are they enough for a baseline?
+
+Screen a case: is what few launches of this tree show worth launches in turns? Pure, no I/O.
 
 A screening that is wrong costs some seconds, so it may be sharp: there is no reserve for the drift of the machine, and
 its limit is far below the tolerance. Launches of this tree are compared with the stored ones, on logarithms, by four
@@ -15,6 +17,17 @@ After the first launch whatever speaks for a slowdown at all asks for a second o
 (:data:`SHARE_OF_TOLERANCE`) and what the noise between launches allows, at error rates that let :data:`CONFIRMED` cases
 of a healthy run be suspicious on average, and that add :data:`ADDED` launches to a healthy case. Drift comes on top of
 both; docs/verdicts.md has what was measured.
+
+Enough: how many launches make a baseline, decided while they are made. Pure, no I/O.
+
+An exact number needs two launches: do they agree? A clock needs :data:`FEWEST_LAUNCHES`, for the noise between launches
+to be known at all, and then as many as it takes until the tolerance decides a comparison with it, and not the noise:
+until ``noise_limit`` of later runs (``stored_rule``) is below the tolerance. More launches would not move the limit.
+
+The noise is estimated from the same launches that are stored, so whoever stops at the first moment at which it looks
+small keeps the baselines that look quieter than their machine is. That is why not the estimate itself has to be small
+enough, but its upper confidence bound, over all metrics of the case; and a sibling's noise counts where it is larger.
+What that does to verdicts is measured by ``benchmarks/verdict_rules.py``.
 """
 
 from __future__ import annotations
@@ -26,21 +39,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.judging.case import accepted_changes, by_metric, judge_launches
-from pytest_distbench.judging.comparable import staleness
-from pytest_distbench.judging.entry import FEWEST_TO_SPREAD
+from pytest_distbench.judging.entry import FEWEST_LAUNCHES, FEWEST_TO_SPREAD
 from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.metric import have_ratios
 from pytest_distbench.judging.neighbours import Run, runs_of_launch, stored_together
-from pytest_distbench.judging.stats import normal_quantile
-from pytest_distbench.judging.stored_rule import Side, are_timed, stored_side, typical_noise
-from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.whole_rule import LEAST_OF_ALL, Wholes
+from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, chi_square_quantile, noise_limit, normal_quantile
+from pytest_distbench.judging.stored_rule import (
+    DRIFT,
+    LEAST_OF_ALL,
+    Side,
+    Wholes,
+    are_timed,
+    stored_side,
+    typical_noise,
+    typical_of_siblings,
+)
+from pytest_distbench.judging.terms import Terms, staleness
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.case import Case
+from pytest_distbench.records.choices import RUN_LAUNCHES
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, Measurement, metric_name
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import is_size
 
 SCREENING_LAUNCHES = 3
@@ -330,3 +352,72 @@ def _spread(launches: Sequence[float]) -> float:
 
 def _sign(metric: BaselineMetric) -> float:
     return METRIC_KINDS[metric.better].sign
+
+
+FEWEST_EXACT = 2
+"""Launches of what does not scatter: they show whether it repeats."""
+
+NOISE_CONFIDENCE = 0.8
+"""With which the noise is below what is believed of it."""
+
+
+def fewest_launches(terms: Terms, launches: Sequence[LaunchRecord]) -> int:
+    """The launches without which these metrics are no baseline, whatever their noise: fewer where nothing scatters."""
+    scatters = any(m.is_noisy for found in _judged(terms, launches).values() for m in found)
+    return FEWEST_LAUNCHES if scatters else FEWEST_EXACT
+
+
+def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry | None = None) -> bool:
+    """Whether these launches make a baseline that more of them would not make better."""
+    if len(launches) < fewest_launches(terms, launches):
+        return False
+    judged = _judged(terms, launches)
+    noise: dict[str, float] = {}
+    for key, found in judged.items():
+        kind = METRIC_KINDS[found[0].better]
+        if kind.rule in ("exact", "memory"):
+            continue
+        if not kind.is_of_training and _have_ratios(found):
+            noise[key] = statistics.stdev(Side.of_measurements(found, timed=are_timed(found)).fast)
+        elif not _repeats(found):
+            return False  # chance has a part in it, and nothing but launches can tell how large that is
+    typical = typical_of_siblings(noise)
+    return all(
+        explained_by_noise(max(sigma, typical.get(judged[key][0].name, 0.0)), len(judged[key]))
+        <= math.log1p(_tolerance(terms, judged[key][0], entry))
+        for key, sigma in noise.items()
+    )
+
+
+def explained_by_noise(sigma: float, launches: int) -> float:
+    """The largest change that the noise of so many stored launches, of logarithms, explains in a later run."""
+    df = launches - 1
+    largest = sigma * math.sqrt(df / chi_square_quantile(1 - NOISE_CONFIDENCE, df))
+    return noise_limit(largest, launches, RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT)
+
+
+def _judged(terms: Terms, launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
+    found: dict[str, list[Measurement]] = {}
+    for launch in launches:
+        for measurement in launch.measurements:
+            if measurement.is_judged and terms.wants(measurement.name):
+                found.setdefault(measurement.key, []).append(measurement)
+    return found
+
+
+def _have_ratios(found: Sequence[Measurement]) -> bool:
+    """Whether later runs are compared with it by the ratio of its values."""
+    values = [m.value for m in found if m.value is not None]
+    return len(values) == len(found) > 1 and have_ratios(*values)
+
+
+def _repeats(found: Sequence[Measurement]) -> bool:
+    """Whether launches agree in every digit."""
+    return all(m.value == found[0].value and m.series == found[0].series for m in found)
+
+
+def _tolerance(terms: Terms, metric: Measurement, entry: BaselineEntry | None) -> float:
+    if entry is None:
+        return terms.tolerance_of(metric, [])
+    stored = entry.metrics.get(metric.key)
+    return terms.tolerance_of(metric, [None if stored is None else stored.tolerance, entry.tolerance])

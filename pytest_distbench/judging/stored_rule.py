@@ -1,5 +1,7 @@
 """The decision rule for noisy metrics: is the new side slower than the stored one? Pure, no I/O.
 
+The decision rule for noisy metrics: is the new side slower than the stored one? Pure, no I/O.
+
 One launch is one sample. What is judged of it is its *fast side*: the geometric mean of the fastest iteration and the
 25th percentile of the maximum over ranks; of a metric without iterations, its value. On logarithms, with "worse"
 positive, and ``s`` the standard deviation between launches, pooled over stored and new ones but no less than what is
@@ -23,6 +25,17 @@ typical for the sibling metrics of the case (ten launches may look quiet by luck
    So is a comparison whose noise hides a doubling.
 
 How often the rule errs, and what it finds, is in docs/verdicts.md; benchmarks/verdict_rules.py measures it.
+
+The second statistic of a clock: all of its iterations, not the fast side alone. Pure, no I/O.
+
+The fast side is quiet because it leaves out what is slow, and so it does not see that most iterations became slow.
+Beside it stands the geometric mean of all iterations, the quietest number that each of them moves: of the mean, the
+median and trimmed means none scatters less between recorded launches. Other processes move it more than the fast side:
+
+- a screening looks into it from :data:`LEAST_OF_ALL` on, and launches in turns are judged by it at that tolerance,
+  where the fast side does not call a clock slower;
+- stored numbers alone make it *regressed* where it has more than doubled (:data:`BEYOND_DOUBT`), as no recorded change
+  of load did, and by more than its noise allows.
 """
 
 from __future__ import annotations
@@ -31,6 +44,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_distbench.judging.stats import (
     BLIND_LIMIT,
@@ -42,7 +56,11 @@ from pytest_distbench.judging.stats import (
 )
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_name
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Verdict
+from pytest_distbench.units import format_change
 
 DRIFT = 0.4
 """Variance between the baseline's stretch of time and today's, in units of the variance between launches of one
@@ -279,3 +297,81 @@ def stored_side(baseline: BaselineMetric, *, timed: bool) -> Side:
         return Side.of((v, v, v) for v in baseline.launches if v is not None)
     rows = zip(baseline.launches, baseline.minimum, baseline.p95, strict=True)
     return Side.of((value, low, high) for value, low, high in rows if value is not None)
+
+
+LEAST_OF_ALL = 0.25
+"""The smallest change of all iterations that counts."""
+
+BEYOND_DOUBT = 1.0
+"""The same by stored numbers alone."""
+
+CAUTION = 5
+"""In turns it has so small a part of the error rate of the fast side: it is asked where that one says no."""
+
+FEWEST_OF_SERIES = 4
+"""Of a series: with fewer the fast side is as much of it."""
+
+FEWEST_STORED = 5
+"""Launches: of fewer nobody knows how much all of their iterations differ."""
+
+
+def whole(measurement: Measurement) -> float | None:
+    """The geometric mean of a launch's series; None where there is none, or no series of times or rates."""
+    values = measurement.distribution
+    if METRIC_KINDS[measurement.better].rule != "noisy" or len(values) < FEWEST_OF_SERIES or min(values) <= 0:
+        return None
+    return statistics.geometric_mean(values)
+
+
+class Wholes(NamedTuple):
+    """Logarithms of all iterations, of stored launches and of new ones."""
+
+    old: list[float]
+    new: list[float]
+    sign: float
+
+    @classmethod
+    def of(cls, current: Sequence[Measurement], stored: BaselineMetric) -> Wholes | None:
+        """Of one metric; None where one side does not know it."""
+        now = [w for w in map(whole, current) if w is not None]
+        if len(stored.whole) < FEWEST_STORED or not now or len(now) < len(current):
+            return None
+        return cls([math.log(w) for w in stored.whole], [math.log(w) for w in now], METRIC_KINDS[stored.better].sign)
+
+    @property
+    def worse_by(self) -> float:
+        """The difference of the means, towards worse positive."""
+        return self.sign * (statistics.fmean(self.new) - statistics.fmean(self.old))
+
+    def limit(self, *, tolerance: float, alpha: float, most: int, drift: float) -> float:
+        """What stored numbers alone do not call slower."""
+        noise = noise_limit(
+            pooled_stdev(self.old, self.new), len(self.old), max(most, len(self.new)), alpha, drift=drift
+        )
+        return max(math.log1p(max(tolerance, BEYOND_DOUBT)), noise)
+
+    def is_beyond(self, limit: float, *, most: int) -> bool | None:
+        """Whether stored numbers alone say that it is slower; None: one more launch would tell."""
+        if self.worse_by <= limit:
+            return False
+        pairs = worse_pairs(self.old, self.new, self.sign)
+        if len(self.new) >= most:
+            return pairs >= CONFIRMING_PAIRS
+        is_obvious = self.worse_by > OBVIOUS_LIMITS * limit and pairs == 1.0
+        return True if is_obvious and len(self.new) >= OBVIOUS_LAUNCHES else None
+
+    def shown(self, verdict: Verdict) -> Verdict:
+        """The verdict with these numbers beside it."""
+        now, then = (math.exp(statistics.median(side)) for side in (self.new, self.old))
+        return replace(verdict, current=now, baseline=then, ratio=math.exp(self.sign * self.worse_by))
+
+    @property
+    def told(self) -> str:
+        """The change in words."""
+        return f"{format_change(math.exp(self.sign * self.worse_by))} over all iterations, by their geometric mean"
+
+
+def by_whole(launch: LaunchRecord) -> LaunchRecord:
+    """A launch with nothing but what has iterations, whose values are of all of them."""
+    found = [(m, whole(m)) for m in launch.measurements]
+    return replace(launch, measurements=[replace(m, value=w, summary=None) for m, w in found if w is not None])

@@ -1,27 +1,232 @@
-"""From all that is known of a launch that is over to its record, and to what of it may be shown and stored."""
+"""From all that is known of a launch that is over to its record.
+
+From the phases that each rank recorded to where a loop, or a script, goes: means and sums, so that parts add up.
+
+First of the ranks of each host, then of all.
+
+The reports that the ranks of a launch left behind.
+
+From all that is known of a launch that is over to its record, and to what of it may be shown and stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+
+import msgspec
 
 from pytest_distbench.errors import ReadingError, RecordingError
-from pytest_distbench.judging.structure import structure_metrics
-from pytest_distbench.launch.breakdown import breakdowns
-from pytest_distbench.launch.diagnosis.blame import is_hang
-from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
-from pytest_distbench.launch.diagnosis.membership import check_ranks
+from pytest_distbench.judging.course_rule import structure_metrics
+from pytest_distbench.launch.diagnosis.fates import Ending, check_ranks, is_hang, tell_fates
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
-from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.readers import readings
-from pytest_distbench.launch.reduce import largest, late_s, merge, merge_fingerprints, peak_memory, with_load
+from pytest_distbench.launch.reduce import (
+    common_prints,
+    entered_on,
+    largest,
+    late_s,
+    merge,
+    merge_fingerprints,
+    peak_memory,
+    recorded,
+    reduce_partials,
+    with_load,
+)
 from pytest_distbench.launch.site.contract import Exit, Heard
+from pytest_distbench.launch.workplace import tail
 from pytest_distbench.machine.secrets import mask_values
-from pytest_distbench.records.host_report import HostReport
-from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.iteration import Breakdown, PartShare
+from pytest_distbench.records.launch import HostReport, LaunchRecord, RankFate, RankReport
+from pytest_distbench.records.launch_files import open_left
+from pytest_distbench.records.metric import WALL_TIME, Observation, metric_key
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import RankFate, RankReport
 from pytest_distbench.records.record import replace
+
+_DIGITS = 9
+"""Behind the comma of a second: finer than any clock, and sums over parts are right to a microsecond."""
+
+
+def loops_on(reports: Sequence[RankReport], *, is_one_clock: bool) -> dict[str, Breakdown]:
+    """Where the iterations of each loop go on the ranks of a host, by the key of its metric.
+
+    Only of metrics that all of them recorded; those without parts are no loops, or have phases on other hosts alone. A
+    rank that does not enter a phase has spent no time there. A script as a whole, whose key is that of its wall time,
+    is one iteration, and a part of it has all the times that it was entered.
+
+    Args:
+        reports: of the ranks of a host.
+        is_one_clock: they are all ranks, whose stamps can be compared, so that it is known who waited for whom.
+    """
+    ranks = sorted(reports, key=lambda r: r.rank)
+    wholes = [{metric_key(o.name, o.at): o.values for o in r.observations if o.place is None} for r in ranks]
+    phases: dict[str, dict[tuple[str, ...], dict[int, Observation]]] = {}
+    for index, report in enumerate(ranks):
+        for observation in report.observations:
+            if (place := observation.place) is not None:
+                seen = phases.setdefault(place.loop, {}).setdefault(tuple(place.path), {})
+                is_of_script = place.loop == WALL_TIME
+                seen[index] = _in_one(observation, seen.get(index)) if is_of_script else observation
+    return {
+        loop: Breakdown(
+            times_s=[_mean(whole[loop]) for whole in wholes],
+            parts=[
+                _part(path, seen, len(ranks), is_one_clock=is_one_clock) for path, seen in phases.get(loop, {}).items()
+            ],
+        )
+        for loop in dict.fromkeys(key for whole in wholes for key in whole)
+        if all(whole.get(loop) for whole in wholes)
+    }
+
+
+def breakdowns(hosts: Sequence[HostReport]) -> dict[str, Breakdown]:
+    """Where the iterations of each loop with phases go that all ranks of a launch ran, by the key of its metric."""
+    found = {}
+    for loop in hosts[0].loops if hosts else ():
+        loops = [host.loops[loop] for host in hosts if loop in host.loops]
+        paths = dict.fromkeys(tuple(part.path) for each in loops for part in each.parts)
+        if paths and len(loops) == len(hosts):
+            found[loop] = Breakdown(
+                times_s=_by_rank(hosts, [each.times_s for each in loops]),
+                parts=[_join(hosts, loops, path) for path in paths],
+            )
+    return found
+
+
+def _join(hosts: Sequence[HostReport], loops: Sequence[Breakdown], path: tuple[str, ...]) -> PartShare:
+    """A part of a loop on all hosts; where no rank of one entered it, none has spent time there."""
+    parts = [next((part for part in each.parts if tuple(part.path) == path), None) for each in loops]
+
+    def everywhere(of: Callable[[PartShare], list[float]]) -> list[float]:
+        series = [of(part) if part is not None else [] for part in parts]
+        if not any(series):
+            return []
+        return _by_rank(hosts, [one or [0.0] * len(host.ranks) for one, host in zip(series, hosts, strict=True)])
+
+    return PartShare(
+        path=list(path),
+        times_s=everywhere(lambda part: part.times_s),
+        waits_s=everywhere(lambda part: part.waits_s),
+        late_s=everywhere(lambda part: part.late_s),
+        hosts_s=everywhere(lambda part: part.hosts_s),
+        is_apart=any(part is not None and part.is_apart for part in parts),
+    )
+
+
+def _by_rank(hosts: Sequence[HostReport], series: Sequence[Sequence[float]]) -> list[float]:
+    """One number for each rank, from those of each host's ranks."""
+    found = {
+        report.rank: value
+        for host, values in zip(hosts, series, strict=True)
+        for report, value in zip(host.ranks, values, strict=True)
+    }
+    return [found[rank] for rank in sorted(found)]
+
+
+def _part(path: tuple[str, ...], seen: Mapping[int, Observation], ranks: int, *, is_one_clock: bool) -> PartShare:
+    places = {rank: o.place for rank, o in seen.items() if o.place is not None}
+    came = {rank: place.began_at for rank, place in places.items() if place.began_at}
+    hosts = {rank: place.host_s for rank, place in places.items() if place.host_s}
+
+    def by_rank(series: Mapping[int, Sequence[float]]) -> list[float]:
+        return [_mean(series.get(rank, ())) for rank in range(ranks)] if series else []
+
+    waits, late = _waits(came, {rank: o.values for rank, o in seen.items()}) if is_one_clock else ({}, {})
+    return PartShare(
+        path=list(path),
+        times_s=by_rank({rank: o.values for rank, o in seen.items()}),
+        waits_s=by_rank(waits),
+        late_s=by_rank(late),
+        hosts_s=by_rank(hosts),
+        is_apart=any(place.is_apart for place in places.values()),
+    )
+
+
+def _in_one(observation: Observation, other_points: Observation | None) -> Observation:
+    """A phase of a script with the sum of its times, at all points where it was measured, as its only value."""
+    values = [*observation.values, *(other_points.values if other_points is not None else ())]
+    return replace(observation, values=[sum(values)])
+
+
+def _waits(
+    came: Mapping[int, Sequence[float]], seconds: Mapping[int, Sequence[float]]
+) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+    """By rank and iteration: how long it waited for the last rank, and how long after the first it came.
+
+    A rank waits no longer than it is in the phase. An iteration that only some of the ranks enter has no waiting.
+    """
+    if len(came) < 2:
+        return {}, {}
+    waits: dict[int, list[float]] = {rank: [] for rank in came}
+    late: dict[int, list[float]] = {rank: [] for rank in came}
+    for i, moments in enumerate(zip(*came.values(), strict=True)):
+        is_whole = all(moments)
+        for rank, moment in zip(came, moments, strict=True):
+            waits[rank].append(min(max(moments) - moment, seconds[rank][i]) if is_whole else 0.0)
+            late[rank].append(moment - min(moments) if is_whole else 0.0)
+    return waits, late
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(fmean(values), _DIGITS) if values else 0.0
+
+
+_LARGEST_REPORT = 256 * 2**20
+
+
+def read_reports(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> dict[int, RankReport]:
+    """The reports by rank. A missing or damaged one is left out: its rank died writing it.
+
+    Args:
+        plan: of the launch.
+        ranks: whose; None: of all processes of the launch.
+    """
+    reports = {}
+    for rank in range(plan.processes) if ranks is None else ranks:
+        path = plan.files.report(rank)
+        try:
+            with open_left(path) as file:
+                data = file.read(_LARGEST_REPORT)
+            report = msgspec.json.decode(data, type=RankReport)
+            if report.rank == rank:
+                reports[rank] = report
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+    return reports
+
+
+def report_host(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> HostReport:
+    """What the ranks of this host have left behind, reduced.
+
+    Args:
+        plan: of the launch, with files on this host.
+        ranks: that live here; None: all.
+    """
+    here = sorted(range(plan.processes) if ranks is None else ranks)
+    return reduce_host(read_reports(plan, here), lived_here=len(here), are_all=len(here) == plan.processes)
+
+
+def reduce_host(found: Mapping[int, RankReport], *, lived_here: int, are_all: bool) -> HostReport:
+    """What the ranks of one host recorded, reduced over them where all of them have passed.
+
+    Args:
+        found: their reports, by rank.
+        lived_here: how many ranks the host had.
+        are_all: no other host had any, so that one clock has all stamps.
+    """
+    reports = [found[rank] for rank in sorted(found)]
+    ends = [replace(report, observations=[], fingerprints={}) for report in reports]
+    if len(reports) < lived_here or any(report.outcome != "passed" for report in reports):
+        return HostReport(ranks=ends)
+    return HostReport(
+        ranks=ends,
+        observations=reduce_partials(recorded(reports)),
+        fingerprints=common_prints(reports),
+        loops=loops_on(reports, is_one_clock=are_all),
+        entered=entered_on(reports, ahead_s=time.time() - time.monotonic()),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

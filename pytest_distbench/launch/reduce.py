@@ -14,11 +14,10 @@ from typing import TypeVar
 import msgspec
 
 from pytest_distbench.errors import RecordingError, show
+from pytest_distbench.records.environment import Load
 from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint, rank_ranges
-from pytest_distbench.records.host_report import CommonPrint, Entered, HostReport, Partial
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
-from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.load import Load
+from pytest_distbench.records.launch import CommonPrint, Entered, HostReport, LaunchRecord, Partial, RankReport
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
     PEAK_MEMORY,
@@ -30,7 +29,6 @@ from pytest_distbench.records.metric import (
     metric_key,
 )
 from pytest_distbench.records.quantiles import distribution, nearest_rank, quantile
-from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import Number, replace
 
 _Part = TypeVar("_Part")

@@ -1,27 +1,60 @@
-"""One launch from plan to record: start the ranks, listen to them, end them in time, leave nothing behind."""
+"""One launch, or several side by side, from plan to record: start, listen, end in time, leave nothing.
+
+What a launch is given by the side of a comparison that it measures; alone it measures this tree.
+
+Launches held open together, whose bodies run in turns.
+
+One launch from plan to record: start the ranks, listen to them, end them in time, leave nothing behind.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import random
+import selectors
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
-from pytest_distbench.errors import Terminated
+from pytest_distbench.errors import LauncherError, Terminated
 from pytest_distbench.launch.diagnosis.fates import Ending
-from pytest_distbench.launch.logs import LogFollower
 from pytest_distbench.launch.outcome import Clock, make_record
-from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.site.contract import PULSE_S, Aftermath, Site
 from pytest_distbench.launch.site.standstill import LOOK_S
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
-from pytest_distbench.launch.workplace import Leftovers, settle, watched_folder
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Launcher
+from pytest_distbench.launch.workplace import Leftovers, LogFollower, settle, watched_folder
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST, RankEvent
-from pytest_distbench.records.work import Ranks
-from pytest_distbench.worker.limits import start_s
+from pytest_distbench.worker.process import start_s
+
+
+def _nobody() -> Launcher:
+    raise LauncherError("a launch of ranks needs a launcher, and its side has none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What a launch is given besides its plan.
+
+    Attributes:
+        launcher: makes what starts its ranks, if it has any; the same at each call.
+        python: runs what is not a rank; empty: this one.
+        on_progress: gets lines of progress.
+        on_output: gets (number, line) of what it prints, while it runs; None: nobody looks.
+    """
+
+    launcher: Callable[[], Launcher] = _nobody
+    python: str = ""
+    on_progress: Callable[[str], None] = lambda text: None
+    on_output: Callable[[int, str], None] | None = None
+
+
+Arm = tuple[LaunchPlan, Side]
+"""One of the launches that are compared."""
+
 
 VICTIM_GRACE_S = 0.5
 """How long the other ranks may still report after one has failed."""
@@ -262,3 +295,73 @@ class Supervised:
         if self.timed_out and self.ended_at >= self.latest:
             return replace(record, reason=f"{record.reason}; the time of its test was nearly up")
         return record
+
+
+def run_in_turns(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
+    """Run launches of ranks at once, whose bodies take turns, block by block. Nothing of any outlives the call.
+
+    A launch that does not pass ends the others at once, which then have no record: what they measured without it is no
+    comparison. Each launcher has a session of its own for that. A launch's limit stands still while it waits for its
+    turn: the others' limits bound that wait.
+    """
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as all_arms:
+        launches = [stack.enter_context(open_launch(_taking_turns(plan), side)) for plan, side in arms]
+        turnstile = Turnstile(launches, random.SystemRandom().shuffle)
+        for launch in launches:
+            all_arms.register(launch.site, selectors.EVENT_READ)
+            launch.on_ready = turnstile.ask
+        records: dict[Supervised, LaunchRecord] = {}
+        while len(records) < len(launches) and all(r.outcome == "passed" for r in records.values()):
+            running = [launch for launch in launches if launch not in records]
+            all_arms.select(min(launch.patience() for launch in running))
+            for launch in [launch for launch in running if launch.advance(0.0)]:
+                all_arms.unregister(launch.site)
+                launch.finish()
+                records[launch] = launch.record()
+                turnstile.leave(launch)
+    return [_alone_at_its_turn(records.get(launch)) for launch in launches]
+
+
+def _taking_turns(plan: LaunchPlan) -> LaunchPlan:
+    return replace(plan, work=replace(plan.expect(Ranks), takes_turns=True))
+
+
+def _alone_at_its_turn(record: LaunchRecord | None) -> LaunchRecord | None:
+    """To each group the others are foreign work, which says nothing about the machine."""
+    return record and replace(record, foreign_cores=None, foreign_wanted=None, crowding=None)
+
+
+class Turnstile:
+    """Gives the turn to one group at a time.
+
+    A turn is given only while every group waits that has not left: until it first asks a group starts up, later it asks
+    after each block. In every round each group has one turn; ``shuffle`` draws the order of a round anew, in place.
+    """
+
+    def __init__(self, launches: Sequence[Supervised], shuffle: Callable[[list[Supervised]], None]) -> None:
+        self._present = list(launches)
+        self._shuffle = shuffle
+        self._waiting: list[Supervised] = []
+        self._round: list[Supervised] = []
+
+    def ask(self, launch: Supervised) -> None:
+        """A group waits for its turn."""
+        self._waiting.append(launch)
+        self._next()
+
+    def leave(self, launch: Supervised) -> None:
+        """A group has ended: the others go on without it."""
+        for queue in (self._present, self._waiting, self._round):
+            if launch in queue:
+                queue.remove(launch)
+        self._next()
+
+    def _next(self) -> None:
+        if not self._present or len(self._waiting) < len(self._present):
+            return
+        if not self._round:
+            self._round = list(self._present)
+            self._shuffle(self._round)
+        launch = self._round.pop(0)
+        self._waiting.remove(launch)
+        launch.give_turn()

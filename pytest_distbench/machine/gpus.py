@@ -1,17 +1,238 @@
-"""The GPUs that ranks may use, read from the driver without torch, and why others are not among them."""
+"""The GPUs that ranks may use, as the driver tells of them, and how they are joined.
+
+The NVIDIA driver's answers, through NVML: what one device cannot or may not say does not silence the others.
+
+How GPUs are joined: NVLink, its generation and number of links, or PCIe, with and without peer access; how fast.
+
+The GPUs that ranks may use, read from the driver without torch, and why others are not among them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_distbench.machine.links import Port, kinds, pci_address, read_links
-from pytest_distbench.machine.nvml import Driver, DriverError, connect
+from pytest_distbench.errors import DistbenchError
 from pytest_distbench.machine.visible import ORDER, PCI_ORDER, VARIABLE, Card, choose, in_order, is_by_number
-from pytest_distbench.records.gpu import Gpu
+from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.record import replace
+
+_WHY_NO_DRIVER = {
+    "LIB_RM_VERSION_MISMATCH": "the NVIDIA driver and its library have different versions, as after an update: "
+    "reboot, or load the new kernel modules; in a container, start it anew",
+    "DRIVER_NOT_LOADED": "the NVIDIA driver is not loaded: see dmesg, or run: sudo modprobe nvidia",
+    "LIBRARY_NOT_FOUND": "there is no NVIDIA driver (libnvidia-ml.so.1 is not found); a container needs "
+    "docker run --gpus all",
+    "NO_PERMISSION": "this user may not talk to the NVIDIA driver: look at the rights of /dev/nvidiactl",
+}
+_WHY_NO_GPU = {
+    "NO_PERMISSION": "this process may not use it (a container or a job scheduler has given it to others)",
+    "GPU_IS_LOST": "lost: it has fallen off the bus; dmesg has its Xid, and it needs a reset or a reboot",
+    "NOT_FOUND": "the driver knows it no more; dmesg has its Xid, and it needs a reset or a reboot",
+    "RESET_REQUIRED": "it needs a reset: nvidia-smi --gpu-reset",
+    "IN_USE": "it is in use, or in an exclusive mode",
+}
+
+
+class DriverError(DistbenchError):
+    """The NVIDIA driver cannot be asked; the message says why, and what to do.
+
+    Attributes:
+        is_absent: there is none, as on a machine without such GPUs; else there is one, in trouble.
+    """
+
+    def __init__(self, message: str, *, is_absent: bool) -> None:
+        super().__init__(message)
+        self.is_absent = is_absent
+
+
+class Driver:
+    """The driver while it is connected."""
+
+    def __init__(self, binding: Any) -> None:
+        self.binding = binding
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """The answer of ``nvmlDevice<name>``; None where device, driver or binding have none, or may not give it."""
+        try:
+            return self.demand(name, *arguments)
+        except (self.binding.NVMLError, AttributeError):
+            return None
+
+    def demand(self, name: str, *arguments: Any) -> Any:
+        """The answer of ``nvmlDevice<name>``."""
+        return getattr(self.binding, f"nvmlDevice{name}")(*arguments)
+
+    def explain(self, error: Exception) -> str:
+        """Why a device gives no answer."""
+        return _words(self.binding, error, _WHY_NO_GPU)
+
+    @property
+    def version(self) -> str:
+        """Of the driver; empty where it does not tell."""
+        try:
+            return str(self.binding.nvmlSystemGetDriverVersion())
+        except self.binding.NVMLError:
+            return ""
+
+    @property
+    def newest_cuda(self) -> str:
+        """The newest CUDA that it runs: ``12.8``; empty where it does not tell."""
+        try:
+            number = int(self.binding.nvmlSystemGetCudaDriverVersion())
+        except self.binding.NVMLError:
+            return ""
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+
+@contextlib.contextmanager
+def connect() -> Iterator[Driver]:
+    """The driver, for as long as it is needed. Loads no torch and makes no CUDA context."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        is_absent = error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+        raise DriverError(_words(pynvml, error, _WHY_NO_DRIVER), is_absent=is_absent) from None
+    try:
+        yield Driver(pynvml)
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _words(binding: Any, error: Exception, table: dict[str, str]) -> str:
+    value = getattr(error, "value", None)
+    for name, words in table.items():
+        if value == getattr(binding, f"NVML_ERROR_{name}"):
+            return words
+    return f"NVML says: {error}"
+
+
+_MOST_LINKS = 36
+_GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
+"""NVML's number of an NVLink version -> its generation: 2.0 and 2.2 are of one, 3.0 and 3.1 of another."""
+_SWITCH = 2
+"""NVML's number of a device type: the link leads to a switch, and through it to all GPUs at it."""
+_CAPABLE_OF_READING = 0
+_CAPABLE = 0
+_ROUTES = {0: "", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""What lies between two GPUs on PCIe, in nvidia-smi's words: a bridge, several, the host's, the node's, two nodes'."""
+
+
+_NVLINK_BYTES_PER_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9, 6: 100e9}
+"""NVLink's generation -> what one link carries in each direction, by the data sheets of P100, V100, A100, H100, B200
+and Rubin: half of the bidirectional rate over the number of links. A bridge may be slower, which NVML tells."""
+_PCIE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+"""PCIe's generation -> what one lane carries in each direction, behind its line code (PCI-SIG)."""
+_LINK = re.compile(r"(nvlink|pcie)(\d+)x(\d+)")
+
+
+class Port:
+    """One GPU's NVLinks, those that are up."""
+
+    def __init__(self, driver: Driver, handle: Any) -> None:
+        self.generation = 0
+        self.to_switch = 0
+        self.to_gpu: dict[str, int] = {}
+        """Links by the address of the GPU at their other end."""
+        self.told_bytes_per_s = _told_speed(driver, handle)
+        """The rate of the wire, which is more than what it carries."""
+        for link in range(_MOST_LINKS):
+            if not driver.ask("GetNvLinkState", handle, link):
+                continue
+            version = driver.ask("GetNvLinkVersion", handle, link) or 0
+            self.generation = max(self.generation, _GENERATIONS.get(version, 0))
+            if driver.ask("GetNvLinkRemoteDeviceType", handle, link) == _SWITCH:
+                self.to_switch += 1
+            elif (remote := driver.ask("GetNvLinkRemotePciInfo", handle, link)) is not None:
+                address = pci_address(remote)
+                self.to_gpu[address] = self.to_gpu.get(address, 0) + 1
+
+    @property
+    def count(self) -> int:
+        """Links that are up."""
+        return self.to_switch + sum(self.to_gpu.values())
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """What one of them carries in each direction; None where that is not known."""
+        usual = _NVLINK_BYTES_PER_S.get(self.generation)
+        return usual if usual is None or not self.told_bytes_per_s else min(usual, self.told_bytes_per_s)
+
+    def links_to(self, other: Port, address: str) -> int:
+        """How many of them lead to another GPU, directly or through switches."""
+        return self.to_gpu.get(address, 0) or min(self.to_switch, other.to_switch)
+
+
+def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> list[list[str]]:
+    """The matrix of what joins each pair; empty on the diagonal. A GPU's own link to the host is told as ``5x16``."""
+    ports = [Port(driver, handle) for handle in handles]
+    addresses = [pci_address(driver.ask("GetPciInfo", handle)) for handle in handles]
+
+    def link(a: int, b: int) -> str:
+        if a == b:
+            return ""
+        if count := ports[a].links_to(ports[b], addresses[b]):
+            return f"nvlink{ports[a].generation or ''}x{count}"
+        status = driver.ask("GetP2PStatus", handles[a], handles[b], _CAPABLE_OF_READING)
+        slower = min(filter(None, (pcie[a], pcie[b])), key=_speed, default="")
+        kind = f"pcie{slower}{'-p2p' if status == _CAPABLE else ''}"
+        return f"{kind} {_ROUTES.get(driver.ask('GetTopologyCommonAncestor', handles[a], handles[b]), '')}".strip()
+
+    return [[link(a, b) for b in range(len(handles))] for a in range(len(handles))]
+
+
+def kinds(links: Sequence[Sequence[str]]) -> list[str]:
+    """The different kinds of link in a matrix, without routes, NVLink first: what a hardware class is told by."""
+    found = {link.partition(" ")[0] for row in links for link in row if link}
+    return sorted(found, key=lambda kind: (not kind.startswith("nvlink"), kind))
+
+
+def peak_bytes_per_s(gpus: Sequence[Gpu], links: Sequence[Sequence[str]]) -> float | None:
+    """What each of some GPUs can send to the others, in one direction; of different ones the slowest counts.
+
+    Returns:
+        None where they are joined in different ways, by what has no known speed, or there is one alone.
+    """
+    count = len(gpus)
+    found = [[_LINK.match(link) for b, link in enumerate(row[:count]) if a != b] for a, row in enumerate(links[:count])]
+    if count < 2 or len(found) < count or any(link is None for row in found for link in row):
+        return None
+    rows = [[link for link in row if link is not None] for row in found]
+    peaks: list[float | None] = []
+    if {link[1] for row in rows for link in row} == {"nvlink"}:
+        for gpu, row in zip(gpus, rows, strict=True):
+            one = gpu.nvlink_bytes_per_s
+            peaks.append(None if one is None else one * min(gpu.nvlinks, sum(int(link[3]) for link in row)))
+    elif {link[1] for row in rows for link in row} == {"pcie"}:
+        for link in (link for row in rows for link in row):
+            one = _PCIE_BYTES_PER_S.get(int(link[2]))
+            peaks.append(None if one is None else one * int(link[3]))
+    known = [peak for peak in peaks if peak]
+    return min(known) if known and len(known) == len(peaks) else None
+
+
+def _told_speed(driver: Driver, handle: Any) -> float:
+    """Bytes per second of a wire of its NVLinks; 0 where the driver does not tell."""
+    field = getattr(driver.binding, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
+    [told] = (driver.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]
+    return 1e6 * told.value.uiVal if told is not None and told.nvmlReturn == driver.binding.NVML_SUCCESS else 0.0
+
+
+def pci_address(info: Any) -> str:
+    """The address in NVML's answer, in lower case; empty where there is none."""
+    text = getattr(info, "busId", "")
+    return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).lower()
+
+
+def _speed(pcie: str) -> float:
+    generation, _, lanes = pcie.partition("x")
+    return float(2 ** int(generation) * int(lanes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +248,7 @@ class Gpus:
         is_absent: there is no driver; else one that fails is in trouble.
         driver: its version.
         cuda: the newest CUDA it runs.
-        links: what joins the visible ones, see :class:`~pytest_distbench.records.gpu.GpuHost`.
+        links: what joins the visible ones, see :class:`~pytest_distbench.records.environment.GpuHost`.
         variables: for the ranks, so that CUDA sees there what is visible here, in the same order.
     """
 

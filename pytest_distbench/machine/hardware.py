@@ -1,22 +1,142 @@
-"""What machine this is: the hardware class that keys baselines, and what may be recorded. Without torch."""
+"""What machine this is, where it is reached, and which Pythons it has.
+
+Where a machine is reached: addresses and host names, which are stored only when they are asked for.
+
+What machine this is, and which Pythons it has.
+
+Another Python: what it has, and what it needs to run ranks.
+
+What machine this is: the hardware class that keys baselines, and what may be recorded. Without torch.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
+import json
 import os
 import platform
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.machine.addresses import mask_addresses
 from pytest_distbench.machine.gpus import Gpus, slug
-from pytest_distbench.machine.secrets import is_secret_name, mask_text
-from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.gpu import GpuHost
+from pytest_distbench.machine.secrets import MASK, is_secret_name, mask_text
+from pytest_distbench.records.environment import Environment, GpuHost
+from pytest_distbench.releases import OLDEST_PYTHON, check_torch, text
 from pytest_distbench.units import format_bytes
+
+_ADDRESS = re.compile(
+    r"(?<![\w.:-])(?:\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)|[0-9A-Fa-f:]{1,40}:[0-9A-Fa-f:.]{0,40}(?<!\.)(?![\w:-]))"
+)
+"""Of version 4, and whatever may be one of version 6."""
+_OF_A_VERSION = re.compile(r"(?i)(?:version|driver|cudnn|cuda|nccl|mpi|torch)[\s=:v]{1,3}$")
+"""What stands before a version of four numbers, which looks like an address."""
+_HOST_OF_USER = re.compile(r"(?<=[\w.-]@)(?:(?:[\w-]+\.)+[A-Za-z]{2,}\b|[A-Za-z][\w-]*(?=:[/~\w]))")
+"""A name without a dot is one where a path follows: ``local@ws1`` is a case."""
+
+
+def host_name() -> str:
+    """Of this machine, without asking a name server."""
+    return os.uname().nodename
+
+
+def mask_addresses(text: str) -> str:
+    """A text without IP addresses, this machine's name, and the hosts of ``user@host.domain`` and ``user@host:path``.
+
+    Addresses that mean the same everywhere stay, ``127.0.0.1`` and ``0.0.0.0``; so do hosts in URLs, which lead readers
+    to what they point at.
+    """
+    text = _HOST_OF_USER.sub(MASK, _ADDRESS.sub(_masked, text))
+    return re.sub(rf"(?<![\w.-]){re.escape(host_name())}(?![\w-])(?:\.[\w-]+)*", MASK, text)
+
+
+def _masked(found: re.Match[str]) -> str:
+    try:
+        address = ipaddress.ip_address(found[0])
+    except ValueError:
+        return found[0]
+    is_version = _OF_A_VERSION.search(found.string, max(0, found.start() - 12), found.start())
+    return found[0] if address.is_loopback or address.is_unspecified or is_version else MASK
+
+
+NEEDED = ("torch", "numpy", "msgspec", "psutil")
+"""What a rank imports; of this package itself the code that runs here is used."""
+
+_PROBE_TIMEOUT_S = 60.0
+_PROBE = """
+import json, sys
+from importlib import metadata
+found = {}
+for name in %r:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+print(json.dumps([list(sys.version_info[:3]), found, sys.path]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python executable that can run ranks."""
+
+    executable: Path
+    versions: Mapping[str, str]
+    path: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"torch {self.versions['torch']}, python {self.versions['python']}"
+
+
+def find_interpreter(given: str, folder: Path) -> Interpreter:
+    """Ask a Python what it has, without importing any of it."""
+    option = f"--distbench-against-python {given}"
+    executable = folder / Path(given).expanduser()
+    if os.sep not in given and not executable.exists() and (on_path := shutil.which(given)):
+        executable = Path(on_path)
+    if executable.is_dir():
+        raise ConfigurationError(f"{option}: that is a folder; give the executable, for example {given}/bin/python")
+    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH")}
+    try:
+        done = subprocess.run(
+            [executable, "-c", _PROBE % (NEEDED,)],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+        version, found, path = json.loads(done.stdout)
+    except OSError as error:
+        raise ConfigurationError(f"{option}: cannot run {executable}: {error.strerror or error}") from None
+    except subprocess.TimeoutExpired:
+        raise ConfigurationError(
+            f"{option}: {executable} did not answer for {_PROBE_TIMEOUT_S:g} s; is it a Python?"
+        ) from None
+    except (ValueError, TypeError):
+        said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise ConfigurationError(f"{option}: does not answer as a Python 3 does: {said[:200]}") from None
+    if tuple(version[:2]) < OLDEST_PYTHON:
+        raise ConfigurationError(
+            f"{option}: Python {'.'.join(map(str, version))}; ranks need {text(OLDEST_PYTHON)} or later"
+        )
+    missing = [name for name in NEEDED if name not in found]
+    if missing:
+        raise ConfigurationError(
+            f"{option}: it lacks {', '.join(missing)}; {executable} -m pip install {' '.join(missing)}"
+        )
+    check_torch(found["torch"], f"{option}: ")
+    versions = {"python": ".".join(map(str, version)), **found}
+    return Interpreter(executable, versions, tuple(p for p in path if p))
+
 
 _ALLOWED = re.compile(
     r"(NCCL|GLOO|UCC|UCX|TORCH|OMP|MKL|KMP|ATEN|PYTORCH|CUDNN|CUBLAS|CUBLASLT)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE"

@@ -15,7 +15,7 @@ import pytest
 from pytest_distbench.plugin import carry, fixtures
 from pytest_distbench.plugin.collect import ResultsPlugin
 from pytest_distbench.plugin.fixtures import CASES, FIXTURE, MADE
-from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, test_and_id
+from pytest_distbench.plugin.rerun import BACKEND_ARGUMENT, RANKS, test_and_id
 from pytest_distbench.plugin.state import (
     STATE,
     State,
@@ -33,7 +33,7 @@ from pytest_distbench.plugin.state import (
 
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
-    from pytest_distbench.run.settings import Settings
+    from pytest_distbench.run.request import Settings
     from pytest_distbench.store.estimate import Awaited
 
 
@@ -83,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(PytestBenchmarkPlugin(FIXTURE), "distbench-pytest-benchmark")
     in_allure = bool(config.getoption("allure_report_dir", None))
     if in_allure or config.getoption("htmlpath", None):
-        from pytest_distbench.plugin.viewers import ViewersPlugin
+        from pytest_distbench.plugin.pytest_benchmark import ViewersPlugin
 
         config.pluginmanager.register(ViewersPlugin(in_allure=in_allure), "distbench-viewers")
     if is_mentioned(config):
@@ -125,7 +125,7 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
     """Variables of the ranks that a distbench test is parametrized by, in its id: ``NCCL_ALGO=Ring``."""
     if argname != "env" or not config.stash[STATE].names_variables:
         return None
-    from pytest_distbench.plugin.names import id_of_variables
+    from pytest_distbench.plugin.rerun import id_of_variables
 
     return id_of_variables(val)
 
@@ -133,7 +133,7 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
 def _generate_sizes(metafunc: pytest.Metafunc, state: State) -> None:
     from pytest_distbench.errors import ConfigurationError
     from pytest_distbench.plugin import markers
-    from pytest_distbench.plugin.network_marker import network_of
+    from pytest_distbench.plugin.markers import network_of
 
     definition = metafunc.definition
     try:
@@ -271,7 +271,7 @@ def _launches_of_update(settings: Settings) -> str:
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     """How long the run will take; the live line counts it down."""
     from pytest_distbench.errors import DistbenchError
-    from pytest_distbench.plugin.history import read_history
+    from pytest_distbench.plugin.progress import read_history
     from pytest_distbench.report.texts.header import duration_text
     from pytest_distbench.store.estimate import estimate
 
@@ -304,7 +304,7 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
 
 def _awaited(item: pytest.Item) -> Awaited:
     """A test that will be measured, and with how many launches."""
-    from pytest_distbench.judging.update_policy import only_judges
+    from pytest_distbench.judging.entry import only_judges
     from pytest_distbench.plugin.markers import requirement
     from pytest_distbench.run.kinds import ELASTIC_OPEN_S
     from pytest_distbench.store.estimate import Awaited

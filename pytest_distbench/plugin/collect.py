@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult, RunRecord
     from pytest_distbench.report.texts.layout import Line
     from pytest_distbench.run.loop import Session
-    from pytest_distbench.run.settings import Settings
+    from pytest_distbench.run.request import Settings
 
 _COLOURS: Mapping[Severity, dict[str, bool]] = {"plain": {}, "doubt": {"yellow": True}, "failure": {"red": True}}
 
@@ -153,7 +153,7 @@ class ResultsPlugin:
             )
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._results and settings.control is None:
-            from pytest_distbench.plugin.history import write_history
+            from pytest_distbench.plugin.progress import write_history
 
             self._lost = write_history(self._config, settings, self._attempts.passed())
         self._find_unused(settings, session)
@@ -180,7 +180,7 @@ class ResultsPlugin:
         self, terminalreporter: pytest.TerminalReporter, settings: Settings, *, is_cut_short: bool
     ) -> None:
         from pytest_distbench.report.formats import github
-        from pytest_distbench.report.texts.escape import escape
+        from pytest_distbench.report.texts.layout import escape
 
         terminalreporter.section("distbench", sep="-")
         for line in self._lines(settings, is_cut_short=is_cut_short):
@@ -191,9 +191,9 @@ class ResultsPlugin:
 
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
         """What the run has to say at its end."""
-        from pytest_distbench.plugin.partial import why_selected
         from pytest_distbench.plugin.rerun import record_command, same_command
-        from pytest_distbench.report.texts.experiment import idle_lines
+        from pytest_distbench.plugin.state import why_selected
+        from pytest_distbench.report.texts.header import idle_lines
         from pytest_distbench.report.texts.layout import Line
         from pytest_distbench.report.texts.terminal import interrupted_lines, summary_lines, unused_lines
 
@@ -264,9 +264,9 @@ class ResultsPlugin:
     def _find_unused(self, settings: Settings, session: pytest.Session) -> None:
         """Know the entries that no test used, if this run can tell; delete them if it was asked to."""
         from pytest_distbench.errors import StoredFileError
-        from pytest_distbench.plugin.partial import why_partial
+        from pytest_distbench.plugin.state import why_partial
         from pytest_distbench.store.baselines import BaselineStore
-        from pytest_distbench.store.unused import unused_entries
+        from pytest_distbench.store.entries import unused_entries
 
         unreported = len(self._collected - self._reported)
         self._why_not_pruned = why_partial(
@@ -328,13 +328,13 @@ class ResultsPlugin:
         from datetime import UTC, datetime
 
         from pytest_distbench import git
-        from pytest_distbench.installation import __version__
-        from pytest_distbench.machine.addresses import mask_addresses
+        from pytest_distbench.machine.hardware import mask_addresses
         from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
         from pytest_distbench.plugin.rerun import record_arguments
         from pytest_distbench.plugin.settings import given_options
-        from pytest_distbench.records.hosts import number_hosts
+        from pytest_distbench.records.environment import number_hosts
         from pytest_distbench.records.run import RunRecord
+        from pytest_distbench.releases import __version__
         from pytest_distbench.store.run_record import SCHEMA
 
         given = mask_secrets(given_options(self._config))

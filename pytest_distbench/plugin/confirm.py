@@ -19,7 +19,7 @@ from pytest_distbench.plugin.fixtures import AGAIN, FIXTURE, MADE, WHY_NOT_AGAIN
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
     from pytest_distbench.run.confirm import Again, Allowance, Doubt
-    from pytest_distbench.run.settings import ConfirmSettings
+    from pytest_distbench.run.request import ConfirmSettings
 
 
 MOST_BEYOND_BUDGET_S = 120.0

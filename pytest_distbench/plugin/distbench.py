@@ -22,11 +22,9 @@ from pytest_distbench.errors import (
 )
 from pytest_distbench.judging.bounds import check_measured, plausible
 from pytest_distbench.judging.doubts import why_doubtful
-from pytest_distbench.judging.policy import Conclusion, conclude
+from pytest_distbench.judging.judgement import Conclusion, conclude
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
-from pytest_distbench.plugin.keywords import CheckKeywords, MeasureKeywords, RunKeywords, ShapeKeywords, Wanted
-from pytest_distbench.plugin.names import test_and_id
-from pytest_distbench.plugin.outcomes import (
+from pytest_distbench.plugin.carry import (
     BeyondBound,
     Failure,
     LaunchFailed,
@@ -37,40 +35,42 @@ from pytest_distbench.plugin.outcomes import (
     Regression,
     Unaccepted,
 )
-from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
-from pytest_distbench.plugin.replay import replay_params
-from pytest_distbench.plugin.requests import RequestMaker
+from pytest_distbench.plugin.requests import (
+    CheckKeywords,
+    MeasureKeywords,
+    RequestMaker,
+    RunKeywords,
+    ShapeKeywords,
+    Wanted,
+)
+from pytest_distbench.plugin.rerun import test_and_id
 from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.traffic import BODY as REPLAY_BODY
+from pytest_distbench.plugin.traffic import replay_params
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.case import OVERSUBSCRIBED, Case
-from pytest_distbench.records.control import Control
 from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.options import FAKE
-from pytest_distbench.records.plan import LaunchRequest
+from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.trace import CaseTrace
+from pytest_distbench.records.run import CaseResult, Control
 from pytest_distbench.records.wire import XFAILED
-from pytest_distbench.records.work import Ranks, Work
-from pytest_distbench.report.texts.case_text import lost_text
-from pytest_distbench.report.texts.escape import escape
-from pytest_distbench.report.texts.explain import explanation, headline
-from pytest_distbench.report.texts.launch_text import remark_lines
+from pytest_distbench.report.texts.failures import explanation, headline, lost_text, remark_lines
+from pytest_distbench.report.texts.layout import escape
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Allowance, Doubt
-from pytest_distbench.run.control import DERIVED, plant
-from pytest_distbench.run.derived import DerivedNumbers, GivenNumbers
-from pytest_distbench.run.evaluated import Evaluation
+from pytest_distbench.run.control import DERIVED, make_trace, plant, wants_trace
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.samples import SampleFailed, Samples
-from pytest_distbench.run.trace import make_trace, wants_trace
-from pytest_distbench.store.recording import NotRecorded
+from pytest_distbench.run.samples import DerivedNumbers, GivenNumbers, SampleFailed, Samples
+from pytest_distbench.run.worktree import Evaluation
+from pytest_distbench.store.baselines import NotRecorded
 from pytest_distbench.units import why_impossible
 
 Recorder = Callable[[CaseResult], None]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_distbench.plugin import carry
-from pytest_distbench.plugin.names import RANKS
+from pytest_distbench.plugin.rerun import RANKS
 from pytest_distbench.plugin.state import (
     STATE,
     name_of,
@@ -20,8 +20,7 @@ from pytest_distbench.plugin.state import (
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
-    from pytest_distbench.plugin.elastic_job import Elastic
-    from pytest_distbench.plugin.pool import ElasticPool
+    from pytest_distbench.plugin.elastic import Elastic, ElasticPool
     from pytest_distbench.plugin.scaling import Scaling
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
     from pytest_distbench.plugin.traffic import Communication
@@ -43,8 +42,8 @@ WHY_NOT_AGAIN = pytest.StashKey[str]()
 def world_size(request: pytest.FixtureRequest) -> int:
     """Ranks of the test's process groups; parametrized from the markers and --world-size."""
     if FIXTURE in request.fixturenames and RANKS not in request.node.stash:
+        from pytest_distbench.plugin.carry import Misuse
         from pytest_distbench.plugin.markers import UnfitClass, sizes_of_class
-        from pytest_distbench.plugin.outcomes import Misuse
 
         try:
             sizes_of_class(request.cls)
@@ -126,7 +125,7 @@ def scaling(distbench: Distbench) -> Scaling:
 @pytest.fixture
 def elastic(request: pytest.FixtureRequest, distbench: Distbench) -> Elastic:
     """Train on nodes that come and go: ``elastic(train, nodes=(1, 2), plan=cycle(period_s=8))``."""
-    from pytest_distbench.plugin.elastic_job import Elastic
+    from pytest_distbench.plugin.elastic import Elastic
 
     return Elastic(distbench, settings_for(request.node))
 
@@ -134,7 +133,7 @@ def elastic(request: pytest.FixtureRequest, distbench: Distbench) -> Elastic:
 @pytest.fixture
 def elastic_pool(request: pytest.FixtureRequest, distbench: Distbench) -> ElasticPool:
     """Let jobs share slots: ``elastic_pool([job("A", train, nodes=(1, 2)), ...], slots=2, policy="elastic")``."""
-    from pytest_distbench.plugin.pool import ElasticPool
+    from pytest_distbench.plugin.elastic import ElasticPool
 
     return ElasticPool(distbench, settings_for(request.node))
 

@@ -1,4 +1,8 @@
-"""Hands a run's times to pytest-benchmark, for its table, its JSON, its saved runs and its comparisons.
+"""Hands a run's numbers to pytest-benchmark, pytest-html and Allure.
+
+The numbers of a test in the reports of pytest-html and Allure, which leave out what JUnit and JSON reports show.
+
+Hands a run's times to pytest-benchmark, for its table, its JSON, its saved runs and its comparisons.
 
 Registered only when an option of pytest-benchmark asks for something. The verdict of a test never depends on it: what
 goes over is measured and judged already. Each time becomes one benchmark, made as pytest-benchmark makes its own:
@@ -7,6 +11,7 @@ goes over is measured and judged already. Each time becomes one benchmark, made 
 
 from __future__ import annotations
 
+import html
 import itertools
 import statistics
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -18,12 +23,47 @@ import pytest
 
 from pytest_distbench.plugin import carry
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.units import GIGABYTE
 
 if TYPE_CHECKING:
     from pytest_benchmark.session import BenchmarkSession
+
+
+_TITLE = "distbench"
+
+
+class ViewersPlugin:
+    """Registered as a pytest plugin of its own, because most runs do without it."""
+
+    def __init__(self, *, in_allure: bool) -> None:
+        self._in_allure = in_allure
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_html(self, report: pytest.TestReport, data: list[str]) -> None:
+        """Add the numbers to what a click on the test shows."""
+        if lines := _lines(report):
+            data += ["", f" {_TITLE} ".center(80, "-"), *map(html.escape, lines), ""]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Attach the numbers to Allure's result while its test is open: in the process that runs the test."""
+        report = yield
+        if self._in_allure and report.when == "call" and (lines := _lines(report)):
+            import allure
+
+            allure.attach("\n".join(lines), _TITLE, allure.attachment_type.TEXT)
+        return report
+
+
+def _lines(report: pytest.TestReport) -> list[str]:
+    """The numbers as a table; nothing of a test that is not ours."""
+    from pytest_distbench.report.formats.exports import PREFIX
+    from pytest_distbench.report.texts.layout import layout  # late: a run without tests of ours must not pay for it
+
+    rows = [(name.removeprefix(PREFIX), str(text)) for name, text in report.user_properties if name.startswith(PREFIX)]
+    return layout(("metric", "this run"), rows, left=2) if rows else []
+
 
 _ITS_FIXTURE = "benchmark"
 

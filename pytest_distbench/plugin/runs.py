@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.run.samples import Samples
 
 

@@ -19,15 +19,18 @@ from pytest_distbench.records.choices import (
     CONFIRM_BUDGET_S,
     CONFIRMS,
     DEFAULT_TOLERANCE,
+    FRACTION,
     LONGEST_TIMEOUT_S,
     MOST_LAUNCHES,
     MOST_TOLERANCE,
     RUN_LAUNCHES,
     TRACED_CASES,
     UPDATES,
+    Wanted,
+    number,
+    whole,
 )
 from pytest_distbench.records.options import BACKENDS, BY_TOLERANCE, FAKE, NOTHING, NUMA_BINDINGS, OPTIONS
-from pytest_distbench.records.wanted import FRACTION, Wanted, number, whole
 from pytest_distbench.releases import PARTS, check_torch, release_of, text
 from pytest_distbench.units import parse_bytes
 
@@ -35,10 +38,10 @@ if TYPE_CHECKING:
     from pytest_distbench.launch.starters.contract import Engine
     from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.choices import Update
-    from pytest_distbench.records.experiment import Experiment
     from pytest_distbench.records.kinds import VerdictName
     from pytest_distbench.records.network import Network
-    from pytest_distbench.run.settings import AgainstSettings, ConfirmSettings, ControlSettings, Settings, TraceSettings
+    from pytest_distbench.records.stated import Experiment
+    from pytest_distbench.run.request import AgainstSettings, ConfirmSettings, ControlSettings, Settings, TraceSettings
 
 T = TypeVar("T")
 
@@ -58,9 +61,9 @@ _OTHER_DEVICES = {
 
 def read_settings(config: pytest.Config) -> Settings:
     """Read and check everything."""
-    from pytest_distbench.judging.policy import Missing, Strictness  # late: a plain pytest run must not pay for it
+    from pytest_distbench.judging.judgement import Missing, Strictness  # late: a plain pytest run must not pay for it
     from pytest_distbench.machine import gpus, hardware
-    from pytest_distbench.run.settings import Settings
+    from pytest_distbench.run.request import Settings
 
     gpu = bool(_option(config, "gpu") or _option(config, "short_gpu") or config.getini("distbench_gpu"))
     launcher = _launcher(config)
@@ -363,7 +366,7 @@ def _logs_folder(config: pytest.Config) -> Path | None:
 
 def _trace(config: pytest.Config) -> TraceSettings | None:
     """Which cases get a trace; says at once where none could be made or kept."""
-    from pytest_distbench.run.settings import TraceSettings
+    from pytest_distbench.run.request import TraceSettings
 
     _refuse_tests(config, "trace", TRACED_CASES, usual="regressed")
     cases = _choice(config, "trace", TRACED_CASES, "")
@@ -387,7 +390,7 @@ def _data(config: pytest.Config) -> str:
     _refuse_empty(config, "data")
     text = _text(config, "data")
     if "://" in text:
-        from pytest_distbench.workloads.storage import why_no_store
+        from pytest_distbench.workloads.inputs import why_no_store
 
         if why := why_no_store(text):
             raise ConfigurationError(f"{_spell('data')}: {text}: {why}")
@@ -402,7 +405,7 @@ def _data(config: pytest.Config) -> str:
 
 def _experiment(config: pytest.Config) -> Experiment:
     """What was stated of the run; a path in the ini file is relative to it, one on the command line to where it is."""
-    from pytest_distbench.store.experiment import read_experiment
+    from pytest_distbench.store.stated import read_experiment
 
     _refuse_empty(config, "experiment")
     beside = config.inipath.parent if config.inipath else config.rootpath
@@ -444,7 +447,7 @@ def _links(config: pytest.Config) -> tuple[str, ...]:
 
 def _confirm(config: pytest.Config) -> ConfirmSettings:
     """How doubts about stored comparisons are settled."""
-    from pytest_distbench.run.settings import ConfirmSettings
+    from pytest_distbench.run.request import ConfirmSettings
 
     mode = _choice(config, "confirm", CONFIRMS, "auto")
     return ConfirmSettings(
@@ -464,7 +467,7 @@ def _python_of_recorder(config: pytest.Config) -> str:
 
 def _control(config: pytest.Config) -> ControlSettings | None:
     """Whether a slowdown is planted; says at once which other options that cannot go with."""
-    from pytest_distbench.run.settings import ControlSettings
+    from pytest_distbench.run.request import ControlSettings
 
     if (given := _option(config, "control")) is None:
         return None
@@ -522,8 +525,8 @@ def _against(config: pytest.Config) -> AgainstSettings | None:
         )
     if _option(config, "share_gpu"):
         raise ConfigurationError(f"{option}: with --distbench-share-gpu nothing is judged; leave out one of them")
-    from pytest_distbench.judging.pair_rule import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, TOLERANCE, looks
-    from pytest_distbench.run.settings import AgainstSettings
+    from pytest_distbench.judging.pairs import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, TOLERANCE, looks
+    from pytest_distbench.run.request import AgainstSettings
 
     first = _integer(config, "launches", FIRST_LOOK, least=1)
     if first < FEWEST_PAIRS:
@@ -566,7 +569,7 @@ def parse_world_sizes(text: str) -> tuple[int, ...]:
 def _world_sizes(
     text: str, *, launcher: str, gpu: bool, gpus: Gpus, shares_gpu: bool, is_here: bool
 ) -> tuple[int, ...]:
-    from pytest_distbench.plugin.room import most_ranks  # late: a plain pytest run must not pay for it
+    from pytest_distbench.plugin.requests import most_ranks  # late: a plain pytest run must not pay for it
 
     visible, found = len(gpus.visible), _what_was_found(gpus)
     if gpu and not visible:

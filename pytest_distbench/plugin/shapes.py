@@ -14,25 +14,28 @@ from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, several
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
+from pytest_distbench.plugin.requests import ShapeKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.records.choices import MODES, OverRanks
 from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.units import as_int, format_bytes
 from pytest_distbench.workloads.collectives import OPERATIONS, Operation, operation
-from pytest_distbench.workloads.collectives.reductions import REDUCTIONS, reduction
-from pytest_distbench.workloads.dtypes import DTYPES, dtype_of
+from pytest_distbench.workloads.collectives.operation import REDUCTIONS, reduction
 from pytest_distbench.workloads.protocol import (
     CACHES,
+    DTYPES,
     MEMORY_KINDS,
     PRESETS,
     SHIFT,
     TOGETHER,
+    TRANSPORTS,
     Preset,
+    Transport,
+    dtype_of,
     groups_of,
     preset,
+    transport_of,
 )
-from pytest_distbench.workloads.transports import TRANSPORTS, Transport, transport_of
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -106,7 +109,7 @@ class CollectiveSweep:
             cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
             buffers: ``registered`` takes NCCL's own memory, registered with the group (zero copy where the links can);
                 it needs a GPU.
-            transport: how the backend is to send, a row of ``workloads/transports.py`` such as ``ring`` or ``tree``:
+            transport: how the backend is to send, a row of ``workloads/protocol.py`` such as ``ring`` or ``tree``:
                 variables of the ranks. Of several, or of ``"all"``, each is a case of its own, named by it, and their
                 launches are made in turns. Where the backend has no such choice the test is skipped.
 

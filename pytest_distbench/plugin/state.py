@@ -1,4 +1,9 @@
-"""What the plugin keeps of a pytest run between its hooks: settings, the session, what is shown meanwhile."""
+"""What the plugin keeps of a pytest run between its hooks, and whether the run saw every test.
+
+Whether a run saw every test it could have seen, and so can tell which stored entries nobody uses any more.
+
+What the plugin keeps of a pytest run between its hooks: settings, the session, what is shown meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_distbench.plugin.names import BACKEND_ARGUMENT, full_name
+from pytest_distbench.plugin.rerun import BACKEND_ARGUMENT, full_name
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.collect import ResultsPlugin
@@ -17,7 +22,37 @@ if TYPE_CHECKING:
     from pytest_distbench.run.against import Variant
     from pytest_distbench.run.confirm import Recorders
     from pytest_distbench.run.loop import Session
-    from pytest_distbench.run.settings import Settings
+    from pytest_distbench.run.request import Settings
+
+
+_SELECTING = (
+    ("keyword", "-k"), ("markexpr", "-m"), ("deselect", "--deselect"), ("ignore", "--ignore"),
+    ("ignore_glob", "--ignore-glob"), ("lf", "--last-failed"), ("stepwise", "--stepwise"), ("pyargs", "--pyargs"),
+    ("distbench_attach", "--distbench-attach"),
+)  # fmt: skip
+
+
+def why_selected(config: pytest.Config, *, deselected: int) -> str:
+    """Why tests that there are were not to run. Empty where none were left out."""
+    for name, option in _SELECTING:
+        if config.getoption(name, None):
+            return f"{option} was given"
+    if any("::" in str(argument) for argument in config.args):
+        return "single tests were named"
+    return f"{deselected} tests were deselected" if deselected else ""
+
+
+def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: int, unreported: int) -> str:
+    """Why this run cannot tell what is unused: a selection, a failure, an early end. Empty if it can."""
+    if why := why_selected(config, deselected=deselected):
+        return why
+    if session.exitstatus != pytest.ExitCode.OK or session.testsfailed:
+        return f"{session.testsfailed} tests failed" if session.testsfailed else "the run did not end well"
+    if session.shouldstop or session.shouldfail:
+        return "the run was stopped early"
+    if unreported:  # a conftest may run tests its own way
+        return f"{unreported} collected tests were not reported"
+    return ""
 
 
 CPU_MARKER = "cpu"
@@ -193,6 +228,6 @@ def backend_of(item: pytest.Item) -> str:
 
 def name_of(item: pytest.Item) -> str:
     """What a test is called where it is told how long it takes."""
-    from pytest_distbench.plugin.history import name_in_history
+    from pytest_distbench.plugin.progress import name_in_history
 
     return name_in_history(full_name(item), backend_of(item), settings_of(item.config).launcher)

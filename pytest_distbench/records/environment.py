@@ -1,9 +1,209 @@
-"""What hardware and software a launch ran on."""
+"""What a launch ran on: hardware, software, GPUs, and what else computed there.
+
+The hosts of a launch's ranks without their names, which are stored only when they are asked for.
+
+GPUs as the driver describes them, all that a run was given, and how they fared while ranks ran on them.
+
+What computed on the CPUs of a launch while it was measured.
+
+What hardware and software a launch ran on.
+"""
 
 from __future__ import annotations
 
-from pytest_distbench.records.gpu import GpuHost
-from pytest_distbench.records.record import Record
+import math
+
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.record import Record, replace
+from pytest_distbench.records.run import CaseResult
+
+
+def number_hosts(result: CaseResult) -> CaseResult:
+    """The case with ``host0``, ``host1`` and so on in the place of names, in the order of the ranks."""
+    return replace(result, launches=[_number(launch) for launch in result.launches])
+
+
+def _number(launch: LaunchRecord) -> LaunchRecord:
+    numbers = {name: f"host{number}" for number, name in enumerate(dict.fromkeys(launch.hosts))}
+    return replace(launch, hosts=[numbers[name] for name in launch.hosts])
+
+
+class Gpu(Record, frozen=True, kw_only=True):
+    """One CUDA device: a GPU, or a MIG slice of one. What the driver does not tell is None or empty."""
+
+    name: str
+    """Of the product; a slice's has its profile: ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``."""
+    uuid: str
+    index: int = 0
+    """As nvidia-smi counts; of a slice that of its GPU."""
+    pci: str = ""
+    """Address on the bus: ``00000000:17:00.0``."""
+    slice_of: str = ""
+    """Of a MIG slice: the UUID of its GPU."""
+    memory_bytes: int | None = None
+    capability: str = ""
+    """Compute capability: ``9.0``."""
+    pcie: str = ""
+    """The fastest link to the host that card and slot allow, generation and lanes: ``5x16``."""
+    nvlinks: int = 0
+    """Its NVLinks that are up."""
+    nvlink_bytes_per_s: float | None = None
+    """What one of them carries in each direction, by the data sheet."""
+    ecc: bool | None = None
+    persistence: bool | None = None
+    """Whether the driver keeps it initialised while nobody uses it."""
+    power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+
+    @property
+    def label(self) -> str:
+        """As people point to it: ``GPU 3``."""
+        return f"GPU {self.index}" if not self.slice_of else f"the MIG slice {self.uuid[:12]} of GPU {self.index}"
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether somebody has set its power limit below the default."""
+        limit, default = self.power_limit_w, self.default_power_limit_w
+        return limit is not None and default is not None and limit < default - 1
+
+
+class GpuHost(Record, frozen=True, kw_only=True):
+    """The GPUs of a run and what they sit in."""
+
+    driver: str
+    """Version of the driver."""
+    cuda: str
+    """Newest CUDA that this driver runs: ``12.8``."""
+    cpu: str
+    """Product name of the host's CPU."""
+    gpus: list[Gpu]
+    """Visible to the run, in the order of the ranks."""
+    links: list[list[str]] = []
+    """The matrix between them: ``nvlink4x18``, ``pcie5x16-p2p NODE``; empty on the diagonal, and for a single one."""
+    unreadable: list[str] = []
+    """Of this machine's other GPUs: which the driver would not describe, and why."""
+
+
+class GpuWitness(Record, frozen=True, kw_only=True):
+    """One GPU during one launch, as the driver saw it. What it does not tell is None."""
+
+    label: str
+    """``GPU 3``."""
+    uuid: str
+    looks: int
+    """How often it was looked at while it worked; a share below is of these."""
+    sm_mhz: float | None = None
+    """Median, while it worked."""
+    memory_mhz: float | None = None
+    """Median, while it worked."""
+    temperature_c: float | None = None
+    """The highest."""
+    power_w: float | None = None
+    """Median, while it worked."""
+    utilisation: float | None = None
+    """Median, while it worked: share of the time in which a kernel ran, 0 to 1."""
+    course: list[tuple[float, float]] = []
+    """Seconds since the first look -> the same share, at each look behind it."""
+    held: dict[str, float] = {}
+    """What held its clocks down -> share of the time, 0 to 1."""
+    power_limit_w: float | None = None
+    sm_limit_mhz: float | None = None
+    """The clock it is set to; None: it is not set, or the driver does not tell."""
+    others: list[str] = []
+    """Processes of others that computed on it, or may have: ``python (pid 4711)``."""
+    by_mps: bool = False
+    """Kernels came through the server of MPS, which may be that of others too."""
+    host_cpu: str = ""
+    """Product name of the CPU beside it, which is no part of the hardware class."""
+
+
+class GpuNorm(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The same of all GPUs and launches of a case, to compare later ones with. Of several GPUs the slowest counts."""
+
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
+    power_limit_w: float | None = None
+    sm_limit_mhz: float | None = None
+    held: dict[str, float] = {}
+    """What held the clocks down -> share of the time, of the median launch; what was below a hundredth is left out."""
+    by_mps: bool = False
+    """Kernels came through the server of MPS, in any launch."""
+    host_cpu: str = ""
+
+
+SHORTEST_WINDOW_S = 0.05
+"""Below this the 10 ms ticks of the system's CPU accounting say nothing about other processes."""
+
+
+class Load(Record, frozen=True, kw_only=True):
+    """A stretch of a launch's life, and who wanted its CPUs. *Own* is every process that the launch has started."""
+
+    wall_s: float
+    cpus: int
+    """That the launch may use."""
+    busy_s: float
+    """CPU seconds of all processes on them, and of what took the CPUs from this machine, if it is a virtual one."""
+    stolen_s: float = 0.0
+    """Of these, what was taken from this machine."""
+    own_s: float
+    """CPU seconds of the own processes, on whatever CPU."""
+    ran_s: float = 0.0
+    """CPU seconds of their threads, as far as these were seen at the end; 0 where the system does not tell."""
+    waited_s: float = 0.0
+    """Seconds in which the same threads could have run, and had no CPU."""
+
+    @property
+    def foreign_cores(self) -> float | None:
+        """Cores that other processes kept busy; None where the stretch is too short to tell."""
+        if self.wall_s < SHORTEST_WINDOW_S:
+            return None
+        return max(0.0, (self.busy_s - self.own_s) / self.wall_s)
+
+    @property
+    def _longer(self) -> float | None:
+        """How many times as long threads take that could compute all the time; None where that is not known."""
+        if self.wall_s < SHORTEST_WINDOW_S or self.ran_s <= 0.0:
+            return None
+        return (self.ran_s + self.waited_s) / self.ran_s
+
+    @property
+    def foreign_wanted(self) -> float | None:
+        """Cores that other processes wanted: those they had, and as many times more as the own threads had to wait.
+
+        However many processes want two cores, they use no more than two.
+        """
+        if self._longer is None or self.foreign_cores is None:
+            return None
+        return self.foreign_cores * self._longer
+
+    @property
+    def crowding(self) -> float | None:
+        """How many times as long the own work took because others wanted its CPUs; 1: no longer; None: not known.
+
+        Threads that compute take ``(ran + waited) / ran`` times as long as they would without a wait. Where the own
+        ones alone want more CPUs than there are, they wait for each other: that part is not the others'. Nor can the
+        whole have been delayed by more than all waits together, which is little where most of it was sleep.
+        """
+        longer = self._longer
+        if longer is None:
+            return None
+        wanted = max(self.own_s, self.ran_s) * longer / self.wall_s
+        by_waits = longer / max(1.0, wanted / self.cpus)
+        at_most = self.wall_s / (self.wall_s - self.waited_s) if self.waited_s < self.wall_s else math.inf
+        there = self.cpus * self.wall_s
+        by_theft = there / (there - self.stolen_s) if self.stolen_s < there else 1.0
+        return max(1.0, min(by_waits, at_most)) * by_theft
+
+
+class CommandUse(Record, frozen=True, kw_only=True):
+    """What a command used that starts its processes itself, as its guardian saw it."""
+
+    load: Load | None
+    peak_memory_bytes: int
+    """Of the largest of its processes."""
+    delayed_s: float = 0.0
+    """For which a slowdown that was planted had it stand still."""
+
 
 SETTINGS = frozenset(
     {

@@ -1,17 +1,232 @@
-"""A launch as it was asked for, and as it is made: what runs, where, and everything its processes need to know."""
+"""A launch as it was asked for, and as it is made: what runs, where, and what its processes need.
+
+What one launch runs: ranks of ours, a command, an elastic job, or a pool of such jobs.
+
+Each is a kind of launch, and has a row in ``run/kinds.py`` that says how it is run. What belongs to one kind alone
+stands here, in its record; what all launches have is in ``records/plan.py``.
+
+A launch as it was asked for, and as it is made: what runs, where, and everything its processes need to know.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
+from pytest_distbench.records.elastic import ElasticJob, Sharing
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.network import Network
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Record, replace
-from pytest_distbench.records.work import Command, Job, Pool, Ranks, Work
+
+Change = Callable[[str], str]
+"""What becomes of a word, or of a path."""
+
+
+class BodyReference(Record, frozen=True, kw_only=True):
+    """What a process of ours runs: a function in a file, or a whole script (no ``function``)."""
+
+    file: str
+    function: str = ""
+    module: str = ""
+    """Of a function: the module name pytest knows its file by; used where it leads to the same file. Of a script: the
+    name it is run by, as ``python -m`` does; empty: it is run by its file."""
+    is_rewritten: bool = False
+    """Whether pytest rewrote the assertions of that module."""
+    instance: dict[str, Any] | None = None
+    """Of a method: the attributes that the object it was taken from had; None: it is no method of an object."""
+    left_out: list[str] = []
+    """Attributes of that object that cannot be handed to a rank."""
+    arguments: list[str] = []
+    """Command line of a script, with placeholders."""
+    makes_group: bool = True
+    """Of a script: it is expected to make a process group. Of a function: it is given one, else it makes its own, or
+    none."""
+    called_by: str = ""
+    """Of what is no function: the one that is called with the rank and with it, ``package.module:function``."""
+    given_at: str = ""
+    """The line of the test that gave it: ``test_a.py:12``."""
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is run as a program, not called."""
+        return not self.function
+
+    @property
+    def is_given_a_group(self) -> bool:
+        """Whether it begins in a process group."""
+        return not self.is_script and self.makes_group
+
+
+class Work(Record, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    """What one launch runs. The name of its class, in small letters, is that of its kind."""
+
+    params: dict[str, Any] = {}
+    """As its processes get them."""
+    seeds: list[int] = msgspec.field(default_factory=lambda: [0])
+    """What runs, runs once for each; the first stands for ``{seed}``."""
+
+    @property
+    def kind(self) -> str:
+        """The name of its kind: ``ranks``."""
+        return sys.intern(str(self.__struct_config__.tag))  # the default of conditions, which msgspec knows by identity
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it runs what may leave files where it is run, and not functions of ours."""
+        return False
+
+    @property
+    def is_given_a_group(self) -> bool:
+        """Whether its ranks begin in a process group."""
+        return False
+
+    @property
+    def engine(self) -> str:
+        """What changes the membership of its jobs; empty: it has none."""
+        return ""
+
+    @property
+    def stands_for(self) -> int | None:
+        """The one rank that there is a process for, on the backend ``fake``; None: each rank has one."""
+        return None
+
+    @property
+    def files(self) -> list[str]:
+        """The files without which it cannot be run."""
+        return []
+
+    def processes(self, world_size: int) -> int:
+        """How many report what they recorded; they are numbered from 0, as ranks are where each has one."""
+        return world_size
+
+    def outputs(self, world_size: int) -> int:
+        """Of how many what they print can be read; numbered in the same way."""
+        return world_size
+
+    def logs(self, files: LaunchFiles, world_size: int) -> list[tuple[int, Path]]:
+        """What prints, by the number that is shown with its lines, and where that goes."""
+        return [(number, files.log(number)) for number in range(self.processes(world_size))]
+
+    def with_words(self, change: Change) -> Self:
+        """The same with each word of its command line changed."""
+        del change
+        return self
+
+    def with_files(self, change: Change) -> Self:
+        """The same with the path of each file that it runs, or that its command line names, changed."""
+        del change
+        return self
+
+
+def _changing_paths(change: Change) -> Change:
+    """What changes a word of a command line whose path, if it is one or ends in one (``--config=/a/b``), changes."""
+
+    def changed(word: str) -> str:
+        name, separator, value = word.rpartition("=")
+        return f"{name}{separator}{change(value)}" if Path(value).is_absolute() else word
+
+    return changed
+
+
+class Task(Work, frozen=True, kw_only=True):
+    """A body, and what it is handed: what ranks or nodes run, and each job of a pool."""
+
+    body: BodyReference
+
+    @property
+    def is_program(self) -> bool:
+        return self.body.is_script
+
+    @property
+    def is_given_a_group(self) -> bool:
+        return self.body.is_given_a_group
+
+    @property
+    def files(self) -> list[str]:
+        return [self.body.file]
+
+    def with_words(self, change: Change) -> Self:
+        return replace(self, body=replace(self.body, arguments=list(map(change, self.body.arguments))))
+
+    def with_files(self, change: Change) -> Self:
+        there = self.with_words(_changing_paths(change))
+        return replace(there, body=replace(there.body, file=change(self.body.file)))
+
+
+class Ranks(Task, frozen=True, kw_only=True):
+    """A process group of ranks that a launcher of ours starts."""
+
+    stands_for: int | None = None
+    attached: int | None = None
+    """The rank that owns the terminal; None: every rank writes to its log."""
+    takes_turns: bool = False
+    """Another group runs beside this one: every rank waits for its group's turn before each block of iterations."""
+
+    def processes(self, world_size: int) -> int:
+        return world_size if self.stands_for is None else 1
+
+
+class Command(Work, frozen=True, kw_only=True):
+    """A command that starts its processes itself."""
+
+    words: list[str]
+    """Of its command line, the program first, with placeholders."""
+    makes_group: bool = True
+    """It is expected to make a process group."""
+
+    @property
+    def is_program(self) -> bool:
+        return True
+
+    def outputs(self, world_size: int) -> int:
+        del world_size  # whatever it starts, it prints to one place
+        return 1
+
+    def logs(self, files: LaunchFiles, world_size: int) -> list[tuple[int, Path]]:
+        del world_size
+        return [(0, files.log(0))]
+
+    def with_words(self, change: Change) -> Self:
+        return replace(self, words=list(map(change, self.words)))
+
+    def with_files(self, change: Change) -> Self:
+        return self.with_words(_changing_paths(change))
+
+
+class Job(Task, frozen=True, kw_only=True):
+    """A training on nodes that come and go."""
+
+    job: ElasticJob
+
+    @property
+    def engine(self) -> str:
+        return self.job.engine
+
+
+class Pool(Work, frozen=True, kw_only=True):
+    """Jobs that share slots with each other, and with a serving."""
+
+    sharing: Sharing
+    tasks: dict[str, Task]
+    """What runs, by the owners of slots."""
+
+    @property
+    def engine(self) -> str:
+        return self.sharing.jobs[0].job.engine
+
+    @property
+    def files(self) -> list[str]:
+        return [file for task in self.tasks.values() for file in task.files]
+
+    def logs(self, files: LaunchFiles, world_size: int) -> list[tuple[int, Path]]:
+        jobs = range(len(self.sharing.jobs))
+        return [(slot, files.job(index).log(slot)) for index in jobs for slot in range(world_size)]
+
 
 PLACEHOLDERS = ("{launch_dir}", "{data_dir}", "{seed}", "{world_size}")
 """What a test may write in arguments, variables and the working folder of a script."""

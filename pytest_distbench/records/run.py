@@ -1,22 +1,188 @@
-"""Everything a run measured and said."""
+"""Everything a run measured and said: verdicts, planted slowdowns, trends.
+
+The answer for one metric of one case.
+
+A positive control: a slowdown that was planted in a case, and what the run found of it.
+
+How a metric went over many runs.
+
+Everything a run measured and said.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from pytest_distbench.records.baseline import Bound
 from pytest_distbench.records.case import Case, EntryName
-from pytest_distbench.records.control import Control
-from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.experiment import Experiment
-from pytest_distbench.records.gpu import GpuNorm
+from pytest_distbench.records.environment import Environment, GpuNorm
+from pytest_distbench.records.iteration import CaseTrace
+from pytest_distbench.records.kinds import VERDICT_KINDS, Better, OfKind, VerdictName, verdict_kind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.record import Record, replace
-from pytest_distbench.records.trace import CaseTrace
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.metric import Scalar, metric_name
+from pytest_distbench.records.record import Number, Record, replace
+from pytest_distbench.records.stated import Experiment
+
+TAIL = "tail"
+"""Companion of a verdict: the 95th percentile of the iterations over the launch's value. Of the baseline that of the
+launch where it is largest, of this run where it is smallest."""
+
+
+class Verdict(OfKind, frozen=True, kw_only=True):
+    """The answer for one metric of one case."""
+
+    metric: str
+    """Name and point: ``latency[message_bytes=4096]``."""
+    kind: VerdictName
+    unit: str
+    current: Number | None = None
+    """Median over launches; of a convergence metric the mean over seeds."""
+    baseline: Number | None = None
+    ratio: float | None = None
+    """current / baseline, of a clock that of the fast sides, which are judged; None where one of them is missing."""
+    limit: float | None = None
+    """The largest change towards worse that is not called a regression, as a fraction."""
+    detectable: float | None = None
+    """Smallest slowdown this comparison finds with 90 % power, as a fraction; None where nothing is estimated."""
+    launches: int = 0
+    baseline_launches: int = 0
+    reason: str = ""
+    at: dict[str, Scalar] = {}
+    facts: dict[str, Scalar] = {}
+    differences: list[str] = []
+    """How a fingerprint changed, one sentence each."""
+    companions: dict[str, tuple[float, float]] = {}
+    """Quieter witnesses of the clock: (baseline, this run); and :data:`TAIL`."""
+    bounds: list[Bound] = []
+    """That the value had to keep to, whether it did or not."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        verdict_kind(self.kind)
+
+    @property
+    def name(self) -> str:
+        """The metric's name, without its point."""
+        return metric_name(self.metric)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it counts: the metric's kind is judged, or a bound of it is."""
+        return super().is_judged or bool(self.bounds)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether this verdict alone fails a test under the default policy."""
+        return VERDICT_KINDS[self.kind].fails
+
+
+Step = Literal["", "stored", "screening", "turns", "bound"]
+"""What decided: nothing; launches against the baseline alone; few of them, which raise suspicion or do not; launches in
+turns, delayed and not; a bound of the number."""
+
+
+class Control(Record, frozen=True, kw_only=True):
+    """A slowdown that was planted in a case, and what the run found of it."""
+
+    share: float = 0.0
+    """What was timed took so much longer, as a fraction of itself."""
+    is_chosen: bool = False
+    """The user chose the share; else it follows from the tolerance."""
+    step: Step = ""
+    """That decided."""
+    verdicts: list[Verdict] = []
+    """On the clocks, by the step that decided: against the baseline, or in turns against launches without delay."""
+    has_baseline: bool = False
+    """Without one nothing was screened."""
+    launches: int = 0
+    """That it took: those with the delay, and those beside them."""
+    took_s: float = 0.0
+    left_out: list[str] = []
+    """Clocks that the delay cannot reach: a script of ranks has them of its own, and prints them."""
+    why_alone: str = ""
+    """Why nothing could be decided in turns; empty: it could."""
+    why_not: str = ""
+    """Why nothing could be tried at all; empty: it was."""
+
+    @property
+    def found(self) -> list[Verdict]:
+        """The clocks in which the run would have told of it."""
+        return [v for v in self.verdicts if is_found(v)]
+
+
+def is_found(verdict: Verdict) -> bool:
+    """Whether it would have failed its test."""
+    return verdict.kind in ("regressed", "beyond")
+
+
+USUAL_LAST = 500
+"""So many runs are looked at where nobody says another number: the last ones."""
+
+
+class Point(NamedTuple):
+    """The metric at one time.
+
+    Attributes:
+        at: UTC, ISO 8601: the run's start.
+        commit: that was measured; empty where nobody knows.
+        value: median over launches, in the metric's unit.
+    """
+
+    at: str
+    commit: str
+    value: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Trend:
+    """A metric of a case on one class of hardware.
+
+    Attributes:
+        platform: hardware class.
+        test: node id of the test's function.
+        case: name of its entry in a store.
+        title: for people: ``test_all_reduce[float32-ws2]``.
+        nodeid: that pytest takes.
+        metric: name and point.
+        unit: of its values.
+        better: its kind.
+        points: oldest first.
+    """
+
+    platform: str
+    test: str
+    case: str
+    title: str
+    nodeid: str
+    metric: str
+    unit: str
+    better: Better
+    points: list[Point] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The metrics of many runs.
+
+    Attributes:
+        records: how many were looked at, the last ones.
+        first: time of the first of these, UTC, ISO 8601; empty: there is none.
+        last: of the last.
+        trends: in the order of platforms, tests, cases and metrics.
+        problems: what is wrong with files that are none.
+    """
+
+    records: int
+    first: str = ""
+    last: str = ""
+    trends: list[Trend] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
 
 CaseOutcome = Literal["passed", "failed", "skipped", "xfailed"]
 

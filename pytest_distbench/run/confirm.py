@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.judging.comparable import version_changes
 from pytest_distbench.judging.confirmation import (
     LOOKS,
     Evaluated,
@@ -30,20 +29,17 @@ from pytest_distbench.judging.confirmation import (
 from pytest_distbench.judging.digits import are_asked_about
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.screening import SUSPICIOUS
-from pytest_distbench.machine.interpreters import Interpreter, find_interpreter
+from pytest_distbench.judging.terms import version_changes
+from pytest_distbench.machine.hardware import Interpreter, find_interpreter
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Confirmation
-from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.run.against import Variant
-from pytest_distbench.run.evaluated import Evaluation, differing
-from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.records.run import CaseResult, Confirmation, Verdict
+from pytest_distbench.run.against import Variant, find_links
+from pytest_distbench.run.request import CaseRequest, ConfirmSettings
 from pytest_distbench.run.samples import Samples
-from pytest_distbench.run.settings import ConfirmSettings
-from pytest_distbench.run.untracked import find_links
-from pytest_distbench.run.worktree import Revision
-from pytest_distbench.store.recording import NotRecorded, Recording, recordings
+from pytest_distbench.run.worktree import Evaluation, Revision, differing
+from pytest_distbench.store.baselines import NotRecorded, Recording, recordings
 
 ARMS = 3
 """This tree, the revision that recorded the baseline, and that revision once more."""

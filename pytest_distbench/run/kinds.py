@@ -1,6 +1,6 @@
 """The table of kinds of launch: how each is run, compared and judged. The rest of the code asks here.
 
-A new kind is a record of its own, below :class:`~pytest_distbench.records.work.Work`, and a row:
+A new kind is a record of its own, below :class:`~pytest_distbench.records.plan.Work`, and a row:
 ``LAUNCH_KINDS[Mine] = LaunchKind(...)``.
 """
 
@@ -13,17 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, expect
-from pytest_distbench.jobs.launch_job import launch_elastic
-from pytest_distbench.jobs.launch_pool import launch_pool
-from pytest_distbench.launch.command import launch_command
-from pytest_distbench.launch.pair import run_in_turns
-from pytest_distbench.launch.side import Arm, Side
+from pytest_distbench.jobs.launch import launch_elastic, launch_pool
+from pytest_distbench.launch.controlled import launch_command
 from pytest_distbench.launch.starters.table import Hosting
-from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.launch.supervise import Arm, Side, run_in_turns, supervise
 from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.work import Command, Job, Pool, Ranks, Work
+from pytest_distbench.records.plan import Command, Job, LaunchPlan, Pool, Ranks, Work
 
 InTurns = Callable[[Sequence[Arm]], list[LaunchRecord | None]]
 """Runs launches that are to be compared; None for those that were left out because one did not pass."""

@@ -16,29 +16,25 @@ from dataclasses import replace as replaced
 from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError, ExtensionError, LauncherError, ReadingError, blame, line_of
-from pytest_distbench.launch.diagnosis import texts
+from pytest_distbench.launch.diagnosis import reason
 from pytest_distbench.launch.outcome import mask_record
-from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind, LauncherSetup
+from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.trace import LoopTrace, read_traces
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.launch_files import is_of_a_group
 from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.torchrun import is_of_a_group
-from pytest_distbench.records.work import BodyReference, Ranks, Work
 from pytest_distbench.run.against import ReferenceSide, Variant, VariantKey, make_setup, outside
-from pytest_distbench.run.around import AroundSetup, Surroundings
-from pytest_distbench.run.directory import RunDirectory
+from pytest_distbench.run.around import AroundSetup, Surroundings, network_place, rank_groups
+from pytest_distbench.run.directory import Outputs, RunDirectory
 from pytest_distbench.run.gpus import devices
 from pytest_distbench.run.kinds import kind_of, run_launch
-from pytest_distbench.run.network import network_place
-from pytest_distbench.run.outputs import Outputs
-from pytest_distbench.run.quota import rank_groups
-from pytest_distbench.run.settings import Settings
+from pytest_distbench.run.request import Settings
 
 _DEVICE_CHECK = Path(__file__).parents[1] / "worker" / "device_check.py"
 """Its ``compute`` is a body."""
@@ -365,7 +361,7 @@ class Launching:
 def _why_it_cannot(record: LaunchRecord) -> str:
     """Why one rank could not compute, and the next step; in one line."""
     error = record.fates[0].error if record.fates else None
-    sign = texts.read(error.message) if error is not None else None
+    sign = reason.read(error.message) if error is not None else None
     if error is None or sign is None or not sign.advice:
         return f"{record.reason.splitlines()[0]}. Next: python -c 'import torch; torch.ones(1, device=\"cuda\")'"
     return f"{sign.meaning} ({error.kind}: {error.message.strip().splitlines()[0]}). Next: {sign.advice}"

@@ -12,21 +12,22 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_distbench.judging.case import accepted_changes, judge_launches
+from pytest_distbench.judging.causes import norm_of
 from pytest_distbench.judging.confirmation import can_be_confirmed
 from pytest_distbench.judging.digits import are_asked_about
-from pytest_distbench.judging.enough import are_enough
-from pytest_distbench.judging.entry import completed_entry, make_entry, phases_of
-from pytest_distbench.judging.gpus import norm_of
-from pytest_distbench.judging.judgement import Judgement
-from pytest_distbench.judging.pairs import judge_paired, not_there
-from pytest_distbench.judging.screening import SCREENING_LAUNCHES, is_clock, judge_screened
-from pytest_distbench.judging.update_policy import (
+from pytest_distbench.judging.entry import (
+    completed_entry,
     is_wanted,
     judged_by_bounds_alone,
+    make_entry,
     only_judges,
+    phases_of,
     what_it_lacks,
     why_not_stored,
 )
+from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.pairs import judge_paired, not_there
+from pytest_distbench.judging.screening import SCREENING_LAUNCHES, are_enough, is_clock, judge_screened
 from pytest_distbench.records.baseline import BaselineEntry
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, EntryName
@@ -38,9 +39,8 @@ from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run.confirm import Recorder, Recorders
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
-from pytest_distbench.store.baselines import BaselineFile, BaselineStore
-from pytest_distbench.store.moved import closest, with_its_work
-from pytest_distbench.store.recording import NotRecorded
+from pytest_distbench.store.baselines import BaselineFile, BaselineStore, NotRecorded
+from pytest_distbench.store.entries import closest, with_its_work
 
 
 class Reference(Protocol):

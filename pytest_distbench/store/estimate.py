@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
+from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.records.record import Record
 from pytest_distbench.store.baselines import BaselineStore

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_distbench.errors import StoredFileError, show
-from pytest_distbench.records.perf_output import PerfOutput, PerfRow
+from pytest_distbench.records.reader import PerfOutput, PerfRow
 from pytest_distbench.store.files import read_limited
 
 MAX_FILE_BYTES = 64 * 2**20

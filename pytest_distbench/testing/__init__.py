@@ -44,9 +44,9 @@ from pytest_distbench.launch.site.local import LocalSite
 from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind, LauncherSetup
 from pytest_distbench.records.fingerprint import Collective, RankFingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind
+from pytest_distbench.records.launch import ErrorReport, RankReport
 from pytest_distbench.records.metric import LARGEST_NUMBER, Observation, Scalar, is_name
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import ErrorReport, RankReport
 from pytest_distbench.units import as_float
 
 STAND_IN = "stand-in"

@@ -10,14 +10,14 @@ import os
 
 import msgspec
 
+from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import RankReport
-from pytest_distbench.worker import script_notes
+from pytest_distbench.worker import script
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import NoLine
-from pytest_distbench.worker.script_notes import ScriptNotes
+from pytest_distbench.worker.script import ScriptNotes
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
@@ -37,7 +37,7 @@ def begin(plan_path: str) -> ScriptNotes:
         "GROUP_RANK": os.environ.get("GROUP_RANK", "0"),
     }
     context = RankContext(plan, NoLine(), environment, watch=Watch(is_on=False))
-    notes = script_notes.CURRENT = ScriptNotes(context)
+    notes = script.CURRENT = ScriptNotes(context)
     owner = os.getpid()
     _write(plan.files, context, UNFINISHED)
 

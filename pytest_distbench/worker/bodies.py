@@ -20,10 +20,8 @@ from types import CodeType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pytest_distbench.errors import BodyError, ForeignModuleError
-from pytest_distbench.installation import is_installed_here
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.work import BodyReference
-from pytest_distbench.releases import GENERATED_MODULE
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.releases import GENERATED_MODULE, is_installed_here
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext

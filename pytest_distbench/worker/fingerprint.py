@@ -21,14 +21,20 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from pytest_distbench.records.fingerprint import NOT_RECORDED, PICKLE, Beyond, Collective, RankFingerprint
-from pytest_distbench.records.flight import FlightEntry, FlightRecording
+from pytest_distbench.records.fingerprint import (
+    NOT_RECORDED,
+    PICKLE,
+    Beyond,
+    Collective,
+    FlightEntry,
+    FlightRecording,
+    RankFingerprint,
+)
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.course import Count, Follower
-from pytest_distbench.worker.observer import Note, Observer, groups_here
+from pytest_distbench.worker.observer import Count, Follower, Note, Observer, groups_here
 
 _DEFAULT_CAPACITY = 2000
 _MOST_STAMPS = 300

@@ -1,22 +1,218 @@
-"""How a rank leaves: its threads and exit handlers run as in any Python process, and have a limit."""
+"""How a rank ends: what it says of the exception that ended it, and how it leaves.
+
+What a rank says of the exception that ended it: its kind, its text, and where it began.
+
+How a rank leaves: its threads and exit handlers run as in any Python process, and have a limit.
+"""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
+import dis
 import gc
 import io
 import os
+import re
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TypeVar
 
+import torch
+
+from pytest_distbench.records.launch import ErrorReport, Outcome
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import XFAILED
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.python_internals import (
     TEMPORARY_FILE,
     run_exit_handlers,
     wait_for_threads,
 )
+from pytest_distbench.worker.torch_internals import skips_of_torchs_tests
+
+_MACHINERY = (contextlib.__file__, ast.__file__)
+_REWRITING = "/_pytest/assertion/"
+"""Frames in these files stand between ours and the user's."""
+
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
+
+_LONGEST_TEXT = 8_000
+_TORCH = f"{Path(torch.__file__).parent}/"
+_LONGEST_CHAIN = 100
+"""Causes of causes: a class may invent them without end."""
+
+_Answer = TypeVar("_Answer")
+
+
+def classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
+    """Tell a skip or xfail (of pytest or unittest, neither imported here) from a failure, whatever its class does."""
+    try:
+        return _classify(raised)
+    except BaseException:  # noqa: BLE001 builtins that the body has replaced, and what else nobody thought of
+        text = "its report could not be made"
+        return (
+            "failed",
+            "",
+            ErrorReport(kind="an exception", message=text, traceback=text, raised_at=HostClock.monotonic()),
+        )
+
+
+def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
+    kind, module = _name_of(raised), _module_of(raised)
+    reason = _skip_of_torchs_tests(raised)
+    is_skip = kind in ("Skipped", "SkipTest", XFAILED) and module in ("builtins", "_pytest.outcomes", "unittest.case")
+    skipped = is_skip or bool(reason)
+    chain = _chain(raised)
+    # A ``finally`` that meets a collective raises on top of what went wrong: that is what must be told.
+    told = chain[-1] if _is_torchs(raised) and not _is_torchs(chain[-1]) else raised
+    text = _text_of(told)
+    trace = _trace_of(raised)
+    with contextlib.suppress(BaseException):  # a full disk, a stream the body has closed or replaced
+        sys.stderr.write(trace)
+    report = ErrorReport(
+        kind=_name_of(told),
+        message=_cut(reason or text),
+        traceback=_cut(trace),
+        raised_at=HostClock.monotonic(),
+        torch_errors=[describe(e) for e in chain if _is_torchs(e)],
+        began_in_torch=_is_torchs(chain[-1]),
+    )
+    return ("skipped" if skipped else "failed"), _cut(reason or text) if skipped else "", report
+
+
+def _skip_of_torchs_tests(raised: BaseException) -> str:
+    """Why a test of torch's own is skipped: in a rank it ends the process with an exit code of torch's table.
+
+    A body that has not imported that table means another thing by such a code. Empty: this is no skip.
+    """
+    if not issubclass(type(raised), SystemExit):
+        return ""
+    code = _asked(lambda: getattr(raised, "code", None), None)
+    return skips_of_torchs_tests().get(code, "") if type(code) is int else ""
+
+
+def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, ErrorReport]:
+    """What an exception means on the backend ``fake``, where a rank receives nothing.
+
+    An assert of the user's is about values, and a reason to skip. One of a library is not: a call may be wrong. What
+    else fails may do so for lack of values, whatever torch says of it, and that is told.
+    """
+    said, _, rest = error.message.partition("\n")
+    trace = _traceback_of(raised)
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    is_users = trace is not None and not _LIBRARY.search(trace.tb_frame.f_code.co_filename)
+    if is_users and issubclass(type(raised), AssertionError):
+        told = f"needs values, and the backend fake has none: {said or 'an assert'}"
+        return "skipped", replace(error, message=told)
+    told = f"{said} (the backend fake moves no data: does it need what it received?)"
+    return "failed", replace(error, message=f"{told}\n{rest}".rstrip(), torch_errors=[])
+
+
+def describe(raised: BaseException) -> str:
+    """Its class and its text, in a line or few."""
+    return _cut(f"{_name_of(raised)}: {_text_of(raised)}")
+
+
+def _asked(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
+    """What an exception says of itself. Its class may answer anything with an exception of its own."""
+    try:
+        return question()
+    except BaseException:  # noqa: BLE001 SystemExit too, from a property
+        return otherwise
+
+
+def _name_of(raised: BaseException) -> str:
+    return _asked(lambda: str(type(raised).__name__), "an exception without a name")
+
+
+def _module_of(raised: BaseException) -> str:
+    return _asked(lambda: str(type(raised).__module__), "")
+
+
+def _chain(raised: BaseException) -> list[BaseException]:
+    """An exception, what it came from, and so on to the first. Compared by identity: equality is the class's own."""
+    found, known = [raised], {id(raised)}
+    while len(found) < _LONGEST_CHAIN:
+        before = _before(found[-1])
+        if not issubclass(type(before), BaseException) or id(before) in known:
+            break
+        found.append(before)  # type: ignore[arg-type] # it is one
+        known.add(id(before))
+    return found
+
+
+def _before(raised: BaseException) -> object:
+    cause = _asked(lambda: raised.__cause__, None)
+    return cause if cause is not None else _asked(lambda: raised.__context__, None)  # not "or": that asks its class
+
+
+def _is_torchs(raised: BaseException) -> bool:
+    """Whether torch raised it: by its class, or by where it was raised, in its Python or in C++ at the user's line."""
+    trace = _traceback_of(raised)
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if _module_of(raised).partition(".")[0] == "torch":
+        return True
+    if trace is None:
+        return False
+    is_from_c = trace.tb_frame.f_code.co_code[trace.tb_lasti] != dis.opmap["RAISE_VARARGS"]
+    return trace.tb_frame.f_code.co_filename.startswith(_TORCH) or (type(raised) is RuntimeError and is_from_c)
+
+
+def _traceback_of(raised: BaseException) -> TracebackType | None:
+    found = _asked(lambda: raised.__traceback__, None)
+    return found if isinstance(found, TracebackType) else None
+
+
+def _trace_of(raised: BaseException) -> str:
+    """As Python prints it; without its causes where its class does not let itself be printed."""
+
+    def whole() -> str:
+        return "".join(traceback.format_exception(type(raised), raised, user_frames(raised)))
+
+    def plain() -> str:
+        return "".join([*traceback.format_tb(user_frames(raised)), f"{_name_of(raised)}: {_text_of(raised)}\n"])
+
+    return _asked(whole, "") or _asked(plain, "") or f"{_name_of(raised)}: {_text_of(raised)}\n"
+
+
+def _text_of(raised: BaseException) -> str:
+    code = _asked(lambda: getattr(raised, "code", 1), 1)
+    if issubclass(type(raised), SystemExit) and _asked(lambda: not code, otherwise=False):
+        return f"{code}: a body returns when it is done; a script that exits is run with distbench.run('script.py')"
+    try:
+        return str.__str__(str(raised))  # of a subclass of str, a plain copy
+    except BaseException as broken:  # noqa: BLE001 an exception whose __str__ raises must not hide the failure
+        return f"<{_name_of(raised)} whose text cannot be made: {_name_of(broken)}>"
+
+
+def _cut(text: str) -> str:
+    text = text.encode(errors="backslashreplace").decode()  # half a surrogate pair has no place in a file
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    half = _LONGEST_TEXT // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def user_frames(raised: BaseException) -> TracebackType | None:
+    """The traceback from the first frame that is not ours; none for a body's file that could not even be compiled."""
+    trace = _traceback_of(raised)
+    here = str(Path(__file__).parent)
+    first = trace
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith((here, "<frozen ", *_MACHINERY)) and _REWRITING not in name:
+            return trace
+        trace = trace.tb_next
+    return None if issubclass(type(raised), SyntaxError) else first
+
 
 LEAVING_S = 10.0
 """How long threads and exit handlers may take: less than pytest gives the ranks to end."""

@@ -13,8 +13,8 @@ from typing import Protocol
 import msgspec
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.records.launch import Phase
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.rank import Phase
 from pytest_distbench.records.wire import (
     ALL_JOINED,
     ALL_UP,
@@ -25,9 +25,9 @@ from pytest_distbench.records.wire import (
     cleans_up,
     short_address,
 )
-from pytest_distbench.worker import recorder
+from pytest_distbench.worker import notebook
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.limits import start_s
+from pytest_distbench.worker.process import start_s
 
 PROGRESS_INTERVAL_S = 0.2
 
@@ -135,7 +135,7 @@ class ControlLine:
         with contextlib.suppress(OSError):
             while request := self._socket.recv(1):
                 if request == FLIGHT_REQUEST:
-                    recorder.dump(self._flight, self._groups)
+                    notebook.dump(self._flight, self._groups)
                 elif request == ALL_UP:
                     self._all_up.set()
                 elif request == ALL_JOINED:

@@ -19,24 +19,20 @@ import msgspec
 import torch
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import ErrorReport, Outcome, Phase, RankReport
+from pytest_distbench.records.launch import ErrorReport, Outcome, Phase, RankReport
+from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.wire import SESSION_VARIABLE
-from pytest_distbench.records.work import Ranks
-from pytest_distbench.worker import bodies, script_notes, usage
-from pytest_distbench.worker.arithmetic import note_autocast
+from pytest_distbench.worker import bodies, script, usage
 from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.failure import classify, describe, user_frames, without_values
-from pytest_distbench.worker.leaving import flush_output, leave
+from pytest_distbench.worker.leaving import classify, describe, flush_output, leave, user_frames, without_values
 from pytest_distbench.worker.line import ControlLine
-from pytest_distbench.worker.load import LoadWindow, oldest_marked, usable_cpus
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
-from pytest_distbench.worker.network import enter_network
 from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import (
     bind_near_gpu,
     enter_control_group,
+    enter_network,
     forbid_breakpoints,
     take_environment,
     take_output,
@@ -46,7 +42,9 @@ from pytest_distbench.worker.process import (
     tell_of_threads,
 )
 from pytest_distbench.worker.script import run_script, watched_steps
+from pytest_distbench.worker.state import note_autocast
 from pytest_distbench.worker.torch_internals import join_fake_groups_only, stand_around_rebuilds
+from pytest_distbench.worker.usage import LoadWindow, oldest_marked, usable_cpus
 
 BODY = "body"
 """Key of the fingerprint of a body that has no loop, where all of it is looked at."""
@@ -169,7 +167,7 @@ class _Life:
             join_fake_groups_only(rank=work.stands_for, world_size=plan.world_size)
             self.context.watch.look()
         if work.is_program:
-            notes = script_notes.CURRENT = script_notes.ScriptNotes(self.context)
+            notes = script.CURRENT = script.ScriptNotes(self.context)
             with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window(), self._profile():
                 self.memory.begin()
                 self.window.begin()

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 import torch
 
 from pytest_distbench.errors import RecordingError, show
-from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.baseline import Bound
 from pytest_distbench.records.bound_text import BoundValue
-from pytest_distbench.records.breakdown import PhasePlace
 from pytest_distbench.records.choices import OverRanks
+from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import WALL_TIME, Scalar, metric_key
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.work import Ranks
+from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.worker.arguments import (
     check_bounds,
     check_metric,
@@ -30,15 +29,14 @@ from pytest_distbench.worker.arguments import (
     real,
     refuse,
 )
+from pytest_distbench.worker.clock.clocks import Meter, parts_on
 from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.clock.meter import Meter
-from pytest_distbench.worker.clock.parts import parts_on
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import Line
+from pytest_distbench.worker.membership import SideGroup
 from pytest_distbench.worker.notebook import Notebook
 from pytest_distbench.worker.phases import Loop, Phases
-from pytest_distbench.worker.side_group import SideGroup
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.profiler import Profiler

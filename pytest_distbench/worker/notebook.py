@@ -1,16 +1,52 @@
-"""Notebook: what one rank has recorded so far."""
+"""What one rank has recorded so far, torch's flight recorder included.
+
+torch's flight recorder: the last collectives of this process, with their numbers, types, sizes and groups.
+
+Notebook: what one rank has recorded so far.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import get_args
 
 from pytest_distbench.errors import RecordingError, show
-from pytest_distbench.records.bound import Bound
-from pytest_distbench.records.breakdown import PhasePlace
+from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
 from pytest_distbench.records.metric import PHASE, Observation, Scalar, metric_key
 from pytest_distbench.worker.arguments import check_choice, check_scalars, check_text, check_values, refuse
+
+
+def dump(path: Path, groups: Path) -> None:
+    """Write what the recorders hold, by name, and before it the ranks of every group, as JSON, whole or not at all.
+
+    An empty file where torch records nothing here. Best effort: it runs while the process is already in trouble.
+    """
+    content = b""
+    members: dict[str, list[int]] = {}
+    with contextlib.suppress(Exception):
+        from pytest_distbench.worker import torch_internals
+
+        members = torch_internals.group_members()
+        found = torch_internals.recordings(whole=True)
+        telling = {name: text for name, text in found.items() if b'"entries":[{' in text}
+        # All that have seen something: under NCCL our own barriers are in one, and the workload's collectives in the
+        # other. Where none has, silence tells only if every backend is recorded.
+        if telling or torch_internals.has_recorder():
+            content = b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), text) for name, text in telling.items())
+    _write(groups, json.dumps(members).encode())
+    _write(path, content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with contextlib.suppress(OSError):
+        draft = path.with_suffix(".tmp")
+        draft.write_bytes(content)
+        draft.rename(path)
 
 
 class Notebook:

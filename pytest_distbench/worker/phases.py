@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import NamedTuple
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.breakdown import PhasePlace
+from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import PHASE, Scalar, metric_key
+from pytest_distbench.worker.clock.clocks import HostParts, Part, Parts, Span
 from pytest_distbench.worker.clock.delay import Delay
-from pytest_distbench.worker.clock.parts import HostParts, Part, Parts, Span
 from pytest_distbench.worker.notebook import Notebook
 
 

@@ -1,9 +1,21 @@
-"""What a rank makes of its process before anything of the user's runs: environment, output, signals, terminal."""
+"""What a rank makes of its process before anything of the user's runs, and how long it waits for what.
+
+How long a rank waits for what, as shares of the launch's time: they nest, so that the inner one explains.
+
+gloo raises where a rank has waited too long, and the traceback tells where: that comes before the launch's own end.
+NCCL does not raise. Its watchdog ends the process a minute later (``launch/diagnosis/evidence.py``), and with it the
+stacks and the recorder that tell which rank is missing: under NCCL the launch's own end comes first.
+
+How a rank becomes a process of its host, where hosts are namespaces that a network was made for.
+
+What a rank makes of its process before anything of the user's runs: environment, output, signals, terminal.
+"""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
+import ctypes
 import faulthandler
 import multiprocessing
 import os
@@ -11,22 +23,105 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 
 import torch
 
-from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.launch_files import LONGEST_SOCKETS_FOLDER
+from pytest_distbench.errors import ConfigurationError, LauncherError
+from pytest_distbench.records.launch_files import CONTRACT, LONGEST_SOCKETS_FOLDER
+from pytest_distbench.records.network import USER_NAMESPACE, VARIABLES, host_address, host_place, rank_hosts
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.torchrun import CONTRACT
 from pytest_distbench.records.wire import STACKS_SIGNAL, variables_from_wire
 from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.limits import heartbeat_s
 from pytest_distbench.worker.python_internals import place_sockets
 from pytest_distbench.worker.torch_internals import cpus_near_gpu, has_recorder
+
+_START_S = 120.0
+_RANKS_A_SECOND = 100.0
+_STORE_SHARE = 0.6
+_GROUP_SHARE = 0.8
+_BEYOND_S = 60.0
+"""More than ranks need to show where they are when the launch's time is over."""
+_HEARTBEAT_S = 480.0
+"""torch's own limit for a watchdog that makes no progress."""
+_YES = ("1", "y", "yes", "t", "true")
+
+
+def start_s(ranks: int) -> float:
+    """Seconds that ranks may need to come up, besides the launch's: torchrun imports torch in each of them."""
+    return _START_S + ranks / _RANKS_A_SECOND
+
+
+def store_s(timeout_s: float) -> float:
+    """Seconds a rank waits for the others to meet, of the launch's seconds."""
+    return timeout_s * _STORE_SHARE
+
+
+def collective_s(backend: str, timeout_s: float, variables: Mapping[str, str]) -> float:
+    """Seconds a rank waits in a collective: ``TORCH_NCCL_BLOCKING_WAIT`` makes NCCL raise as gloo does."""
+    if backend == "nccl" and variables.get("TORCH_NCCL_BLOCKING_WAIT", "").lower() not in _YES:
+        return timeout_s + _BEYOND_S
+    return timeout_s * _GROUP_SHARE
+
+
+def heartbeat_s(timeout_s: float) -> float:
+    """Seconds after which a watchdog of NCCL's that makes no progress itself ends the rank: not before the launch."""
+    return max(_HEARTBEAT_S, timeout_s + _BEYOND_S)
+
+
+_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
+"""CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)."""
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def enter_network(plan: LaunchPlan, rank: int) -> None:
+    """Have no network from now on but that of the rank's host, in this thread and those that it will start.
+
+    The ranks meet at the host of rank 0, which holds the store, as no host can reach the agent's: under the port that
+    the agent has found, so that two groups can use one network. NCCL takes the hosts for what they pose as, and would
+    find another way between two GPUs of one machine else.
+
+    Raises:
+        LauncherError: the kernel does not let it.
+    """
+    assert plan.network is not None
+    hosts = rank_hosts(plan.network, plan.world_size)
+    user = Path(plan.network_place, USER_NAMESPACE)
+    if user.exists():
+        _enter(user, _NEW_USER, rank)
+    _enter(Path(host_place(plan.network_place, hosts[rank])), _NEW_NET, rank)
+    os.environ |= {
+        "MASTER_ADDR": host_address(hosts[0]),
+        "TORCHELASTIC_USE_AGENT_STORE": str(False),
+        **{name: value.format(host=hosts[rank]) for name, value in VARIABLES.items()},
+    }
+    if plan.device == "cpu":  # a GPU is chosen by the local rank, and all are on this machine
+        os.environ |= {
+            "LOCAL_RANK": str(rank - hosts.index(hosts[rank])),
+            "LOCAL_WORLD_SIZE": str(hosts.count(hosts[rank])),
+            "GROUP_RANK": str(hosts[rank]),
+            "GROUP_WORLD_SIZE": str(hosts[-1] + 1),
+        }
+
+
+def _enter(place: Path, kind: int, rank: int) -> None:
+    """Enter a namespace of a kind."""
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if _LIBC.setns(descriptor, kind) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        why = " (a process of several threads cannot enter a user namespace: run pytest as root)"
+        many = why if kind == _NEW_USER and len(os.listdir("/proc/self/task")) > 1 else ""
+        raise LauncherError(f"rank {rank} cannot enter its network: {place}: {error.strerror}{many}") from error
+
 
 _LONGEST_TOLD = 300
 _OUR_THREADS = "distbench-"

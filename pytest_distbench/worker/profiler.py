@@ -17,10 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_distbench.records.fingerprint import TRAINING_STEP
+from pytest_distbench.records.iteration import WHOLE, iteration_name, name_in_trace
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.trace import WHOLE, iteration_name, name_in_trace
-from pytest_distbench.worker.clock.steps import Steps
-from pytest_distbench.worker.clock.stopwatch import Stopwatch
+from pytest_distbench.worker.clock.clocks import Stopwatch
+from pytest_distbench.worker.clock.iterations import Steps
 
 ITERATIONS = 10
 """Of a loop: some more than one, as no two are alike, and few enough for a file that a viewer opens at once."""

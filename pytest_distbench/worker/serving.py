@@ -13,11 +13,9 @@ from collections.abc import Callable
 
 import torch
 
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.pool import SERVING
-from pytest_distbench.records.pool_timeline import ServerFailed, ServerReady
-from pytest_distbench.records.timeline import append
-from pytest_distbench.records.work import Pool
+from pytest_distbench.records.elastic import SERVING
+from pytest_distbench.records.plan import LaunchPlan, Pool
+from pytest_distbench.records.timeline import ServerFailed, ServerReady, append
 from pytest_distbench.worker import bodies
 from pytest_distbench.worker.clock.host import HostClock
 

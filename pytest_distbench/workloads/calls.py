@@ -1,16 +1,32 @@
-"""The calls of a sweep: all that an iteration does, made ready before the clock runs."""
+"""The calls of a sweep: supported, checked element by element, and made ready before the clock runs.
+
+Whether a backend takes what a call sends: it is asked, with the call itself.
+
+Whether an operation delivers what it should, element by element, in bounded memory.
+
+Warm-up of a device until its clocks are steady: a GPU that was idle takes up to seconds to raise them.
+
+The calls of a sweep: all that an iteration does, made ready before the clock runs.
+"""
 
 from __future__ import annotations
 
+import statistics
+import unittest
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.torch_internals import coalescing
-from pytest_distbench.workloads.collectives import Buffers, Form, Operation
+from pytest_distbench.workloads.collectives import Buffers, Form, Operation, operation
+from pytest_distbench.workloads.collectives.operation import Inputs, Pattern
 from pytest_distbench.workloads.protocol import Together, groups_of
 
 if TYPE_CHECKING:
@@ -123,3 +139,210 @@ _SENDERS: dict[Together, Callable[[_CallOnce, Sequence[Buffers], Form], None]] =
     "coalesced": _coalesced,
     "async": _at_once,
 }
+
+
+_REFUSED = "not support"
+"""In what torch says of an operation that a backend has not at all."""
+
+_LONGEST = 200
+
+
+def refusal(rank: RankContext, make: Callable[[], Call], make_usual: Callable[[], Call | None]) -> str:
+    """Why the backend refuses a call, in its words; empty where it takes it. A collective call.
+
+    Backends look at the element type and the reduce operation before anything is sent, in every rank, so the group is
+    usable afterwards. That it is the pair they refuse, and not a call that is wrong whatever it sends, is found out
+    with the same call in float32.
+
+    Args:
+        rank: where it runs.
+        make: makes the call.
+        make_usual: makes the same one of a pair that every backend takes; gives None where that is the call itself.
+    """
+    call = make()
+    error = _try(call)
+    reason = "" if error is None else _first_line(error)
+    refused = rank.sum_over_ranks(int(bool(reason)))
+    if not refused:
+        return ""
+    rank.note_refusal()
+    calling = rank.sum_over_ranks(int(call.form is not None))
+    told = zlib.crc32(reason.encode())
+    if refused != calling or rank.sum_over_ranks(told) != calling * rank.agree(told):
+        raise RecordingError(
+            f"the backend takes this call in some ranks and refuses it in {refused:.0f}: {reason or 'taken here'}"
+        ) from error
+    usual = make_usual()
+    is_wrong = call.form is not None and (usual is None or _try(usual) is not None)
+    if rank.sum_over_ranks(int(is_wrong and _REFUSED not in reason)) and error is not None:
+        raise error
+    return reason or "refused in the ranks that call"
+
+
+def expect_sums(rank: RankContext, dtype: str) -> None:
+    """Skip the body in all ranks where the backend does not sum elements of a type. A collective call."""
+    form = Form(ranks=tuple(range(rank.world_size)), rank=rank.rank)
+
+    def summing(name: str) -> Call:
+        message = torch.zeros(1, dtype=getattr(torch, name), device=rank.device)
+        return Call((), form, lambda: dist.all_reduce(message))
+
+    reason = refusal(rank, lambda: summing(dtype), lambda: None if dtype == "float32" else summing("float32"))
+    if reason:
+        raise unittest.SkipTest(f"{rank.backend} does not reduce {dtype} here: {reason}")
+
+
+def _try(call: Call) -> Exception | None:
+    try:
+        call.run()
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        return error
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    """What torch says, as it can be recorded: it has been seen to put characters there that nobody can print."""
+    line = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return "".join(c if c.isprintable() else "?" for c in line)[:_LONGEST]
+
+
+CHUNK_ELEMENTS = 2**22
+"""Made and compared at once: the check of a message takes some 100 MiB besides its buffers, however large it is."""
+
+_WITHOUT_COMPARISON = {
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+"""Types that torch cannot compare -> as what their bits can be."""
+
+
+def count_wrong(rank: RankContext, measured: Operation, call: Call, *, copies: bool = False) -> tuple[int, str]:
+    """Wrong elements of one call, summed over ranks, and the first wrong one of this rank as text. A collective call.
+
+    The buffers hold zeros afterwards.
+    """
+    expected = [_prepare(measured, one, call.form, part) for part, one in enumerate(call.buffers)]
+    if copies:
+        call.copy()
+    call.run()
+    wrong, example = 0, ""
+    for one, wanted in zip(call.buffers, expected, strict=True):
+        if wanted is not None:
+            pattern, ulps = wanted
+            count, text = _compare(rank, measured, one.received, pattern, ulps)
+            wrong, example = wrong + count, example or text
+    for sent, received, _ in call.buffers:
+        sent.fill_(0)
+        received.fill_(0)
+    return int(rank.sum_over_ranks(wrong)), example
+
+
+def count_wrong_sums(rank: RankContext, message: torch.Tensor, reduce: Callable[[], object]) -> tuple[int, str]:
+    """The same of a message that is summed in place by whatever calls: ``reduce`` leaves the sum over ranks in it."""
+    form = Form(ranks=tuple(range(rank.world_size)), rank=rank.rank)
+    return count_wrong(rank, operation("all_reduce"), Call((Buffers(message, message),), form, reduce))
+
+
+def _prepare(measured: Operation, buffers: Buffers, form: Form | None, part: int) -> tuple[Pattern, int] | None:
+    """Put in what is sent, and what is wrong in every element where it should arrive; returns what should."""
+    assert form is not None
+    sent, received, _ = buffers
+    inputs = Inputs(
+        sent.numel(),
+        rank=form.rank,
+        world_size=form.size,
+        device=sent.device,
+        dtype=str(sent.dtype).removeprefix("torch."),
+        redop=form.redop,
+        root=form.root,
+        part=part,
+    )
+    expected = None if measured.expected is None else measured.expected(inputs)
+    if expected is not None:
+        _fill(received, expected.map(lambda tile: tile == 0))
+    _fill(sent, inputs.of(form.rank))
+    return None if expected is None else (expected, inputs.ulps)
+
+
+def _fill(memory: torch.Tensor, pattern: Pattern) -> None:
+    for begin in range(0, min(memory.numel(), len(pattern)), CHUNK_ELEMENTS):
+        end = min(begin + CHUNK_ELEMENTS, memory.numel(), len(pattern))
+        memory[begin:end] = pattern.make(begin, end, memory.dtype)
+
+
+def _compare(
+    rank: RankContext, measured: Operation, received: torch.Tensor, expected: Pattern, ulps: int
+) -> tuple[int, str]:
+    if len(expected) != received.numel():
+        raise RecordingError(
+            f"{measured.name}: expected(...) has {len(expected)} elements, what a rank receives {received.numel()}: "
+            "the operation's row must give both for the same message"
+        )
+    wrong, example = 0, ""
+    for begin in range(0, received.numel(), CHUNK_ELEMENTS):
+        end = min(begin + CHUNK_ELEMENTS, received.numel())
+        found, wanted = received[begin:end], expected.make(begin, end, received.dtype)
+        differs = _differs(found, wanted, ulps)
+        count = int(differs.sum())
+        if count and not wrong:
+            at = int(differs.nonzero()[0])
+            example = (
+                f"; on rank {rank.rank} element {begin + at} is {found[at].item():g}, expected {wanted[at].item():g}"
+            )
+        wrong += count
+    return wrong, example
+
+
+def _differs(found: torch.Tensor, wanted: torch.Tensor, ulps: int) -> torch.Tensor:
+    """Where two tensors are not equal; of a floating result that may be off, where it is further off."""
+    if ulps and found.dtype.is_floating_point:
+        allowed = ulps * torch.finfo(found.dtype).eps * wanted.double().abs()
+        return ~((found.double() - wanted.double()).abs() <= allowed)
+    as_bits = _WITHOUT_COMPARISON.get(found.dtype)
+    if as_bits is not None:
+        found, wanted = found.view(as_bits), wanted.view(as_bits)
+    return found != wanted
+
+
+WINDOW_S = 0.1
+"""Calls are made for so long, and give one time."""
+
+WINDOWS = 3
+MOST_S = 5.0
+
+_EQUAL = 0.02
+"""Times of windows that differ by no more than this share are the same: the steps of a GPU's clock are 1 to 2 %."""
+
+
+def warm_up(rank: RankContext, call: Callable[[], object]) -> int:
+    """Call until the last windows of time took equally long a call, or :data:`MOST_S` are over. A collective call.
+
+    Rank 0's times decide for all. It gives the number of windows that were needed.
+    """
+    each_s = _time(rank, call, 1)
+    times: list[float] = []
+    begin = HostClock.perf_counter()
+    while True:
+        calls = int(rank.agree(max(1.0, WINDOW_S // max(each_s, 1e-6))))
+        each_s = _time(rank, call, calls)
+        times.append(each_s)
+        if rank.agree(float(is_steady(times) or HostClock.perf_counter() - begin > MOST_S)):
+            return len(times)
+
+
+def is_steady(times: Sequence[float]) -> bool:
+    """Whether the last :data:`WINDOWS` agree."""
+    last = times[-WINDOWS:]
+    return len(last) == WINDOWS and max(last) - min(last) <= _EQUAL * statistics.median(last)
+
+
+def _time(rank: RankContext, call: Callable[[], object], calls: int) -> float:
+    rank.synchronize()
+    start = HostClock.perf_counter()
+    for _ in range(calls):
+        call()
+    rank.synchronize()
+    return (HostClock.perf_counter() - start) / calls

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import look_up
 from pytest_distbench.judging.links import Link, imbalance
-from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.baseline import Bound
 from pytest_distbench.records.kinds import FAST_SIDE
 from pytest_distbench.records.metric import Scalar, metric_key
 from pytest_distbench.records.quantiles import quantile
@@ -94,7 +94,7 @@ def link_matrix(rank: RankContext) -> None:
 
     Of ``rank.params``: latency_bytes, bandwidth_bytes, pattern, iterations, warmup, max_imbalance (a bound, or None).
     """
-    from pytest_distbench.workloads.pool import expect_room
+    from pytest_distbench.workloads.memory import expect_room
 
     params = rank.params
     links = pairs(rank.world_size, params["pattern"])

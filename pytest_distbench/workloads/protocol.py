@@ -1,13 +1,100 @@
-"""How a sweep measures: its choices, sizes and groups, which pytest's process reads without torch."""
+"""How a sweep measures: its types, sizes, groups and transports, which are read without torch.
+
+The element types of a sweep, by name: pytest's process knows them without torch.
+
+How a backend is to send: the table of transports, each by the variables that have it from the backend.
+
+pytest's process reads it without torch.
+
+How a sweep measures: its choices, sizes and groups, which pytest's process reads without torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pytest_distbench.errors import ConfigurationError, look_up, show
 from pytest_distbench.records.choices import Mode, OverRanks
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """One element type.
+
+    Attributes:
+        item_bytes: of one element.
+        largest: whole numbers from 0 to it are exact in this type, and so are sums that stay below it.
+    """
+
+    item_bytes: int
+    largest: int
+
+
+DTYPES: dict[str, Dtype] = {
+    "float32": Dtype(4, 256),
+    "float16": Dtype(2, 256),
+    "bfloat16": Dtype(2, 256),  # 8 significant bits
+    "float64": Dtype(8, 256),
+    "float8_e4m3fn": Dtype(1, 16),
+    "float8_e5m2": Dtype(1, 8),
+    "int8": Dtype(1, 127),
+    "int16": Dtype(2, 256),
+    "int32": Dtype(4, 256),
+    "int64": Dtype(8, 256),
+    "uint8": Dtype(1, 255),
+    "uint16": Dtype(2, 256),
+    "uint32": Dtype(4, 256),
+    "uint64": Dtype(8, 256),
+    "bool": Dtype(1, 1),
+    "complex64": Dtype(8, 256),
+    "complex128": Dtype(16, 256),
+}
+"""Every type that a sweep can be asked for; whether a backend takes it, the backend is asked."""
+
+
+def dtype_of(name: str) -> Dtype:
+    """Look a type up by torch's name for it."""
+    return look_up(DTYPES, name, "dtype")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transport:
+    """A way to send.
+
+    Attributes:
+        summary: for people.
+        variables: of the ranks, by backend; a backend that is not there has no such way.
+        collectives: that can be sent so; empty: all.
+    """
+
+    summary: str
+    variables: Mapping[str, Mapping[str, str]]
+    collectives: tuple[str, ...] = ()
+
+
+def _nccl(summary: str, *collectives: str, **variables: str) -> Transport:
+    return Transport(summary=summary, variables={"nccl": variables}, collectives=collectives)
+
+
+TRANSPORTS: dict[str, Transport] = {
+    "ring": _nccl("the algorithm Ring", NCCL_ALGO="Ring"),
+    "tree": _nccl("the algorithm Tree, which NCCL has for all_reduce", "all_reduce", NCCL_ALGO="Tree"),
+    "simple": _nccl("the protocol Simple: whole chunks, for bandwidth", NCCL_PROTO="Simple"),
+    "ll": _nccl("the protocol LL: flags between the data, for latency", NCCL_PROTO="LL"),
+    "ll128": _nccl("the protocol LL128: the same in lines of 128 bytes, over NVLink", NCCL_PROTO="LL128"),
+    "shm": _nccl("through the host's memory, where GPUs of a host would reach each other", NCCL_P2P_DISABLE="1"),
+    "socket": _nccl(
+        "through sockets, also within a host", NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1", NCCL_NET="Socket"
+    ),
+}
+"""By the name that ``transport=`` takes. gloo has none: in torch's builds for Linux TCP is all there is."""
+
+
+def transport_of(name: str) -> Transport:
+    """Look a transport up."""
+    return look_up(TRANSPORTS, name, "transport")
 
 
 def power_of_two_sizes(first: int, last: int) -> list[int]:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_distbench.errors import RecordingError, show
-from pytest_distbench.records.metric import Scalar
-from pytest_distbench.records.rate import (
+from pytest_distbench.records.iteration import (
     COMMUNICATION,
     RATE,
     RATE_COMMUNICATION,
@@ -21,8 +20,9 @@ from pytest_distbench.records.rate import (
     RATE_UNCERTAINTY,
     SAMPLES,
 )
+from pytest_distbench.records.metric import Scalar
 from pytest_distbench.worker.arguments import check_metric, check_whole
-from pytest_distbench.workloads.compression import HOOKS, expect_support
+from pytest_distbench.workloads.gradients import HOOKS, expect_support
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,7 +38,7 @@ def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
 
     Of ``rank.params``: *communication*, ``on`` (default) or ``off``; *overlap*, ``off`` where
     :func:`average_gradients` sends behind the backward pass what DDP sends beside it (default ``on``); *compression*, a
-    hook of ``workloads/compression.py`` that sends gradients as ``fp16`` or ``bf16`` (default ``none``).
+    hook of ``workloads/gradients.py`` that sends gradients as ``fp16`` or ``bf16`` (default ``none``).
 
     Args:
         rank: gives parameters and device.

@@ -18,14 +18,10 @@ from pytest_distbench.errors import BodyError, RecordingError, show
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.units import format_bytes
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.workloads.calls import Call, CallMaker, join
-from pytest_distbench.workloads.check import count_wrong
+from pytest_distbench.workloads.calls import Call, CallMaker, count_wrong, join, refusal, warm_up
 from pytest_distbench.workloads.collectives import Form, Operation, operation
-from pytest_distbench.workloads.dtypes import dtype_of
-from pytest_distbench.workloads.pool import Pool, free_bytes, least_bytes, sizes_that_fit
-from pytest_distbench.workloads.protocol import SHIFT
-from pytest_distbench.workloads.steady import warm_up
-from pytest_distbench.workloads.support import refusal
+from pytest_distbench.workloads.memory import Pool, free_bytes, least_bytes, sizes_that_fit
+from pytest_distbench.workloads.protocol import SHIFT, dtype_of
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext

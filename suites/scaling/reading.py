@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
 
-from pytest_distbench.workloads.input_rate import record_input_rate
 from pytest_distbench.workloads.inputs import batches
+from pytest_distbench.workloads.rates import record_input_rate
 from pytest_distbench.workloads.scaling import parallel
 
 if TYPE_CHECKING:

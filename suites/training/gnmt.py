@@ -21,13 +21,12 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from pytest_distbench.workloads.checkpoints import Checkpoints
 from pytest_distbench.workloads.data import parallel_text
+from pytest_distbench.workloads.data.parallel_text import PAD
 from pytest_distbench.workloads.data.sets import folder_of
-from pytest_distbench.workloads.data.vocabulary import PAD
-from pytest_distbench.workloads.mixed_precision import LossScale, MixedPrecision
-from pytest_distbench.workloads.schedules import exponential_warmup
+from pytest_distbench.workloads.optimisation import LossScale, MixedPrecision, exponential_warmup
 from pytest_distbench.workloads.training import (
+    Checkpoints,
     epoch_steps,
     make_deterministic,
     preset_of,

@@ -27,11 +27,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
-from pytest_distbench.workloads import schedules
-from pytest_distbench.workloads.checkpoints import Checkpoints
+from pytest_distbench.workloads import optimisation
 from pytest_distbench.workloads.data import wikitext
 from pytest_distbench.workloads.data.sets import folder_of
-from pytest_distbench.workloads.training import make_deterministic, preset_of, record_setup
+from pytest_distbench.workloads.training import Checkpoints, make_deterministic, preset_of, record_setup
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext
@@ -206,7 +205,7 @@ def train(rank: RankContext) -> None:
     model = net if rank.world_size == 1 else DistributedDataParallel(net)
     torch.manual_seed(rank.seed + rank.rank)  # ranks drop otherwise
     optimizer = torch.optim.SGD(net.parameters(), lr=preset.rate, weight_decay=preset.decay)
-    rising = schedules.linear_scaling(optimizer, world_size=rank.world_size, epoch_steps=len(starts), power=0.5)
+    rising = optimisation.linear_scaling(optimizer, world_size=rank.world_size, epoch_steps=len(starts), power=0.5)
     averages = Averages(net, preset.patience)
     checkpoints = Checkpoints(rank, model=net, optimizer=optimizer, rising=rising, averages=averages)
     rates: list[float] = []

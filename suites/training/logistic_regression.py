@@ -19,11 +19,11 @@ import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_distbench.workloads import schedules
-from pytest_distbench.workloads.checkpoints import Checkpoints
+from pytest_distbench.workloads import optimisation
 from pytest_distbench.workloads.data import libsvm
 from pytest_distbench.workloads.data.sets import folder_of
 from pytest_distbench.workloads.training import (
+    Checkpoints,
     epoch_steps,
     make_deterministic,
     mean_over_ranks,
@@ -90,8 +90,8 @@ def train(rank: RankContext) -> None:
     net = network(preset).to(rank.device)
     model = net if rank.world_size == 1 else DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=preset.rate)
-    scaled = schedules.warmup(optimizer, factor=rank.world_size, steps=0)
-    falling = schedules.plateau(optimizer)
+    scaled = optimisation.warmup(optimizer, factor=rank.world_size, steps=0)
+    falling = optimisation.plateau(optimizer)
     checkpoints = Checkpoints(rank, model=net, optimizer=optimizer, scaled=scaled, falling=falling)
     batches = sharded_batches(rank, samples=len(known.labels), batch=preset.batch, start=checkpoints.step, device="cpu")
     rates: list[float] = []

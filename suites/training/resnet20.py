@@ -24,11 +24,11 @@ from digits import shared
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_distbench.workloads import schedules
-from pytest_distbench.workloads.checkpoints import Checkpoints
+from pytest_distbench.workloads import optimisation
 from pytest_distbench.workloads.data import cifar10
 from pytest_distbench.workloads.data.sets import folder_of
 from pytest_distbench.workloads.training import (
+    Checkpoints,
     epoch_steps,
     make_deterministic,
     mean_over_ranks,
@@ -161,10 +161,10 @@ def train(rank: RankContext) -> None:
     model = net if rank.world_size == 1 else DistributedDataParallel(net)
     torch.manual_seed(rank.seed + rank.rank)  # ranks augment otherwise
     optimizer = torch.optim.SGD(net.parameters(), lr=preset.rate, momentum=0.9, nesterov=True, weight_decay=1e-4)
-    rising = schedules.linear_scaling(
+    rising = optimisation.linear_scaling(
         optimizer, world_size=rank.world_size, epoch_steps=per_epoch, power=preset.scaling
     )
-    falling = schedules.plateau(optimizer)
+    falling = optimisation.plateau(optimizer)
     checkpoints = Checkpoints(rank, model=net, optimizer=optimizer, rising=rising, falling=falling)
     batches = sharded_batches(rank, samples=len(known.labels), batch=preset.batch, start=checkpoints.step, device="cpu")
     rates: list[float] = []

@@ -20,7 +20,7 @@ from transformer import with_ddp
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.memory import record_peak_memory, reset_peak_memory
 from pytest_distbench.workloads.models.transformer import LARGE, SMALL, Transformer
-from pytest_distbench.workloads.throughput import peak_flops, record_throughput, transformer_flops_per_token
+from pytest_distbench.workloads.rates import peak_flops, record_throughput, transformer_flops_per_token
 from pytest_distbench.workloads.training import record_setup
 
 if TYPE_CHECKING:

@@ -22,13 +22,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
 
-from pytest_distbench.workloads.checkpoints import Checkpoints
 from pytest_distbench.workloads.data import indexed
+from pytest_distbench.workloads.data.parallel_text import PAD
 from pytest_distbench.workloads.data.sets import folder_of
-from pytest_distbench.workloads.data.vocabulary import PAD
-from pytest_distbench.workloads.mixed_precision import LossScale, MixedPrecision
-from pytest_distbench.workloads.schedules import inverse_square_root
-from pytest_distbench.workloads.training import make_deterministic, preset_of, record_setup
+from pytest_distbench.workloads.optimisation import LossScale, MixedPrecision, inverse_square_root
+from pytest_distbench.workloads.training import Checkpoints, make_deterministic, preset_of, record_setup
 from pytest_distbench.workloads.translation import (
     State,
     TokenBatches,

@@ -14,7 +14,7 @@ from support.repositories import git
 from support.results import result, run, verdict
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.commands.verdict import BAD, GOOD, SKIP, judge
+from pytest_distbench.commands.runs import BAD, GOOD, SKIP, judge
 from pytest_distbench.records.launch import LaunchRecord
 
 FAILED = [LaunchRecord(index=0, outcome="failed", wall_s=1.0)]

@@ -14,7 +14,7 @@ from support.releases import RECORDS
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.work import BodyReference
+from pytest_distbench.records.plan import BodyReference
 
 pytestmark = pytest.mark.spawn
 

@@ -16,8 +16,8 @@ from support.processes import wait_for
 
 from pytest_distbench.elastic import crash, join, kill, leave, stop
 from pytest_distbench.jobs.engines.table import ENGINES
-from pytest_distbench.jobs.launch_job import launch_elastic
-from pytest_distbench.launch.side import Side
+from pytest_distbench.jobs.launch import launch_elastic
+from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.elastic import SLOT_VARIABLE, Change
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan

@@ -25,7 +25,7 @@ from pytest_distbench.records.fingerprint import (
     Kind,
 )
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.work import BodyReference
+from pytest_distbench.records.plan import BodyReference
 
 BARRIER_OF_ONE = Collective("barrier", "", 0, "group 2", 1, "")
 

@@ -13,7 +13,7 @@ from support.object_store import serve
 from pytest_distbench.report.tables.scaling import scaling_rows
 from pytest_distbench.store.run_record import read_run_record
 from pytest_distbench.workloads.data import cifar10
-from pytest_distbench.workloads.storage import storage_at
+from pytest_distbench.workloads.inputs import storage_at
 
 SUITE = Path(__file__).parents[2] / "suites" / "scaling"
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from support.slurm_cluster import command_of, why_not
 
-from pytest_distbench.commands.doctor.host import SHM_OF_A_GPU_BYTES
+from pytest_distbench.commands.doctor import SHM_OF_A_GPU_BYTES
 from pytest_distbench.launch.starters.cmd import check_template
 from pytest_distbench.store.run_record import read_run_record
 

@@ -13,7 +13,7 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import Verdict
 
 CASE = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
 TERMS = Terms(default_tolerance=1.0, max_launches=1, cores=2)

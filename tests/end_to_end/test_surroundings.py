@@ -12,7 +12,7 @@ import pytest
 from support import surroundings
 from support.launching import Launch, MadeLauncher
 
-from pytest_distbench.records.work import BodyReference
+from pytest_distbench.records.plan import BodyReference
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext

@@ -94,7 +94,7 @@ def test_sweeps_by_several_transports_stand_side_by_side(
     pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pytest_distbench.commands.cli import main
-    from pytest_distbench.workloads.transports import TRANSPORTS, Transport
+    from pytest_distbench.workloads.protocol import TRANSPORTS, Transport
 
     for name in ("one", "other"):
         row = Transport(summary="made up", variables={"gloo": {"MADE_UP": name}})

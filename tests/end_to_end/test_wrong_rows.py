@@ -41,7 +41,7 @@ LAUNCHERS["wrong"] = LauncherKind(help="", make=lambda setup: Wrong(setup.sessio
 
 NAP = """
 import pytest
-from pytest_distbench.records.work import Work
+from pytest_distbench.records.plan import Work
 from pytest_distbench.run.kinds import LAUNCH_KINDS, LaunchKind
 
 class Nap(Work, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import Verdict
 
 TERMS = Terms(default_tolerance=0.15, max_launches=10, cores=2)
 SLOWER = Verdict(metric="step", kind="regressed", unit="s", better="lower", ratio=1.4, limit=0.15)

@@ -14,7 +14,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import Verdict
 
 TERMS = Terms(default_tolerance=0.1, max_launches=5, cores=2)
 LOSSES = {

@@ -1,19 +1,31 @@
-"""What is stored of the launches of a case."""
+"""From the launches of a case to the entry that stores them, and what an update writes of it."""
 
 from __future__ import annotations
 
 import pytest
 from support.cases import ON_TWO
 from support.fingerprints import BARRIER, of, reduce
-from support.metrics import metric, timed
+from support.metrics import baseline, metric, timed
+from support.results import verdict
+from support.stores import HUNG, KEY, PLATFORM, TEST, entry, named, result
 
-from pytest_distbench.judging.entry import make_entry, stored_metric
+from pytest_distbench.judging.entry import (
+    compare_runs,
+    few_launches,
+    is_wanted,
+    make_entry,
+    only_judges,
+    stored_metric,
+    why_not_storable,
+)
 from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
 
 
 def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None:
@@ -66,3 +78,166 @@ def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() ->
     assert entry.fingerprints["m"] == of(BARRIER)
     assert entry.fingerprints["wild"] == Fingerprint(missing="differs between launches of the same code")
     assert entry.metrics["m"].companions == {"cpu_s": 0.1235, "cpu_spread": 0.8747, "waits": 3.0}
+
+
+def launches(*values: float | None, better: Better = "lower", name: str = "step") -> list[LaunchRecord]:
+    return [
+        LaunchRecord(
+            index=i,
+            outcome="passed",
+            wall_s=1.0,
+            measurements=[Measurement(name=name, unit="s", better=better, value=value)],
+        )
+        for i, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "new", "stored"),
+    [("new", False, True), ("failed", True, False), ("changed", False, False), ("all", False, False)],
+)
+def test_an_update_leaves_to_the_comparison_what_its_mode_does_not_want(mode: str, new: bool, stored: bool) -> None:
+    assert (only_judges(mode, None), only_judges(mode, entry(1.0))) == (new, stored)
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted"),
+    [
+        ("all", {"unchanged", "improved", "regressed", "inconclusive", "incomparable", "missing"}),
+        ("new", set()),
+        ("failed", {"regressed"}),
+        ("changed", {"improved", "regressed", "incomparable", "missing"}),
+    ],
+)
+def test_verdicts_that_rewrite_an_entry(mode: str, wanted: set[str]) -> None:
+    kinds = ["unchanged", "improved", "regressed", "inconclusive", "incomparable", "missing"]
+
+    assert {kind for kind in kinds if is_wanted(mode, [verdict(kind)], is_new=False)} == wanted
+
+
+def test_where_there_is_no_entry_all_but_failed_write_one() -> None:
+    assert [m for m in ("all", "new", "failed", "changed") if is_wanted(m, [verdict()], is_new=True)] == [
+        "all",
+        "new",
+        "changed",
+    ]
+
+
+def test_what_is_only_shown_rewrites_nothing() -> None:
+    assert not is_wanted("changed", [verdict("missing", better="info")], is_new=False)
+
+
+def test_two_values_of_a_clock_are_storable() -> None:
+    assert why_not_storable(launches(1.0, 1.1)) == ""
+
+
+def test_one_value_of_an_exact_number_is_storable_and_of_a_clock_is_not() -> None:
+    assert why_not_storable(launches(7.0, better="exact")) == ""
+    assert why_not_storable(launches(1.0)).startswith("step has one value, which says nothing about its noise")
+    assert why_not_storable(launches(1.0), fewest=1) == ""
+
+
+def test_only_shown_numbers_are_no_baseline() -> None:
+    assert why_not_storable(launches(1.0, 2.0, better="info")) == "nothing was measured that can be judged"
+
+
+def test_a_launch_without_a_value_is_no_baseline() -> None:
+    assert why_not_storable(launches(1.0, None, None)).startswith("step has no value in 2 of 3 launches")
+
+
+def test_a_clock_that_timed_nothing_is_no_baseline() -> None:
+    """The next run, slower by any factor, would be held against nothing."""
+    idle = launches(0.0, 0.0)
+    assert why_not_storable(idle) == "step: 0 s is no time that anything takes"
+    timed = [
+        replace(
+            launch, measurements=[replace(m, companions={"cpu_s": 0.1, "host_s": 0.1}) for m in launch.measurements]
+        )
+        for launch in idle
+    ]
+
+    assert why_not_storable(timed).startswith("step: the clock reads 0 s: nothing ran on the device in this loop")
+    assert "took 100 ms per iteration" in why_not_storable(timed)
+
+
+def test_of_the_seeds_of_a_training_some_may_miss_the_goal() -> None:
+    assert why_not_storable(launches(100.0, None, better="steps")) == ""
+    assert why_not_storable(launches(None, None, better="steps")).startswith("step has no value in 2 of 2 launches")
+
+
+def test_metrics_that_scatter_and_have_few_values_are_counted() -> None:
+    metrics = {"a": baseline([1.0] * 4), "b": baseline([1.0] * 5), "c": baseline([1.0], "exact")}
+
+    assert few_launches(metrics) == {"a": 4}
+
+
+NAME = EntryName(platform=PLATFORM, test=TEST, key=KEY)
+QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
+
+
+def run(*results: CaseResult) -> RunRecord:
+    return RunRecord(
+        schema=2, distbench="0", started="", duration_s=1.0, world_sizes=[2], gpu=False, results=list(results)
+    )
+
+
+def kinds(old: CaseResult, new: CaseResult, *, tolerance: float = 0.1) -> list[str]:
+    return [v.kind for v in compare_runs(run(old), run(new), tolerance=tolerance).verdicts[NAME]]
+
+
+def test_the_older_run_takes_the_baselines_place() -> None:
+    slower = result(*[1.5 * v for v in QUIET])
+
+    assert kinds(result(*QUIET), slower) == ["regressed"]
+    assert kinds(slower, result(*QUIET)) == ["improved"]
+    assert kinds(result(*QUIET), slower, tolerance=1.0) == ["unchanged"]
+
+
+def test_cases_of_one_run_only_are_named() -> None:
+    found = compare_runs(run(result(*QUIET)), run(result(*QUIET, case=named("ws4"))), tolerance=0.1)
+
+    assert (found.lost, [name.key for name in found.added]) == ([NAME], ["ws4.gloo.warm"])
+    assert found.verdicts == {}
+
+
+def test_a_case_that_fails_now_is_named_and_not_judged() -> None:
+    found = compare_runs(run(result(*QUIET)), run(replace(result(*QUIET), launches=[HUNG])), tolerance=0.1)
+
+    assert (found.failed, found.verdicts) == ([NAME], {})
+
+
+def test_a_case_that_failed_before_is_as_good_as_new() -> None:
+    found = compare_runs(run(replace(result(*QUIET), launches=[HUNG])), run(result(*QUIET)), tolerance=0.1)
+
+    assert (found.added, found.lost) == ([NAME], [])
+
+
+def test_cases_with_few_launches_are_counted() -> None:
+    assert compare_runs(run(result(*QUIET[:4])), run(result(*QUIET)), tolerance=0.1).few == 1
+    assert compare_runs(run(result(*QUIET)), run(result(*QUIET[:4])), tolerance=0.1).few == 0
+
+
+def test_what_was_compared_on_the_spot_is_no_baseline() -> None:
+    paired = result(*QUIET, reference=ReferenceRecord(kind="paired"))
+
+    assert compare_runs(run(paired), run(paired), tolerance=0.1).verdicts == {}
+
+
+@pytest.mark.parametrize(("cores", "kind"), [(2, "inconclusive"), (64, "regressed")])
+def test_a_busier_machine_is_one_of_the_cores_that_measured_not_of_those_at_the_desk(cores: int, kind: str) -> None:
+    """Two cores of other work are much on a machine of two, and nothing on one of 64."""
+
+    def on_the_machine(made: CaseResult, foreign: float) -> CaseResult:
+        launches = [replace(launch, foreign_cores=foreign) for launch in made.launches]
+        return replace(made, launches=launches, environment=replace(made.environment, cores=cores))
+
+    slower = result(*[1.5 * v for v in QUIET])
+
+    assert kinds(on_the_machine(result(*QUIET), 0.0), on_the_machine(slower, 2.0)) == [kind]
+
+
+def test_a_case_that_fails_in_both_runs_is_failed_not_new() -> None:
+    broken = replace(result(*QUIET), launches=[HUNG])
+    found = compare_runs(run(broken), run(broken), tolerance=0.1)
+
+    assert (found.failed, found.added, found.lost) == ([NAME], [], [])

@@ -1,4 +1,4 @@
-"""The decision rule, case by case, with the numbers written out."""
+"""One metric beside its baseline: the table of decision rules, and the short ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,211 @@ from support.metrics import STORED, baseline, metric, rule
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.judgement import Draft, Judgement
-from pytest_distbench.judging.metric import RULES, Circumstances, judge
+from pytest_distbench.judging.metric import RULES, Circumstances, have_ratios, judge, why_nothing_was_timed
+from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Verdict
+
+MIB = 2**20
+MEMORY_RULE_STORED = (200.0, 203.0, 198.0)
+
+
+def memory(mebibytes: float) -> Measurement:
+    return Measurement(
+        name="peak_memory", unit="B", better="memory", value=mebibytes * MIB, facts={"rank": 1}, identity={}
+    )
+
+
+def ranks(*mebibytes: float) -> Measurement:
+    return replace(memory(max(mebibytes)), series=[v * MIB for v in mebibytes])
+
+
+def kinds(*mebibytes: float, stored: tuple[float, ...] = MEMORY_RULE_STORED, most: int = 10) -> tuple[str, bool]:
+    rule = Circumstances(tolerance=0.2, comparisons=1, max_launches=most, busier_cores=2.0, cores=2)
+    baseline = BaselineMetric(better="memory", unit="B", launches=[v * MIB for v in stored])
+    verdict, is_open = judge([memory(v) for v in mebibytes], baseline, rule)
+    return verdict.kind, is_open
+
+
+def test_twice_the_memory_is_red_after_three_launches_however_busy_the_machine_is() -> None:
+    assert kinds(400) == ("regressed", True)
+    assert kinds(400, 401) == ("regressed", True)
+    assert kinds(400, 401, 402) == ("regressed", False)
+    assert kinds(400, most=1) == ("regressed", False)
+
+
+def test_the_message_names_the_rank_that_needs_most() -> None:
+    rule = Circumstances(tolerance=0.2, comparisons=1, max_launches=1)
+    baseline = BaselineMetric(better="memory", unit="B", launches=[200.0 * MIB])
+    verdict = judge([memory(400)], baseline, rule).verdict
+
+    assert verdict.reason == "rank 1 needs most"
+    assert verdict.ratio == 2.0
+    assert verdict.limit == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("now", "kind"), [(200, "unchanged"), (242, "unchanged"), (245, "regressed"), (165, "unchanged"), (100, "improved")]
+)
+def test_a_fifth_is_accepted_beyond_what_the_baseline_has_seen(now: float, kind: str) -> None:
+    assert kinds(now, now, now)[0] == kind
+
+
+@pytest.mark.parametrize(("stored", "now", "kind"), [(1, 15, "unchanged"), (0, 16, "unchanged"), (0, 17, "regressed")])
+def test_a_few_mebibytes_are_no_change_whatever_share_they_are(stored: float, now: float, kind: str) -> None:
+    assert kinds(now, now, now, stored=(stored,) * 3)[0] == kind
+
+
+@pytest.mark.parametrize(
+    ("now", "kind"),
+    [
+        ((150, 20), "unchanged"),
+        ((20, 150), "unchanged"),
+        ((150, 150), "regressed"),
+        ((150, 30), "unchanged"),
+        ((150, 150, 150), "unchanged"),
+    ],
+)
+def test_a_rank_that_needs_less_than_another_is_judged_too(now: tuple[float, ...], kind: str) -> None:
+    stored = stored_metric([ranks(150, 20), ranks(19, 149)], tolerance=None)
+    verdict = judge([ranks(*now)] * 3, stored, Circumstances(tolerance=0.2, comparisons=1, max_launches=3)).verdict
+
+    assert stored.series == [150 * MIB, 20 * MIB]
+    assert verdict.kind == kind
+    if kind == "regressed":
+        assert verdict.reason == "2 ranks need 150 MiB or more, and 1 did in the baseline"
+
+
+def test_one_launch_in_three_that_needs_more_is_not_red() -> None:
+    assert kinds(400, 200) == ("unchanged", False)
+    assert kinds(400, 400, 200) == ("inconclusive", False)
+
+
+def test_where_the_baseline_has_none_nothing_is_said() -> None:
+    """No test asks for it: one of bounds alone has no baseline, and older baselines have no memory."""
+    verdict = judge([memory(400)], None, Circumstances(tolerance=0.2, comparisons=1, max_launches=1)).verdict
+
+    assert (verdict.kind, verdict.is_judged) == ("unchanged", False)
+
+
+def test_beside_another_revision_the_same_holds() -> None:
+    rule = PairCircumstances(tolerance=0.05, comparisons=1, looks=(5,))
+    same = judge_pairs([(memory(200), memory(215))] * 5, rule).verdict
+    doubled = judge_pairs([(memory(200), memory(400))] * 5, rule).verdict
+    unknown = judge_pairs([(None, memory(400))] * 5, rule).verdict
+
+    assert (same.kind, doubled.kind) == ("unchanged", "regressed")
+    assert not unknown.is_judged
+
+
+GIB = float(2**30)
+CLOCK = {"cpu_s": 0.002, "waits": 0.0, "host_s": 0.0012, "exposed": 0.0}
+
+
+def against_stored(stored: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Verdict:
+    entry = replace(baseline(stored, better), unit=unit)
+    return judge([replace(metric(v, better), unit=unit) for v in now], entry, rule(max_launches=len(now))).verdict
+
+
+def in_turns(old: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Verdict:
+    pairs = [tuple(replace(metric(v, better), unit=unit) for v in pair) for pair in zip(old, now, strict=True)]
+    return judge_pairs(pairs, PairCircumstances(tolerance=0.05, comparisons=2, looks=(5, 10))).verdict  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("compare", [against_stored, in_turns])
+@pytest.mark.parametrize(
+    ("old", "now", "better", "kind"),
+    [
+        ([0.0] * 10, [4 * GIB] * 10, "lower", "regressed"),
+        ([3.3e-6, *[0.0] * 9], [20e-3] * 10, "lower", "regressed"),
+        ([100.0] * 10, [0.0] * 10, "higher", "regressed"),
+        ([-2.0] * 10, [-1.0] * 10, "lower", "regressed"),
+        ([4 * GIB] * 10, [0.0] * 10, "lower", "improved"),
+        ([0.0] * 10, [3.0] * 10, "higher", "improved"),
+        ([0.0] * 10, [0.0] * 10, "lower", "unchanged"),
+        ([0.0] * 10, [0.0] * 9 + [5.0], "lower", "inconclusive"),
+        ([0.0] * 9 + [5.0], [0.0] * 10, "lower", "inconclusive"),
+        ([-2.0] * 10, [-1.99] * 10, "lower", "inconclusive"),
+    ],
+)
+def test_what_is_worse_in_every_launch_is_a_regression(
+    compare: type[Verdict], old: list[float], now: list[float], better: Better, kind: str
+) -> None:
+    assert compare(old, now, better).kind == kind  # type: ignore[call-arg, arg-type]
+
+
+def test_a_regression_to_nothing_is_one_at_any_tolerance() -> None:
+    entry = baseline([100.0] * 10, "higher")
+
+    assert judge([metric(0.0, "higher")] * 5, entry, rule(tolerance=3.0)).verdict.kind == "regressed"
+
+
+def test_it_says_from_what_to_what() -> None:
+    assert against_stored([0.0] * 10, [4 * GIB] * 5).reason == "0 B -> 4 GiB in every launch"
+
+
+def test_what_scatters_needs_more_than_order() -> None:
+    """Three launches beyond the stored two, as far as those are from each other."""
+    verdict = against_stored([0.0, 1.0], [1.2, 2.0, 2.8])
+
+    assert verdict.kind == "inconclusive"
+    assert "no ratio" in verdict.reason
+
+
+def test_one_launch_asks_for_more() -> None:
+    judgement = judge([metric(1.0)], baseline([0.0] * 10), rule())
+
+    assert (judgement.verdict.kind, judgement.is_open) == ("inconclusive", True)
+
+
+def test_a_busier_machine_makes_it_inconclusive_too() -> None:
+    verdict = judge([metric(1.0)] * 5, baseline([0.0] * 10), rule(busier_cores=0.9, cores=2)).verdict
+
+    assert (verdict.kind, "0.9 cores more" in verdict.reason) == ("inconclusive", True)
+
+
+@pytest.mark.parametrize(
+    ("unit", "values", "is_advised"),
+    [("", [0.0, 2.0], True), ("retries", [0.0, 2.0], True), ("", [0.0, 0.5], False), ("B", [0.0, 2.0], False)],
+)
+def test_only_a_count_is_to_be_recorded_as_exact(unit: str, values: list[float], is_advised: bool) -> None:
+    verdict = against_stored([0.0] * 5, values, unit=unit)
+
+    assert (verdict.kind, "better='exact'" in verdict.reason) == ("inconclusive", is_advised)
+
+
+def clock(value: float) -> Measurement:
+    return replace(metric(value), companions=CLOCK)
+
+
+@pytest.mark.parametrize(
+    ("stored", "kind"), [([0.0] * 10, "inconclusive"), (STORED, "lost"), ([0.0, *STORED[1:]], "lost"), ([1e-6], "lost")]
+)
+def test_a_clock_that_reads_nothing_is_lost_where_there_was_a_time(stored: list[float], kind: str) -> None:
+    verdict = judge([clock(0.0)] * 5, baseline(stored), rule()).verdict
+
+    assert verdict.kind == kind
+    assert "nothing ran on the device in this loop" in verdict.reason
+    assert "took 1.2 ms per iteration" in verdict.reason
+
+
+def test_a_clock_that_reads_nothing_is_no_match_for_a_revision() -> None:
+    pairs = [(clock(v), clock(0.0)) for v in STORED]
+
+    under = PairCircumstances(tolerance=0.05, comparisons=2, looks=(10,))
+
+    assert judge_pairs(pairs, under).verdict.kind == "lost"
+
+
+def test_only_clocks_time_nothing() -> None:
+    assert why_nothing_was_timed(metric(0.0)) == ""
+    assert why_nothing_was_timed(clock(1e-9)) == ""
+    assert have_ratios(1e-300, 1.0)
+    assert not have_ratios(1.0, 0.0)
+
 
 wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, 1.7e308])
 

@@ -17,7 +17,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import Verdict
 
 SIZES = [1024 * 2**n for n in range(12)]
 CASE = result(1.0).case

@@ -1,14 +1,24 @@
-"""Which of the tolerances that were given counts."""
+"""How the metrics of a case are judged, and whether two numbers can be compared at all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
+from support.cases import ON_TWO
+from support.stores import entry, result
 
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.metric import Circumstances, judge
+from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
+from pytest_distbench.judging.terms import Terms, difference, software_changes, staleness, version_changes
+from pytest_distbench.judging.training_rule import Family, judge_family
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.record import replace
 
 NAMED = {"step": 0.2}
@@ -92,3 +102,204 @@ def test_a_tolerance_of_what_is_equal_or_not_has_no_effect() -> None:
         return Terms(tolerance=tolerance, default_tolerance=0.1, max_launches=1, cores=2).without_effect(kinds)
 
     assert [without_effect(named), without_effect(0.1), without_effect(None)] == [["count"], [], []]
+
+
+LOOP: dict[str, Scalar] = {"mode": "loop", "in_place": True}
+PER_ITERATION: dict[str, Scalar] = {"mode": "per-iteration", "in_place": True}
+REASON = "mode was per-iteration, now loop"
+
+
+def measured(identity: Mapping[str, Scalar], *, better: str = "lower", unit: str = "s") -> Measurement:
+    return Measurement(name="m", unit=unit, better=better, value=1.0, identity=dict(identity))
+
+
+def stored(identity: Mapping[str, Scalar], *, better: str = "lower") -> BaselineMetric:
+    return BaselineMetric(better=better, unit="s", launches=[1.0, 1.0], identity=dict(identity))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "why_not"),
+    [
+        (PER_ITERATION, PER_ITERATION, ""),
+        (PER_ITERATION, LOOP, REASON),
+        ({}, LOOP, ""),
+        (PER_ITERATION, {}, ""),
+        ({"cache": "hot"}, {"mode": "loop"}, ""),
+        ({"every": 5}, {"every": 5.0}, ""),
+        ({"a": 1, "b": 1}, {"b": 2, "a": 2}, "a was 1, now 2"),
+    ],
+)
+def test_what_both_note_must_be_equal_and_what_one_notes_is_not_known_to_differ(
+    then: Mapping[str, Scalar], now: Mapping[str, Scalar], why_not: str
+) -> None:
+    assert difference(stored(then), measured(now)) == why_not
+
+
+def test_another_kind_or_unit_is_no_comparison_either() -> None:
+    assert difference(stored({}), measured({}, better="exact")) == "the kind was 'lower', now it is 'exact'"
+    assert difference(stored({}), measured({}, unit="ms")) == "the unit was 's', now it is 'ms'"
+
+
+@pytest.mark.parametrize("better", ["lower", "higher", "exact"])
+def test_a_clock_of_another_mode_is_incomparable(better: str) -> None:
+    rule = Circumstances(tolerance=0.1, comparisons=1, max_launches=2)
+    verdict = judge([measured(LOOP, better=better)] * 2, stored(PER_ITERATION, better=better), rule).verdict
+
+    assert (verdict.kind, verdict.reason) == ("incomparable", REASON)
+
+
+def test_so_it_is_beside_another_revision() -> None:
+    rule = PairCircumstances(tolerance=0.1, comparisons=1, looks=(5,))
+    verdict, is_open = judge_pairs([(measured(PER_ITERATION), measured(LOOP))] * 5, rule)
+
+    assert (verdict.kind, verdict.reason, is_open) == ("incomparable", REASON, False)
+
+
+@pytest.mark.parametrize("better", ["same", "steps", "floor"])
+def test_so_it_is_with_numbers_of_trainings(better: str) -> None:
+    family = Family(
+        current={"m": [measured(LOOP, better=better)]},
+        stored={"m": stored(PER_ITERATION, better=better)},
+        same_software=True,
+    )
+    verdict = judge_family(family)
+
+    assert (verdict.kind, verdict.reason) == ("incomparable", REASON)
+
+
+def test_an_entry_stores_the_identity_and_leaves_out_what_only_describes() -> None:
+    case = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
+    measurement = Measurement(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
+
+    assert make_entry(case, [launch], {}).metrics["m"].identity == LOOP
+
+
+def test_a_verdict_tells_both() -> None:
+    measurement = Measurement(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
+
+    verdict = judge([measurement], None, Circumstances(tolerance=0.1, comparisons=1, max_launches=1)).verdict
+
+    assert verdict.facts == {**LOOP, "busbw_factor": 1}
+
+
+@pytest.mark.parametrize(
+    ("stored", "current", "told"),
+    [
+        ({"torch": "2.12"}, {"torch": "2.12"}, []),
+        ({"torch": "2.12", "numpy": "2"}, {"torch": "2.13", "numpy": "3"}, ["numpy 2 -> 3", "torch 2.12 -> 2.13"]),
+        ({"mkl": "1"}, {}, ["mkl 1 -> -"]),
+        ({}, {"mkl": "1"}, ["mkl - -> 1"]),
+        ({"torch": "2.13"}, {"torch": "2.13", "autocast": "off", "deterministic": "on"}, []),
+    ],
+)
+def test_what_differs_is_told_by_name(stored: dict[str, str], current: dict[str, str], told: list[str]) -> None:
+    assert software_changes(stored, current) == told
+
+
+def test_what_the_code_itself_chooses_is_told_and_excuses_nothing() -> None:
+    stored = {"torch": "2.13", "matmul_precision": "ieee", "autocast": "off"}
+    current = {"torch": "2.13", "matmul_precision": "tf32", "autocast": "off"}
+
+    assert software_changes(stored, current) == ["matmul_precision ieee -> tf32"]
+    assert version_changes(stored, current) == []
+    assert version_changes(stored, {**current, "torch": "2.14"}) == ["torch 2.13 -> 2.14"]
+
+
+def case(**params: Any) -> Case:
+    return replace(result(1.0).case, params=params)
+
+
+def compare(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
+    stored = replace(entry(1.0), workload=case(**then).workload, params=then)
+    found = staleness(stored, case(**now))
+    return (found.kind, found.reason) if found is not None else ("", "")
+
+
+def test_the_same_workload_and_one_that_says_nothing_are_not_stale() -> None:
+    assert compare({"a": 1}, {"a": 1}) == ("", "")
+    assert staleness(replace(entry(1.0), workload=""), case(a=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"backend": "nccl"}, "backend was nccl and is gloo"),
+        ({"world_size": 4}, "world_size was 4 and is 2"),
+        ({"around": {"cooling": "low"}}, "around was {'cooling': 'low'} and is {}"),
+        ({"kind": "job"}, ""),  # older files take a pool for a job
+    ],
+)
+def test_numbers_of_other_conditions_are_never_compared(changes: dict[str, Any], told: str) -> None:
+    """Though a file may have the case's name: somebody has edited or copied it."""
+    stored = replace(entry(1.0), workload="", conditions=replace(case().conditions, **changes))
+    found = staleness(stored, case())
+
+    if not told:
+        assert found is None
+        return
+    assert found is not None
+    assert (found.kind, told in found.reason) == ("incomparable", True)
+
+
+def test_what_differs_is_named_by_its_place() -> None:
+    kind, reason = compare({"args": ["--n", "3"], "env": {"A": "1"}, "lr": 0.1}, {"args": ["--n", "4"], "env": {}})
+
+    assert kind == "incomparable"
+    assert reason == (
+        "the workload's definition changed since the baseline; --distbench-update records it anew; args[1] was '3' and "
+        "is '4'; env was not there and is {}; env.A was '1' and is not there; and 1 more"
+    )
+
+
+def test_where_there_was_no_parameter_only_the_new_one_is_named() -> None:
+    told = "the workload's definition changed since the baseline; --distbench-update records it anew; "
+
+    assert compare({}, {"extra": 3})[1] == told + "extra was not there and is 3"
+    assert compare({"extra": 3}, {})[1] == told + "extra was 3 and is not there"
+
+
+def test_another_number_of_ranks_has_no_place() -> None:
+    stored = replace(entry(1.0), workload="other", params={})
+
+    found = staleness(stored, case())
+    assert found is not None
+    assert found.reason.endswith("--distbench-update records it anew")
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ("--name=run-20261121-091200", "--name=run-20261122-083105"),
+        ("--run=2026-11-21T09:12", "--run=2026-11-22T08:31"),
+        ("out_1763712000", "out_1763798400"),
+        ("--id=0f9a3c1e-6b1d-4f0e-9a55-1c2d3e4f5a6b", "--id=7e1f0a2b-1c2d-4e5f-8a9b-0c1d2e3f4a5b"),
+        ("--commit=3f2a91c0d4", "--commit=41ffc0e12b"),
+        ("--dir=x/tmpab12cd_9", "--dir=x/tmpzz81qw0e"),
+    ],
+)
+def test_what_names_a_run_is_told_as_what_it_is(then: str, now: str) -> None:
+    kind, reason = compare({"args": [then, "--n=3"]}, {"args": [now, "--n=3"]})
+
+    assert kind == "volatile"
+    assert reason.startswith(f"args[0] was '{then}' and is '{now}': that names this run, not the workload")
+
+
+@pytest.mark.parametrize("name", ["BUILD_NUMBER", "GITHUB_RUN_ID", "SLURM_JOB_ID", "PID", "CI_PIPELINE_ID"])
+def test_a_number_that_its_name_gives_to_a_run_is_volatile(name: str) -> None:
+    assert compare({"env": {name: "411"}}, {"env": {name: "412"}})[0] == "volatile"
+    assert compare({"env": {name: "411"}}, {"env": {}})[0] == "incomparable"
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [("50", "60"), ("1763712000", "1763798400"), ("--n=50", "--n=60"), ("small", "large"), ("a", 3), ("v2", "v3")],
+)
+def test_a_parameter_that_changed_is_a_changed_workload(then: object, now: object) -> None:
+    assert compare({"args": [then]}, {"args": [now]})[0] == "incomparable"
+
+
+def test_beside_a_parameter_that_changed_it_is_no_matter() -> None:
+    then, now = ["--run=2026-11-21", "--n=3"], ["--run=2026-11-22", "--n=4"]
+
+    assert compare({"args": then}, {"args": now})[0] == "incomparable"

@@ -30,7 +30,7 @@ from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import UNTIL_MOVED, Measurement, Observation, Scalar
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import Verdict
 
 
 def family(**changes: object) -> Family:

@@ -14,17 +14,16 @@ import pytest
 from support.plans import make_plan
 from support.processes import wait_for, working_in
 
-from pytest_distbench.launch.command import launch_command
-from pytest_distbench.launch.side import Side
+from pytest_distbench.launch.controlled import launch_command
 from pytest_distbench.launch.site import standstill
+from pytest_distbench.launch.supervise import Side
 from pytest_distbench.read import jsonl, stdout
+from pytest_distbench.records.environment import CommandUse
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.load import CommandUse
-from pytest_distbench.records.plan import Workplace
+from pytest_distbench.records.plan import Command, Workplace
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.work import Command
 
 pytestmark = pytest.mark.spawn
 

@@ -21,12 +21,11 @@ from pytest_distbench.launch.reduce import (
     recorded,
     reduce_partials,
 )
-from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.baseline import Bound
 from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFingerprint
-from pytest_distbench.records.host_report import HostReport, Partial
 from pytest_distbench.records.kinds import Better, Reduce
+from pytest_distbench.records.launch import HostReport, Partial, RankReport
 from pytest_distbench.records.metric import Observation
-from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.record import replace
 
 

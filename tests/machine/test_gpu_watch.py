@@ -20,7 +20,7 @@ from pytest_distbench.machine.gpu_watch import (
 )
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.machine.hardware import cpu_name
-from pytest_distbench.records.gpu import Gpu, GpuWitness
+from pytest_distbench.records.environment import Gpu, GpuWitness
 
 OURS, FOREIGN, UNKNOWN = 100, 200, 300
 WHOSE = {OURS: False, FOREIGN: True, UNKNOWN: None}

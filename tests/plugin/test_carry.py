@@ -1,4 +1,4 @@
-"""What the report of a test carries: over pytest-xdist's wire, and what counts of tests that are run again."""
+"""What the report of a test carries of ours, and how a finished case becomes a pytest outcome."""
 
 from __future__ import annotations
 
@@ -9,11 +9,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.projects import Project, run
+from support.projects import TEST, Project, run
 from support.results import point, result, verdict
 
 from pytest_distbench.plugin import carry
 from pytest_distbench.records.record import replace
+
+
+def test_control_characters_in_what_a_rank_says_do_not_reach_the_terminal(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project(TEST.replace('"step":', r'"step[at=\x1b2J]":'))
+    named = run(made).stdout.str()
+    monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", "red \x1b[31m alarm \x07 \u202e")
+    failed = run(made).stdout.str()
+
+    assert "step[at=\\x1b2J]" in named
+    assert "red \\x1b[31m alarm \\x07 \\u202e" in failed
+    assert not {"\x1b", "\x07", "\u202e"} & set(named + failed)
 
 
 def make_report(*, when: Any = "call", outcome: Any = "passed", longrepr: Any = None) -> pytest.TestReport:

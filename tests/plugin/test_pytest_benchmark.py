@@ -1,4 +1,4 @@
-"""Our results in pytest-benchmark: its options, its table, its files. Ranks are made up by the stand-in launcher."""
+"""Hands a run's numbers to pytest-benchmark, pytest-html and Allure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,33 @@ from typing import Any
 
 import pytest
 
-from pytest_distbench.plugin.pytest_benchmark import benchmarks
+from pytest_distbench.plugin.pytest_benchmark import ViewersPlugin, benchmarks
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import CaseResult, ReferenceRecord, Verdict
+
+
+def shown(*properties: tuple[str, str]) -> list[str]:
+    """What is added to the log that pytest-html shows."""
+    report = pytest.TestReport("a.py::test_a", ("a.py", 1, "test_a"), {}, "passed", None, "call")
+    report.user_properties = list(properties)
+    log: list[str] = []
+    ViewersPlugin(in_allure=False).pytest_html_results_table_html(report, log)
+    return log
+
+
+def test_numbers_are_a_table_that_html_leaves_as_it_is() -> None:
+    log = shown(("mine", "1"), ("distbench.step", "20 ms"), ("distbench.count", "7 < 8"))
+
+    assert log[2:-1] == ["metric  this run", "step    20 ms", "count   7 &lt; 8"]
+
+
+def test_nothing_is_added_to_tests_that_are_not_ours() -> None:
+    assert shown(("mine", "1")) == []
+
 
 Project = Callable[[str], pytest.Pytester]
 

@@ -10,11 +10,11 @@ import pytest
 from support.fixtures import made_up_distbench
 
 from pytest_distbench.plugin import shapes
-from pytest_distbench.plugin.outcomes import Misuse
+from pytest_distbench.plugin.carry import Misuse
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.shapes import CollectiveSweep
-from pytest_distbench.workloads import transports
-from pytest_distbench.workloads.transports import Transport
+from pytest_distbench.workloads import protocol
+from pytest_distbench.workloads.protocol import Transport
 
 
 def sweep(folder: Path, *arguments: Any, most: int | None = None, **options: Any) -> Run:
@@ -149,7 +149,7 @@ def test_a_transport_is_variables_of_the_ranks_and_part_of_the_workload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shapes, "TRANSPORTS", TWO)
-    monkeypatch.setattr(transports, "TRANSPORTS", TWO)
+    monkeypatch.setattr(protocol, "TRANSPORTS", TWO)
     wide, narrow = (sweep(tmp_path, "all_reduce", transport=name) for name in ("wide", "narrow"))
 
     assert wanted(wide)["env"] == {"HOW": "wide"}
@@ -162,7 +162,7 @@ def test_of_several_transports_each_is_a_case_and_all_are_those_that_the_collect
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shapes, "TRANSPORTS", TWO)
-    monkeypatch.setattr(transports, "TRANSPORTS", TWO)
+    monkeypatch.setattr(protocol, "TRANSPORTS", TWO)
     both = CollectiveSweep(made_up_distbench(Path(__file__), tmp_path), None)("broadcast", transport="all", name="b")
 
     assert isinstance(both, list)

@@ -8,8 +8,8 @@ from support.cases import ON_TWO
 from support.plans import BODY
 
 from pytest_distbench.records.case import Case, Conditions
+from pytest_distbench.records.plan import Ranks
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.work import Ranks
 
 FAKE = replace(ON_TWO, backend="fake", fake_rank=1)
 

@@ -1,9 +1,11 @@
-"""Plans as text: what is printed before a run, and what a baseline is known by."""
+"""An elastic job, a pool of them, and what became of both."""
 
 from __future__ import annotations
 
+from support.pools import POOL, SERVED
+
 from pytest_distbench.elastic import cycle, join, kill, stop
-from pytest_distbench.records.elastic import ChangeResult, ElasticJob, MembershipPlan
+from pytest_distbench.records.elastic import ChangeResult, Demand, ElasticJob, MembershipPlan, Serving
 from pytest_distbench.records.record import replace
 
 
@@ -43,3 +45,16 @@ def test_what_no_part_of_a_recovery_explains_is_unaccounted() -> None:
 
     assert change.unaccounted_s == 0.5
     assert ChangeResult(index=0, kind="kill", slots=[1], at_s=1.0, before=2).unaccounted_s is None
+
+
+SERVING = Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=52, slots=3), Demand(at_s=62, slots=0)])
+
+
+def test_slots_are_those_of_the_last_demand_that_has_come() -> None:
+    assert [SERVING.slots(at_s) for at_s in (0, 2, 51.9, 52, 99)] == [0, 1, 1, 3, 0]
+
+
+def test_a_pool_in_words() -> None:
+    assert str(POOL) == "2 slots, elastic; A on 1 nodes from 0 s; B on 1 to 2 nodes from 2 s; engine stock"
+    assert str(SERVED).endswith("engine stock; serving on 1 from 2 s, 0 from 6 s")
+    assert str(replace(POOL, compute="synthetic", cores=2)).endswith("; synthetic compute; oversubscribed: 2 cores")

@@ -19,7 +19,7 @@ from pytest_distbench.records.kinds import (
     verdict_kind,
 )
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import Verdict
 
 assert judge_family  # imported, so that a rule without a judge would be noticed at once
 

@@ -1,12 +1,36 @@
-"""Tests of several files that have one name are told apart."""
+"""Everything a run measured and said: verdicts, planted slowdowns, trends."""
 
 from __future__ import annotations
 
 import pytest
-from support.results import result
+from support.results import point, result, verdict
 
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, told_apart
+from pytest_distbench.records.run import CaseResult, Control, told_apart
+
+
+def test_the_name_is_without_the_point() -> None:
+    assert (point(4096).metric, point(4096).name) == ("latency[message_bytes=4096]", "latency")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fails"),
+    [("regressed", True), ("changed", True), ("improved", False), ("inconclusive", False), ("missing", False)],
+)
+def test_some_kinds_fail_a_test_under_every_policy(kind: str, fails: bool) -> None:
+    assert verdict(kind).is_failure is fails
+
+
+def test_an_unknown_kind_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"'worse'.*regressed"):
+        verdict("worse")
+
+
+def test_found_is_what_would_have_failed_its_test() -> None:
+    kinds = ["regressed", "beyond", "inconclusive", "unseen", "unchanged", "missing"]
+    control = Control(verdicts=[verdict(kind, metric=kind) for kind in kinds])
+
+    assert [v.metric for v in control.found] == ["regressed", "beyond"]
 
 
 def of(test: str, case_id: str = "ws2") -> CaseResult:

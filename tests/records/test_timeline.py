@@ -1,10 +1,20 @@
-"""Lines of a timeline: whole, or passed over."""
+"""The timelines of elastic jobs and pools: lines of JSON, each whole."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_distbench.records.timeline import Finished, Saved, TimelineReader, append, read_timeline
+from pytest_distbench.records.timeline import (
+    POOL_LINES,
+    Finished,
+    Granted,
+    LineReader,
+    Saved,
+    ServerReady,
+    TimelineReader,
+    append,
+    read_timeline,
+)
 
 LATER = Saved(t=2.0, slot=0, generation=1, step=20, seconds=0.1)
 EARLIER = Finished(t=1.0, slot=1, generation=0)
@@ -38,3 +48,16 @@ def test_what_is_no_line_is_passed_over(tmp_path: Path) -> None:
     append(path, LATER)
 
     assert read_timeline(path) == [LATER]
+
+
+def test_lines_are_read_as_they_come_and_a_torn_one_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "pool.jsonl"
+    reader = LineReader(path, POOL_LINES)
+    granted = Granted(t=1.0, owner="A", slot=0)
+    ready = ServerReady(t=2.0, slot=1)
+    append(path, granted)
+    first = reader.read()
+    path.write_bytes(path.read_bytes() + b'{"what":"granted","t":\n')
+    append(path, ready)
+
+    assert (first, reader.read(), reader.read()) == ([granted], [ready], [])

@@ -1,25 +1,441 @@
-"""What happens around launches: each row once, the first outermost, and the record in the end has all of it."""
+"""What happens around every launch, whatever it runs: quotas, networks, and the table of it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.control_groups import MadeUp, why_no_groups
+from support.launching import RunInside
 from support.plans import make_plan
+from support.processes import LIMIT_S
 
-from pytest_distbench.errors import ExtensionError
-from pytest_distbench.launch.starters.table import Hosting
+from pytest_distbench.errors import AroundUnavailable, ExtensionError
+from pytest_distbench.launch.starters.contract import Engine
+from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind
+from pytest_distbench.machine import control_groups
+from pytest_distbench.machine.control_groups import CpuController, find_controller
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.network import Network, Passage, parse_network
+from pytest_distbench.records.plan import Command, LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.run.around import AROUND, AroundSetup, Surroundings
+from pytest_distbench.run import around
+from pytest_distbench.run import around as module
+from pytest_distbench.run.around import (
+    AROUND,
+    AroundSetup,
+    LayoutAround,
+    NetworkAround,
+    OversubscribedAround,
+    QuotaAround,
+    Surroundings,
+    layout_text,
+    misses,
+    network_place,
+    rank_groups,
+)
 from pytest_distbench.run.kinds import HERE
 
 PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
+GBIT = parse_network("1gbit")
+
+
+def passage(rate: float = 956e6, round_trip_s: float = 2e-5, source: int = 0) -> Passage:
+    return Passage(source=source, target=source + 1, rate=rate, round_trip_s=round_trip_s)
+
+
+class MadeUpOfNetwork:
+    """Hosts that are none: probes find what is given, the last for ever."""
+
+    made: list[MadeUpOfNetwork]
+
+    def __init__(self, network: Network, hosts: int, folder: Path) -> None:
+        self.network, self.hosts, self.made_by = network, hosts, "kernel"
+        self.is_there, self.closed = True, 0
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.made.append(self)
+
+    found: list[Sequence[Passage]]
+
+    def probe(self) -> Sequence[Passage]:
+        found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
+        if not found:
+            raise AroundUnavailable("what holds its hosts has ended")
+        return found
+
+    def close(self) -> None:
+        self.closed += 1
+        self.folder.rmdir()
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> type[MadeUpOfNetwork]:
+    MadeUpOfNetwork.made, MadeUpOfNetwork.found = [], [[passage()]]
+    monkeypatch.setattr(module, "Lab", MadeUpOfNetwork)
+    return MadeUpOfNetwork
+
+
+def plan_of(folder: Path, network: Network | None = GBIT) -> LaunchPlan:
+    plan = make_plan(folder, network=network)
+    return replace(plan, network_place=network_place(plan, HERE, folder))
+
+
+def test_it_is_made_for_the_first_launch_and_stays(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    around = NetworkAround()
+    for _ in range(2):
+        with around.during(plan_of(tmp_path), HERE):
+            pass
+    with around.during(plan_of(tmp_path, parse_network("1gbit,overlay")), HERE):
+        pass
+    assert [made.network.text for made in hosts.made] == ["1gbit", "1gbit,overlay"]
+    around.close()
+    assert [made.closed for made in hosts.made] == [1, 1]
+
+
+def test_one_that_is_gone_is_made_anew(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    around = NetworkAround()
+    with around.during(plan_of(tmp_path), HERE):
+        hosts.made[0].is_there = False
+    with around.during(plan_of(tmp_path), HERE):
+        assert len(hosts.made) == 2
+
+
+def test_the_worse_of_both_probes_is_recorded(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    hosts.found = [[passage(rate=960e6)], [passage(rate=940e6, round_trip_s=5e-5)]]
+    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
+        pass
+    rate, trip = carried.describe(PASSED).measurements
+    assert (rate.name, rate.value, rate.unit, rate.better) == ("network_rate", 940e6 / 8, "B/s", "info")
+    assert (trip.name, trip.value) == ("network_round_trip", 5e-5)
+    assert rate.at == {"from_host": 0, "to_host": 1}
+    assert rate.facts == {"made_by": "kernel"}
+    assert carried.describe(PASSED).remarks == []
+    assert carried.describe(replace(PASSED, outcome="failed")).measurements == []
+
+
+def test_what_became_slow_meanwhile_is_told(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    hosts.found = [[passage()], [passage(rate=478e6)]]
+    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
+        pass
+    told = "the network after it: host 0 to host 1 carries 478 Mbit/s by TCP, wanted 956.4"
+    assert carried.describe(PASSED).remarks == [told]
+
+
+def test_a_network_that_is_gone_after_a_launch_is_told_and_the_launch_stays_what_it_is(
+    hosts: type[MadeUpOfNetwork], tmp_path: Path
+) -> None:
+    hosts.found = [[passage()], []]
+    failed = replace(PASSED, outcome="failed", reason="rank 0 raised ValueError: mine")
+    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
+        pass
+    assert carried.describe(failed).remarks == ["the network after it: what holds its hosts has ended"]
+    assert carried.describe(failed).reason == failed.reason
+    assert [m.value for m in carried.describe(PASSED).measurements] == [956e6 / 8, 2e-5]
+
+
+def test_one_that_became_slow_is_made_anew_for_the_next_launch(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    around = NetworkAround()
+    with around.during(plan_of(tmp_path), HERE):
+        hosts.found = [[passage(rate=4e8)]] * 5 + [[passage()]]
+    with around.during(plan_of(tmp_path), HERE) as carried:
+        assert len(hosts.made) == 2
+    assert hosts.made[0].closed == 1
+    assert carried.remarks == []
+
+
+def test_what_this_machine_does_not_carry_is_refused(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    hosts.found = [[passage(rate=5.5e9)]]
+    wanted = plan_of(tmp_path, parse_network("10gbit"))
+    with (
+        pytest.raises(AroundUnavailable, match="host 0 to host 1 carries 5500 Mbit/s by TCP, wanted 9564, in the best"),
+        NetworkAround().during(wanted, HERE),
+    ):
+        pytest.fail("it was launched")
+
+
+def test_a_probe_on_a_busy_machine_is_tried_again(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    hosts.found = [[passage(rate=5e8)], [passage(rate=6e8)], [passage()]]
+    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
+        pass
+    assert [p.rate for p in carried.before] == [956e6]
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "is_missed"),
+    [
+        ("1gbit", passage(rate=870e6), False),
+        ("1gbit", passage(rate=850e6), True),
+        ("1gbit", passage(rate=1060e6), True),
+        ("1gbit", passage(round_trip_s=0.0012), True),
+        ("1gbit,overlay", passage(rate=923e6), False),
+        ("unlimited", passage(rate=1), False),
+        ("unlimited,delay=5ms", passage(round_trip_s=0.0102), False),
+        ("unlimited,delay=5ms", passage(round_trip_s=0.0099), True),
+        ("unlimited,delay=5ms", passage(round_trip_s=0.014), True),
+        ("1gbit,loss=1%", passage(rate=1e8, round_trip_s=0.2), False),
+    ],
+)
+def test_what_is_not_as_wanted(text: str, found: Passage, *, is_missed: bool) -> None:
+    assert bool(misses(parse_network(text), [found])) is is_missed
+
+
+def test_ranks_are_of_its_hosts_and_else_of_those_they_were_on(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    elsewhere = replace(PASSED, hosts=["node7", "node8"])
+    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
+        assert carried.describe(PASSED).hosts == ["host0", "host1"]
+    with NetworkAround().during(plan_of(tmp_path, None), HERE) as carried:
+        assert carried.describe(elsewhere) == elsewhere
+
+
+def test_nothing_is_made_for_a_label_or_on_other_hosts(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, parse_network("label=roce"))
+    with NetworkAround().during(plan, HERE) as carried:
+        assert carried.describe(PASSED) == PASSED
+    assert hosts.made == []
+    assert NetworkAround().conditions(plan) == {"network": "label=roce"}
+    assert NetworkAround().conditions(plan_of(tmp_path, None)) == {}
+    assert network_place(plan_of(tmp_path), Hosting(hosts="many"), tmp_path) == ""
+
+
+def on_nodes_of(most: int, asked: list[tuple[int, bool]]) -> LauncherKind:
+    def layout(ranks: int, *, on_gpus: bool) -> Sequence[int]:
+        asked.append((ranks, on_gpus))
+        return [most] * (ranks // most) + [ranks % most] * bool(ranks % most)
+
+    return LauncherKind(help="", make=LAUNCHERS["warm"].make, hosts="many", layout=layout)
+
+
+def test_ranks_on_several_hosts_are_a_condition_and_the_launcher_is_asked_once(tmp_path: Path) -> None:
+    asked: list[tuple[int, bool]] = []
+    around = LayoutAround(on_nodes_of(2, asked))
+    found = [around.conditions(make_plan(tmp_path, world_size=size)) for size in (4, 2, 4)]
+
+    assert found == [{"nodes": "2x2"}, {}, {"nodes": "2x2"}]
+    assert asked == [(4, False), (2, False)]
+
+
+def test_what_no_launcher_of_ranks_starts_and_ranks_of_one_host_have_none(tmp_path: Path) -> None:
+    asked: list[tuple[int, bool]] = []
+    command = replace(make_plan(tmp_path, world_size=4), work=Command(words=["true"]))
+
+    assert LayoutAround(on_nodes_of(2, asked)).conditions(command) == {}
+    assert LayoutAround(LAUNCHERS["warm"]).conditions(make_plan(tmp_path, world_size=4)) == {}
+    assert asked == []
+
+
+@pytest.mark.parametrize(("layout", "text"), [([4, 4], "2x4"), ([4, 3], "1x4+1x3"), ([8, 8, 2], "2x8+1x2")])
+def test_a_last_host_with_fewer_ranks_is_told_apart(layout: list[int], text: str) -> None:
+    assert layout_text(layout) == text
+
+
+def test_a_launcher_of_an_engine_s_is_told_which(tmp_path: Path) -> None:
+    around = LayoutAround(LAUNCHERS["cmd"], Engine(template="", ranks_per_node=3))
+
+    assert around.conditions(make_plan(tmp_path, world_size=8)) == {"nodes": "2x3+1x2"}
+
+
+STEP = Measurement(name="step", unit="s", better="lower", value=1.0)
+LOSS = Measurement(name="loss", unit="", better="same", value=1.0)
+AROUND_PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[STEP, LOSS])
+
+
+def test_clocks_of_ranks_that_share_cores_become_information(tmp_path: Path) -> None:
+    plan = replace(make_plan(tmp_path), cores=2)
+    around = OversubscribedAround()
+    with around.during(plan, HERE) as witness:
+        assert [m.better for m in witness.describe(AROUND_PASSED).measurements] == ["info", "same"]
+    assert around.conditions(plan) == {"oversubscribed": "2-cores"}
+
+
+def test_with_a_core_for_each_nothing_changes(tmp_path: Path) -> None:
+    around = OversubscribedAround()
+    with around.during(make_plan(tmp_path), HERE) as witness:
+        assert witness.describe(AROUND_PASSED) == AROUND_PASSED
+    assert around.conditions(make_plan(tmp_path)) == {}
+
+
+QUOTA_PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
+FAILED = replace(QUOTA_PASSED, outcome="failed")
+OWN = [f"distbench-{os.getpid()}-rank{rank}" for rank in range(2)]
+
+
+@pytest.fixture(params=[1, 2])
+def made_up(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeUp:
+    system = MadeUp(tmp_path, request.param, monkeypatch)
+    monkeypatch.setattr(around, "find_controller", lambda: system.controller)
+    return system
+
+
+def plan_of_of_around(made_up: MadeUp, cpus: float = 0.3) -> LaunchPlan:
+    plan = make_plan(made_up.root, cpus=cpus)
+    return replace(plan, cpu_groups=rank_groups(plan, HERE))
+
+
+def test_a_group_per_rank_is_there_while_the_launch_runs(made_up: MadeUp) -> None:
+    plan = plan_of_of_around(made_up)
+    with QuotaAround().during(plan, HERE) as witness:
+        assert made_up.groups() == OWN
+        for share, group in enumerate(map(Path, plan.cpu_groups), start=1):
+            (group / "cpu.stat").write_text(f"nr_periods 4\nnr_throttled {share}\n")
+
+    assert made_up.groups() == []
+    [throttled] = witness.describe(QUOTA_PASSED).measurements
+    assert (throttled.name, throttled.value, throttled.better) == ("cpu_throttled", 0.25, "info")
+    assert witness.describe(FAILED) == FAILED
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
+def test_none_is_left_however_the_launch_ends(kind: type[BaseException], made_up: MadeUp) -> None:
+    with pytest.raises(kind), QuotaAround().during(plan_of_of_around(made_up), HERE):
+        raise kind
+
+    assert made_up.groups() == []
+
+
+def test_none_is_left_where_the_second_cannot_be_made(made_up: MadeUp) -> None:
+    (made_up.folder / OWN[1]).write_text("a file in its place")
+
+    with (
+        pytest.raises(AroundUnavailable, match="rank1: File exists"),
+        QuotaAround().during(plan_of_of_around(made_up), HERE),
+    ):
+        pass
+    assert made_up.groups() == OWN[1:]
+
+
+def test_one_that_is_still_in_use_is_told(made_up: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_groups, "_PATIENCE_S", 0.0)
+    plan = plan_of_of_around(made_up)
+    with QuotaAround().during(plan, HERE) as witness:
+        (Path(plan.cpu_groups[1]) / "cgroup.procs").write_text("77\n")
+
+    [told] = witness.describe(FAILED).remarks
+    assert told == f"{plan.cpu_groups[1]} is still there: a process that its rank has started did not end"
+    assert made_up.groups() == OWN[1:]
+
+
+def test_those_of_a_pytest_that_was_killed_are_removed(made_up: MadeUp) -> None:
+    (made_up.folder / f"distbench-{2**22 + 1}-rank0").mkdir()  # no process has a number beyond 2**22
+    with QuotaAround().during(plan_of_of_around(made_up), HERE):
+        assert made_up.groups() == OWN
+
+
+def test_the_quota_is_a_condition_of_the_case(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+
+    assert QuotaAround().conditions(replace(plan, cpus=0.3)) == {"cpus": "0.3"}
+    assert QuotaAround().conditions(replace(plan, cpus=1.0)) == {"cpus": "1"}
+    assert QuotaAround().conditions(plan) == {}
+
+
+def test_without_a_quota_or_ranks_nothing_is_made(made_up: MadeUp) -> None:
+    plan = make_plan(made_up.root)
+    with QuotaAround().during(plan, HERE) as witness:
+        assert witness.describe(QUOTA_PASSED) == QUOTA_PASSED
+        assert made_up.groups() == []
+    assert rank_groups(plan, HERE) == []
+    assert rank_groups(replace(plan, cpus=0.3), Hosting(hosts="none")) == []
+
+
+REAL = r"""
+    import os
+    import subprocess
+    import time
+
+
+    def busy(rank):
+        own = f"/distbench-{rank.params['pid']}-rank{rank.rank}\n"
+        assert own in open("/proc/self/cgroup").read()
+        assert own in subprocess.check_output(["cat", "/proc/self/cgroup"], text=True)
+        rank.barrier()
+        began_s, computed_s = time.monotonic(), time.process_time()
+        while time.monotonic() - began_s < 1.0:
+            pass
+        share = (time.process_time() - computed_s) / (time.monotonic() - began_s)
+        rank.record("share", share, better="info", reduce="max")
+
+
+    def fails(rank):
+        raise ValueError("it does")
+
+
+    def hangs(rank):
+        time.sleep(100)
+
+
+    def test_busy(distbench):
+        distbench.check(busy, params={"pid": os.getpid()}, cpus=0.3)
+
+
+    def test_fails(distbench):
+        distbench.check(fails, cpus=0.3)
+
+
+    def test_hangs(distbench):
+        distbench.check(hangs, cpus=0.3, timeout=2)
+
+
+    def test_command(distbench):
+        distbench.run(["true"], cpus=0.3)
+"""
+
+
+def left(controller: CpuController) -> list[Path]:
+    return list(controller.folder.glob(f"distbench-{os.getpid()}-*"))
+
+
+@pytest.mark.spawn
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("launcher_name", ["warm", pytest.param("torchrun", marks=pytest.mark.nightly)])
+def test_ranks_compute_within_their_quota_and_no_group_is_left(
+    launcher_name: str, pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
+    if why := why_no_groups():
+        pytest.skip(f"not run: {why}")
+    pytester.makepyfile(test_real=REAL)
+    result = run_inside("--world-size=2", f"--distbench-launcher={launcher_name}", "--distbench-json=run.json")
+
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "launch 1 on 2 ranks: rank ? raised ValueError: it does",
+            "launch 1 on 2 ranks: hung in body, *",
+            "distbench.run: cpus=0.3 needs ranks of ours, and a command starts its processes itself *",
+        ]
+    )
+    results = json.loads((pytester.path / "run.json").read_text())["results"]
+    busy = next(found for found in results if found["case"]["test"].endswith("test_busy"))
+    measured = {m["name"]: m["value"] for m in busy["launches"][0]["measurements"]}
+    assert 0 < measured["share"] < 0.6
+    assert measured["cpu_throttled"] > 0
+    assert busy["case"]["conditions"]["around"] == {"cpus": "0.3"}
+    assert left(find_controller()) == []
+
+
+@pytest.mark.spawn
+@pytest.mark.timeout(LIMIT_S)
+def test_where_none_can_be_made_the_test_is_skipped(
+    pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(around, "find_controller", lambda: CpuController(tmp_path / "nowhere", 1))
+    pytester.makepyfile(test_real=REAL)
+    result = run_inside("--world-size=2", "-q", "-k", "test_busy", "-Wdefault")
+
+    result.assert_outcomes(skipped=1, warnings=1)
+    result.stdout.fnmatch_lines(
+        ["*DistbenchWarning: not run: needs a control group that may be written: *nowhere/*rank0: No such file *"]
+    )
+
+
+AROUND_PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
 
 
 class Noted:
@@ -67,7 +483,7 @@ def test_rows_are_nested_and_each_describes_the_record_when_all_is_over(
         events.append("launch")
 
     assert events == ["enter outer", "enter inner", "launch", "leave inner", "leave outer"]
-    assert [describe(PASSED).remarks for _ in range(2)] == [["inner", "outer"]] * 2  # of a pair both
+    assert [describe(AROUND_PASSED).remarks for _ in range(2)] == [["inner", "outer"]] * 2  # of a pair both
 
 
 def test_conditions_of_all_rows_are_those_of_the_case(surroundings: Surroundings, tmp_path: Path) -> None:

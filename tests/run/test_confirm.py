@@ -17,18 +17,15 @@ from pytest_distbench.judging.confirmation import LOOKS, Known
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.plan import LaunchRequest
+from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.work import BodyReference, Ranks
 from pytest_distbench.run import confirm
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Allowance, Confirmed, Doubt, Recorder, Recorders, in_time
-from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.request import CaseRequest, ConfirmSettings
 from pytest_distbench.run.samples import Samples
-from pytest_distbench.run.settings import ConfirmSettings
 from pytest_distbench.run.worktree import Revision
-from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.recording import NotRecorded
+from pytest_distbench.store.baselines import BaselineStore, NotRecorded
 
 ROOT = Path(__file__).parent
 """Of a repository that knows no commit of that name: nothing differs from it."""

@@ -14,17 +14,14 @@ from support.stores import CASE, entry, result
 from support.timelines import JOB
 
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.control import Control
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import LaunchRequest
+from pytest_distbench.records.plan import Job, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.records.work import Job, Ranks, Work
+from pytest_distbench.records.run import CaseResult, Control, Verdict
 from pytest_distbench.run import control
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
-from pytest_distbench.store.recording import NotRecorded
+from pytest_distbench.store.baselines import NotRecorded
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.3, max_launches=9, cores=2), launches=1)
 HEALTHY = result(1.0)

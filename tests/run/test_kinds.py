@@ -12,13 +12,11 @@ from support.pools import POOL
 from support.timelines import JOB
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting
-from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import Outcome
+from pytest_distbench.launch.supervise import Side
+from pytest_distbench.records.launch import LaunchRecord, Outcome
+from pytest_distbench.records.plan import Command, Job, LaunchPlan, Pool, Ranks, Task, Work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.work import Command, Job, Pool, Ranks, Task, Work
 from pytest_distbench.run.kinds import HERE, LAUNCH_KINDS, kind_of, one_after_the_other
 
 RANKS = Ranks(body=BODY)

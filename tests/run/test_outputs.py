@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.rank import Outcome
-from pytest_distbench.run.outputs import Outputs
+from pytest_distbench.records.launch import LaunchRecord, Outcome
+from pytest_distbench.run.directory import Outputs
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from support.results import result, verdict
 
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.run.settings import TraceSettings
-from pytest_distbench.run.trace import wants_trace
+from pytest_distbench.run.control import wants_trace
+from pytest_distbench.run.request import TraceSettings
 from pytest_distbench.store.run_record import read_run_record
 
 FAILED = [LaunchRecord(index=0, outcome="failed", wall_s=1.0)]

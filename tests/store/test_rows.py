@@ -1,24 +1,57 @@
-"""Records as flat tables: one value of one launch a row; tables as CSV and Parquet."""
+"""The store, and records, as flat rows: JSON lines, CSV and Parquet."""
 
 from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 from support.cases import ON_TWO
+from support.stores import KEY, PLATFORM, TEST, entry
 
-from pytest_distbench.errors import DistbenchError
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.bound import Bound
+from pytest_distbench.errors import DistbenchError, StoredFileError
+from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric, Bound
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
-from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.store.baselines import BaselineFile
-from pytest_distbench.store.rows import Table, entry_rows, run_rows, write_csv, write_parquet
+from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord, Verdict
+from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore
+from pytest_distbench.store.rows import Table, entries_of, entry_rows, run_rows, write_csv, write_json, write_parquet
+
+FILE = BaselineFile(schema=SCHEMA, test=TEST, platform=PLATFORM, key=KEY, entry=entry(1.0, 2.0, tolerance=0.5))
+
+
+def test_json_lines_are_read_back_whole(tmp_path: Path) -> None:
+    with (tmp_path / "all.json").open("wb") as out:
+        write_json([FILE, FILE], out)
+
+    assert len((tmp_path / "all.json").read_text().splitlines()) == 2
+    assert list(entries_of(tmp_path / "all.json")) == [(f"{tmp_path / 'all.json'}:{n}", FILE) for n in (1, 2)]
+
+
+def test_a_folder_is_read_platform_by_platform(tmp_path: Path) -> None:
+    for platform in ("b", "a"):
+        BaselineStore(tmp_path, platform).write(TEST, KEY, FILE.entry)
+
+    assert [file.platform for _, file in entries_of(tmp_path)] == ["a", "b"]
+
+
+def test_a_line_that_is_no_entry_is_named_after_those_before_it(tmp_path: Path) -> None:
+    with (tmp_path / "all.json").open("wb") as out:
+        write_json([FILE], out)
+        out.write(b"{}\n")
+    entries = entries_of(tmp_path / "all.json")
+
+    assert next(entries)[1] == FILE
+    with pytest.raises(StoredFileError, match=r"all\.json:2.*Give what 'distbench baseline export"):
+        next(entries)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoredFileError, match="cannot read: No such file"):
+        list(entries_of(tmp_path / "none.json"))
 
 
 def test_an_entry_has_a_row_per_metric_and_launch() -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_distbench.jobs.engines.table import ENGINES, torch_release
 from pytest_distbench.launch.starters.table import LOOPBACK
 from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
-from pytest_distbench.records.plan import LaunchPlan, Workplace
-from pytest_distbench.records.work import BodyReference, Job
+from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Workplace
 
 if TYPE_CHECKING:
     from pytest_distbench import ElasticRank

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_distbench.judging.policy import Strictness
+from pytest_distbench.judging.judgement import Strictness
 from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.distbench import Distbench
@@ -18,8 +18,8 @@ from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.loop import Session
+from pytest_distbench.run.request import Settings
 from pytest_distbench.run.samples import Samples
-from pytest_distbench.run.settings import Settings
 
 
 class MadeUp(Samples):

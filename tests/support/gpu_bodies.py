@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_distbench.workloads.steady import warm_up
+from pytest_distbench.workloads.calls import warm_up
 from pytest_distbench.workloads.sweep import collective_sweep
 from pytest_distbench.workloads.training import make_deterministic
 

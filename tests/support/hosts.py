@@ -21,8 +21,8 @@ from pathlib import Path
 import psutil
 
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.hop import Host
 from pytest_distbench.launch.site.relayed import RelayedSite
+from pytest_distbench.launch.site.stream import Host
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.launch.starters.table import LauncherKind
 from pytest_distbench.records.plan import LaunchPlan

@@ -12,15 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS
-from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import LaunchPlan, Workplace
-from pytest_distbench.records.work import BodyReference, Ranks
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace
 from support.processes import SETTLE_S, wait_for, working_in
 
 MadeLauncher = Callable[..., Launcher]

@@ -7,8 +7,7 @@ from typing import Any
 
 from pytest_distbench.launch.controlled import End
 from pytest_distbench.records.elastic import ElasticJob
-from pytest_distbench.records.plan import LaunchPlan, Workplace
-from pytest_distbench.records.work import BodyReference, Job, Ranks, Work
+from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Ranks, Work, Workplace
 
 BODY = BodyReference(file="x.py", function="body")
 

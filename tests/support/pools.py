@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_distbench.jobs.measures.pool import measure_pool
+from pytest_distbench.records.elastic import SERVING, Demand, PoolJob, Serving, Sharing
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.pool import SERVING, Demand, PoolJob, Serving, Sharing
-from pytest_distbench.records.pool_timeline import (
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import (
     Asked,
     ClockBegan,
     Demanded,
     Ended,
     Freed,
     Granted,
+    Line,
     PoolLine,
     ServerReady,
     Submitted,
 )
-from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Line
 from support.timelines import JOB, Timeline
 
 ONE = replace(JOB, least=1, most=1)

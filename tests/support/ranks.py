@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.work import BodyReference, Ranks
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.line import NoLine
 

@@ -13,12 +13,11 @@ from typing import Any
 
 from pytest_distbench import elastic, instruments, read
 from pytest_distbench.commands.cli import _parser
-from pytest_distbench.plugin import keywords
+from pytest_distbench.plugin import requests
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.elastic_job import Elastic
+from pytest_distbench.plugin.elastic import Elastic, ElasticPool
 from pytest_distbench.plugin.markers import Requirement
 from pytest_distbench.plugin.options import MARKERS, SHORT
-from pytest_distbench.plugin.pool import ElasticPool
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.scaling import Scaling
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
@@ -28,7 +27,7 @@ from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.texts.glossary import entries
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.elastic.rank import ElasticRank
+from pytest_distbench.worker.elastic.life import ElasticRank
 from pytest_distbench.worker.elastic.training import Training
 from pytest_distbench.worker.goal import Goal
 
@@ -210,15 +209,15 @@ def _call(name: str, call: Callable[..., Any]) -> Iterator[str]:
 
 def _shared() -> Iterator[list[str]]:
     """The keywords that several fixtures take, as their typed dicts document them."""
-    defaults = {field.name: field.default for field in dataclasses.fields(keywords.Wanted)}
-    for documented in filter(typing.is_typeddict, vars(keywords).values()):
+    defaults = {field.name: field.default for field in dataclasses.fields(requests.Wanted)}
+    for documented in filter(typing.is_typeddict, vars(requests).values()):
         yield from ([f"`{n}`", f"`{defaults[n]!r}`", text] for n, text in _section(documented, "Attributes"))
 
 
 def _shares(parameter: inspect.Parameter) -> list[str]:
     """The shared keywords that a parameter stands for."""
     found = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
-    return [*getattr(keywords, found[1]).__annotations__] if found and hasattr(keywords, found[1]) else []
+    return [*getattr(requests, found[1]).__annotations__] if found and hasattr(requests, found[1]) else []
 
 
 def _taken(parameter: inspect.Parameter) -> list[str]:

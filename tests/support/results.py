@@ -9,8 +9,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord, Verdict
 from pytest_distbench.store.run_record import SCHEMA
 from support.cases import ON_TWO
 

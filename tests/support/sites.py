@@ -7,8 +7,8 @@ import signal
 from collections.abc import Iterable
 
 from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
+from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import RankReport
 from pytest_distbench.records.wire import EventKind, RankEvent
 
 

@@ -33,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
 from pytest_distbench.worker.torch_internals import replace_in_distributed
-from pytest_distbench.workloads import steady
+from pytest_distbench.workloads import calls as steady
 from support.streams import (
     CALLS,
     DEVICE,

@@ -12,8 +12,7 @@ from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord, Verdict
 from pytest_distbench.store.run_record import SCHEMA, write_run_record
 from support.cases import ON_TWO
 

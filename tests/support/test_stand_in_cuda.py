@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_distbench.worker.context import RankContext
+from pytest_distbench.workloads.calls import warm_up
 from pytest_distbench.workloads.collectives import OPERATIONS
-from pytest_distbench.workloads.steady import warm_up
 from pytest_distbench.workloads.sweep import sweep
 from support.launching import Launch
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.records.elastic import ChangeKind, ElasticJob, MembershipPlan
-from pytest_distbench.records.rank import ErrorReport
+from pytest_distbench.records.launch import ErrorReport
 from pytest_distbench.records.timeline import (
     AgentEnded,
     Batch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_distbench.launch.trace import Event, LoopTrace
-from pytest_distbench.records.trace import iteration_name
+from pytest_distbench.records.iteration import iteration_name
 
 
 def event(name: str, begin: float, end: float, *, cat: str = "user_annotation", pid: int = 7, **more: Any) -> Event:

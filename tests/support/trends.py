@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from pytest_distbench.records.trend import Point, Trend
+from pytest_distbench.records.run import Point, Trend
 
 
 def steps(runs: int, *levels: float) -> list[float]:

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 import torch
 
-from pytest_distbench.worker.clock.busy import stream_occupier
+from pytest_distbench.worker.clock.clocks import stream_occupier
 from pytest_distbench.worker.clock.host import HostClock
 from support import streams
 

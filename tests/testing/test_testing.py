@@ -12,12 +12,11 @@ import pytest
 from support.plans import BODY, make_plan
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.reports import read_reports
-from pytest_distbench.launch.side import Side
-from pytest_distbench.launch.supervise import supervise
+from pytest_distbench.launch.outcome import read_reports
+from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.work import Ranks
+from pytest_distbench.records.plan import Ranks
 from pytest_distbench.testing import StandInLauncher
 
 ONE_STEP = """

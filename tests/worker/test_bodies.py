@@ -14,8 +14,7 @@ from typing import Any, cast
 import pytest
 
 from pytest_distbench.errors import BodyError, ForeignModuleError
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.work import BodyReference
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from pytest_distbench.releases import GENERATED_MODULE
 from pytest_distbench.worker import bodies
 

@@ -22,8 +22,7 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.launch import LaunchRecord, RankReport
 from pytest_distbench.store.baselines import SCHEMA, BaselineFile, render
 from pytest_distbench.worker.context import RankContext
 

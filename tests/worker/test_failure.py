@@ -6,8 +6,8 @@ import unittest
 
 import pytest
 
-from pytest_distbench.records.rank import ErrorReport
-from pytest_distbench.worker.failure import classify, without_values
+from pytest_distbench.records.launch import ErrorReport
+from pytest_distbench.worker.leaving import classify, without_values
 
 
 class Unspeakable(Exception):
@@ -203,7 +203,7 @@ def test_a_long_chain_of_causes_is_followed_for_a_while() -> None:
 
 
 def test_what_nobody_thought_of_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_distbench.worker.failure._classify", None)
+    monkeypatch.setattr("pytest_distbench.worker.leaving._classify", None)
 
     assert told(ValueError("bad")).message == "its report could not be made"
 

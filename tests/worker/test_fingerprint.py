@@ -12,7 +12,7 @@ from support.fake_world import fake_rank
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.reduce import common_prints, merge_fingerprints
 from pytest_distbench.records.fingerprint import Beyond, Fingerprint
-from pytest_distbench.records.rank import RankReport
+from pytest_distbench.records.launch import RankReport
 from pytest_distbench.worker.context import RankContext
 
 ROOT_OF_FSDP = "ignore:FSDP2-wrapped module:UserWarning"

@@ -13,11 +13,9 @@ from support.pools import SERVED
 from support.processes import wait_for
 
 from pytest_distbench.jobs.pool.servers import ServerProcesses
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.pool import SERVING
-from pytest_distbench.records.pool_timeline import POOL_LINES, PoolLine, ServerFailed, ServerReady
-from pytest_distbench.records.timeline import LineReader
-from pytest_distbench.records.work import BodyReference, Pool, Task
+from pytest_distbench.records.elastic import SERVING
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Pool, Task
+from pytest_distbench.records.timeline import POOL_LINES, LineReader, PoolLine, ServerFailed, ServerReady
 from pytest_distbench.worker.serving import FAILED
 
 pytestmark = pytest.mark.spawn

@@ -1,17 +1,160 @@
-"""What a process used, and the software it runs."""
+"""What a rank used: CPU time, memory, software; and who else computed meanwhile."""
 
 from __future__ import annotations
 
 import mmap
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 import pytest
 import torch
 from support.plans import make_plan
+from support.processes import wait_for
 
-from pytest_distbench.worker.usage import MemoryPeak, mpi_version, own_cpu_s, software
+from pytest_distbench.launch.site import processes
+from pytest_distbench.worker.usage import (
+    Family,
+    LoadWindow,
+    MemoryPeak,
+    busy_s,
+    mpi_version,
+    oldest_marked,
+    own_cpu_s,
+    software,
+    usable_cpus,
+)
+
+COMPUTES = "import time\nwhile time.process_time() < {seconds}: pass\nprint('done', flush=True)\ntime.sleep(1000)"
+"""A process that computes for so long, and lives on."""
+
+STARTS_ONE = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); time.sleep(1000)"
+"""A process whose child does."""
+
+
+class Times(NamedTuple):
+    """What psutil says of a CPU, as far as the busy time is made of it."""
+
+    user: float
+    system: float
+    idle: float
+
+
+def test_work_on_cpus_that_are_another_jobs_is_none_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    per_cpu = [Times(user=1.0, system=0.5, idle=9.0), Times(user=20.0, system=0.0, idle=1.0)]
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: per_cpu)
+    monkeypatch.setattr("os.sysconf", lambda name: len(per_cpu))
+
+    assert busy_s(frozenset({0}))[0] == 1.5
+    assert busy_s(frozenset({1}))[0] == 20.0
+    assert busy_s(None)[0] == 21.5
+
+
+def test_where_cpus_are_offline_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their list leaves those out, so that its indices are not the CPUs'."""
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [Times(1.0, 0.0, 5.0), Times(2.0, 0.0, 5.0)])
+    monkeypatch.setattr("os.sysconf", lambda name: 4)
+
+    assert busy_s(frozenset({1}))[0] == 3.0
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts Python code, and waits for what it prints; it is ended with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(code: str, *words: str, **options: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True, **options)
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    yield start
+    for process in started:
+        processes.kill(processes.family([process.pid]))
+        process.communicate()
+
+
+def test_a_child_that_still_runs_counts_as_own_and_a_grandchild_too(start: Callable[..., object]) -> None:
+    window = LoadWindow(os.getpid(), usable_cpus())
+    start(COMPUTES.format(seconds=0.15))
+    start(STARTS_ONE, COMPUTES.format(seconds=0.15))
+    window.end()
+
+    assert window.load is not None
+    assert window.load.own_s + 0.04 >= 0.3  # ticks of 10 ms
+    assert window.load.own_s <= window.load.busy_s + 0.1
+    assert window.load.ran_s >= 0.3
+    assert window.load.waited_s >= 0.0
+
+
+def test_what_a_helper_computed_before_the_window_is_not_in_it(start: Callable[..., object]) -> None:
+    start(COMPUTES.format(seconds=0.3))
+    window = LoadWindow(os.getpid(), usable_cpus())
+    window.end()
+
+    assert window.load is not None
+    assert window.load.own_s < 0.2
+    assert window.load.ran_s < 0.2
+
+
+def test_a_process_of_somebody_else_is_not_own(start: Callable[..., subprocess.Popen[str]]) -> None:
+    family = Family(start("print(flush=True); import time; time.sleep(1000)").pid)
+    start(COMPUTES.format(seconds=0.15))
+    before = family.cpu_s
+    family.look()
+
+    assert family.cpu_s - before < 0.1
+
+
+def test_threads_that_ended_before_the_end_are_told_where_somebody_looked(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """Their times go with them."""
+    window = LoadWindow(os.getpid(), usable_cpus())
+    process = start(COMPUTES.format(seconds=0.15))
+    window.look()
+    process.kill()
+    process.wait()
+    window.end()
+
+    assert window.load is not None
+    assert window.load.ran_s >= 0.15
+
+
+def test_threads_that_want_one_cpu_wait_for_it(start: Callable[..., subprocess.Popen[str]]) -> None:
+    cpu = {min(usable_cpus() or {0})}
+    window = LoadWindow(os.getpid(), frozenset(cpu))
+    code = f"import os; os.sched_setaffinity(0, {cpu}); "
+    both = [
+        subprocess.Popen([sys.executable, "-c", code + "import time\nwhile time.process_time() < 0.2: pass"])
+        for _ in range(2)
+    ]
+    wait_for(lambda: window.look() or all(process.poll() is not None for process in both))
+    window.end()
+
+    assert window.load is not None
+    assert window.load.waited_s > 0.1
+
+
+def test_the_oldest_of_a_launch_is_found_by_its_mark(start: Callable[..., subprocess.Popen[str]]) -> None:
+    """Below a shell that has the mark, and one that has another."""
+    code = "from pytest_distbench.worker.usage import oldest_marked as f; import os; print(os.getppid(), f('MARK'))"
+    inner = f'import subprocess, sys; subprocess.run([sys.executable, "-c", {code!r}]); print(end="", flush=True)'
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    outer = subprocess.run(
+        [sys.executable, "-c", inner], env={**env, "MARK": "mine"}, capture_output=True, text=True, check=True
+    )
+    parent, found = map(int, outer.stdout.split())
+
+    assert found == parent
+    assert oldest_marked("A_VARIABLE_THAT_NOBODY_HAS") == os.getpid()
 
 
 def test_work_shows_in_the_processes_own_time() -> None:

@@ -1,17 +1,131 @@
-"""The calls of a sweep: which buffers and root each has, and how the parts of a message are sent."""
+"""The calls of a sweep: supported, checked element by element, and made ready before the clock runs."""
 
 from __future__ import annotations
 
+import unittest
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from support.ranks import make_rank
 
-from pytest_distbench.workloads.calls import CallMaker
+from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.context import RankContext
+from pytest_distbench.workloads import calls as steady
+from pytest_distbench.workloads.calls import Call, CallMaker, expect_sums, is_steady, refusal, warm_up
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation
+from pytest_distbench.workloads.gradients import bucket_sweep, overlap
 
-FORM = Form(ranks=(4, 5, 6), rank=1)
+FORM = Form(ranks=(0,), rank=0)
+BUFFERS = Buffers(torch.zeros(1), torch.zeros(1))
+
+
+def takes() -> Call:
+    return Call((BUFFERS,), FORM, lambda: None)
+
+
+def refuses(reason: str) -> Call:
+    def run() -> None:
+        raise RuntimeError(reason)
+
+    return Call((BUFFERS,), FORM, run)
+
+
+def test_what_is_taken_is_no_refusal() -> None:
+    assert refusal(make_rank(), takes, lambda: None) == ""
+
+
+def test_a_pair_is_refused_where_the_usual_one_is_taken() -> None:
+    assert refusal(make_rank(), lambda: refuses("Invalid scalar type\nmore"), takes) == "Invalid scalar type"
+
+
+def test_signs_that_cannot_be_printed_are_replaced() -> None:
+    assert refusal(make_rank(), lambda: refuses("no \x02 here"), takes) == "no ? here"
+
+
+def test_where_the_usual_pair_is_refused_too_the_call_is_wrong() -> None:
+    with pytest.raises(RuntimeError, match="shape"):
+        refusal(make_rank(), lambda: refuses("shape"), lambda: refuses("shape"))
+    with pytest.raises(RuntimeError, match="shape"):
+        refusal(make_rank(), lambda: refuses("shape"), lambda: None)
+
+
+def test_an_operation_that_the_backend_has_not_at_all_says_so() -> None:
+    reason = "Backend gloo does not support alltoall"
+
+    assert refusal(make_rank(), lambda: refuses(reason), lambda: refuses(reason)) == reason
+
+
+def test_a_rank_that_looks_on_goes_by_what_the_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = make_rank()
+    sums = iter([1.0, 1.0, 7.0, 0.0])  # one refused, one calls, its reason, nobody's call is wrong
+    monkeypatch.setattr(rank, "sum_over_ranks", lambda value: next(sums))
+    monkeypatch.setattr(rank, "agree", lambda value: 7.0)
+
+    assert refusal(rank, lambda: Call((), None, lambda: None), lambda: None) == "refused in the ranks that call"
+
+
+def take_only_float32(message: torch.Tensor, **_: object) -> None:
+    """An all_reduce as a backend's that has one type."""
+    if message.dtype != torch.float32:
+        raise RuntimeError("Invalid scalar type")
+
+
+@pytest.mark.parametrize("body", [bucket_sweep, overlap])
+def test_a_body_whose_element_type_the_backend_does_not_sum_is_skipped_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, body: Callable[[RankContext], None]
+) -> None:
+    monkeypatch.setattr(dist, "all_reduce", take_only_float32)
+    rank = make_rank()
+    rank.params = {"dtype": "int16", "message_bytes": 64, "matrix": 4}
+
+    with pytest.raises(unittest.SkipTest, match="fake does not reduce int16 here: Invalid scalar type"):
+        body(rank)
+    expect_sums(rank, "float32")
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([], False),
+        ([1.0, 1.0], False),
+        ([1.0, 1.0, 1.0], True),
+        ([2.0, 1.5, 1.005, 1.0, 0.995], True),
+        ([2.0, 1.5, 1.2, 1.1, 1.0], False),
+        ([1.0, 1.0, 1.05], False),
+    ],
+)
+def test_the_last_times_have_to_agree(times: list[float], *, expected: bool) -> None:
+    assert is_steady(times) is expected
+
+
+def test_a_device_that_speeds_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(HostClock, "perf_counter", lambda: clock[0])
+    calls = [0]
+
+    def call() -> None:
+        calls[0] += 1
+        clock[0] += 1e-3 * (2.0 if calls[0] < 120 else 1.0)
+
+    assert warm_up(make_rank(), call) == 6  # two slow ones, one of both, and three that agree
+
+
+def test_one_that_never_settles_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, step = [0.0], [1e-3]
+    monkeypatch.setattr(HostClock, "perf_counter", lambda: clock[0])
+
+    def call() -> None:
+        step[0] *= 1.01
+        clock[0] += step[0]
+
+    warm_up(make_rank(), call)
+    assert steady.MOST_S < clock[0] < steady.MOST_S + 60 * steady.WINDOW_S
+
+
+CALLS_FORM = Form(ranks=(4, 5, 6), rank=1)
 
 
 class Work:
@@ -36,7 +150,7 @@ def slots() -> Callable[[int], Buffers]:
 
 def test_each_call_has_buffers_of_its_own_unless_they_are_to_stay() -> None:
     log: list[Any] = []
-    maker = CallMaker(operation(log), FORM)
+    maker = CallMaker(operation(log), CALLS_FORM)
     for call in (maker.make(slots(), 3), maker.make(slots(), 3, at=0)):
         call.run()
 
@@ -45,7 +159,7 @@ def test_each_call_has_buffers_of_its_own_unless_they_are_to_stay() -> None:
 
 def test_the_root_shifts_with_each_call_and_begins_again() -> None:
     log: list[Any] = []
-    maker = CallMaker(operation(log), FORM, shifts_root=True)
+    maker = CallMaker(operation(log), CALLS_FORM, shifts_root=True)
     for k in range(4):
         maker.make(slots(), k).run()
 
@@ -59,7 +173,7 @@ def test_the_root_shifts_with_each_call_and_begins_again() -> None:
 )
 def test_the_parts_of_a_message_are_sent_in_turns_or_at_once(together: Any, log: list[Any]) -> None:
     found: list[Any] = []
-    CallMaker(operation(found), FORM, parts=2, together=together).make(slots(), 1).run()
+    CallMaker(operation(found), CALLS_FORM, parts=2, together=together).make(slots(), 1).run()
 
     assert found == log
 
@@ -72,4 +186,4 @@ def test_a_rank_without_a_group_looks_on() -> None:
 
 def test_a_root_is_told_as_the_default_group_counts() -> None:
     assert Form(ranks=(4, 5, 6), rank=1, root=2).global_root == 6
-    assert FORM.size == 3
+    assert CALLS_FORM.size == 3

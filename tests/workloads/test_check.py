@@ -6,12 +6,11 @@ import pytest
 import torch
 from support.ranks import make_rank
 
-from pytest_distbench.workloads import check
-from pytest_distbench.workloads.calls import CallMaker
-from pytest_distbench.workloads.check import count_wrong, count_wrong_sums
+from pytest_distbench.workloads import calls
+from pytest_distbench.workloads.calls import CallMaker, count_wrong, count_wrong_sums
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation
-from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
-from pytest_distbench.workloads.dtypes import DTYPES
+from pytest_distbench.workloads.collectives.operation import Inputs, Pattern
+from pytest_distbench.workloads.protocol import DTYPES
 
 
 def send(buffers: Buffers, form: Form) -> None:
@@ -66,7 +65,7 @@ def wrong(call: object, buffers: Buffers, *, parts: int = 1, copies: bool = Fals
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "CHUNK_ELEMENTS", 4)
+    monkeypatch.setattr(calls, "CHUNK_ELEMENTS", 4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -138,6 +137,6 @@ def test_a_mean_may_be_off_by_two_units_in_the_last_place_and_by_no_more() -> No
     exact = torch.full((3,), 3.0)
     off = exact * (1 + torch.tensor([0.0, 2.0, 8.0]) * torch.finfo(torch.float32).eps)
 
-    assert check._differs(off, exact, 2).tolist() == [False, False, True]
-    assert check._differs(off, exact, 0).tolist() == [False, True, True]
-    assert check._differs(torch.full((1,), torch.nan), exact[:1], 2).tolist() == [True]
+    assert calls._differs(off, exact, 2).tolist() == [False, False, True]
+    assert calls._differs(off, exact, 0).tolist() == [False, True, True]
+    assert calls._differs(torch.full((1,), torch.nan), exact[:1], 2).tolist() == [True]

@@ -1,12 +1,56 @@
-"""The choices of a sweep: presets of sizes with MLBench's numbers written out, and groups of ranks."""
+"""How a sweep measures: its types, sizes, groups and transports, which are read without torch."""
 
 from __future__ import annotations
 
 import numpy
 import pytest
+import torch
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.workloads.protocol import groups_of, mlbench_sizes, power_of_two_sizes
+from pytest_distbench.records.options import BACKENDS
+from pytest_distbench.workloads.collectives import OPERATIONS
+from pytest_distbench.workloads.protocol import (
+    DTYPES,
+    TRANSPORTS,
+    dtype_of,
+    groups_of,
+    mlbench_sizes,
+    power_of_two_sizes,
+    transport_of,
+)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_an_element_has_as_many_bytes_as_torch_says(name: str) -> None:
+    assert dtype_of(name).item_bytes == getattr(torch, name).itemsize
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_whole_number_up_to_the_largest_is_exact(name: str) -> None:
+    numbers = torch.arange(dtype_of(name).largest + 1)
+    found = numbers.to(getattr(torch, name))
+
+    assert (found.real if found.is_complex() else found).to(torch.int64).tolist() == numbers.tolist()
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError, match=r"float33.*bfloat16"):
+        dtype_of("float33")
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+def test_a_transport_is_of_known_backends_and_collectives_and_sets_what_no_other_sets(name: str) -> None:
+    row = transport_of(name)
+
+    assert set(row.variables) <= set(BACKENDS)
+    assert set(row.collectives) <= set(OPERATIONS)
+    assert all(row.variables.values())
+    assert all(row.variables != other.variables for key, other in TRANSPORTS.items() if key != name)
+
+
+def test_an_unknown_one_is_told_with_those_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="unknown transport 'star': known are ring, tree"):
+        transport_of("star")
 
 
 def test_the_default_sweep_goes_from_4_b_to_64_mib() -> None:

@@ -12,7 +12,7 @@ from support.releases import RECORDS
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.work import BodyReference
+from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.workloads import sweep
 from pytest_distbench.workloads.collectives import OPERATIONS
 
@@ -113,7 +113,7 @@ def refused(rank):
 
     from pytest_distbench.workloads.calls import Call
     from pytest_distbench.workloads.collectives import Buffers, Form
-    from pytest_distbench.workloads.support import refusal
+    from pytest_distbench.workloads.calls import refusal
 
     buffers = Buffers(torch.zeros(16, dtype=torch.bool), torch.zeros(8, dtype=torch.bool))
     form = Form(ranks=(0, 1), rank=rank.rank)
@@ -251,7 +251,7 @@ def does(row, name, form, world_size):
 
 
 def every(rank):
-    from pytest_distbench.workloads.dtypes import DTYPES
+    from pytest_distbench.workloads.protocol import DTYPES
 
     types, sizes = [*DTYPES], USUAL["sizes"]
     if not rank.params["all"]:

@@ -20,8 +20,7 @@ from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.starters.contract import Launcher
-from pytest_distbench.workloads.data.parallel_text import Pairs, Sentences
-from pytest_distbench.workloads.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, join_bpe
+from pytest_distbench.workloads.data.parallel_text import BOS, EOS, PAD, UNK, Pairs, Sentences, Vocabulary, join_bpe
 from pytest_distbench.workloads.translation import (
     State,
     TokenBatches,

@@ -1,6 +1,13 @@
-"""The agent of a node of the fast engine: a real LocalElasticAgent, in a process from the shared forkserver.
+"""The agent of a node of the fast engine, and its rendezvous with timers below a second.
+
+The agent of a node of the fast engine: a real LocalElasticAgent, in a process from the shared forkserver.
 
 Its workers come from the same forkserver, and so are no children of it: each announces itself (``node.py``).
+
+torch's rendezvous with timers below a second, and a leave, which it lacks.
+
+All that the fast engine uses of torch's private parts is here and in ``worker/torch_internals.py``. What this module
+uses is listed as ``FAST_PARTS`` in ``engines.py``: where torch lacks one of them the engine does not run.
 """
 
 from __future__ import annotations
@@ -11,28 +18,120 @@ import os
 import signal
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported at run time only
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.rendezvous import RendezvousInfo
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous as private
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
-from pytest_distbench.jobs.engines.contract import LOOPBACK, MAX_RESTARTS
-from pytest_distbench.jobs.engines.fast_rendezvous import FastRendezvous, make_rendezvous
-from pytest_distbench.jobs.engines.node import announce
-from pytest_distbench.jobs.engines.stock import STORE_S
+from pytest_distbench.jobs.engines.stock import STORE_S, announce
+from pytest_distbench.jobs.engines.table import LOOPBACK, MAX_RESTARTS
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.record import Record
+from pytest_distbench.records.record import Number, Record
 from pytest_distbench.records.timeline import Rendezvous, append
 from pytest_distbench.worker import forked
 from pytest_distbench.worker.elastic import life as elastic
 from pytest_distbench.worker.process import take_output
 from pytest_distbench.worker.python_internals import share_forkserver
 from pytest_distbench.worker.torch_internals import WokenByRanks
+
+_CLOSE_S = 5.0
+_HEARTBEAT_S = 5.0
+_LEAVE_S = 2.0
+
+
+class FastRendezvous(private.DynamicRendezvousHandler):
+    """The rendezvous of a node. Its public way takes whole seconds, looks once a second, and forgets no node."""
+
+    tell: Callable[[float], None]
+    """Told how many seconds each took."""
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Meet the others."""
+        start = time.monotonic()
+        info = super().next_rendezvous()
+        self.tell(time.monotonic() - start)
+        return info
+
+    def num_nodes_waiting(self) -> int:
+        """Nodes that wait to be let in; this one is among them where the others count it as lost.
+
+        On a busy machine its signs of life come too late. torch's own trains on alone then, beside the others.
+        """
+        waiting = super().num_nodes_waiting()
+        return waiting if self._this_node in self._state_holder.state.participants else max(1, waiting)
+
+    def shutdown(self) -> bool:
+        """Do nothing: the agent of torch 2.7 and older would close the rendezvous of all nodes when its own leaves."""
+        return True
+
+    def close(self) -> None:
+        """Let no node join any more: the job is at its end."""
+        super().shutdown()
+
+    def leave(self) -> None:
+        """Take this node off all lists: others need not wait until it counts as lost."""
+        self._stop_heartbeats()
+        self._op_executor.run(_leave, time.monotonic() + _LEAVE_S)
+
+
+def make_rendezvous(
+    store: TCPStore,
+    *,
+    run_id: str,
+    address: str,
+    least: int,
+    most: int,
+    timers: Mapping[str, Number],
+    tell: Callable[[float], None],
+) -> FastRendezvous:
+    """Make the rendezvous of this process's node; ``tell`` is told how many seconds each one took."""
+    poll_s = float(timers["poll_s"])
+    private.get_method_name = lambda depth=2: (
+        ""
+    )  # it walks the stack for a log that is off: nearly all a rendezvous costs
+    private._delay = lambda seconds: time.sleep(poll_s)  # type: ignore[attr-defined] # instead of a second, and of up to 0.3 s at the start
+    settings = private.RendezvousSettings(
+        run_id,
+        least,
+        most,
+        private.RendezvousTimeout(
+            join=timedelta(seconds=timers["settle_s"]),
+            last_call=timedelta(seconds=timers["last_call_s"]),
+            close=timedelta(seconds=_CLOSE_S),
+            heartbeat=timedelta(seconds=_HEARTBEAT_S),
+        ),
+        keep_alive_interval=timedelta(seconds=timers["keep_alive_s"]),
+        keep_alive_max_attempt=int(timers["keep_alive_attempts"]),
+    )
+    backend = C10dRendezvousBackend(store, run_id)
+    holder = private._BackendRendezvousStateHolder(backend, settings, cache_duration=poll_s)  # type: ignore[arg-type]
+    node = FastRendezvous._node_desc_generator.generate(address)
+    made = FastRendezvous(node, settings, backend.name, store, holder)
+    made.tell = tell
+    return made
+
+
+def _leave(context: Any, deadline: float) -> private._Action:
+    """What is next for a node that leaves; torch's own leaves it on the list of those that wait."""
+    state, node = context.state, context.node
+    for members, action in (
+        (state.participants, private._Action.REMOVE_FROM_PARTICIPANTS),
+        (state.wait_list, private._Action.REMOVE_FROM_WAIT_LIST),
+        (state.redundancy_list, private._Action.REMOVE_FROM_REDUNDANCY_LIST),
+    ):
+        if node in members:
+            return private._Action.ERROR_TIMEOUT if time.monotonic() > deadline else action
+    return private._Action.FINISH
+
 
 _FEWEST_S = 0.001
 _SHUTDOWN_S = 30

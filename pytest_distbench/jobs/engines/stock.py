@@ -1,4 +1,12 @@
-"""The stock engine: each node is the command line tool torchrun, as users start it on each of their hosts.
+"""The stock engine: each node is a torchrun command, as users start it on each of their machines.
+
+What nodes print, line by line with its time: read from pipes as it comes, not from files now and then.
+
+The processes of one node: its agent and its workers, with all below them, wherever in the tree of processes.
+
+And what an engine does to them, however it has started them.
+
+The stock engine: each node is the command line tool torchrun, as users start it on each of their hosts.
 
 Its store is the controller's, so that it outlives every node.
 """
@@ -10,22 +18,199 @@ import functools
 import importlib.util
 import json
 import os
+import queue
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from pytest_distbench.jobs.engines.contract import LOOPBACK, EngineSetup
-from pytest_distbench.jobs.engines.node import Node, NodeEngine
+import psutil
+
+from pytest_distbench.jobs.engines.table import LOOPBACK, EngineSetup
+from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS
+from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
 from pytest_distbench.worker.torch_internals import store_on
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_READ_BYTES = 2**16
+_END_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A line of a node's output."""
+
+    slot: int
+    t: float
+    text: str
+
+
+class NodeOutputs:
+    """The outputs of all nodes of a job. All of it goes to the agents' logs as well."""
+
+    def __init__(self, files: LaunchFiles, clock: Callable[[], float] = time.monotonic) -> None:
+        self._files = files
+        self._clock = clock
+        self._lines: queue.SimpleQueue[Printed] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def open(self, slot: int) -> tuple[int, int]:
+        """Two descriptors for a new node to print to, stdout and stderr; the caller closes them."""
+        theirs = []
+        for _ in range(2):
+            ours, descriptor = os.pipe()
+            theirs.append(descriptor)
+            thread = threading.Thread(target=self._follow, args=(slot, ours), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return theirs[0], theirs[1]
+
+    def take(self) -> list[Printed]:
+        """The whole lines since the last call. Never blocks."""
+        found = []
+        while not self._lines.empty():
+            found.append(self._lines.get())
+        return found
+
+    def finish(self) -> None:
+        """Wait, a moment at most, until all that nodes that have ended printed is there."""
+        deadline = time.monotonic() + _END_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _follow(self, slot: int, descriptor: int) -> None:
+        rest = b""
+        with open(descriptor, "rb", buffering=0) as pipe, open(self._files.agent_log(slot), "ab", buffering=0) as log:
+            while data := pipe.read(_READ_BYTES):
+                t = self._clock()
+                log.write(data)
+                *lines, rest = _LINE_END.split(rest + data)
+                for line in lines:
+                    self._lines.put(Printed(slot, t, line.decode(errors="replace")))
+        if rest:
+            self._lines.put(Printed(slot, self._clock(), rest.decode(errors="replace")))
+
+
+_KILL_S = 10.0
+_GONE_S = 1.0
+_LOOK_S = 0.002
+
+
+@dataclass
+class Node:
+    """A node of an elastic job.
+
+    Its processes have its word in their environment. Those that were forked show another's environment, and announce
+    themselves in a file.
+    """
+
+    agent: int
+    word: str
+    announced: Path | None = None
+    is_told: bool = False
+
+    def members(self) -> list[psutil.Process]:
+        """All its processes: those of its family, and those that got away but for the word in their environment."""
+        found = [*processes.find_marked(NODE_VARIABLE, self.word), *self._family()]
+        return [p for p in {p.pid: p for p in found}.values() if p.pid != os.getpid()]
+
+    def send(self, number: signal.Signals) -> None:
+        """Send all its processes a signal."""
+        processes.send([process.pid for process in self.members()], number)
+
+    def kill_workers(self) -> None:
+        """SIGKILL all but the agent."""
+        for find in (self._family, self.members):
+            processes.send([process.pid for process in find() if process.pid != self.agent], signal.SIGKILL)
+
+    def end(self) -> None:
+        """SIGKILL all its processes, until there is none: one may start others meanwhile."""
+        _kill(self._family())  # at once: to look through the environment of all processes takes a while
+        deadline = time.monotonic() + _KILL_S
+        while (members := self.members()) and time.monotonic() < deadline:
+            _kill(members)
+
+    def _family(self) -> list[psutil.Process]:
+        """The agent, those that announced themselves, and all below them."""
+        return processes.family([self.agent] if self.announced is None else _announced(self.announced))
+
+
+class NodeEngine:
+    """What engines have in common: a node per slot, whose processes are found."""
+
+    def __init__(self, setup: EngineSetup, clock: Callable[[], float]) -> None:
+        self._job = setup.job
+        self._files = setup.files
+        self._clock = clock
+        self._nodes: dict[int, Node] = {}
+
+    def crash(self, slot: int) -> None:
+        self._nodes[slot].kill_workers()
+
+    def stop(self, slot: int) -> None:
+        self._nodes[slot].send(signal.SIGSTOP)
+
+    def go_on(self, slot: int) -> None:
+        self._nodes[slot].send(signal.SIGCONT)
+
+    def log(self, slot: int) -> str:
+        return tail(self._files.agent_log(slot))
+
+    def _told_end(self, slot: int, code: int | None) -> list[AgentEnded]:
+        """The end of the agent in a slot, once; None: it lives."""
+        node = self._nodes[slot]
+        if code is None or node.is_told:
+            return []
+        node.is_told = True
+        return [AgentEnded(t=self._clock(), slot=slot, code=code)]
+
+
+def _kill(members: Sequence[psutil.Process]) -> None:
+    """SIGKILL processes, the first one first, and wait until they are gone. How they ended is left to their parent."""
+    for process in members:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    deadline = time.monotonic() + _GONE_S
+    while any(processes.is_alive(process.pid) for process in members) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+
+
+def announce(path: Path, pid: int) -> None:
+    """Note a process as one of a node's; one that has ended already need not be."""
+    began = _began(pid)
+    if began:
+        with open(path, "a") as file:
+            file.write(f"{pid} {began}\n")
+
+
+def _announced(path: Path) -> list[int]:
+    """Those announced that live; a number that the kernel has given to another process meanwhile is none of them."""
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    pairs = (line.partition(" ") for line in lines)
+    return [int(pid) for pid, _, began in pairs if pid.isdecimal() and began and _began(int(pid)) == began]
+
+
+def _began(pid: int) -> str:
+    """When a process was made, in the kernel's ticks (proc(5)); empty where there is none."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    return ""
+
 
 HANGS_ON_SCALE_UP = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """torch 2.13: agents keep the address of the first round, so that a node that joins later waits for one that nobody

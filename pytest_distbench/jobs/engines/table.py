@@ -1,4 +1,10 @@
-"""The table of engines: what each can do, and how it is made. The rest of the code asks here, never for a name.
+"""Engines: what each can do, how it is made, and what its failures mean.
+
+What an engine is: it changes the membership of a job, and tells what its agents do. It decides nothing.
+
+What an engine's failures mean, and what to turn: an engine's row holds one of these.
+
+The table of engines: what each can do, and how it is made. The rest of the code asks here, never for a name.
 
 A new engine is a row, and a module that fulfils ``jobs/engines/contract.py``. pytest's process reads this module, so it
 imports nothing of an engine: a row's ``make`` does, in the controller's process.
@@ -10,17 +16,191 @@ import ast
 import functools
 import importlib.util
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import get_args
+from typing import Protocol, get_args
 
-from pytest_distbench.jobs.engines.advice import AGENTS, TORCHRUN, Advice
-from pytest_distbench.jobs.engines.contract import Engine, EngineSetup
+from pytest_distbench.jobs.engines.stock import NodeOutputs
 from pytest_distbench.machine import hardware
-from pytest_distbench.records.elastic import ChangeKind
+from pytest_distbench.records.elastic import ChangeKind, ChangeResult, ElasticJob
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import Number
+from pytest_distbench.records.timeline import AgentEnded, Rendezvous
 from pytest_distbench.releases import release_of, text
+
+LOOPBACK = "127.0.0.1"
+MAX_RESTARTS = 1000
+"""Those that torchrun counts while nodes only join: who loses its peers a moment before it hears of the change."""
+
+
+class CannotGoOn(Exception):
+    """The job has failed; the text says how."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSetup:
+    """What an engine is made of.
+
+    Attributes:
+        job: what its nodes run.
+        files: of the launch; the plan is among them.
+        variables: environment of the nodes.
+        projects: modules to import once for all nodes, where that is possible (``distbench_preload``).
+        script: what each worker runs in place of a body: a file, or ``-m`` and a name, and its arguments.
+        outputs: what nodes that run a script print to; None: to their logs.
+        devices: the CUDA device of each slot, where its worker takes the first that it sees, as a script does.
+    """
+
+    job: ElasticJob
+    files: LaunchFiles
+    variables: Mapping[str, str]
+    projects: Sequence[str] = ()
+    script: Sequence[str] = ()
+    outputs: NodeOutputs | None = None
+    devices: Sequence[int] = ()
+
+
+class Engine(Protocol):
+    """Nodes of one elastic job."""
+
+    def join(self, slot: int) -> None:
+        """Start a node. Returns at once."""
+
+    def leave(self, slot: int) -> None:
+        """Ask a node to go. Returns at once."""
+
+    def kill(self, slot: int) -> None:
+        """Lose a node: all its processes end at once."""
+
+    def crash(self, slot: int) -> None:
+        """Lose the worker of a node, and not its agent."""
+
+    def stop(self, slot: int) -> None:
+        """Let all processes of a node stand still."""
+
+    def go_on(self, slot: int) -> None:
+        """Let them go on."""
+
+    def poll(self) -> list[Rendezvous | AgentEnded]:
+        """What has happened since the last call, and agents do not note themselves. Never blocks.
+
+        An engine that has broken down raises :class:`CannotGoOn`.
+        """
+
+    def log(self, slot: int) -> str:
+        """The last lines of what the slot's agents have printed."""
+
+    def close(self) -> None:
+        """End all nodes."""
+
+
+Causes = Mapping[str, float]
+"""What a rendezvous waits for, and what to turn -> seconds that this takes at most; 0: it was not in it."""
+
+_KNOBS = {
+    "detect": (
+        "nobody noticed: survivors learn of a lost node when a collective fails, so give their group a limit, "
+        "init_process_group(timeout=...); a newcomer's own start is in it, too"
+    ),
+    "stop": "workers took so long to go: whoever handles SIGTERM must end soon",
+    "process_start": "processes took so long to start: is the host out of cores or memory?",
+    "import": "imports of a new process: is Python's environment on a slow disk, or are there fewer cores than nodes?",
+    "group_init": "workers waited for each other in init_process_group: did one come much later, or die meanwhile?",
+    "build": "what the body does before its checkpoint is loaded: data, model, the first optimizer of a process",
+    "checkpoint_load": "loading the checkpoint: its size, and the disk it is on",
+    "first_step": "the way from the group, or the checkpoint, to the first step: is something compiled, or loaded?",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What the failures of an engine mean.
+
+    Attributes:
+        split: of a job that has fallen into two, ``{timers}`` being its timers.
+        unnoticed: of a node that is gone, and no survivor has begun anew.
+        hang_on_join: of nodes that have met, and none has joined a group.
+        no_meeting: of nodes that have not even met.
+        in_rendezvous: what a long rendezvous may have waited for.
+        restarts: of an agent that has no restarts left, ``{limit}`` being how many there were; empty: it has no limit.
+        knobs: what makes any other part of a recovery long, and what to turn.
+    """
+
+    split: str
+    unnoticed: str
+    hang_on_join: str
+    no_meeting: str
+    in_rendezvous: Callable[[ChangeResult, ElasticJob], Causes]
+    restarts: str = ""
+    knobs: Mapping[str, str] = field(default_factory=lambda: _KNOBS)
+
+
+_STORE_S = 60
+"""Timeout of the store of torch's rendezvous, by default."""
+
+
+def _of_torchs_rendezvous(change: ChangeResult, job: ElasticJob) -> Causes:
+    last_call = job.timers["last_call_s"]
+    silent = job.timers["keep_alive_s"] * job.timers["keep_alive_attempts"]
+    is_below_most = change.after is not None and change.after < job.most
+    return {
+        f"last_call_timeout ({last_call:g} s): below MAX nodes every rendezvous waits so long for more": (
+            last_call if is_below_most else 0
+        ),
+        f"keep_alive_interval x keep_alive_max_attempt ({silent:g} s): so long a lost node is waited for": (
+            silent if change.kind in ("kill", "leave") else 0
+        ),
+        f"the store's timeout ({_STORE_S} s): agents waited for what nobody published; is "
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 set?": _STORE_S,
+    }
+
+
+TORCHRUN = Advice(
+    split=(
+        "Its signs of life came too late ({timers}), so that the others count it as lost, and torch does not tell it. "
+        "Give it longer timers, or a machine with less load"
+    ),
+    unnoticed=(
+        "Scale-down unnoticed: no survivor has begun anew. torchrun restarts workers when they fail, not when a "
+        "node falls silent: their collectives need a limit, init_process_group(timeout=...), and no retries"
+    ),
+    hang_on_join=(
+        "With torch 2.13 set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for the agents; and the store must not be on a node "
+        "that may go"
+    ),
+    no_meeting=(
+        "No rendezvous: agents wait for each other. Is a node still counted that is gone (keep-alive interval times "
+        "attempts), or MIN more than there are?"
+    ),
+    in_rendezvous=_of_torchs_rendezvous,
+    restarts=(
+        "--max-restarts={limit}, in {changes} changes of membership. torchrun counts a join, too, where a worker loses "
+        "its peers before its agent hears of the newcomer: allow ten restarts for every change there may be"
+    ),
+    knobs={
+        **_KNOBS,
+        "stop": (
+            f"{_KNOBS['stop']}, and TORCH_ELASTIC_SHUTDOWN_TIMEOUT says how long torchrun waits before it kills them "
+            "(30 s)"
+        ),
+        "process_start": "torchrun took so long to start processes: is the host out of cores or memory?",
+    },
+)
+"""Of nodes that are torchrun, and meet by torch's rendezvous."""
+
+AGENTS = replace(
+    TORCHRUN,
+    unnoticed=(
+        "Scale-down unnoticed: no survivor has begun anew. Agents restart workers when they fail, not when a node "
+        "falls silent: their collectives need a limit, init_process_group(timeout=...), and no retries"
+    ),
+    hang_on_join="Does a worker that was lost still hold the others in init_process_group? Its limit is collective_s",
+    restarts="",
+    knobs=_KNOBS,
+)
+"""Of torch's agents in processes of ours, which meet by the same rendezvous, at a store of ours."""
+
 
 DEFAULT_ENGINE = "stock"
 
@@ -88,7 +268,7 @@ FAST_PARTS = frozenset(
         "REMOVE_FROM_PARTICIPANTS", "REMOVE_FROM_WAIT_LIST", "REMOVE_FROM_REDUNDANCY_LIST", "ERROR_TIMEOUT", "FINISH",
     }
 )  # fmt: skip
-"""All that ``jobs/engines/fast_rendezvous.py`` takes from that module of torch, which is no public one."""
+"""All that ``jobs/engines/fast_agent.py`` takes from that module of torch, which is no public one."""
 
 
 def _fast_problem() -> str:

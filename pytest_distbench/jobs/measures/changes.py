@@ -9,8 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.jobs.measures.epochs import mean_of
-from pytest_distbench.jobs.measures.history import History, Worker
+from pytest_distbench.jobs.measures.history import History, Worker, mean_of
 from pytest_distbench.records.elastic import START, ChangeResult, Moment
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import AgentEnded, Changed, Rendezvous, Stable

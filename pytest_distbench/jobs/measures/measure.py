@@ -8,9 +8,16 @@ from collections.abc import Sequence
 from statistics import median
 
 from pytest_distbench.jobs.measures.changes import change_results, unplanned
-from pytest_distbench.jobs.measures.epochs import epoch_results, rate_changes, rates_at
-from pytest_distbench.jobs.measures.history import History
-from pytest_distbench.jobs.measures.learning import MOST_LOST, accuracy_lost, worst_relapse
+from pytest_distbench.jobs.measures.continuity import (
+    MOST_LOST,
+    ORDER,
+    accuracy_lost,
+    count_samples,
+    epochs_in_one_order,
+    optimizers_that_forgot,
+    worst_relapse,
+)
+from pytest_distbench.jobs.measures.history import History, epoch_results, rate_changes, rates_at
 from pytest_distbench.jobs.measures.ledger import (
     CUT,
     LOADS,
@@ -23,9 +30,7 @@ from pytest_distbench.jobs.measures.ledger import (
     mismatches,
     shared_batches,
 )
-from pytest_distbench.jobs.measures.resume import optimizers_that_forgot
-from pytest_distbench.jobs.measures.samples import ORDER, count_samples, epochs_in_one_order
-from pytest_distbench.records.bound import Bound
+from pytest_distbench.records.baseline import Bound
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult
 from pytest_distbench.records.metric import TOLD, Measurement, Scalar
 from pytest_distbench.records.record import Number, replace

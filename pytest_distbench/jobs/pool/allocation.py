@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from pytest_distbench.records.pool import SERVING, Policy
+from pytest_distbench.records.elastic import SERVING, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Protocol
 
-from pytest_distbench.launch.logs import tail
+from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
 
 

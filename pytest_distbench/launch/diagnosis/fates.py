@@ -1,4 +1,11 @@
-"""What became of each rank of a launch, the root cause first."""
+"""What became of each rank of a launch, the root cause first, and whom a failure is to blame on.
+
+Whom a failure is to blame on: which ranks are victims of others, and which ones the others wait for.
+
+Whether the processes of a script or a command met: what gave up early, or ran one by one, ends as others do.
+
+What became of each rank of a launch, the root cause first.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +13,177 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from pytest_distbench.launch.diagnosis import texts
-from pytest_distbench.launch.diagnosis.blame import find_missing, has_waited_in_vain, is_follower
-from pytest_distbench.launch.diagnosis.crash import before_dump, read_dump, read_uncaught
-from pytest_distbench.launch.diagnosis.flight import Entered, read_entered
-from pytest_distbench.launch.diagnosis.stacks import is_in_own_code, trim, waits_at
-from pytest_distbench.launch.diagnosis.watchdog import Abort, read_abort
-from pytest_distbench.launch.logs import TAIL_LINES, tail
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.launch.diagnosis import reason
+from pytest_distbench.launch.diagnosis.evidence import (
+    Abort,
+    Entered,
+    before_dump,
+    is_in_own_code,
+    read_abort,
+    read_dump,
+    read_entered,
+    read_uncaught,
+    trim,
+    waits_at,
+)
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.contract import Clocks, Exit, Heard
+from pytest_distbench.launch.workplace import TAIL_LINES, tail
+from pytest_distbench.records.launch import HUNG, ErrorReport, Phase, RankFate, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import HUNG, ErrorReport, Phase, RankFate, RankReport
-from pytest_distbench.records.record import replace
+from pytest_distbench.records.plan import Command, LaunchPlan, Ranks
+from pytest_distbench.records.record import Record, replace
+
+
+def has_waited_in_vain(error: ErrorReport) -> bool:
+    """Whether it came from waiting for another rank. The same words in a user's own exception are no sign of that."""
+    return any(sign.kind == "wait" for sign in _signs(error))
+
+
+def is_follower(error: ErrorReport) -> bool:
+    """Whether it began with another rank that did not come, or was gone; not, where it names a cause of its own."""
+    kinds = {sign.kind for sign in _signs(error)}
+    return error.began_in_torch and bool(kinds) and "cause" not in kinds
+
+
+def _signs(error: ErrorReport) -> list[reason.Sign]:
+    return [sign for text in error.torch_errors if (sign := reason.read(text))]
+
+
+def is_hang(fates: Sequence[RankFate]) -> bool:
+    """Whether the launch failed because a rank did not go on, or did not come where others waited."""
+    return any(f.is_hung for f in fates) or is_deadlock(fates)
+
+
+def is_deadlock(fates: Sequence[RankFate]) -> bool:
+    """Ranks gave up waiting for each other, or lost the connection to one that has left; nobody else is to blame."""
+    failed = [f for f in fates if f.outcome == "failed"]
+    has_left = any(f.outcome == "passed" for f in fates)
+    return all(f.error is not None and f.is_victim for f in failed) and (
+        any(map(_in_vain, failed)) or (has_left and bool(failed))
+    )
+
+
+def waits_in_a_circle(failed: Sequence[RankFate]) -> bool:
+    """Whether every rank hangs in a collective, and not all in the same: none of them will ever come to the others'."""
+    places = {f.collective for f in failed if f.is_hung and f.collective_number and not f.collective_is_over}
+    return len(places) > 1 and all(f.is_hung and f.collective in places for f in failed)
+
+
+def find_missing(hung: Sequence[RankFate]) -> list[RankFate]:
+    """Of ranks that hang, those that others wait for.
+
+    In an earlier phase, or behind in the collectives of a group; of those, whoever waits for nobody in turn. Where
+    torch records nothing, as of ``send``, ``recv`` and ``monitored_barrier``, those that are in code of their own while
+    others are in torch.
+    """
+    phases: tuple[Phase, ...] = get_args(Phase)
+    furthest = max((phases.index(f.phase) for f in hung), default=0)
+    behind = [f for f in hung if phases.index(f.phase) < furthest]
+    if not behind:
+        behind = [f for f in hung if any(_is_ahead(other, f) for other in hung)]
+        behind = [f for f in behind if not any(_waits_for(f, other) for other in hung)] or behind
+    if not behind and furthest == phases.index("body"):
+        behind = [f for f in hung if f.is_elsewhere]
+    return behind if len(behind) < len(hung) else []
+
+
+def _waits_for(fate: RankFate, other: RankFate) -> bool:
+    """Whether a rank is in a collective that another one of its group has not entered."""
+    return any(
+        other.rank in fate.groups.get(name, ()) and number > other.entered.get(name, 0)
+        for name, number in fate.unfinished.items()
+    )
+
+
+def _is_ahead(fate: RankFate, other: RankFate) -> bool:
+    """Whether a rank waits for another, or has left behind it a collective that the other has not entered."""
+    return _waits_for(fate, other) or any(
+        other.rank in ranks and name not in fate.unfinished and fate.entered.get(name, 0) > other.entered.get(name, 0)
+        for name, ranks in fate.groups.items()
+    )
+
+
+def _in_vain(fate: RankFate) -> bool:
+    return fate.error is not None and has_waited_in_vain(fate.error)
+
+
+def check_ranks(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> list[str]:
+    """What is to be said of a launch of ranks of ours, where only some of those that run a script met."""
+    body = plan.expect(Ranks).body
+    if not (body.is_script and body.makes_group):
+        return []
+    return _check(plan, max(report.group_size for report in reports.values()), who="rank")
+
+
+def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
+    """The same of a command's processes, as far as they are Pythons and on this host.
+
+    What it gave as numbers, with nothing of it going on when it had ended, may be what should have been measured.
+    """
+    sizes = plan.files.joined()
+    if not plan.expect(Command).makes_group or (not sizes and gave_numbers):
+        return []  # it may not be Python at all: the numbers show that it has done something
+    return _check(plan, max(sizes, default=0), who="process of the command")
+
+
+_RANK = "rank "
+
+
+class RankNote(Record, frozen=True, kw_only=True):
+    """A line that a rank of a command has left, or what has started it."""
+
+    who: str
+    """``rank 1``; of what starts ranks its command line."""
+    what: Literal["began", "raised"]
+    t: float
+    """CLOCK_MONOTONIC seconds."""
+    pid: int
+    error: str = ""
+    """In words: ``raised ValueError: bad batch (train.py:12)``; of what starts ranks how they died."""
+
+
+def failed_ranks(plan: LaunchPlan) -> str:
+    """How ranks of a command failed, in a clause; empty: none did, or they began anew afterwards, and ended well.
+
+    An elastic agent, or a loop in a shell, starts ranks again: of each rank, and of each command line that starts them,
+    the process that began last counts.
+    """
+    if not plan.files.rank_notes.exists():
+        return ""
+    notes = sorted(
+        (msgspec.json.decode(line, type=RankNote) for line in plan.files.rank_notes.read_bytes().splitlines()),
+        key=lambda note: note.t,
+    )
+    last = {note.who: note.pid for note in notes if note.what == "began"}
+    failed = [note for note in notes if note.what == "raised" and last.get(note.who) == note.pid]
+    by_error: dict[str, list[str]] = {}
+    for note in failed:
+        if note.who.startswith(_RANK):
+            by_error.setdefault(note.error, []).append(note.who.removeprefix(_RANK))
+    told = [f"rank{'s' * (len(who) > 1)} {', '.join(sorted(who))} {error}" for error, who in by_error.items()]
+    return "; ".join(told or dict.fromkeys(note.error for note in failed))
+
+
+def _check(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
+    if plan.world_size == 1:
+        return []
+    if largest < 2:
+        last = tail(plan.files.log(0), lines=5)
+        shown = f"; the output of rank 0 ends with:\n{last}" if last else "; rank 0 printed nothing"
+        raise RecordingError(
+            f"no {who} joined a process group of {plan.world_size}: it ended without one"
+            + ", or made one of its own alone" * (largest == 1)
+            + ". If its processes meet by other means than torch.distributed, say so with makes_group=False"
+            + shown
+        )
+    return [f"the largest process group had {largest} of {plan.world_size} ranks"] * (largest < plan.world_size)
+
 
 _STACKS_LINES = 500
 _LONGEST_DUMP_LINES = 2_000
@@ -106,7 +267,7 @@ def _uncaught(log: Path) -> Abort | None:
     if (found := read_uncaught(log)) is None:
         return None
     kind, text = found
-    sign = texts.read(text)
+    sign = reason.read(text)
     return Abort(text=text if text == kind else f"{kind}: {text}", kind=sign.kind if sign else "cause", error=kind)
 
 

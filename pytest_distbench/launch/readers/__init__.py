@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable
 
 from pytest_distbench.errors import ReadingError, show, tell
-from pytest_distbench.launch.readers import csv_file, jsonl, mllog, stdout, tensorboard
+from pytest_distbench.launch.readers import formats
 from pytest_distbench.launch.readers.place import Found, Place, limited
 from pytest_distbench.launch.reduce import partial
-from pytest_distbench.records.host_report import Partial
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import Partial
 from pytest_distbench.records.metric import MOST_TAKEN_FROM, Observation, metric_key
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.reader import TAKES, Reader
@@ -24,11 +24,11 @@ _LONGEST_BESIDE = 80
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
 
 READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
-    "stdout": stdout.read,
-    "jsonl": jsonl.read,
-    "csv": csv_file.read,
-    "mllog": mllog.read,
-    "tensorboard": tensorboard.read,
+    "stdout": formats.read_stdout,
+    "jsonl": formats.read_jsonl,
+    "csv": formats.read_csv,
+    "mllog": formats.read_mllog,
+    "tensorboard": formats.read_tensorboard,
 }
 """By kind: what finds a reader's values at a place, in their order; a ReadingError where there is none."""
 

@@ -1,4 +1,9 @@
-"""Evidence from the ranks of a launch that is stuck or has failed: they write it while they still live."""
+"""Evidence from ranks that are stuck or have failed, and which of them SIGKILL did not end.
+
+Ranks that SIGKILL did not end: the kernel keeps them while a driver or a file system does not come back.
+
+Evidence from the ranks of a launch that is stuck or has failed: they write it while they still live.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,52 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.launch.diagnosis.stacks import is_whole
+from pytest_distbench.launch.diagnosis.evidence import is_whole
 from pytest_distbench.launch.site import processes
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.wire import FLIGHT_REQUEST, STACKS_SIGNAL
+from pytest_distbench.units import format_bytes
+
+_STATES = {"D": "the kernel waits for a device or a file system", "R": "the kernel is at work for it"}
+
+
+def tell_stuck(pids: Mapping[int, int], *, after_s: float, on_gpu: bool) -> dict[int, str]:
+    """What is to be said of the ranks that are still there so long after they were killed."""
+    left = {rank: pid for rank, pid in pids.items() if processes.is_alive(pid)}
+    held = gpu_memory(left.values()) if left and on_gpu else {}
+    told = {}
+    for rank, pid in left.items():
+        state = processes.state(pid)
+        what = f", and holds {format_bytes(held[pid])} of GPU memory" if pid in held else ""
+        told[rank] = (
+            f"rank {rank} (pid {pid}) is still there {after_s:.0f} s after it was killed: state {state}, "
+            f"{_STATES.get(state, 'it is on its way out')}{what}; ps -o pid,stat,wchan {pid} shows when it has gone"
+        )
+    return told
+
+
+def gpu_memory(pids: Collection[int]) -> dict[int, int]:
+    """Process id -> bytes of GPU memory that NVML says it holds. In a container NVML may know it by another number."""
+    held: Counter[int] = Counter()
+    with contextlib.suppress(Exception):  # no driver, or one that answers nothing any more: that is why we ask
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+        for index in range(nvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(nvml.NVMLError):
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                    if process.pid in pids and process.usedGpuMemory:  # None: the driver does not count it
+                        held[process.pid] += process.usedGpuMemory
+        nvml.nvmlShutdown()
+    return dict(held)
+
 
 _WAIT_S = 5.0
 """For an answer. A busy machine is slow, and what is not told is lost; a rank that cannot answer costs this much."""

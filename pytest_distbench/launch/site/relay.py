@@ -24,10 +24,9 @@ import psutil
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.folder import relay_folder
+from pytest_distbench.launch.site.dial import relay_folder
 from pytest_distbench.launch.site.guardian import adopt_orphans
-from pytest_distbench.launch.site.local import LocalLauncher, LocalSite
-from pytest_distbench.launch.site.ranks import ChildRanks, start_interpreter
+from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, start_interpreter
 from pytest_distbench.launch.site.stream import (
     EVERYTHING,
     OUTPUT,
@@ -53,8 +52,7 @@ from pytest_distbench.launch.site.stream import (
     Wrote,
     place_of,
 )
-from pytest_distbench.records.host_variables import INTERFACE, of_ranks
-from pytest_distbench.records.launch_files import open_left
+from pytest_distbench.records.launch_files import INTERFACE, of_ranks, open_left
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import variables_from_wire

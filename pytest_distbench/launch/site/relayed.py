@@ -17,7 +17,6 @@ import msgspec
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site.contract import PULSE_S, Aftermath, Clocks, Exit, Heard
-from pytest_distbench.launch.site.hop import Hop, Host
 from pytest_distbench.launch.site.standstill import Standstill
 from pytest_distbench.launch.site.stream import (
     Ask,
@@ -28,6 +27,8 @@ from pytest_distbench.launch.site.stream import (
     End,
     Ended,
     FetchOutput,
+    Hop,
+    Host,
     Open,
     Order,
     Pong,
@@ -39,7 +40,7 @@ from pytest_distbench.launch.site.stream import (
     Wrote,
     place_of,
 )
-from pytest_distbench.records.host_report import HostReport
+from pytest_distbench.records.launch import HostReport
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import RankEvent, variables_to_wire
@@ -317,7 +318,7 @@ class RelayedSite:
 
 
 def _places(ranks: Sequence[Sequence[int]], meeting_point: tuple[str, int]) -> list[dict[int, dict[str, str]]]:
-    """Host by host, the variables by which torchrun would tell its ranks their places (``records/torchrun.py``)."""
+    """Host by host, the variables by which torchrun would tell its ranks their places (``records/launch_files.py``)."""
     world_size = sum(map(len, ranks))
     run_id = uuid.uuid4().hex
     return [

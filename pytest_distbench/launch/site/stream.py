@@ -1,16 +1,30 @@
-"""What a controller and a relay say to each other over one byte stream: orders down, words up, a JSON line each."""
+"""What a controller and a relay say to each other over one stream, and the stream itself.
+
+What a controller and a relay say to each other over one byte stream: orders down, words up, a JSON line each.
+
+A host for ranks, what leads to the relay over there, and the stream of orders and answers between it and us.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import math
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import IO, Literal, Protocol, get_args
 
+import msgspec
+
+from pytest_distbench.errors import show
 from pytest_distbench.launch.site.contract import Aftermath
-from pytest_distbench.records.host_report import HostReport
+from pytest_distbench.records.launch import MOMENTS, HostReport, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.record import Record
+from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.wire import RankEvent
 
 
@@ -157,3 +171,183 @@ class Lines:
         *lines, rest = b"".join(self._begun), *others
         self._begun = [rest]
         return lines
+
+
+_COMPLAINT_BYTES = 300
+"""Of what a relay, or what leads to it, has said on stderr: the last is shown when its host is lost."""
+_READ_BYTES = 2**18
+_LEAVE_S = 10.0
+"""How long a relay may take to end when its stream has closed: it ends what is left of its ranks."""
+_LOST_LEAVE_S = 1.0
+"""The same where nobody reaches it any more."""
+
+
+class Way(Protocol):
+    """What leads to a relay: a process of this host, and the stream of the relay, as a ``Popen`` has both.
+
+    Attributes:
+        pid: of the process, which may lead to several relays.
+        stdin: takes orders.
+        stdout: gives answers.
+        stderr: complaints of the process; None: they go elsewhere.
+    """
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+
+    def poll(self) -> int | None:
+        """The exit code of the process; None: it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the process. Raises ``subprocess.TimeoutExpired``."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host for ranks.
+
+    Attributes:
+        name: for people; each host has another.
+        relay: leads to the relay over there. A process of this host whose stdin and stdout, both pipes, are those of
+            ``python -m pytest_distbench.launch.site.relay`` there, through ``ssh`` for one; or a connection that the
+            relay has made (``dial.py``), and what keeps that alive. In a session of its own, which Ctrl-C does not
+            reach. Where its stderr is a pipe too, errors have the end of what it said there.
+        ranks: that are to live there.
+    """
+
+    name: str
+    relay: Way
+    ranks: Sequence[int]
+
+
+class Hop:
+    """The stream to a host's relay, and what is known of that.
+
+    The offset is added to a moment of that host to make it one of ours; an error of None: nobody has measured it.
+    It is silent since its last word, or since a ping that came after that.
+    Answers are owed that are still to come: a Ctrl-C may have left one behind.
+    """
+
+    def __init__(self, host: Host) -> None:
+        assert host.relay.stdin is not None
+        assert host.relay.stdout is not None
+        self.host = host
+        self.words = host.relay.stdout.fileno()
+        self.lines = Lines()
+        self.offset_s = 0.0
+        self.error_s: float | None = None
+        self.pings = 0
+        self.pinged_at = 0.0
+        self.ponged_at = 0.0
+        self.silent_since = 0.0
+        self.pong = Pong(number=0, at=0.0)
+        self.answer = Done()
+        self.owed = 0
+        self.ended: Ended | None = None
+        self.is_lost = False
+        self.trouble = ""
+        self._complaints = b""
+        if host.relay.stderr is not None:
+            os.set_blocking(host.relay.stderr.fileno(), False)
+
+    @property
+    def report(self) -> HostReport | None:
+        """What the ranks there have left behind, with moments of this process's clock; None: it has not told."""
+        return None if self.answer.report is None else _in_our_time(self.answer.report, self.offset_s)
+
+    @property
+    def complaint(self) -> str:
+        """The end of what was said on stderr, quoted; empty: nothing."""
+        said = self._complaints.decode(errors="replace").strip()
+        return show(said, longest=4 * _COMPLAINT_BYTES) if said else ""
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the last ping was answered."""
+        return self.pong.number == self.pings
+
+    def ping(self) -> None:
+        """Ask for the time there, and whether anybody is there."""
+        self.pinged_at = time.monotonic()
+        if self.has_answered:
+            self.silent_since = self.pinged_at
+        self.pings += 1
+        self.send(Ping(number=self.pings))
+
+    def take_time(self, pong: Pong) -> None:
+        """The answer to a ping has come."""
+        self.pong, self.ponged_at = pong, time.monotonic()
+
+    def read_clock(self) -> tuple[float, float] | None:
+        """How wrong the last answer may be as a time of that host, and what makes a moment of it one of ours.
+
+        None where there was none. It may be wrong by half of the way there and back.
+        """
+        half = (self.ponged_at - self.pinged_at) / 2
+        return (half, self.pinged_at + half - self.pong.at) if self.has_answered else None
+
+    def set_clock(self, readings: Sequence[tuple[float, float]]) -> None:
+        """Take the best of some readings; the first time it counts, and later ones tell in how far it still does."""
+        error_s, offset_s = min(readings, default=(math.inf, self.offset_s))
+        if self.error_s is None:
+            self.offset_s = offset_s
+        self.error_s = error_s + abs(offset_s - self.offset_s)
+
+    def send(self, order: Order) -> None:
+        """Write an order into the stream.
+
+        Raises:
+            OSError: nobody reads it any more.
+        """
+        assert self.host.relay.stdin is not None
+        self.host.relay.stdin.write(msgspec.json.encode(order) + b"\n")
+        self.host.relay.stdin.flush()
+
+    def read(self) -> bytes:
+        """What has arrived; nothing where there will be no more, however that came about."""
+        try:
+            return os.read(self.words, _READ_BYTES)
+        except OSError:
+            return b""
+
+    def take_complaints(self) -> bool:
+        """Keep the end of what it has said on stderr so far; False once there will be no more."""
+        assert self.host.relay.stderr is not None
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.host.relay.stderr.fileno(), _READ_BYTES):
+                self._complaints = (self._complaints + data)[-_COMPLAINT_BYTES:]
+            return False
+        return True
+
+    def shut(self) -> None:
+        """Close the stream, which ends what is left there."""
+        relay = self.host.relay
+        for pipe in filter(None, (relay.stdin, relay.stdout, relay.stderr)):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+    def see_off(self) -> None:
+        """See that what led to the stream ends, which it does by itself once all that it led to are shut."""
+        relay = self.host.relay
+        try:
+            relay.wait(timeout=_LOST_LEAVE_S if self.is_lost else _LEAVE_S)
+        except subprocess.TimeoutExpired:
+            relay.kill()
+            relay.wait()
+
+
+def _in_our_time(host: HostReport, offset_s: float) -> HostReport:
+    """Reports whose moments are of this process's clock."""
+    entered = {key: replace(each, firsts=[at + offset_s for at in each.firsts]) for key, each in host.entered.items()}
+    return replace(host, ranks=[_moved(report, offset_s) for report in host.ranks], entered=entered)
+
+
+def _moved(report: RankReport, offset_s: float) -> RankReport:
+    phases = {name: at + offset_s if name in MOMENTS else at for name, at in report.phases.items()}
+    error = replace(report.error, raised_at=report.error.raised_at + offset_s) if report.error is not None else None
+    return replace(report, phases=phases, error=error)

@@ -22,13 +22,13 @@ import msgspec
 import psutil
 
 from pytest_distbench.errors import LauncherError, show
-from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.descriptors import check_calls
+from pytest_distbench.launch.site.channel import check_calls
 from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Caller, Hello, keep_alive
-from pytest_distbench.launch.site.hop import Host
 from pytest_distbench.launch.site.relayed import RelayedSite
+from pytest_distbench.launch.site.stream import Host
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
+from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.plan import LaunchPlan
 
 CALL_S = 60.0

@@ -1,24 +1,221 @@
-"""Ranks on the nodes of a Slurm allocation, which relays start that connect to this process."""
+"""Ranks on the nodes of a Slurm allocation.
+
+What the nodes of a Slurm allocation are, told by themselves before the first launch.
+
+A step of a Slurm job: one ``srun`` that starts a process on each of some nodes.
+
+The Slurm allocation that pytest runs in: its nodes, and how many ranks live on each. Read from the environment.
+
+``salloc`` and ``sbatch`` set these variables (sbatch(1), *OUTPUT ENVIRONMENT VARIABLES*).
+
+Ranks on the nodes of a Slurm allocation, which relays start that connect to this process.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pytest_distbench.errors import LauncherError
+from pytest_distbench.errors import ConfigurationError, LauncherError, show
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters import forkserver
-from pytest_distbench.launch.starters.allocation import read_allocation
-from pytest_distbench.launch.starters.calls import Connection, NotCalled, make_site, take_relays, within_s
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
-from pytest_distbench.launch.starters.parents import Parent
-from pytest_distbench.launch.starters.step import start_step
+from pytest_distbench.launch.starters.calls import Callers, Connection, NotCalled, make_site, take_relays, within_s
+from pytest_distbench.launch.starters.contract import (
+    NO_REVERSE_DNS,
+    SESSION_VARIABLE,
+    HostsFound,
+    HostsWanted,
+    describe_hosts,
+)
+from pytest_distbench.launch.starters.parent import Parent
+from pytest_distbench.records.launch_files import of_a_step
 from pytest_distbench.records.plan import LaunchPlan
+
+
+def start_step(
+    nodes: Sequence[str],
+    command: Callable[[Sequence[str]], Sequence[str]],
+    *,
+    gpus: int,
+    variables: Mapping[str, str],
+    log: Path,
+    session: str,
+    python_path: Sequence[str] | None = None,
+) -> Callers:
+    """Start a process on each of the nodes, which calls.
+
+    Args:
+        nodes: where.
+        command: makes what runs there from the words that tell it where this process is.
+        gpus: that the job has on each; 0: none, or nobody knows.
+        variables: of the processes, but for what is of the job's tasks.
+        log: gets what srun and the processes print.
+        session: cookie of all that they start.
+        python_path: where they find this package; None: as here.
+    """
+    path = sys.path if python_path is None else python_path
+    return Callers(
+        lambda where, _: [*_srun(nodes, gpus), *command(where)],
+        environment={**of_a_step(variables), **NO_REVERSE_DNS, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        count=len(nodes),
+        names=nodes,
+        log=log,
+        session=session,
+        advice="Are the nodes up (sinfo; salloc --exclude leaves one out), do they reach this host, and have they "
+        "Python and pytest-distbench under the paths of this one?",
+    )
+
+
+def _srun(nodes: Sequence[str], gpus: int) -> list[str]:
+    """Starts one process on each of the nodes, beside whatever runs there; where one ends, the others go on.
+
+    Each has all GPUs of the job there: where srun is told nothing, the job's own share of a task counts.
+    """
+    of_gpus = [f"--gpus-per-node={gpus}", "--gpu-bind=none"] if gpus else []
+    return [
+        "srun", "--overlap", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
+        f"--nodelist={','.join(nodes)}", "--distribution=block", "--cpu-bind=none", "--mpi=none", "--input=none",
+        "--unbuffered", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--export=ALL", "--label", *of_gpus,
+    ]  # fmt: skip
+
+
+_JOB, _NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"
+_OLDEST = (20, 11)
+"""The first release whose ``srun`` has ``--overlap``, without which a step waits for the one that runs."""
+_ANSWER_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """Nodes that are ours for a while.
+
+    Attributes:
+        job: number of the job.
+        nodes: names, in Slurm's order.
+        tasks_per_node: that were asked for; None: nobody has said.
+        gpus_per_node: that were allocated; 0: none, or nobody knows.
+    """
+
+    job: str
+    nodes: Sequence[str]
+    tasks_per_node: int | None = None
+    gpus_per_node: int = 0
+
+    def layout(self, ranks: int, *, on_gpus: bool) -> list[range]:
+        """Which ranks live on each of the first nodes: as many as were asked for, or one for each GPU, or equal parts.
+
+        Raises:
+            ConfigurationError: the nodes have no room for so many.
+        """
+        per_node = self.tasks_per_node or (self.gpus_per_node if on_gpus else 0) or -(-ranks // len(self.nodes))
+        if on_gpus and self.gpus_per_node and per_node > self.gpus_per_node:
+            raise ConfigurationError(
+                f"{per_node} ranks per node were asked for, and job {self.job} has {self.gpus_per_node} GPUs on each: "
+                f"salloc --ntasks-per-node={self.gpus_per_node}, or --gpus-per-node={per_node}"
+            )
+        if ranks > per_node * len(self.nodes):
+            raise ConfigurationError(
+                f"{ranks} ranks: job {self.job} has room for {per_node * len(self.nodes)}, {per_node} on each of "
+                f"{len(self.nodes)} nodes: salloc --nodes={-(-ranks // per_node)}, or a smaller --world-size"
+            )
+        return [range(first, min(first + per_node, ranks)) for first in range(0, ranks, per_node)]
+
+
+def read_allocation(variables: Mapping[str, str]) -> Allocation:
+    """The allocation that this process is in.
+
+    Raises:
+        ConfigurationError: it is in none, or Slurm cannot be asked.
+    """
+    why = "--distbench-launcher slurm starts job steps in an allocation"
+    if not variables.get(_JOB) or not variables.get(_NODES):
+        raise ConfigurationError(
+            f"{why}, and {_JOB} is not set: run it inside one, as salloc --nodes=2 pytest ..., or in an sbatch script"
+        )
+    if missing := [name for name in ("srun", "scontrol") if shutil.which(name, path=variables.get("PATH")) is None]:
+        raise ConfigurationError(f"{why}, and {' and '.join(missing)} cannot be found on PATH: load Slurm's module")
+    _check_release(_run(["srun", "--version"], variables))
+    nodes = _run(["scontrol", "show", "hostnames", variables[_NODES]], variables).split()
+    return Allocation(
+        job=variables[_JOB],
+        nodes=nodes,
+        tasks_per_node=_number(variables.get("SLURM_NTASKS_PER_NODE", "")),
+        gpus_per_node=_gpus_per_node(variables, len(nodes)),
+    )
+
+
+def _gpus_per_node(variables: Mapping[str, str], nodes: int) -> int:
+    """As the environment tells, or else the job, of all nodes together.
+
+    That is its ``TRES=...,gres/gpu=8``, where GPUs are accounted, or else ``JOB_GRES=gpu:a100:8``.
+    """
+    told = variables.get("SLURM_GPUS_PER_NODE") or variables.get("SLURM_GPUS_ON_NODE") or ""
+    if (number := _number(told)) is not None:
+        return number
+    job = _run(["scontrol", "show", "job", "-d", variables[_JOB]], variables)
+    accounted, allocated = re.search(r"TRES=\S*gres/gpu=(\d+)", job), re.search(r"JOB_GRES=(\S+)", job)
+    kinds = allocated[1].split(",") if allocated else []
+    return int(accounted[1] if accounted else _number(",".join(k for k in kinds if k.startswith("gpu:"))) or 0) // nodes
+
+
+def _check_release(text: str) -> None:
+    """``slurm 24.05.1``, ``slurm-wlm 22.05.8``."""
+    found = re.search(r"(\d+)\.(\d+)", text)
+    if found is None or (int(found[1]), int(found[2])) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise ConfigurationError(f"srun --version says {show(text.strip())}; wanted Slurm {oldest} or later")
+
+
+def _run(command: list[str], variables: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            command, env=dict(variables), capture_output=True, text=True, timeout=_ANSWER_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigurationError(f"{' '.join(command)} does not answer: {error}") from error
+    if done.returncode:
+        said = show(done.stderr.strip() or done.stdout.strip())
+        raise ConfigurationError(f"{' '.join(command)} ended with exit code {done.returncode}: {said}")
+    return done.stdout
+
+
+def _number(text: str) -> int | None:
+    """Of ``4``, ``a100:4``; a sum over ``a100:2,h100:2``. None: there is none."""
+    found = [int(part.rpartition(":")[2]) for part in text.split(",") if part.rpartition(":")[2].isdecimal()]
+    return sum(found) or None
+
+
+def describe(wanted: HostsWanted) -> HostsFound:
+    """What the nodes of the allocation are, from one step on all of them. See :func:`describe_hosts`."""
+    allocation = read_allocation(os.environ)
+    return describe_hosts(
+        f"the nodes of job {allocation.job}",
+        functools.partial(_start, allocation),
+        wanted,
+        gpu_advice="allocate some, as salloc --gpus-per-node=4; with no partition that has any (sinfo -o '%P %G'), "
+        "leave --gpu out",
+    )
+
+
+def _start(allocation: Allocation, module: str, *words: str, **callers: Any) -> Callers:
+    return start_step(
+        allocation.nodes,
+        lambda where: [sys.executable, "-m", module, *where, *words],
+        gpus=allocation.gpus_per_node,
+        variables=os.environ,
+        **callers,
+    )
+
 
 _FORK_S = 20.0
 """How long a parent may take to fork a relay, and that to call."""

@@ -135,7 +135,7 @@ def _make_slurm_torchrun(setup: LauncherSetup) -> Launcher:
 
 
 def _describe_slurm(wanted: HostsWanted) -> HostsFound:
-    from pytest_distbench.launch.starters.nodes import describe
+    from pytest_distbench.launch.starters.slurm import describe
 
     return describe(wanted)
 
@@ -161,7 +161,7 @@ def _describe_cmd(wanted: HostsWanted) -> HostsFound:
 
 
 def _layout_slurm(ranks: int, *, on_gpus: bool) -> Sequence[int]:
-    from pytest_distbench.launch.starters.allocation import read_allocation
+    from pytest_distbench.launch.starters.slurm import read_allocation
 
     return [len(node) for node in read_allocation(os.environ).layout(ranks, on_gpus=on_gpus)]
 

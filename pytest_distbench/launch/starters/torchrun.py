@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from pytest_distbench.launch.logs import tail
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.contract import Exit
 from pytest_distbench.launch.site.standstill import below_guardian
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE
+from pytest_distbench.launch.workplace import tail
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
@@ -166,7 +166,7 @@ def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, 
 
     Args:
         processes: ranks on this host.
-        place: of one of them (``records/torchrun.py``); the store that it names is that of the rendezvous.
+        place: of one of them (``records/launch_files.py``); the store that it names is that of the rendezvous.
         address: of this host, at which the others reach it.
         logs: a folder.
     """

@@ -8,14 +8,12 @@ from typing import BinaryIO
 
 from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.records.run import RunRecord
-from pytest_distbench.report.formats.dashboards import write_github_action_benchmark, write_pytorch_benchmark
+from pytest_distbench.report.formats.exports import write_github_action_benchmark, write_pytorch_benchmark, write_trace
 from pytest_distbench.report.formats.github import write_comment
-from pytest_distbench.report.formats.trace import write_trace
 from pytest_distbench.report.page.content import page_of
 from pytest_distbench.report.page.document import write_page
 from pytest_distbench.report.tables.table import Section
-from pytest_distbench.report.texts.escape import escape, escape_cell
-from pytest_distbench.report.texts.layout import escape_markdown, layout, row_line, table_head
+from pytest_distbench.report.texts.layout import escape, escape_cell, escape_markdown, layout, row_line, table_head
 from pytest_distbench.store.rows import as_text, write_csv, write_parquet
 
 

@@ -10,35 +10,33 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 
 from pytest_distbench.judging.causes import cause_lines
-from pytest_distbench.judging.policy import Strictness, conclude
+from pytest_distbench.judging.judgement import Strictness, conclude
 from pytest_distbench.judging.stats import median_interval
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.kinds import VERDICT_KINDS, Severity
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS
-from pytest_distbench.records.prices import Prices
 from pytest_distbench.records.record import Record
-from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.records.trend import History
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.run import CaseResult, History, RunRecord, Verdict
+from pytest_distbench.records.stated import Prices
 from pytest_distbench.report.page.chart import Chart, short
 from pytest_distbench.report.page.charts import charts_above, charts_of
-from pytest_distbench.report.page.charts.trends import Trends, trends_of
+from pytest_distbench.report.page.charts.runs import Trends, trends_of
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables.table import Section
-from pytest_distbench.report.texts.case_text import comparison_lines
-from pytest_distbench.report.texts.explain import explanation
+from pytest_distbench.report.texts.failures import comparison_lines, explanation
 from pytest_distbench.report.texts.layout import Line
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
-from pytest_distbench.report.texts.verdict_tables import note_on_change, refusal_lines
-from pytest_distbench.report.texts.words import (
+from pytest_distbench.report.texts.verdicts import (
     REFERENCE_WORDS,
     change,
     current,
     limit,
     metric_text,
+    note_on_change,
     point_text,
     quantity,
+    refusal_lines,
 )
 
 MEASURED = "measured"

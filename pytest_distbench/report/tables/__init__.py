@@ -8,24 +8,16 @@ from typing import Any
 
 from pytest_distbench.errors import TableError, tell
 from pytest_distbench.records.run import RunRecord
-from pytest_distbench.report.tables.accuracy import ACCURACY, FINAL_ACCURACY
-from pytest_distbench.report.tables.buckets import BUCKETS
-from pytest_distbench.report.tables.collectives import COLLECTIVES
-from pytest_distbench.report.tables.control import CONTROL
+from pytest_distbench.report.tables.collectives import BACKENDS, COLLECTIVES, NETWORKS, TRANSPORTS
+from pytest_distbench.report.tables.communication import BUCKETS, GROWTH, LINKS
 from pytest_distbench.report.tables.cost import COST
-from pytest_distbench.report.tables.elastic import EVENTS, JOBS
-from pytest_distbench.report.tables.epochs import EPOCHS
-from pytest_distbench.report.tables.growth import GROWTH
-from pytest_distbench.report.tables.launches import ENVIRONMENT, LAUNCHES
-from pytest_distbench.report.tables.links import LINKS
+from pytest_distbench.report.tables.elastic import EVENTS, JOBS, POOLS, SERVINGS
+from pytest_distbench.report.tables.epochs import ACCURACY, EPOCHS, FINAL_ACCURACY
 from pytest_distbench.report.tables.phases import PHASES
-from pytest_distbench.report.tables.pool import POOLS, SERVINGS
-from pytest_distbench.report.tables.record import RECORD
+from pytest_distbench.report.tables.record import ENVIRONMENT, LAUNCHES, RECORD, SETUP
 from pytest_distbench.report.tables.scaling import SCALING
-from pytest_distbench.report.tables.setup import SETUP
-from pytest_distbench.report.tables.side_by_side import BACKENDS, NETWORKS, TRANSPORTS
 from pytest_distbench.report.tables.table import Section, TableKind
-from pytest_distbench.report.tables.verdicts import VERDICTS
+from pytest_distbench.report.tables.verdicts import CONTROL, VERDICTS
 
 TABLES: dict[str, TableKind[Any]] = {
     "verdicts": VERDICTS,

@@ -1,13 +1,41 @@
-"""The tables of elastic jobs: what each change of membership cost, and the summary."""
+"""The tables of elastic jobs and of pools of them.
+
+The tables of elastic jobs: what each change of membership cost, and the summary.
+
+The tables of pools: what became of each job and of a serving; and a picture of who had which slot.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult, EpochResult, Moment
+from pytest_distbench.records.elastic import (
+    PARTS,
+    SERVING,
+    ChangeResult,
+    ElasticJob,
+    ElasticResult,
+    EpochResult,
+    Moment,
+    PoolJobResult,
+    PoolResult,
+    Stretch,
+)
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.tables.table import LAUNCH, TEST, Cell, Column, OfLaunch, TableKind, number, seconds
+from pytest_distbench.report.tables.table import (
+    LAUNCH,
+    TEST,
+    Cell,
+    Column,
+    OfLaunch,
+    TableKind,
+    number,
+    rows_of_launches,
+    seconds,
+)
 
 
 def is_fixed(job: ElasticJob) -> bool:
@@ -136,3 +164,137 @@ EVENTS: TableKind[OfLaunch[ChangeResult]] = TableKind(
         ),
     ],
 )
+
+
+_WIDTH = 72
+"""Characters of a picture."""
+_FREE, _IDLE = ".", "-"
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def _pools(results: Sequence[CaseResult]) -> Iterator[OfLaunch[PoolResult]]:
+    return rows_of_launches(results, lambda launch: launch.pool)
+
+
+class PoolRow(NamedTuple):
+    """One job of one launch of a pool."""
+
+    result: CaseResult
+    launch: LaunchRecord
+    pool: PoolResult
+    job: PoolJobResult
+
+    def since_submission(self, moment_s: float | None) -> float | None:
+        """Seconds from the submission of the job to a moment."""
+        return None if moment_s is None else moment_s - self.job.submitted_s
+
+
+def _pictures(rows: Sequence[PoolRow]) -> Iterator[str]:
+    for row in rows:
+        if row.job is row.pool.jobs[0]:
+            yield from ("", f"{row.result.case.title}, launch {row.launch.index + 1}:", *picture(row.pool))
+
+
+POOLS: TableKind[PoolRow] = TableKind(
+    summary="Every job of every pool: when it came, began and ended, and on how many workers it trained.",
+    rows=lambda results: [PoolRow(*row, job) for row in _pools(results) for job in row.item.jobs],
+    columns=[
+        TEST,
+        LAUNCH,
+        Column("policy", str, "policy", lambda row: _policy(row.pool)),
+        Column("job", str, "job", lambda row: row.job.name),
+        Column("submitted_s", float, "submitted", lambda row: number(row.job.submitted_s, ".1f")),
+        Column("started_s", float, "started", lambda row: number(row.job.started_s, ".1f")),
+        Column("ended_s", float, "ended", lambda row: number(row.job.ended_s, ".1f")),
+        Column("queue_wait_s", float, "queue wait", lambda row: seconds(row.since_submission(row.job.started_s))),
+        Column("jct_s", float, "jct", lambda row: seconds(row.since_submission(row.job.ended_s))),
+        Column("workers", str, "workers over time", lambda row: _workers(row.job)),
+        Column("makespan_s", float, "makespan", lambda row: seconds(row.pool.makespan_s)),
+        Column("idle_gap_s", float, "idle gap", lambda row: seconds(row.pool.idle_gap_s)),
+        Column("allocated", float, "allocated", lambda row: number(row.pool.allocated, ".3f")),
+        Column("productive", float, "productive", lambda row: number(row.pool.productive, ".3f")),
+    ],
+    footer=lambda rows: list(_pictures(rows)),
+)
+
+
+def _workers(job: PoolJobResult) -> str:
+    return ", ".join(f"{workers} from {since:.1f}" for since, workers in job.workers)
+
+
+class ServingRow(NamedTuple):
+    """A stretch of time of one launch of a pool with a serving."""
+
+    result: CaseResult
+    launch: LaunchRecord
+    pool: PoolResult
+    stretch: Stretch
+
+
+def _preemptions(rows: Sequence[ServingRow]) -> Iterator[str]:
+    for row in rows:
+        for preemption in row.pool.preemptions if row.stretch is row.pool.stretches[0] else ():
+            yield (
+                f"at {preemption.at_s:.2f} s {preemption.slots} more wanted: slots free after "
+                f"{seconds(preemption.free_s).text}, serving ready after {seconds(preemption.ready_s).text}"
+            )
+
+
+SERVINGS: TableKind[ServingRow] = TableKind(
+    summary="Every stretch of time of a pool with a serving: who had slots, and how soon it had those it wanted.",
+    rows=lambda results: [ServingRow(*row, stretch) for row in _pools(results) for stretch in row.item.stretches],
+    columns=[
+        TEST,
+        LAUNCH,
+        Column("begin_s", float, "time s", lambda row: _span(row.stretch)),
+        Column("end_s", float, None, lambda row: row.stretch.end_s),
+        Column("wanted", int, "wanted", lambda row: row.stretch.wanted),
+        Column("serving", int, "serving", lambda row: row.stretch.serving),
+        Column("training", int, "training", lambda row: row.stretch.training),
+        Column("total", int, "total", lambda row: row.stretch.serving + row.stretch.training),
+        Column("capacity", int, "capacity", lambda row: row.pool.pool.slots),
+    ],
+    footer=lambda rows: list(_preemptions(rows)),
+)
+
+
+def _span(stretch: Stretch) -> Cell:
+    return Cell(stretch.begin_s, f"{stretch.begin_s:.2f} to {stretch.end_s:.2f}")
+
+
+def picture(pool: PoolResult) -> list[str]:
+    """A line per slot, from the first submission to the end of the last job: who trains in it, or serves."""
+    begin = min(job.submitted_s for job in pool.jobs)
+    letters = {job.name: letter for job, letter in zip(pool.jobs, _LETTERS, strict=False)} | {SERVING: "s"}
+    step_s = pool.makespan_s / _WIDTH
+    lines = {slot: [_FREE] * _WIDTH for slot in range(pool.pool.slots)}
+
+    def draw(slot: int, begin_s: float, end_s: float, mark: str) -> None:
+        for column in range(_WIDTH):
+            if begin_s <= begin + (column + 0.5) * step_s < end_s:
+                lines[slot][column] = mark
+
+    for hold in pool.holds:
+        draw(hold.slot, hold.begin_s, hold.end_s, _IDLE)
+        if hold.ready_s is not None:
+            draw(hold.slot, hold.ready_s, hold.end_s, letters[SERVING])
+    for job in pool.jobs:
+        since = job.started_s or 0.0
+        for worker in job.elastic.workers if job.elastic is not None else []:
+            if worker.first_step_s is not None and worker.last_step_s is not None:
+                draw(worker.slot, worker.first_step_s + since, worker.last_step_s + since, letters[job.name])
+    legend = ", ".join(f"{letter}: {name}" for name, letter in letters.items() if name != SERVING or pool.pool.serving)
+    shown = [f"slot {slot} {''.join(line)}" for slot, line in lines.items()]
+    first, last = f"{begin:.0f} s", f"{begin + pool.makespan_s:.0f} s"
+    return [
+        *shown,
+        f"       {first}{last:>{_WIDTH - len(first)}}",
+        f"{legend}; {_IDLE}: has it, and takes no step; {_FREE}: nobody has it",
+    ]
+
+
+def _policy(pool: PoolResult) -> str:
+    words: list[str] = [pool.pool.policy]
+    words += ["synthetic"] if pool.pool.compute == "synthetic" else []
+    words += [f"{pool.pool.slots} slots on {pool.pool.cores} cores"] if pool.pool.cores is not None else []
+    return ", ".join(words)

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from pytest_distbench.records.breakdown import UNACCOUNTED, Breakdown
+from pytest_distbench.records.iteration import UNACCOUNTED, Breakdown, BusyCommunication
 from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.trace import BusyCommunication
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, number, seconds
 from pytest_distbench.units import format_seconds
 

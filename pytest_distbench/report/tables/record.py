@@ -1,4 +1,10 @@
-"""The record of an experiment: the fourteen fields of report 001, and what report 000 writes down of a run.
+"""What ran on what: launches, environment, set-up of trainings, and the record of an experiment.
+
+What ran, and on what: the tables of launches and of the environment.
+
+The set-up of each training, as reports 003 and 004 print it: a parameter of the experiment, and its value.
+
+The record of an experiment: the fourteen fields of report 001, and what report 000 writes down of a run.
 
 What was stated of a test (docs/experiment.md) counts; where nothing was, what the run knows of itself stands there.
 """
@@ -6,17 +12,201 @@ What was stated of a test (docs/experiment.md) counts; where nothing was, what t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from pytest_distbench.launch.starters.table import LAUNCHERS
-from pytest_distbench.machine.addresses import mask_addresses
-from pytest_distbench.records.case import RANKS
-from pytest_distbench.records.experiment import FIELDS
-from pytest_distbench.records.metric import Scalar
+from pytest_distbench.machine.hardware import mask_addresses
+from pytest_distbench.records.case import CPUS, NODES, RANKS
+from pytest_distbench.records.environment import GpuHost
+from pytest_distbench.records.iteration import SAMPLES
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.network import NETWORK
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.report.tables.table import Cell, Column, TableKind
+from pytest_distbench.records.stated import FIELDS
+from pytest_distbench.report.tables.table import (
+    LAUNCH,
+    TEST,
+    Cell,
+    Column,
+    OfLaunch,
+    TableKind,
+    number,
+    rows_of_launches,
+    seconds,
+)
+from pytest_distbench.units import format_bytes
+
+
+class Fact(NamedTuple):
+    """One thing that is so, and what is planned for it."""
+
+    name: str
+    value: str
+    planned: str
+
+
+def _facts(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[Fact]:
+    """Each once, by their names in the order in which they are first told."""
+    planned = {} if run is None else run.experiment.planned
+    facts = (fact for result in results for fact in _facts_of(result).items())
+    found = dict.fromkeys(Fact(name, value, planned.get(name, "")) for name, value in facts)
+    names = list(dict.fromkeys(fact.name for fact in found))
+    return sorted(found, key=lambda fact: names.index(fact.name))
+
+
+def names_of_facts(results: Sequence[CaseResult]) -> list[str]:
+    """What the table environment has of these cases, by name."""
+    return list(dict.fromkeys(fact.name for fact in _facts(results)))
+
+
+def _facts_of(result: CaseResult) -> dict[str, str]:
+    environment = result.environment
+    return {
+        "platform": environment.platform,
+        "device": environment.device,
+        "cores": str(environment.cores),
+        **({"host": "shared with other runs"} if environment.shares_host else {}),
+        **environment.system,
+        **environment.software,
+        **environment.variables,
+        **(_gpu_facts(environment.gpu_host) if environment.gpu_host is not None else {}),
+    }
+
+
+def _gpu_facts(host: GpuHost) -> dict[str, str]:
+    facts = {"host CPU": host.cpu, "newest CUDA of the driver": host.cuda}
+    for rank, gpu in enumerate(host.gpus):
+        limit = "" if gpu.power_limit_w is None else f"{gpu.power_limit_w:.0f} W"
+        switches = {"ECC": gpu.ecc, "persistence": gpu.persistence}
+        told = [f"{name} {'on' if is_on else 'off'}" for name, is_on in switches.items() if is_on is not None]
+        memory = "" if gpu.memory_bytes is None else format_bytes(gpu.memory_bytes)
+        pcie = f"PCIe {gpu.pcie}" if gpu.pcie else ""
+        facts[gpu.label] = ", ".join(filter(None, [gpu.name, memory, limit, pcie, *told, gpu.uuid]))
+        if host.links:
+            joined = (f"{host.gpus[other].label} {link}" for other, link in enumerate(host.links[rank]) if link)
+            facts[f"links of {gpu.label}"] = ", ".join(joined)
+    facts |= {"not used": "; ".join(host.unreadable)} if host.unreadable else {}
+    return facts
+
+
+ENVIRONMENT: TableKind[Fact] = TableKind(
+    summary="What the cases ran on; more than one value where they differ. *Future*: what the experiment file plans.",
+    rows=_facts,
+    columns=[
+        Column("name", str, "Stack", lambda fact: fact.name),
+        Column("value", str, "current", lambda fact: fact.value),
+        Column("planned", str, lambda facts: "Future" if any(f.planned for f in facts) else None, lambda f: f.planned),
+    ],
+    takes=["run"],
+)
+
+
+LAUNCHES: TableKind[OfLaunch[LaunchRecord]] = TableKind(
+    summary="Every process group that was started: how it ended, how long it took, what it used.",
+    rows=lambda results: list(rows_of_launches(results, lambda launch: launch)),
+    columns=[
+        TEST,
+        LAUNCH,
+        Column("outcome", str, "outcome", lambda row: row.launch.outcome),
+        Column("wall_s", float, "time", lambda row: seconds(row.launch.wall_s)),
+        Column("peak_memory_bytes", int, "memory", lambda row: _memory(row.launch.peak_memory_bytes)),
+        Column("foreign_cores", float, "cores of others", lambda row: number(row.launch.foreign_cores, ".2f")),
+        Column("reason", str, "reason", lambda row: _first_line(row.launch.reason)),
+    ],
+)
+
+
+def _first_line(text: str) -> Cell:
+    return Cell(text, (text.splitlines() or [""])[0])
+
+
+def _memory(num_bytes: int) -> Cell:
+    return Cell(num_bytes, format_bytes(num_bytes) if num_bytes else "-")
+
+
+PARAMETERS, TENSORS = "parameters", "tensors"
+"""Metrics: how much of the model is trained. The facts of the first are its set-up in words."""
+
+_GOAL = "steps_to_"
+_NOT_SHOWN = ("communication", "data", "goal", "storage")
+"""Parameters that are a row of their own, a path of this machine, or what a fixture sets."""
+
+
+class SetupRow(NamedTuple):
+    """A parameter of a test's training; its values at all world sizes, the smallest first."""
+
+    test: str
+    parameter: str
+    values: Sequence[str]
+
+
+def setup_rows(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[SetupRow]:
+    """Of tests whose trainings have told how large their model is, or had a goal."""
+    tests: dict[str, list[CaseResult]] = {}
+    for result in results:
+        case = result.case
+        if any(m.name == PARAMETERS or m.name.startswith(_GOAL) for m in _measured(result)):
+            tests.setdefault(f"{case.shown_test}[{case.family}]" if case.family else case.shown_test, []).append(result)
+    rows = []
+    for test, sizes in tests.items():
+        found: dict[str, dict[str, None]] = {}
+        for result in sorted(sizes, key=lambda result: result.case.world_size):
+            for parameter, value in _setup_of(result):
+                if value not in (None, ""):
+                    found.setdefault(parameter, {})[_text(value)] = None
+        rows += [SetupRow(test, parameter, [*values]) for parameter, values in found.items()]
+    if run is not None and "addresses" in run.settings:
+        return rows
+    return [row._replace(values=[mask_addresses(value) for value in row.values]) for row in rows]
+
+
+def _measured(result: CaseResult) -> list[Measurement]:
+    return [m for launch in result.launches for m in launch.measurements]
+
+
+def _text(value: object) -> str:
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+
+
+def _setup_of(result: CaseResult) -> Iterator[tuple[str, object]]:
+    case, environment, around = result.case, result.environment, result.case.conditions.around
+    measured = {m.name: m for m in _measured(result)}
+    told = measured[PARAMETERS].facts if PARAMETERS in measured else {}
+    yield from told.items()
+    for name in (PARAMETERS, TENSORS):
+        if name in measured and measured[name].value is not None:
+            yield f"trainable {name}", f"{measured[name].value:,.0f}"
+    yield from ((name, value) for name, value in case.params.items() if name not in (*told, *_NOT_SHOWN))
+    yield "data", next((m.identity["data"] for m in measured.values() if "data" in m.identity), "")
+    for m in measured.values():
+        if m.name.startswith(_GOAL) and "target" in m.identity:
+            yield "goal", f"{m.name.removeprefix(_GOAL)} {m.identity['target']:g}"
+            yield "steps between evaluations", m.identity.get("every")
+    yield "samples per step", measured[SAMPLES].value if SAMPLES in measured else None
+    yield "workers", case.world_size
+    yield "backend", case.conditions.backend
+    yield from ((name, around.get(name)) for name in (NETWORK, NODES))
+    yield "CPUs of a worker", around.get(CPUS)
+    yield "device", environment.device
+    yield from ((name, environment.system.get(name)) for name in ("machine", "memory"))
+    yield "CPU cores", environment.cores
+
+
+SETUP: TableKind[SetupRow] = TableKind(
+    summary="What each training is made of: model, batch, optimizer, schedule, goal, workers, CPUs and memory.",
+    rows=setup_rows,
+    columns=[
+        Column("test", str, "test", lambda row: row.test),
+        Column("parameter", str, "Experiment parameter", lambda row: row.parameter.replace("_", " ")),
+        Column("value", str, "Value", lambda row: ", ".join(row.values)),
+    ],
+    needs="a training that calls record_setup(...), or has a goal",
+    takes=["run"],
+)
+
 
 _OF_REPORT_001 = 13
 """So many of the fields are report 001's; people always see these, and the others where there is one."""

@@ -10,9 +10,7 @@ from statistics import median, variance
 
 from pytest_distbench.judging.stored_rule import STANDARD_ERRORS, variance_of_iterations
 from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED, Case
-from pytest_distbench.records.metric import Measurement, Scalar
-from pytest_distbench.records.network import NETWORK
-from pytest_distbench.records.rate import (
+from pytest_distbench.records.iteration import (
     COMMUNICATION,
     EFFICIENCY,
     RATE,
@@ -23,8 +21,9 @@ from pytest_distbench.records.rate import (
     RATE_UNCERTAINTY,
     SAMPLES,
 )
-from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.verdict import Verdict
+from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.network import NETWORK
+from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 
 NEGATIVE = "negative scaling"

@@ -7,22 +7,27 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_distbench.judging.comparable import software_changes
+from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
-from pytest_distbench.judging.update_policy import FEWEST_LAUNCHES
+from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.records.fingerprint import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
 from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.texts.control import control_lines
-from pytest_distbench.report.texts.doubts import doubt_lines, unjudged_learning
+from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
 from pytest_distbench.report.texts.header import about
 from pytest_distbench.report.texts.layout import Line, layout
-from pytest_distbench.report.texts.verdict_tables import case_table, overview, telling_verdicts
-from pytest_distbench.report.texts.words import metric_text, quantity, test_name, words_for
+from pytest_distbench.report.texts.remarks import control_lines, doubt_lines, unjudged_learning
+from pytest_distbench.report.texts.verdicts import (
+    case_table,
+    metric_text,
+    overview,
+    quantity,
+    telling_verdicts,
+    test_name,
+    words_for,
+)
 from pytest_distbench.units import format_change
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")

@@ -17,11 +17,11 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from pytest_distbench.records.timeline import OUTSIDE, RANDOM_PART, STEPS, Fed, Held, HeldAt, LeftOut, Line
-from pytest_distbench.worker import digests
+from pytest_distbench.worker import state
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.elastic.left_out import left_out
-from pytest_distbench.worker.elastic.node import Node
-from pytest_distbench.worker.memory import OptimizerMemory
+from pytest_distbench.worker.elastic.checkpoints import left_out
+from pytest_distbench.worker.elastic.life import Node
+from pytest_distbench.worker.state import OptimizerMemory
 
 _WATCHED_STEPS = 2
 """Behind a checkpoint, whose inputs are looked at: two, to see that they differ from step to step. A generation that
@@ -53,7 +53,7 @@ class Ledger:
         self._others = {name: part for name, part in parts.items() if name not in known}
         self._memory = memory
         self._note = note
-        self._random = digests.of_random() if RANDOM_PART in parts else {}
+        self._random = state.of_random() if RANDOM_PART in parts else {}
         self._fresh: dict[str, str] = {}
         self._drawn_from: dict[str, str] = {}
         self._begun: dict[str, str] = {}
@@ -68,32 +68,32 @@ class Ledger:
             "save",
             place,
             moved=self._moved(),
-            parameters={**self._parameters(), **{name: digests.of_parameters(o) for name, o in stepped.items()}},
+            parameters={**self._parameters(), **{name: state.of_parameters(o) for name, o in stepped.items()}},
             buffers=self._buffers(),
             fields=self._fields(),
-            options={name: digests.options_of(o) for name, o in self._optimizers.items()},
+            options={name: state.options_of(o) for name, o in self._optimizers.items()},
             built=self._built(),
-            moments={name: digests.of_moments(o) for name, o in {**self._optimizers, **stepped}.items()},
-            steps={name: digests.steps_of(o) for name, o in {**self._optimizers, **stepped}.items()},
-            rates={name: digests.rates_of(o) for name, o in self._optimizers.items()},
+            moments={name: state.of_moments(o) for name, o in {**self._optimizers, **stepped}.items()},
+            steps={name: state.steps_of(o) for name, o in {**self._optimizers, **stepped}.items()},
+            rates={name: state.rates_of(o) for name, o in self._optimizers.items()},
             states=self._states(),
-            random=digests.of_random(),
+            random=state.of_random(),
         )
 
     def before_load(self) -> None:
         """Right before a load: what the parts begin with that are given their state in it."""
         with suppress(Exception):  # a part may have no state before it is given one
             self._fresh = self._states(of=self._others.keys() - {RANDOM_PART})
-        self._drawn_from = {RANDOM_PART: digests.of_random()["torch"]} if RANDOM_PART in self._others else {}
+        self._drawn_from = {RANDOM_PART: state.of_random()["torch"]} if RANDOM_PART in self._others else {}
 
     def at_load(self, place: Place) -> None:
         """Behind a load: what the body may set anew before its first batch, as a rule for the learning rate does."""
-        now = digests.of_random() if RANDOM_PART in self._others else {}
+        now = state.of_random() if RANDOM_PART in self._others else {}
         taken = {stream: found for stream, found in now.items() if self._random.get(stream) != found}
         self._write(
             "load",
             place,
-            rates={name: digests.rates_of(o) for name, o in self._optimizers.items()},
+            rates={name: state.rates_of(o) for name, o in self._optimizers.items()},
             states=self._states(),
             fresh={**self._fresh, **self._drawn_from},
             random=taken or {stream: found for stream, found in now.items() if stream == "torch"},
@@ -101,7 +101,7 @@ class Ledger:
 
     def at_begin(self, place: Place) -> None:
         """Before the first batch: what nobody may have touched since the load."""
-        self._begun = digests.of_random()
+        self._begun = state.of_random()
         self._tensors = self._by_tensor()
         self._write(
             "begin",
@@ -109,17 +109,17 @@ class Ledger:
             parameters=self._parameters(),
             buffers=self._buffers(),
             fields=self._fields(),
-            options={name: digests.options_of(o) for name, o in self._optimizers.items()},
+            options={name: state.options_of(o) for name, o in self._optimizers.items()},
             built=self._built(),
-            moments={name: digests.of_moments(o) for name, o in self._optimizers.items()},
-            steps={name: digests.steps_of(o) for name, o in self._optimizers.items()},
+            moments={name: state.of_moments(o) for name, o in self._optimizers.items()},
+            steps={name: state.steps_of(o) for name, o in self._optimizers.items()},
             states=self._states(of=self._fresh),
             random=self._begun if RANDOM_PART in self._others else {},
         )
 
     def note_left_out(self, *, draws_samples: bool) -> None:
         """At the end of the first step: what took part in it, and was not handed over."""
-        now = digests.of_random() if RANDOM_PART not in self._others else {}
+        now = state.of_random() if RANDOM_PART not in self._others else {}
         drawn = [stream for stream, found in self._begun.items() if now.get(stream, found) != found]
         parts = left_out(self._parts, self._memory.optimizers, drawn_from=drawn, draws_samples=draws_samples)
         if parts:
@@ -184,11 +184,11 @@ class Ledger:
         return {_trained(i): found for i, found in enumerate(self._memory.optimizers)}
 
     def _parameters(self) -> dict[str, str]:
-        return {name: digests.together(tensors) for name, tensors in self._tensors.items()}
+        return {name: state.together(tensors) for name, tensors in self._tensors.items()}
 
     def _by_tensor(self) -> dict[str, dict[str, bytes]]:
         return {
-            name: {tensor: digests.of_tensor(values) for tensor, values in model.named_parameters()}
+            name: {tensor: state.of_tensor(values) for tensor, values in model.named_parameters()}
             for name, model in self._models.items()
         }
 
@@ -200,26 +200,26 @@ class Ledger:
         }
 
     def _fields(self) -> dict[str, dict[str, str]]:
-        found = {name: digests.of_fields(part) for name, part in self._others.items() if name != RANDOM_PART}
+        found = {name: state.of_fields(part) for name, part in self._others.items() if name != RANDOM_PART}
         for name, held in self._objects.items():
             with suppress(Exception):  # it is none of ours, and may not be ready to tell its state
-                if digest := digests.of_state(held.state_dict()):
+                if digest := state.of_state(held.state_dict()):
                     found[OUTSIDE + name] = {"": digest}
         return {name: fields for name, fields in found.items() if fields}
 
     def _buffers(self) -> dict[str, str]:
-        return {name: digests.of_tensors(_buffers(model, saved=True)) for name, model in self._models.items()}
+        return {name: state.of_tensors(_buffers(model, saved=True)) for name, model in self._models.items()}
 
     def _built(self) -> dict[str, str]:
         return {
-            f"{model}.{name}": digests.of_tensors([("", buffer)])
+            f"{model}.{name}": state.of_tensors([("", buffer)])
             for model, part in self._models.items()
             for name, buffer in _buffers(part, saved=False)
         }
 
     def _states(self, of: Collection[str] | None = None) -> dict[str, str]:
         parts = {name: part for name, part in self._others.items() if of is None or name in of}
-        found = {name: digests.of_state(part.state_dict()) for name, part in parts.items()}
+        found = {name: state.of_state(part.state_dict()) for name, part in parts.items()}
         return {name: digest for name, digest in found.items() if digest}
 
 
@@ -260,9 +260,9 @@ class Inputs:
             return
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
         for tensor in tensors:
-            self._found.update(digests.of_tensor(tensor))
+            self._found.update(state.of_tensor(tensor))
         if tensors and name not in self._rows and tensors[0].dim() and len(tensors[0]) == self._batch:
-            self._of_samples[name] = digests.of_rows(tensors[0])
+            self._of_samples[name] = state.of_rows(tensors[0])
         if tensors:
             self._rows[name] = self._rows.get(name, 0) + (len(tensors[0]) if tensors[0].dim() else 0)
 

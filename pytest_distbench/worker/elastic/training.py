@@ -17,10 +17,11 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.timeline import Batch, Drew, Loaded, Remembered, Saved, Stepped, Wanted
 from pytest_distbench.worker.arguments import check_unread, check_whole, real, refuse
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.elastic import checkpoints, sampler
+from pytest_distbench.worker.elastic import checkpoints
+from pytest_distbench.worker.elastic import checkpoints as sampler
 from pytest_distbench.worker.elastic.ledger import Ledger, Place, is_per_rank, objects_of
-from pytest_distbench.worker.elastic.node import Node
-from pytest_distbench.worker.memory import OptimizerMemory
+from pytest_distbench.worker.elastic.life import Node
+from pytest_distbench.worker.state import OptimizerMemory
 
 _COUNTERS = "distbench"
 """Part of what survives: step, epoch and place in it."""

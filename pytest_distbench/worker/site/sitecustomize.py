@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _TARGET = "torch.distributed.distributed_c10d"
 _PLAN = "DISTBENCH_NOTES"
-"""As in ``records/torchrun.py``."""
+"""As in ``records/launch_files.py``."""
 _LONGEST_ERROR = 300
 _OF_STARTERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
 """What torchrun and ``torch.multiprocessing.spawn`` raise for a rank that ended badly."""

@@ -1,14 +1,22 @@
-"""What all formats share: how a damaged file is named, how text is read line by line, how a file is written whole."""
+"""What all formats share: archives, lines of text, and how a damaged file is named.
+
+The files of a data set in the archive that it is published in.
+
+What all formats share: how a damaged file is named, how text is read line by line, how a file is written whole.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
+import tarfile
 import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+import zipfile
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePosixPath
 from typing import IO
 
-from pytest_distbench.errors import DataError
+from pytest_distbench.errors import DataError, tell
 
 CUT = "the file was cut off"
 
@@ -63,3 +71,43 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
         with whole.open("wb") as file:
             yield file
         whole.replace(path)
+
+
+_AT_ONCE = 1 << 20
+
+
+def unpack(archive: Path, wanted: Collection[str], folder: Path) -> None:
+    """Copy the files of these names to a folder, wherever they lie in the archive, and nothing else.
+
+    So no name in it leads out of the folder, and no link is made. Of several of one name the first is taken.
+
+    Raises:
+        DataError: it is no archive, or damaged.
+    """
+    name = "its beginning"
+    try:
+        for name, file in _files(archive):
+            if name in wanted and not (folder / name).exists():
+                with (folder / name).open("wb") as copy:
+                    shutil.copyfileobj(file, copy)
+    except Exception as error:  # each kind of archive and compression has others
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk
+        hint = f"{CUT}, or is damaged"
+        raise damaged(f"{archive}, {name}", wanted="a whole archive", found=tell(error), hint=hint) from None
+
+
+def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """The files of an archive, each by its name without folders."""
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as packed:
+            for entry in packed.infolist():
+                with packed.open(entry) as file:
+                    yield PurePosixPath(entry.filename).name, file
+    else:
+        with tarfile.open(archive) as tape:
+            for member in tape:
+                if member.isfile() and (content := tape.extractfile(member)) is not None:
+                    yield PurePosixPath(member.name).name, content
+            while tape.fileobj is not None and tape.fileobj.read(_AT_ONCE):
+                """To the end of the compressed stream, which is where its checksum stands."""

@@ -22,11 +22,12 @@ from pytest_distbench.workloads.data.parallel_text import (
     Pairs,
     Sentences,
     Split,
+    Vocabulary,
     Word,
+    join_subtokens,
     made_pairs,
     made_words,
 )
-from pytest_distbench.workloads.data.vocabulary import Vocabulary, join_subtokens
 
 MAGIC = b"TNTIDX\0\0"
 TEXTS: dict[Split, str] = {"train": "train.en-de", "test": "test.en-de"}

@@ -13,8 +13,7 @@ import msgspec
 
 from pytest_distbench.errors import look_up
 from pytest_distbench.workloads.data import cifar10, indexed, libsvm, parallel_text, wikitext
-from pytest_distbench.workloads.data.archives import unpack
-from pytest_distbench.workloads.data.files import damaged
+from pytest_distbench.workloads.data.files import damaged, unpack
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext

@@ -13,11 +13,14 @@ from torch import nn
 
 from pytest_distbench.errors import ConfigurationError, RecordingError, look_up
 from pytest_distbench.worker.arguments import check_whole
-from pytest_distbench.workloads.models.autoencoder import WIDTHS, Autoencoder
-from pytest_distbench.workloads.models.mobilenet import MobileNetV2
-from pytest_distbench.workloads.models.resnet import ResNet50
+from pytest_distbench.workloads.models.convolutional import (
+    AUTOENCODER_WIDTHS,
+    VGG16,
+    Autoencoder,
+    MobileNetV2,
+    ResNet50,
+)
 from pytest_distbench.workloads.models.transformer import LARGE, SMALL, Size, Transformer
-from pytest_distbench.workloads.models.vgg import VGG16
 
 
 class Batch(NamedTuple):
@@ -63,7 +66,7 @@ def _images(samples: int, edge: int, classes: int) -> Batch:
 
 def _same_images(samples: int, edge: int, classes: int) -> Batch:
     images = _images(samples, edge, max(classes, 1)).inputs
-    if edge % 2 ** len(WIDTHS):
+    if edge % 2 ** len(AUTOENCODER_WIDTHS):
         raise RecordingError(f"batch(...): edge={edge}; the model gives back images of a whole multiple of 32 pixels")
     return Batch(images, images)
 

@@ -1,12 +1,15 @@
-"""When a job is stable, when it is over, and when it cannot go on."""
+"""How far an elastic job has come, by the lines of its timeline and by what its script prints."""
 
 from __future__ import annotations
 
 import pytest
 from support.timelines import ERROR, JOB, LOST, Timeline
 
-from pytest_distbench.jobs.control.progress import ATTEMPTS, Progress
-from pytest_distbench.jobs.engines.contract import CannotGoOn
+from pytest_distbench.errors import ConfigurationError, ReadingError
+from pytest_distbench.jobs.control.progress import ATTEMPTS, Progress, StepLines, check_pattern
+from pytest_distbench.jobs.engines.table import CannotGoOn
+from pytest_distbench.read import csv, stdout
+from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.timeline import Finished, Line, Raised, Started, WorkerEnded
 
 
@@ -91,3 +94,99 @@ def test_whose_worker_is_gone_first_is_named(two: Timeline) -> None:
         CannotGoOn, match="slot 1 was started 6 times since; the last time the worker of slot 0 was gone f"
     ):
         progress([*two.lines, *gone, *started(ATTEMPTS + 1)], 0, 1)
+
+
+EPOCHS = r"epoch (?P<epoch>\d+) step (?P<value>\d+)"
+
+
+def numbers(lines: StepLines, *texts: str) -> list[int]:
+    return [step.number for text in texts if (step := lines.take(text)) is not None]
+
+
+def test_a_step_is_a_line_that_matches_and_what_its_groups_say() -> None:
+    lines = StepLines(r"epoch (?P<epoch>\d+) step (?P<value>\d+) loss (?P<loss>\S+)( lr (?P<lr>\S+))?")
+    step = lines.take("[0] epoch 3 step 7 loss 0.5 lr 1e-3")
+
+    assert step is not None
+    assert (step.number, step.epoch, step.loss, step.lr, step.accuracy) == (7, 3, 0.5, 0.001, None)
+    assert lines.take("saved a snapshot") is None
+    with pytest.raises(ReadingError, match="the loss is nan: the training has diverged, at 'epoch 3 step 8 loss nan'"):
+        lines.take("epoch 3 step 8 loss nan")
+
+
+def test_a_line_that_is_printed_twice_is_one_step() -> None:
+    assert numbers(StepLines(r"step (\d+)"), "step 1", "step 1", "step 2") == [1, 2]
+
+
+def test_epochs_that_count_anew_are_laid_end_to_end_and_a_script_that_goes_back_goes_back() -> None:
+    first = StepLines(EPOCHS)
+    assert numbers(first, *[f"epoch {e} step {s}" for e in range(2) for s in range(3)]) == [0, 1, 2, 3, 4, 5]
+
+    again = StepLines(EPOCHS, first)
+    assert numbers(again, "epoch 1 step 0", "epoch 1 step 1", "epoch 1 step 2", "epoch 1 step 3", "epoch 2 step 0") == [
+        3, 4, 5, 6, 7,
+    ]  # fmt: skip
+
+
+def test_where_an_epoch_was_laid_behind_the_last_nobody_knows_how_many_steps_lie_between() -> None:
+    lines = StepLines(EPOCHS)
+    texts = [f"epoch {e} step {s}" for e in range(3) for s in (0, 10)]
+    on = StepLines(EPOCHS)
+    counted_on = [f"epoch {e} step {20 * e + s}" for e in range(3) for s in (0, 10)]
+
+    assert [step.is_laid for text in texts if (step := lines.take(text))] == [False, False, True, False, True, False]
+    assert not any(step.is_laid for text in counted_on if (step := on.take(text)))
+
+
+def test_a_generation_that_begins_with_an_epoch_nobody_saw_goes_on_behind_the_last() -> None:
+    first = StepLines(EPOCHS)
+    numbers(first, "epoch 0 step 0", "epoch 0 step 1")
+
+    assert numbers(StepLines(EPOCHS, first), "epoch 1 step 0", "epoch 1 step 1") == [2, 3]
+
+
+def test_a_script_that_counts_on_over_epochs_is_taken_at_its_word() -> None:
+    first = StepLines(EPOCHS)
+    assert numbers(first, "epoch 0 step 10", "epoch 0 step 20", "epoch 1 step 30", "epoch 2 step 40") == [
+        10,
+        20,
+        30,
+        40,
+    ]
+
+    assert numbers(StepLines(EPOCHS, first), "epoch 1 step 30", "epoch 2 step 40", "epoch 3 step 50") == [30, 40, 50]
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["step 9", "step 0"], r"fell from 9 to 0 in one process, at 'step 0'. .*\(\?P<epoch>"),
+        (["step 1.5"], "'1.5' is no whole number, of the line 'step 1.5'"),
+    ],
+)
+def test_numbers_that_cannot_be_used_are_told_with_their_line(texts: list[str], told: str) -> None:
+    with pytest.raises(ReadingError, match=told):
+        numbers(StepLines(r"step (\S+)"), *texts)
+
+
+def test_a_group_that_takes_more_than_its_number_is_told_and_not_passed_over() -> None:
+    lines = StepLines(r"step (?P<value>\d+) loss (?P<loss>\S+)")
+
+    with pytest.raises(
+        ReadingError, match=r"'0.5,' is no number, of the line 'step 1 loss 0.5, 3 ms': let the group loss"
+    ):
+        lines.take("step 1 loss 0.5, 3 ms")
+
+
+@pytest.mark.parametrize(
+    ("reader", "told"),
+    [
+        (csv("log.csv", "step"), "a reader of csv: steps are told by lines"),
+        (stdout(r"step (\d+)", rank="all"), "rank='all': the workers of a generation step together"),
+        (stdout(r"step (\d+)", skip=3, take="last"), "skip, take: every line counts"),
+        (stdout(r"(?P<value>\d+) (?P<speed>\d+)"), "group speed; known are value .*, epoch, loss, accuracy, top5, lr"),
+    ],
+)
+def test_a_reader_that_finds_no_steps_is_refused(reader: Reader, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        check_pattern(reader)

@@ -1,9 +1,11 @@
-"""The stock engine: its nodes, what it reads of torchrun, and what torch does wrong."""
+"""The stock engine: each node is a torchrun command, as users start it on each of their machines."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,12 +19,90 @@ from torch.distributed.run import get_args_parser
 
 from pytest_distbench.elastic import join
 from pytest_distbench.jobs.control.controller import Controller
-from pytest_distbench.jobs.engines.contract import CannotGoOn, EngineSetup
-from pytest_distbench.jobs.engines.stock import TorchrunEngine, rendezvous_seconds, tells_events
-from pytest_distbench.records.elastic import SLOT_VARIABLE, MembershipPlan
+from pytest_distbench.jobs.engines.stock import (
+    Node,
+    NodeOutputs,
+    Printed,
+    TorchrunEngine,
+    announce,
+    rendezvous_seconds,
+    tells_events,
+)
+from pytest_distbench.jobs.engines.table import CannotGoOn, EngineSetup
+from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, MembershipPlan
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
-from pytest_distbench.records.work import BodyReference
+
+
+def test_lines_come_whole_with_their_slot_and_an_unfinished_one_at_the_end(tmp_path: Path) -> None:
+    files = LaunchFiles(tmp_path)
+    outputs = NodeOutputs(files, clock=lambda: 7.0)
+    stdout, stderr = outputs.open(1)
+    os.write(stdout, b"step 1\nste")
+    os.write(stdout, b"p 2\r50 %\nthe end")
+    for descriptor in (stdout, stderr):
+        os.close(descriptor)
+    outputs.finish()
+
+    assert outputs.take() == [Printed(1, 7.0, text) for text in ("step 1", "step 2", "50 %", "the end")]
+    assert outputs.take() == []
+    assert files.agent_log(1).read_bytes() == b"step 1\nstep 2\r50 %\nthe end"
+
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)"]
+
+# A word of its own: the whole machine is searched for it, and these tests may run beside themselves.
+MINE = uuid.uuid4().hex
+
+
+@pytest.fixture
+def three() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The third carries this process's word in its environment."""
+    processes = [subprocess.Popen(SLEEP, env={**os.environ, NODE_VARIABLE: word}) for word in ("a", "b", MINE)]
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.spawn
+def test_a_node_is_what_announced_itself_and_what_carries_its_word(
+    three: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    agent, worker, escaped = three
+    node = Node(agent.pid, MINE, tmp_path / "pids")
+    for process in (agent, worker):
+        announce(tmp_path / "pids", process.pid)
+
+    assert {p.pid for p in node.members()} == {agent.pid, worker.pid, escaped.pid}
+    node.kill_workers()
+    assert [p.wait(timeout=60) for p in (worker, escaped)] == [-9, -9]
+    assert {p.pid for p in node.members()} == {agent.pid}
+    node.end()
+    assert agent.wait(timeout=60) is not None
+
+
+@pytest.mark.spawn
+def test_a_process_id_that_was_given_away_again_is_none_of_a_nodes(
+    three: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """It was announced by a process that began at another time."""
+    announce(tmp_path / "pids", three[0].pid)
+    [line] = (tmp_path / "pids").read_text().splitlines()
+    (tmp_path / "pids").write_text(f"{line}1\nno line of ours\n{three[1].pid} \n")
+    node = Node(three[0].pid, "other", tmp_path / "pids")
+
+    assert node.members() == []
+    assert Node(0, "nobody's", tmp_path / "none").members() == []
+
+
+def test_one_that_has_ended_is_not_announced(tmp_path: Path) -> None:
+    announce(tmp_path / "pids", 2**30)
+
+    assert not (tmp_path / "pids").exists()
+
 
 EVENT = (
     '{"name": "torchelastic.worker.status.RENDEZVOUS", "source": "AGENT", "timestamp": 0, "metadata": '

@@ -1,4 +1,4 @@
-"""The table of engines: what each row has, and what a stand-in makes of another's timers."""
+"""Engines: what each can do, how it is made, and what its failures mean."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from support.timelines import JOB
 
+from pytest_distbench.elastic import join, kill
+from pytest_distbench.jobs.control.controller import tell_agent_end, tell_slow, tell_split, tell_unstable
 from pytest_distbench.jobs.engines.table import (
     DEFAULT_ENGINE,
     ENGINES,
@@ -16,6 +19,64 @@ from pytest_distbench.jobs.engines.table import (
     torch_release,
 )
 from pytest_distbench.machine.hardware import installed_version
+from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import AgentEnded, Changed, Line, Rendezvous, Started, Stepped
+
+CHANGED = Changed(t=10.0, index=0, kind="kill", slots=[1], expected=[0])
+MET = Rendezvous(t=11.0, slot=0, seconds=1.0)
+STARTED = Started(t=12.0, slot=0, pid=7, process_t=11.5, restarts=10_000)
+SPLIT = Stepped(t=12.0, slot=1, generation=0, step=3, world_size=2)
+
+
+def job_of(engine: str) -> ElasticJob:
+    return replace(JOB, engine=engine, timers=ENGINES[engine].all_timers({}))
+
+
+def texts(job: ElasticJob) -> list[str]:
+    """All that can be told of a job's failures that hangs on its engine."""
+    slow = [
+        ChangeResult(
+            index=0, kind=kind, slots=[1], at_s=1.0, before=2, after=1, recovery_s=seconds + 1, parts={part: seconds}
+        )
+        for kind in ("kill", "join")
+        for part in PARTS
+        for seconds in (40.0, 400.0)
+    ]
+    found: list[list[Line]] = [[CHANGED], [CHANGED, MET], [CHANGED, MET, STARTED]]
+    return [
+        *(tell_unstable(lines, {0}, change, job) for lines in found for change in (kill(at_s=1), join(at_s=1))),
+        tell_split(SPLIT, 1, job),
+        tell_agent_end([CHANGED, STARTED], AgentEnded(t=13.0, slot=0, code=1), job, log=""),
+        *(tell_slow(change, job) for change in slow),
+    ]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_has_advice_for_every_failure(engine: str) -> None:
+    told = texts(job_of(engine))
+
+    assert all(told)
+    assert set(ENGINES[engine].advice.knobs) == set(PARTS) - {"rendezvous"}
+
+
+def test_agents_in_processes_of_ours_have_no_limit_of_restarts_and_no_command_line() -> None:
+    told = " ".join(texts(job_of("fast")))
+
+    assert "--max-restarts" not in told
+    assert "torchrun" not in told
+
+
+def test_who_uses_torchrun_reads_of_its_options() -> None:
+    told = " ".join(texts(job_of("stock")))
+
+    for word in (
+        "torchrun restarts workers",
+        "--max-restarts=1000",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+        "last_call_timeout",
+    ):
+        assert word in told
 
 
 def test_the_default_can_be_used_everywhere() -> None:

@@ -1,12 +1,15 @@
-"""Which pass through a step counted, and how long steps take."""
+"""A timeline, put together: workers of each generation, passes through each step, and epochs."""
 
 from __future__ import annotations
 
 import pytest
 from support.timelines import Timeline, killed
 
-from pytest_distbench.jobs.measures.history import Worker
-from pytest_distbench.records.timeline import Saved
+from pytest_distbench.jobs.measures.changes import change_results
+from pytest_distbench.jobs.measures.history import History, Worker, epoch_results, rate_changes, rates_at
+from pytest_distbench.records.elastic import RateChange
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import Saved, Stepped
 
 
 def test_a_step_counts_where_no_later_generation_went_back_before_it() -> None:
@@ -50,3 +53,66 @@ def test_generations_without_a_step_are_no_generations() -> None:
 
 def test_lines_are_found_by_their_kind() -> None:
     assert [line.step for line in killed().history.of(Saved)] == [3, 6, 9, 12]
+
+
+def test_epochs_hold_all_the_time_from_the_first_step_to_the_last() -> None:
+    history = killed().history
+    epochs = epoch_results(history, change_results(history))
+
+    assert [epoch.epoch for epoch in epochs] == [0, 1, 2]
+    assert sum(epoch.seconds for epoch in epochs) == pytest.approx(27.5 - 11.0)
+
+
+def test_an_epoch_has_its_world_sizes_its_changes_and_what_they_cost() -> None:
+    history = killed().history
+    epochs = epoch_results(history, change_results(history))
+
+    assert [epoch.nodes for epoch in epochs] == [[2], [2], [1]]
+    assert [epoch.changes for epoch in epochs] == [[], [], [0]]
+    assert [epoch.stall_s for epoch in epochs] == [0.0, 0.0, 5.0]
+    assert [epoch.steps_redone for epoch in epochs] == [0, 0, 4]
+
+
+def test_an_epoch_has_the_mean_loss_of_its_samples_and_its_last_learning_rate() -> None:
+    history = killed().history
+    epochs = epoch_results(history, [])
+
+    assert epochs[0].loss == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    assert [epoch.lr for epoch in epochs] == [0.2, 0.2, 0.1]
+
+
+def test_a_rate_is_told_once_until_it_changes_as_the_passes_that_counted_left_it() -> None:
+    assert rate_changes(killed().history) == [
+        RateChange(step=1, epoch=0, nodes=2, lr=0.2),
+        RateChange(step=7, epoch=2, nodes=1, lr=0.1),
+    ]
+
+
+def test_a_schedule_shows_step_by_step_and_a_body_without_a_rate_has_no_trace() -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0], first=2.0, steps=3)
+    falling = [replace(x, lr=1 / x.step) if isinstance(x, Stepped) else x for x in timeline.history.lines]
+    untold = [replace(x, lr=None) if isinstance(x, Stepped) else x for x in timeline.history.lines]
+
+    assert [rate.step for rate in rate_changes(History(falling))] == [1, 2, 3]
+    assert rate_changes(History(untold)) == []
+
+
+def test_a_rate_is_kept_by_epoch_and_number_of_nodes_as_rules_are_of_both() -> None:
+    """Two nodes take six steps and one goes on in epoch 1; each node has 0.1, and a tenth of it behind epoch 0."""
+    timeline = Timeline()
+    end = timeline.generation(0, [0, 1], first=2.0, steps=4)
+    timeline.generation(1, [0], first=end + 2, steps=4, resumed=4)
+    seen = timeline.seen
+    lines = [
+        replace(x, lr=x.lr * (0.1 if seen[x.step - 1][0] else 1)) if isinstance(x, Stepped) and x.lr else x
+        for x in timeline.history.lines
+    ]
+    rates = [(at, round(rate, 9)) for at, rate in rates_at(History(lines))]
+
+    assert [found for found in rates if "epoch" in found[0]] == [
+        ({"epoch": 0, "nodes": 2}, 0.2),
+        ({"epoch": 1, "nodes": 2}, 0.02),
+        ({"epoch": 1, "nodes": 1}, 0.01),
+    ]
+    assert ({"nodes": 1}, 0.01) in rates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_distbench.jobs.pool.allocation import Decision, Holder, decide
-from pytest_distbench.records.pool import SERVING
+from pytest_distbench.records.elastic import SERVING
 
 
 def holder(name: str, *slots: int, least: int = 1, most: int = 2, is_stable: bool = True) -> Holder:

@@ -8,31 +8,28 @@ from pathlib import Path
 import pytest
 from support.timelines import ERROR, JOB
 
-from pytest_distbench.jobs.engines.contract import CannotGoOn
-from pytest_distbench.jobs.pool.controller import PoolController
-from pytest_distbench.jobs.pool.job import EXIT_S, SharingJob
-from pytest_distbench.records.pool import SERVING, Demand, Policy, PoolJob, Serving, Sharing
-from pytest_distbench.records.pool_timeline import (
+from pytest_distbench.jobs.engines.table import CannotGoOn
+from pytest_distbench.jobs.pool.controller import EXIT_S, PoolController, SharingJob
+from pytest_distbench.records.elastic import SERVING, Demand, Policy, PoolJob, Serving, Sharing
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import (
     POOL_LINES,
+    AgentEnded,
     Asked,
+    Changed,
     ClockBegan,
     Demanded,
     Ended,
+    Finished,
     Freed,
     Granted,
-    PoolLine,
-    ServerFailed,
-    ServerReady,
-)
-from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import (
-    AgentEnded,
-    Changed,
-    Finished,
     Joined,
     LineReader,
+    PoolLine,
     Raised,
     Rendezvous,
+    ServerFailed,
+    ServerReady,
     Stable,
     Stepped,
     append,

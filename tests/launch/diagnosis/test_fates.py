@@ -1,4 +1,4 @@
-"""What became of each rank, told from what is known of it; the root cause comes first."""
+"""What became of each rank of a launch, the root cause first, and whom a failure is to blame on."""
 
 from __future__ import annotations
 
@@ -10,17 +10,125 @@ import pytest
 from support.nccl_texts import LATE, TEXTS, watchdog_log
 from support.plans import make_plan
 
-from pytest_distbench.launch.diagnosis.blame import is_hang
-from pytest_distbench.launch.diagnosis.fates import Ending, tell_fates
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.launch.diagnosis.fates import (
+    Ending,
+    check_command,
+    find_missing,
+    is_deadlock,
+    is_hang,
+    tell_fates,
+)
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
 from pytest_distbench.launch.site.contract import Clocks, Exit, Heard
-from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import ErrorReport, Phase, RankReport
+from pytest_distbench.records.launch import HUNG, ErrorReport, Phase, RankFate, RankReport
+from pytest_distbench.records.plan import Command, LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import EventKind, RankEvent
 
+WAITED = ErrorReport(
+    kind="DistStoreError", message="x", traceback="x", raised_at=1.0, torch_errors=["DistStoreError: x"]
+)
+
+
+def hung(rank: int, **fields: object) -> RankFate:
+    return RankFate(rank=rank, outcome="failed", how=HUNG, **{"phase": "body", **fields})  # type: ignore[arg-type]
+
+
+def gave_up(rank: int) -> RankFate:
+    return RankFate(rank=rank, outcome="failed", phase="body", how="raised", is_victim=True, error=WAITED)
+
+
+PASSED = RankFate(rank=9, outcome="passed", phase="body", how="passed")
+BOTH = {"0": [0, 1]}
+ALL = {"0": [0, 1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("fates", "missing"),
+    [
+        ([hung(0), hung(1, phase="rendezvous")], [1]),
+        ([hung(0, entered={"0": 2}, groups=BOTH), hung(1, entered={"0": 1}, groups=BOTH)], [1]),
+        ([hung(0, entered={"0": 1}, groups=BOTH), hung(1, groups=BOTH)], [1]),
+        ([hung(0, entered={"0": 2}, groups={"0": [0, 2]}), hung(1)], []),
+        ([hung(0), hung(1, is_elsewhere=True)], [1]),
+        ([hung(0, is_elsewhere=True), hung(1, is_elsewhere=True)], []),
+        ([hung(0, phase="rendezvous"), hung(1, phase="rendezvous", is_elsewhere=True)], []),
+        (
+            [
+                hung(0, entered={"0": 50}, unfinished={"0": 30}, groups=ALL),
+                hung(1, entered={"0": 30}, unfinished={"0": 30}, groups=ALL),
+                hung(2, entered={"0": 29}, groups=ALL),
+            ],
+            [2],
+        ),
+        (
+            [
+                hung(0, entered={"0": 7, "1": 5}, unfinished={"1": 5}, groups={**ALL, "1": [0, 1, 2]}),
+                hung(1, entered={"0": 8, "1": 4}, unfinished={"0": 8}, groups={**ALL, "1": [0, 1, 2]}),
+                hung(2, entered={"0": 7, "1": 4}, groups={**ALL, "1": [0, 1, 2]}),
+            ],
+            [2],
+        ),
+        ([], []),
+    ],
+    ids=[
+        "an earlier phase",
+        "behind in a group",
+        "not come to a group",
+        "not of that group",
+        "in code of its own",
+        "all of them are nobody",
+        "before the body own code says nothing",
+        "behind the host but not the GPU",
+        "of two that are behind, one waits for the other",
+        "nobody hangs",
+    ],
+)
+def test_the_missing_ranks_are_those_behind_the_others(fates: list[RankFate], missing: list[int]) -> None:
+    assert [f.rank for f in find_missing(fates)] == missing
+
+
+@pytest.mark.parametrize(
+    ("fates", "deadlock", "hang"),
+    [
+        ([gave_up(0), gave_up(1)], True, True),
+        ([gave_up(0), PASSED], True, True),
+        ([hung(0), PASSED], False, True),
+        ([PASSED], False, False),
+        ([gave_up(0), RankFate(rank=1, outcome="failed", phase="body", how="exit code 3")], False, False),
+    ],
+)
+def test_a_deadlock_has_nobody_to_blame(fates: list[RankFate], *, deadlock: bool, hang: bool) -> None:
+    assert (is_deadlock(fates), is_hang(fates)) == (deadlock, hang)
+
+
+COMMAND = Command(words=["true"])
+
+
+def test_a_command_of_which_only_some_processes_met_is_told(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, world_size=4, work=COMMAND)
+    for size in (0, 2):
+        (tmp_path / f"joined{size}").touch()
+
+    assert check_command(plan, gave_numbers=True) == ["the largest process group had 2 of 4 ranks"]
+
+
+def test_one_process_need_not_meet_anybody(tmp_path: Path) -> None:
+    assert check_command(make_plan(tmp_path, world_size=1, work=COMMAND), gave_numbers=False) == []
+
+
+def test_who_says_that_there_is_no_group_is_believed(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, work=COMMAND)
+    with pytest.raises(RecordingError, match="no process of the command joined"):
+        check_command(plan, gave_numbers=False)
+
+    without = replace(plan, work=replace(COMMAND, makes_group=False))
+    assert check_command(without, gave_numbers=False) == []
+
+
 GONE = "DistBackendError: Connection closed by peer"
-WAITED = "DistStoreError: wait timeout after 1 s"
+FATES_WAITED = "DistStoreError: wait timeout after 1 s"
 
 
 @pytest.fixture
@@ -173,7 +281,7 @@ def test_a_silent_rank_hung_at_the_time_out_and_its_stacks_are_shown(plan: Launc
 
 
 def test_before_the_time_out_a_silent_rank_hung_if_others_gave_up_waiting(plan: LaunchPlan, heard: Heard) -> None:
-    fates = tell_fates(plan, reports(raised(0, torch=WAITED)), heard, ended(by_us={0, 1}))
+    fates = tell_fates(plan, reports(raised(0, torch=FATES_WAITED)), heard, ended(by_us={0, 1}))
 
     assert [(f.rank, f.is_hung, f.is_victim) for f in fates] == [(1, True, False), (0, False, True)]
 

@@ -1,9 +1,10 @@
-"""The control lines: whatever ranks say is survived, and who they are is known from the kernel."""
+"""This host's end of its ranks' lines: a Unix socket, with enough files that may be open."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import selectors
 import socket
 import time
@@ -15,10 +16,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_distbench.launch.site.channel import LONGEST_LINE_BYTES, ControlChannel
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.site.channel import LONGEST_LINE_BYTES, ControlChannel, check_calls, check_ranks
 from pytest_distbench.launch.site.contract import Heard
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import EventKind, RankEvent, short_address
+
+
+def limit(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+
+
+def test_ranks_that_may_not_hold_what_they_need_of_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 1024, 4096)
+    check_ranks(480)
+
+    told = r"a rank of 481 has up to 1,026 files .* may have 1,024 .*: ulimit -n 1026 .* \(without root up to 4,096\)"
+    with pytest.raises(LauncherError, match=told):
+        check_ranks(481)
+
+
+def test_hosts_that_pytest_may_not_be_connected_to_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 1024, resource.RLIM_INFINITY)
+    check_calls(960)
+
+    with pytest.raises(LauncherError, match=r"pytest, with ranks on 961 hosts, has up to 1,025 .* up to any number\)"):
+        check_calls(961)
+
+
+def test_without_a_limit_there_is_nothing_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+    check_ranks(10**6)
 
 
 class Ear:

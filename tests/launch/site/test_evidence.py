@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_distbench.launch.diagnosis.stacks import waits_at
+from pytest_distbench.launch.diagnosis.evidence import waits_at
 from pytest_distbench.launch.site import evidence
 from pytest_distbench.records.launch_files import LaunchFiles
 

@@ -15,17 +15,16 @@ import pytest
 from support.plans import make_plan
 from support.processes import wait_for
 
-from pytest_distbench.launch.site.hop import Host
 from pytest_distbench.launch.site.processes import is_alive
 from pytest_distbench.launch.site.relay import _settle_here, interface_of, own_address
 from pytest_distbench.launch.site.relayed import RelayedSite
+from pytest_distbench.launch.site.stream import Host
 from pytest_distbench.read import stdout
-from pytest_distbench.records.host_variables import INTERFACE
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.launch_files import INTERFACE
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import ALL_JOINED, ALL_UP
-from pytest_distbench.records.work import BodyReference, Ranks
 
 
 @pytest.fixture

@@ -20,10 +20,8 @@ from support.plans import make_plan
 from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.side import Side
 from pytest_distbench.launch.site import processes, relayed, standstill
 from pytest_distbench.launch.site.contract import Aftermath
-from pytest_distbench.launch.site.hop import Host
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.site.stream import (
     Ask,
@@ -32,6 +30,7 @@ from pytest_distbench.launch.site.stream import (
     Done,
     End,
     Ended,
+    Host,
     Open,
     Order,
     Ping,
@@ -42,10 +41,9 @@ from pytest_distbench.launch.site.stream import (
     Word,
     Wrote,
 )
-from pytest_distbench.launch.supervise import supervise
-from pytest_distbench.records.host_report import HostReport
+from pytest_distbench.launch.supervise import Side, supervise
+from pytest_distbench.records.launch import ErrorReport, HostReport, RankReport
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.rank import ErrorReport, RankReport
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import RankEvent
 

@@ -11,8 +11,7 @@ import psutil
 import pytest
 from support.processes import wait_for
 
-from pytest_distbench.launch.site.processes import is_stopped
-from pytest_distbench.launch.site.throttle import Throttle
+from pytest_distbench.launch.site.processes import Throttle, is_stopped
 
 BUSY = "while True: pass"
 

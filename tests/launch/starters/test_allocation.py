@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.launch.starters.allocation import Allocation, read_allocation
+from pytest_distbench.launch.starters.slurm import Allocation, read_allocation
 
 SCONTROL = """\
 case "$2 $3" in

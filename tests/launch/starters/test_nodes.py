@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.launch.starters import calls, nodes
-from pytest_distbench.launch.starters.allocation import Allocation
+from pytest_distbench.launch.starters import calls, slurm
 from pytest_distbench.launch.starters.contract import HostsWanted
+from pytest_distbench.launch.starters.slurm import Allocation
 from pytest_distbench.machine import hardware
 
 pytestmark = pytest.mark.spawn
@@ -25,7 +25,7 @@ while [ "${1#--}" != "$1" ]; do shift; done
 
 @pytest.fixture(autouse=True)
 def allocation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "read_allocation", lambda _: Allocation(job="7", nodes=["n2", "n1"]))
+    monkeypatch.setattr(slurm, "read_allocation", lambda _: Allocation(job="7", nodes=["n2", "n1"]))
     monkeypatch.setenv("SLURM_CPU_BIND", "of the batch")
 
 
@@ -42,7 +42,7 @@ def test_the_hardware_is_that_of_the_nodes_from_one_step_on_all(
 ) -> None:
     write_srun(tmp_path, 'for node in $nodes; do SLURMD_NODENAME=$node "$@" & done; wait', monkeypatch)
 
-    found = nodes.describe(WANTED)
+    found = slurm.describe(WANTED)
     assert found.environment.platform == hardware.cpu_class()
     assert found.share_temporary
 
@@ -53,4 +53,4 @@ def test_a_node_that_is_not_up_is_named_with_what_to_do(tmp_path: Path, monkeypa
 
     told = r"the nodes of job 7 do not all say .*: 1 of 2 hosts have called \(n1\), and not n2 .*Are the nodes up \(sin"
     with pytest.raises(ConfigurationError, match=told):
-        nodes.describe(WANTED)
+        slurm.describe(WANTED)

@@ -19,9 +19,8 @@ from support.srun import ALL, write_srun
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.starters import calls, slurm
-from pytest_distbench.launch.starters.allocation import Allocation
 from pytest_distbench.launch.starters.calls import Connection
-from pytest_distbench.launch.starters.slurm import SlurmLauncher, SlurmTorchrunLauncher
+from pytest_distbench.launch.starters.slurm import Allocation, SlurmLauncher, SlurmTorchrunLauncher
 
 pytestmark = pytest.mark.spawn
 

@@ -12,7 +12,7 @@ from support.srun import ALL, write_srun
 
 from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.starters import calls
-from pytest_distbench.launch.starters.step import start_step
+from pytest_distbench.launch.starters.slurm import start_step
 
 TELLS = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
 

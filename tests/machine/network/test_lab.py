@@ -14,7 +14,7 @@ from support.processes import LIMIT_S, wait_for
 from pytest_distbench.errors import AroundUnavailable
 from pytest_distbench.machine.network.lab import Lab
 from pytest_distbench.records.network import Network, host_address, host_place, parse_network
-from pytest_distbench.run.network import misses
+from pytest_distbench.run.around import misses
 
 pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
 

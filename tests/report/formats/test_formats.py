@@ -18,7 +18,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS, Format, write_as
-from pytest_distbench.report.tables.launches import LAUNCHES
+from pytest_distbench.report.tables.record import LAUNCHES
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.tables.verdicts import VERDICTS
 

@@ -11,8 +11,7 @@ from support.trends import steps, trend
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord
-from pytest_distbench.records.trend import History
+from pytest_distbench.records.run import CaseResult, History, ReferenceRecord
 from pytest_distbench.report.page.content import BROKEN, MEASURED, Page, PageCase, name_of, other_of, page_of
 from pytest_distbench.report.tables import sections_of
 

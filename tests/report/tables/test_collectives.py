@@ -1,30 +1,170 @@
-"""The sweeps of a run as nccl-tests tells them."""
+"""The tables of sweeps: one as nccl-tests prints it, and several side by side."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.results import point, result, verdict
 
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.tables.collectives import COLLECTIVES, collective_rows, footer
+from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.report.tables.collectives import (
+    BACKENDS,
+    COLLECTIVES,
+    NETWORKS,
+    TRANSPORTS,
+    collective_rows,
+    footer,
+    is_sweep,
+    sweep_points,
+)
 
-FACTS = {
+
+def test_a_case_with_message_sizes_is_a_sweep() -> None:
+    assert is_sweep(result(verdict(), point(8)))
+    assert not is_sweep(result(verdict()))
+
+
+def test_the_smallest_size_comes_first_whatever_the_order() -> None:
+    assert [p.message_bytes for p in sweep_points(result(point(4096), point(8)))] == [8, 4096]
+
+
+def test_a_megabyte_in_a_millisecond_is_one_gigabyte_a_second() -> None:
+    [found] = sweep_points(result(point(1_000_000, current=0.001)))
+
+    assert (found.algbw, found.busbw) == (pytest.approx(1.0), pytest.approx(1.5))
+
+
+def test_the_share_of_the_links_peak_is_told_where_that_is_known() -> None:
+    measured = point(1_000_000, current=0.001)
+    [unknown], [known] = (
+        sweep_points(result(replace(measured, facts={**measured.facts, **more}))) for more in ({}, {LINK_PEAK: 3.0})
+    )
+
+    assert (unknown.busbw_share, known.busbw_share) == (None, pytest.approx(0.5))
+
+
+def test_a_collective_without_factor_has_no_bus_bandwidth() -> None:
+    [found] = sweep_points(result(replace(point(8), facts={})))
+
+    assert found.busbw is None
+
+
+def test_the_gravest_verdict_of_a_size_is_that_of_any_of_its_metrics() -> None:
+    at = {"message_bytes": 8}
+    wrong = verdict("regressed", metric=metric_key("wrong_elements", at), at=at, current=3.0)
+    [found] = sweep_points(result(point(8), wrong))
+
+    assert (found.gravest, found.wrong_elements, found.time.kind) == ("regressed", 3.0, "unchanged")
+
+
+def test_a_size_without_a_time_is_left_out() -> None:
+    assert list(sweep_points(result(point(8, current=None)))) == []
+
+
+FACTS = {"collective": "all_reduce", "dtype": "float32", "redop": "sum", "count": 16, "mode": "per-iteration"}
+
+
+def swept(backend: str, *verdicts: Verdict, world_size: int = 2) -> CaseResult:
+    made = result(*verdicts)
+    conditions = replace(made.case.conditions, backend=backend, world_size=world_size)
+    return replace(made, case=replace(made.case, id=f"ws{world_size}-{backend}", conditions=conditions))
+
+
+def told(size: int, seconds: float, *, in_place: bool = True) -> Verdict:
+    return replace(point(size, current=seconds), facts={**FACTS, "in_place": in_place})
+
+
+def refused(size: int) -> Verdict:
+    made = verdict("missing", metric="supported", better="exact", unit="", current=0.0, baseline=None)
+    return replace(made, facts={**FACTS, "reason": "Invalid scalar type", "message_bytes": size})
+
+
+def test_a_message_has_a_row_and_a_backend_a_column() -> None:
+    section = BACKENDS.section([swept("mpi", told(64, 3e-6), told(128, 4e-6)), swept("gloo", told(64, 1e-6))])
+
+    assert section.header[-2:] == ["gloo time(us)", "mpi time(us)"]
+    assert [row[4:6] + row[-2:] for row in section.texts] == [
+        ["64", "16", "1.00", "3.00"],
+        ["128", "16", "-", "4.00"],
+    ]
+    assert section.rows[0][-1].value == 3e-6
+
+
+def test_in_place_and_out_of_place_are_rows_of_their_own() -> None:
+    both = [told(64, 1e-6), told(64, 2e-6, in_place=False)]
+    section = BACKENDS.section([swept("gloo", *both[:1]), swept("gloo", *both[1:]), swept("mpi", told(64, 3e-6))])
+
+    assert [row[-2:] for row in section.texts] == [["1.00", "3.00"], ["2.00", "-"]]
+
+
+def test_what_a_backend_has_not_is_said_in_its_column() -> None:
+    section = BACKENDS.section([swept("gloo", told(64, 1e-6)), swept("mpi", refused(64))])
+
+    assert [row[-2:] for row in section.texts] == [["1.00", "unsupported"]]
+
+
+def test_one_backend_alone_and_other_world_sizes_are_not_beside_it() -> None:
+    assert not BACKENDS.section([swept("gloo", told(64, 1e-6))]).rows
+    assert not BACKENDS.section([swept("gloo", told(64, 1e-6)), swept("mpi", told(64, 1e-6), world_size=4)]).rows
+
+
+def over(network: str, *verdicts: Verdict) -> CaseResult:
+    made = swept("gloo", *verdicts)
+    around = {"network": network} if network else {}
+    return replace(made, case=replace(made.case, conditions=replace(made.case.conditions, around=around)))
+
+
+def test_a_network_has_a_column_and_how_many_times_the_first_it_takes() -> None:
+    section = NETWORKS.section(
+        [
+            over("", told(64, 9e-6)),
+            over("1gbit", told(64, 2e-6)),
+            over("1gbit,overlay", told(64, 3e-6), told(128, 4e-6)),
+        ]
+    )
+
+    assert section.header[-3:] == ["1gbit time(us)", "1gbit,overlay time(us)", "x 1gbit,overlay"]
+    assert [row[-3:] for row in section.texts] == [["2.00", "3.00", "1.500"], ["-", "4.00", "-"]]
+
+
+def test_one_network_alone_and_none_that_was_chosen_are_no_comparison() -> None:
+    assert not NETWORKS.section([over("", told(64, 1e-6)), over("1gbit", told(64, 1e-6))]).rows
+
+
+def sent_by(transport: str, size: int, seconds: float) -> CaseResult:
+    made = swept("nccl", told(size, seconds))
+    return replace(made, case=replace(made.case, params={"transport": transport} if transport else {}))
+
+
+def test_a_transport_has_a_column_and_so_has_what_the_backend_would_have_taken() -> None:
+    section = TRANSPORTS.section([sent_by("tree", 64, 3e-6), sent_by("ring", 64, 1e-6), sent_by("", 64, 2e-6)])
+
+    assert section.header[-3:] == ["ring time(us)", "tree time(us)", "usual time(us)"]
+    assert [row[-3:] for row in section.texts] == [["1.00", "3.00", "2.00"]]
+    assert "backend" in section.header
+    assert "transport" not in section.header
+
+
+def test_backends_are_beside_each_other_by_the_same_transport_alone() -> None:
+    assert not BACKENDS.section([swept("gloo", told(64, 1e-6)), sent_by("ring", 64, 1e-6)]).rows
+
+
+COLLECTIVES_FACTS = {
     "collective": "all_gather", "dtype": "float32", "count": 8, "busbw_factor": 0.5, "mode": "batch", "cache": "hot",
 }  # fmt: skip
 
 
-def told(size: int, *, in_place: bool = False, current: float = 1e-3, **facts: Any) -> Verdict:
-    return replace(point(size, current=current), facts={**FACTS, "in_place": in_place, **facts})
+def told_of_collectives(size: int, *, in_place: bool = False, current: float = 1e-3, **facts: Any) -> Verdict:
+    return replace(point(size, current=current), facts={**COLLECTIVES_FACTS, "in_place": in_place, **facts})
 
 
-def refused(**changes: Any) -> Verdict:
+def refused_of_collectives(**changes: Any) -> Verdict:
     made = verdict("missing", metric="supported", better="exact", unit="", current=0.0, baseline=None)
-    return replace(made, facts={**FACTS, "reason": "Invalid scalar type", "message_bytes": 64}, **changes)
+    return replace(made, facts={**COLLECTIVES_FACTS, "reason": "Invalid scalar type", "message_bytes": 64}, **changes)
 
 
 def failed() -> CaseResult:
@@ -34,7 +174,12 @@ def failed() -> CaseResult:
 
 
 def test_out_of_place_and_in_place_of_one_message_are_one_row() -> None:
-    rows = collective_rows([result(told(64), told(128)), result(told(64, in_place=True, current=2e-3))])
+    rows = collective_rows(
+        [
+            result(told_of_collectives(64), told_of_collectives(128)),
+            result(told_of_collectives(64, in_place=True, current=2e-3)),
+        ]
+    )
 
     assert [(row.message_bytes, [*row.sides]) for row in rows] == [(64, [False, True]), (128, [False])]
     assert rows[0].sides[True].time_s == 2e-3
@@ -43,17 +188,22 @@ def test_out_of_place_and_in_place_of_one_message_are_one_row() -> None:
 
 def test_a_call_out_of_place_that_was_one_in_place_on_a_copy_says_so() -> None:
     """nccl-tests' all_reduce has two buffers; torch's has one."""
-    copied, in_place = result(told(64, copies=True)), result(told(64, in_place=True))
+    copied, in_place = result(told_of_collectives(64, copies=True)), result(told_of_collectives(64, in_place=True))
     [row] = collective_rows([copied, in_place])
     [turned] = collective_rows([in_place, copied])
-    [plain] = collective_rows([result(told(64)), in_place])
+    [plain] = collective_rows([result(told_of_collectives(64)), in_place])
 
     assert row.note == turned.note == "out of place: in place on a copy, made outside the clock"
     assert plain.note == ""
 
 
 def test_what_was_called_in_another_way_is_a_row_of_its_own() -> None:
-    rows = collective_rows([result(told(64)), result(told(64, in_place=True, group="half", parts=4, together="async"))])
+    rows = collective_rows(
+        [
+            result(told_of_collectives(64)),
+            result(told_of_collectives(64, in_place=True, group="half", parts=4, together="async")),
+        ]
+    )
 
     assert [(row.kind.mode, row.kind.how) for row in rows] == [
         ("batch", "hot"),
@@ -62,25 +212,25 @@ def test_what_was_called_in_another_way_is_a_row_of_its_own() -> None:
 
 
 def test_the_same_side_twice_is_two_rows() -> None:
-    assert len(collective_rows([result(told(64)), result(told(64))])) == 2
+    assert len(collective_rows([result(told_of_collectives(64)), result(told_of_collectives(64))])) == 2
 
 
 def test_a_pair_that_the_backend_has_not_is_a_row_with_its_reason() -> None:
-    first, second = collective_rows([result(refused()), result(refused(baseline=1.0))])
+    first, second = collective_rows([result(refused_of_collectives()), result(refused_of_collectives(baseline=1.0))])
 
     assert (first.verdict, first.note, first.message_bytes) == ("unsupported", "gloo: Invalid scalar type", 64)
     assert second.note.endswith("(the baseline has it)")
 
 
 def test_a_pair_whose_times_the_baseline_has_says_so() -> None:
-    lost = replace(told(64), current=None, baseline=1e-3, kind="incomparable")
-    [row] = collective_rows([result(lost, refused())])
+    lost = replace(told_of_collectives(64), current=None, baseline=1e-3, kind="incomparable")
+    [row] = collective_rows([result(lost, refused_of_collectives())])
 
     assert row.note == "gloo: Invalid scalar type (the baseline has it)"
 
 
 def test_a_sweep_that_failed_is_a_row_and_its_values_are_not_called_right() -> None:
-    rows = collective_rows([failed(), result(told(64))])
+    rows = collective_rows([failed(), result(told_of_collectives(64))])
 
     assert (rows[0].verdict, rows[0].note, rows[0].kind.dtype) == ("failed", "all_reduce: 3 wrong elements", "int8")
     assert footer(rows)[0] == "# Out of bounds values : 0 FAILED, and 1 sweep without numbers"
@@ -90,20 +240,25 @@ def test_wrong_elements_are_added_up() -> None:
     at = {"message_bytes": 64}
     wrong = verdict("regressed", metric=metric_key("wrong_elements", at), at=at, current=3.0)
 
-    assert footer(collective_rows([result(told(64), wrong)]))[0] == "# Out of bounds values : 3 FAILED"
+    assert footer(collective_rows([result(told_of_collectives(64), wrong)]))[0] == "# Out of bounds values : 3 FAILED"
 
 
 def test_the_mean_is_that_of_all_messages_in_and_out_of_place() -> None:
-    rows = collective_rows([result(told(2_000_000)), result(told(2_000_000, in_place=True, current=5e-4))])
+    rows = collective_rows(
+        [result(told_of_collectives(2_000_000)), result(told_of_collectives(2_000_000, in_place=True, current=5e-4))]
+    )
 
     assert footer(rows) == ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.5"]
 
 
 def test_of_several_collectives_there_is_a_mean_of_each() -> None:
     rows = collective_rows(
-        [result(told(2_000_000), told(4_000_000)), result(told(64, collective="barrier", busbw_factor=0.0))]
+        [
+            result(told_of_collectives(2_000_000), told_of_collectives(4_000_000)),
+            result(told_of_collectives(64, collective="barrier", busbw_factor=0.0)),
+        ]
     )
-    more = collective_rows([result(told(2_000_000, collective="all_reduce"))])
+    more = collective_rows([result(told_of_collectives(2_000_000, collective="all_reduce"))])
 
     assert footer(rows + more)[1:] == [
         "# Avg bus bandwidth    : 1.5  all_gather, gloo, 2 ranks",

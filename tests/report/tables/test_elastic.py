@@ -1,9 +1,13 @@
-"""The tables of elastic jobs: the summary, and changes with their parts."""
+"""The tables of elastic jobs and of pools of them."""
 
 from __future__ import annotations
 
+import io
+import json
+
 import pytest
-from support.results import result
+from support.pools import POOL, SERVED, launch_of
+from support.results import result, run
 from support.timelines import JOB, Timeline, killed
 
 from pytest_distbench.jobs.measures.measure import measure
@@ -11,7 +15,8 @@ from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.tables.elastic import EVENTS, JOBS
+from pytest_distbench.report.formats.exports import write_trace
+from pytest_distbench.report.tables.elastic import EVENTS, JOBS, POOLS, SERVINGS, picture
 from pytest_distbench.report.tables.table import Section
 
 
@@ -53,3 +58,73 @@ def test_a_launch_has_its_setup_time_and_quality(results: list[CaseResult]) -> N
     assert (fixed["setup"], cycled["setup"]) == ("1:0", "1:1 (kill(at_s=9.5))")
     assert (cycled["epochs"], cycled["seconds"], cycled["start_s"], cycled["accuracy"]) == (3, 17.0, 3.0, None)
     assert cycled["lost_fraction"] == pytest.approx(5 / 16.5)
+
+
+@pytest.fixture
+def results_of_pool() -> list[CaseResult]:
+    """Two jobs that share, a training that yields, and a case without a pool."""
+    return [result(launches=[launch_of(POOL)]), result(launches=[launch_of(SERVED)]), result()]
+
+
+def test_a_job_has_a_row_with_when_it_came_began_and_ended(results_of_pool: list[CaseResult]) -> None:
+    _, row, _ = rows(POOLS.section(results_of_pool))
+
+    assert (row["policy"], row["job"]) == ("elastic", "B")
+    assert (row["submitted_s"], row["started_s"], row["ended_s"]) == (2.0, 5.0, 20.0)
+    assert (row["queue_wait_s"], row["jct_s"]) == (3.0, 18.0)
+    assert row["workers"] == "1 from 5.0, 2 from 14.0"
+    assert (row["makespan_s"], row["idle_gap_s"]) == (22.0, 4.0)
+
+
+def test_a_pool_says_what_it_is_not(results_of_pool: list[CaseResult]) -> None:
+    from pytest_distbench.records.record import replace
+
+    launch = launch_of(POOL)
+    assert launch.pool is not None
+    made = replace(launch.pool, pool=replace(POOL, slots=6, compute="synthetic", cores=2))
+
+    assert rows(POOLS.section([result(launches=[replace(launch, pool=made)])]))[0]["policy"] == (
+        "elastic, synthetic, 6 slots on 2 cores"
+    )
+
+
+def test_the_picture_has_a_line_per_slot() -> None:
+    """22 s in 72 columns: 3.3 a second."""
+    launch = launch_of(POOL)
+    assert launch.pool is not None
+    first, second, _, legend = picture(launch.pool)
+
+    assert first == "slot 0 " + "-" * 7 + "A" * 29 + "-" * 2 + "." * 1 + "-" * 13 + "B" * 17 + "-" * 3
+    assert second.startswith("slot 1 " + "." * 13 + "-" * 10 + "B" * 16)
+    assert legend == "A: A, B: B; -: has it, and takes no step; .: nobody has it"
+
+
+def test_the_serving_has_a_row_per_stretch_and_a_line_per_rise(results_of_pool: list[CaseResult]) -> None:
+    section = SERVINGS.section(results_of_pool)
+    names = ("begin_s", "wanted", "serving", "training", "total", "capacity")
+    found = [tuple(row[name] for name in names) for row in rows(section)]
+
+    assert found[1:4] == [(2.0, 1, 0, 2, 2, 2), (2.5, 1, 1, 1, 2, 2), (4.0, 1, 1, 1, 2, 2)]
+    assert section.footer == ["at 2.00 s 1 more wanted: slots free after 500 ms, serving ready after 2 s"]
+
+
+def test_jobs_of_a_pool_are_in_the_tables_of_elastic_jobs_under_their_names(results_of_pool: list[CaseResult]) -> None:
+    assert [row[-2].text for row in JOBS.section(results_of_pool).rows] == [
+        "test_a[ws2 A]",
+        "test_a[ws2 B]",
+        "test_a[ws2 train]",
+    ]
+    [joined, left] = rows(EVENTS.section(results_of_pool))
+    assert (joined["kind"], joined["stall_s"], left["kind"], left["stall_s"]) == ("join", 4.0, "leave", 3.0)
+
+
+def test_the_trace_of_a_pool_has_who_had_a_slot_and_what_ran_in_it(results_of_pool: list[CaseResult]) -> None:
+    out = io.BytesIO()
+    write_trace(run(*results_of_pool), out)
+    events = json.loads(out.getvalue())["traceEvents"]
+    spans = [(e["name"], e["tid"], e["ts"] / 1e6, e["dur"] / 1e6) for e in events if e["ph"] == "X" and e["pid"] == 1]
+
+    assert ("B", 0, 12.0, 10.0) in spans
+    assert ("B: train on 2", 0, 16.0, 5.0) in spans
+    assert ("A: train on 1", 0, 2.0, 9.0) in spans
+    assert [e["name"] for e in events if e["ph"] == "i" and e["pid"] == 1] == ["B: join"]

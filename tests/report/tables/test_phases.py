@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from support.results import result, verdict
 
-from pytest_distbench.records.breakdown import Breakdown, PartShare
+from pytest_distbench.records.iteration import THIS_TREE, Breakdown, BusyCommunication, CaseTrace, PartShare, TracedSide
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import WALL_TIME, Measurement, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.trace import THIS_TREE, BusyCommunication, CaseTrace, TracedSide
 from pytest_distbench.report.tables.phases import PHASES
 
 MS = 1e-3

@@ -1,4 +1,4 @@
-"""The record of an experiment: what was stated, and else what the run knows."""
+"""What ran on what: launches, environment, set-up of trainings, and the record of an experiment."""
 
 from __future__ import annotations
 
@@ -9,11 +9,118 @@ from support.timelines import JOB, killed
 from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.machine.secrets import MASK
 from pytest_distbench.records.case import Conditions
-from pytest_distbench.records.experiment import Experiment, Statement
+from pytest_distbench.records.environment import Gpu, GpuHost
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.report.tables.record import RECORD
+from pytest_distbench.records.stated import Experiment, Statement
+from pytest_distbench.report.tables.record import ENVIRONMENT, LAUNCHES, RECORD, SETUP, setup_rows
+
+
+def test_the_environment_tells_what_cases_differ_in() -> None:
+    first = result()
+    other = replace(first, environment=replace(first.environment, software={"torch": "2.15.0"}))
+    values = [cells[0].value for cells in ENVIRONMENT.section([first, other]).rows]
+
+    assert values == ["platform", "device", "cores", "torch", "torch"]
+
+
+def test_the_environment_of_a_run_on_gpus_has_each_of_them_and_what_joins_them() -> None:
+    gpus = [Gpu(name="NVIDIA H200", uuid=f"GPU-{i}", index=i, ecc=True, power_limit_w=700.0) for i in (2, 3)]
+    host = GpuHost(
+        driver="570", cuda="12.8", cpu="Xeon", gpus=gpus, links=[["", "nvlink4x18"], ["nvlink4x18", ""]],
+        unreadable=["GPU 0: lost"],
+    )  # fmt: skip
+    on_gpus = replace(result(), environment=replace(result().environment, gpu_host=host))
+    rows = {cells[0].value: cells[1].value for cells in ENVIRONMENT.section([on_gpus]).rows}
+
+    assert rows["GPU 2"] == "NVIDIA H200, 700 W, ECC on, GPU-2"
+    assert rows["links of GPU 3"] == "GPU 2 nvlink4x18"
+    assert (rows["host CPU"], rows["not used"]) == ("Xeon", "GPU 0: lost")
+
+
+def test_the_environment_has_the_system_first_and_what_is_planned_for_it() -> None:
+    made = result()
+    system = {"OS": "Ubuntu 24.04", "kernel": "Linux 6.8"}
+    there = replace(made, environment=replace(made.environment, system=system))
+    planned = run(there, experiment=Experiment(planned={"torch": "2.15", "OS": "26.04"}))
+    section = ENVIRONMENT.section([there], {"run": planned})
+
+    assert section.header == ["Stack", "current", "Future"]
+    assert section.texts[3:] == [
+        ["OS", "Ubuntu 24.04", "26.04"],
+        ["kernel", "Linux 6.8", ""],
+        ["torch", "2.14.0", "2.15"],
+    ]
+    assert ENVIRONMENT.section([there]).header == ["Stack", "current"]
+
+
+def test_a_launch_has_its_end_its_time_and_the_first_line_of_its_reason() -> None:
+    failed = LaunchRecord(index=1, outcome="failed", wall_s=3.0, reason="hung\nin body", peak_memory_bytes=2**20)
+
+    assert LAUNCHES.section([result(), result(launches=[failed])]).texts == [
+        ["test_a[ws2]", "1", "passed", "1.5 s", "-", "-", ""],
+        ["test_a[ws2]", "2", "failed", "3 s", "1 MiB", "-", "hung"],
+    ]
+
+
+TOLD = {"model": "ResNet", "optimizer": "SGD(lr=0.02)", "schedule": "halved on a plateau", "batch": 128}
+
+
+def trained(workers: int, *measured: Measurement, told: bool = True, **params: object) -> CaseResult:
+    parameters = Measurement(name="parameters", unit="", better="exact", value=23_555_082, facts=TOLD if told else {})
+    tensors = Measurement(name="tensors", unit="", better="exact", value=214)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[parameters, tensors, *measured])
+    made = result(launches=[launch])
+    conditions = Conditions(world_size=workers, backend="gloo", launcher="warm", around={"cpus": "0.3"})
+    environment = replace(made.environment, system={"machine": "n1-standard-4", "memory": "15 GiB"})
+    case = replace(made.case, id=f"ws{workers}", conditions=conditions, params=params, run="workers")
+    return replace(made, case=case, environment=environment)
+
+
+def values_of(*results: CaseResult) -> dict[str, str]:
+    return {row.parameter: ", ".join(row.values) for row in setup_rows(results)}
+
+
+def test_a_set_up_says_what_was_told_what_was_measured_and_where_it_ran() -> None:
+    goal = Measurement(
+        name="steps_to_accuracy", unit="steps", better="steps", value=60, identity={"target": 0.8, "every": 5}
+    )
+    found = values_of(trained(1, goal, communication="off", batch=128, mode=None, dtype="float16"))
+
+    assert found == {
+        **{name: str(value) for name, value in TOLD.items()},
+        "trainable parameters": "23,555,082",
+        "trainable tensors": "214",
+        "dtype": "float16",
+        "goal": "accuracy 0.8",
+        "steps between evaluations": "5",
+        "workers": "1",
+        "backend": "gloo",
+        "CPUs of a worker": "0.3",
+        "device": "X",
+        "machine": "n1-standard-4",
+        "memory": "15 GiB",
+        "CPU cores": "2",
+    }
+
+
+def test_world_sizes_stand_together_and_what_differs_stands_side_by_side() -> None:
+    found = values_of(
+        trained(4, told=False, batch=8), trained(1, told=False, batch=32), trained(2, told=False, batch=8)
+    )
+
+    assert (found["workers"], found["batch"]) == ("1, 2, 4", "32, 8")
+
+
+def test_tests_that_train_nothing_have_no_set_up_and_addresses_are_masked() -> None:
+    measured = trained(1, told=False, url="tcp://10.11.12.13:80")
+
+    assert not setup_rows([result()])
+    assert "10.11.12.13" not in values_of(measured)["url"]
+    assert ["test_a", "trainable tensors", "214"] in SETUP.section([measured], {"run": run(measured)}).texts
+
 
 REPORT_001 = [
     "Description", "Time (GMT)", "Storage options", "workload", "Cluster", "Behind a gateway", "# of servers",

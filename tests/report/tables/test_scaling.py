@@ -8,11 +8,11 @@ from statistics import stdev
 import pytest
 from support.results import result
 
+from pytest_distbench.records.iteration import THIS_TREE, BusyCommunication, CaseTrace, TracedSide
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.trace import THIS_TREE, BusyCommunication, CaseTrace, TracedSide
 from pytest_distbench.report.tables.scaling import NEGATIVE, SCALING, scaling_rows
 
 

@@ -1,10 +1,89 @@
-"""The table of verdicts."""
+"""The tables of verdicts: those of a run, of planted slowdowns, and of a history."""
 
 from __future__ import annotations
 
+import pytest
 from support.results import PAIRED, result, verdict
 
-from pytest_distbench.report.tables.verdicts import VERDICTS
+from pytest_distbench.judging.change_points import ChangePoint
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Control, Point, Trend
+from pytest_distbench.report.tables.verdicts import CONTROL, VERDICTS, TrendRow, points_section, trends_section
+
+
+def trend(*commits: str, better: str = "lower", unit: str = "s") -> Trend:
+    points = [Point(f"2026-01-{i + 1:02}T00:00:00+00:00", commit, 1.0 + i) for i, commit in enumerate(commits)]
+    return Trend(
+        platform="cpu-x", test="test_a.py::test_a", case="ws2.gloo.warm", title="test_a[ws2]",
+        nodeid="test_a.py::test_a[ws2]", metric="step", unit=unit, better=better, points=points,
+    )  # fmt: skip
+
+
+def changed(made: Trend, index: int, after: float = 2.0) -> TrendRow:
+    return TrendRow(trend=made, change=ChangePoint(index=index, before=1.0, after=after))
+
+
+def test_a_change_lies_between_two_commits_and_has_the_command_that_finds_it() -> None:
+    row = changed(trend("a" * 40, "b" * 40, "c" * 40), 2)
+    section = trends_section([row])
+
+    assert row.commits == ("b" * 40, "c" * 40)
+    assert row.bisect == (
+        "git bisect start cccccccccc bbbbbbbbbb && git bisect run distbench verdict --metric 'step' "
+        "'test_a.py::test_a[ws2]' --distbench-against bbbbbbbbbb"
+    )
+    assert section.texts == [
+        ["test_a[ws2]", "step", "3", "1 s", "2 s", "+100.0 %", "worse", "2026-01-03", "bbbbbbbbbb", "cccccccccc"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("better", "after", "kind"),
+    [
+        ("lower", 2.0, "worse"),
+        ("lower", 0.5, "better"),
+        ("higher", 2.0, "better"),
+        ("higher", 0.5, "worse"),
+        ("exact", 2.0, "changed"),
+        ("info", 0.5, "changed"),
+    ],
+)
+def test_a_direction_is_that_of_the_metric(better: str, after: float, kind: str) -> None:
+    section = trends_section([changed(trend("a", "b", better=better), 1, after)])
+
+    assert section.texts[0][section.header.index("")] == kind
+
+
+@pytest.mark.parametrize("commits", [("", "b"), ("a", ""), ("a", "a"), ("a", "a-dirty")])
+def test_where_no_commit_lies_between_there_is_nothing_to_bisect(commits: tuple[str, str]) -> None:
+    assert changed(trend(*commits), 1).bisect == ""
+
+
+def test_without_a_change_it_is_the_first_runs_beside_the_last() -> None:
+    row = TrendRow(trend=trend(*"abcdefghij"), change=None)
+
+    assert (row.first, row.last, row.commits, row.bisect) == (3.0, 8.0, ("", ""), "")
+
+
+def test_points_are_a_row_each_with_their_times_and_commits() -> None:
+    section = points_section([trend("a" * 40, f"{'b' * 40}-dirty")])
+
+    assert section.texts == [
+        ["test_a[ws2]", "step", "2026-01-01T00:00:00+00:00", "aaaaaaaaaa", "1 s"],
+        ["test_a[ws2]", "step", "2026-01-02T00:00:00+00:00", "bbbbbbbbbb-dirty", "2 s"],
+    ]
+
+
+def test_each_clock_is_a_row_with_what_was_planted_and_seen() -> None:
+    verdicts = [verdict("regressed", ratio=1.19), verdict("inconclusive", metric="rate", better="higher", ratio=0.9)]
+    control = Control(share=0.25, step="turns", verdicts=verdicts, launches=16, took_s=4.0)
+    section = CONTROL.section([result(), replace(result(), control=control)])
+
+    assert section.texts == [
+        ["test_a[ws2]", "step", "+25.0 %", "+19.0 %", "yes", "turns", "16", "4 s"],
+        ["test_a[ws2]", "rate", "-20.0 %", "-10.0 %", "no", "turns", "16", "4 s"],
+    ]
+    assert section.table.rows[1][2:5] == [0.8, 0.9, False]
 
 
 def test_verdicts_come_the_gravest_first_with_values_for_machines_and_texts_for_people() -> None:

@@ -8,12 +8,12 @@ import pytest
 from support.results import PAIRED, STORED, point, result, verdict
 
 from pytest_distbench.records.fingerprint import NOT_RECORDED, TRAINING_STEP, Fingerprint
+from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
-from pytest_distbench.records.trace import CaseTrace
 from pytest_distbench.report.texts.terminal import flaky_tests, interrupted_lines, summary_lines
-from pytest_distbench.report.texts.verdict_tables import FINDS, case_table, overview
+from pytest_distbench.report.texts.verdicts import FINDS, case_table, overview
 
 
 @pytest.mark.parametrize(

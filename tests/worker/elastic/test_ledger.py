@@ -21,7 +21,7 @@ from pytest_distbench.records.elastic import Change, MembershipPlan
 from pytest_distbench.records.metric import TOLD, Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Fed, Joined, LeftOut, read_timeline
-from pytest_distbench.worker.elastic.rank import ElasticRank
+from pytest_distbench.worker.elastic.life import ElasticRank
 from pytest_distbench.worker.elastic.training import Training
 
 CHANGED = replace(JOB, checkpoint_every=4, plan=MembershipPlan(changes=[Change(kind="crash", at_step=9)]))

@@ -16,7 +16,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Batch, Loaded, Progress, Saved, Stepped, Wanted, read_timeline
-from pytest_distbench.worker.elastic.rank import ElasticRank
+from pytest_distbench.worker.elastic.life import ElasticRank
 from pytest_distbench.worker.elastic.training import Training
 
 MakeRank = Callable[..., ElasticRank]

@@ -7,11 +7,12 @@ from functools import partial
 from typing import TypeVar
 
 from pytest_distbench.errors import tell
-from pytest_distbench.records.prices import Prices
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.stated import Prices
 from pytest_distbench.report.page.chart import Chart
-from pytest_distbench.report.page.charts import cases, jobs, runs
-from pytest_distbench.report.page.charts.trends import Trends, trends_of_case
+from pytest_distbench.report.page.charts import cases, runs
+from pytest_distbench.report.page.charts import cases as jobs
+from pytest_distbench.report.page.charts.runs import Trends, trends_of_case
 
 OF_CASE: dict[str, Callable[[CaseResult], Iterable[Chart]]] = {
     "bandwidth": cases.bandwidth,

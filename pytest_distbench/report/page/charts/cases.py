@@ -1,19 +1,221 @@
-"""Charts of one case: its sweep, what it learns, where its steps go, its links."""
+"""Charts of one case: its sweep, what it learns, where its steps go, its links, its elastic job.
+
+Charts of elastic jobs and pools: who trained where and when, and what changed.
+
+Charts of one case: its sweep, what it learns, where its steps go, its links.
+
+What a training's charts are made of: its series step by step, when each step was taken, and the target of a goal.
+
+Charts of one case: its sweep, what it learns, where its steps go, its links.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from statistics import median
 
 from pytest_distbench.judging.links import Link
-from pytest_distbench.records.breakdown import UNACCOUNTED
+from pytest_distbench.records.elastic import SERVING, ElasticResult, PoolResult
+from pytest_distbench.records.iteration import UNACCOUNTED
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import (
+    EVALUATED,
+    EVALUATION_ENDS,
+    EVERY,
+    PEAK_MEMORY,
+    PHASE,
+    Measurement,
+    without,
+)
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.page.chart import Axis, Bars, Chart, Heat, Lines, Point, Series, points, short
-from pytest_distbench.report.page.charts.courses import curves_of, median_curve, target_of, unit_of
-from pytest_distbench.report.tables.links import link_points
+from pytest_distbench.report.page.chart import Axis, Bars, Chart, Heat, Lines, Point, Series, Spans, points, short
+from pytest_distbench.report.tables.collectives import SweepPoint, sweep_points
+from pytest_distbench.report.tables.communication import link_points
 from pytest_distbench.report.tables.phases import PHASES, whole_of
-from pytest_distbench.report.tables.sweep import SweepPoint, sweep_points
-from pytest_distbench.report.texts.words import words_for
+from pytest_distbench.report.texts.verdicts import point_text, words_for
 from pytest_distbench.units import GIGABYTE
+
+MOST_TIMELINES = 3
+"""That are drawn of a case: the table below has them all."""
+
+
+def elastic(result: CaseResult) -> Iterator[Chart]:
+    """The slots of an elastic job over time: what each worker did, the stalls, changes and ends of epochs."""
+    for launch in result.launches[:MOST_TIMELINES]:
+        if launch.elastic is not None:
+            yield _timeline(launch.elastic, f"Nodes over time{_of_launch(result, launch)}")
+
+
+def _timeline(job: ElasticResult, title: str) -> Spans:
+    slots = sorted({worker.slot for worker in job.workers})
+    spans = [
+        (slots.index(worker.slot), short(begin), short(end), what)
+        for worker in job.workers
+        for what, begin, end in worker.spans
+    ]
+    rows = [f"slot {slot}" for slot in slots]
+    stalls = [
+        (len(rows), short(change.at_s), short(change.at_s + change.stall_s), "stall")
+        for change in job.changes
+        if change.stall_s is not None
+    ]
+    rows += ["stalls"] if stalls else []
+    ends = list(accumulate((epoch.seconds for epoch in job.epochs), initial=0.0))
+    spells = [
+        (len(rows), short(begin), short(end), f"epoch {epoch.epoch}")
+        for epoch, begin, end in zip(job.epochs, ends, ends[1:], strict=False)
+    ]
+    marks = [
+        (short(change.at_s), f"{change.kind} of slot {', '.join(map(str, change.slots))}") for change in job.changes
+    ]
+    return Spans(title=title, rows=[*rows, "epochs"], spans=[*spans, *stalls, *spells], marks=marks)
+
+
+def pool(result: CaseResult) -> Iterator[Chart]:
+    """Who had which slot of a pool, and when it trained there, or served."""
+    for launch, found in _pools(result):
+        spans = [(slot, short(begin), short(end), what) for slot, begin, end, what in _uses(found)]
+        rows = [f"slot {slot}" for slot in range(found.pool.slots)]
+        marks = [(short(job.submitted_s), f"{job.name} asks for slots") for job in found.jobs]
+        yield Spans(title=f"Slots over time{_of_launch(result, launch)}", rows=rows, spans=spans, marks=marks)
+
+
+def _uses(pool: PoolResult) -> Iterator[tuple[int, float, float, str]]:
+    """Slot, begin, end and what went on; what lies in another comes after it."""
+    for hold in pool.holds:
+        yield hold.slot, hold.begin_s, hold.end_s, f"{hold.owner} has it"
+        if hold.ready_s is not None:
+            yield hold.slot, hold.ready_s, hold.end_s, f"{hold.owner} is ready"
+    for job in pool.jobs:
+        since_s = job.started_s or 0.0
+        for worker in job.elastic.workers if job.elastic is not None else []:
+            if worker.first_step_s is not None and worker.last_step_s is not None:
+                yield worker.slot, worker.first_step_s + since_s, worker.last_step_s + since_s, f"{job.name} trains"
+
+
+def serving(result: CaseResult) -> Iterator[Chart]:
+    """The slots of a pool over time: those that the serving wanted and had, and those of the training."""
+    for launch, found in _pools(result):
+        if not found.stretches:
+            continue
+        over_time = {
+            "wanted by the serving": [stretch.wanted for stretch in found.stretches],
+            SERVING: [stretch.serving for stretch in found.stretches],
+            "training": [stretch.training for stretch in found.stretches],
+        }
+        begins = [stretch.begin_s for stretch in found.stretches]
+        series = [
+            Series(name=name, points=points(zip(begins, slots, strict=True)), look="steps")
+            for name, slots in over_time.items()
+        ]
+        title = f"Slots in use{_of_launch(result, launch)}"
+        yield Lines(title=title, x=Axis(name="time", unit="s"), y=Axis(name="slots", unit=""), series=series)
+
+
+def _pools(result: CaseResult) -> Iterator[tuple[LaunchRecord, PoolResult]]:
+    for launch in result.launches[:MOST_TIMELINES]:
+        if launch.pool is not None:
+            yield launch, launch.pool
+
+
+def _of_launch(result: CaseResult, launch: LaunchRecord) -> str:
+    """Which launch it is, where there are several."""
+    return f", launch {launch.index + 1}" if len(result.launches) > 1 else ""
+
+
+MOST_POINTS = 300
+"""Of a curve: a screen has not many more."""
+
+
+def curves_of(launches: Sequence[LaunchRecord]) -> dict[str, list[tuple[str, list[Point]]]]:
+    """Name -> its launches, each with a name of its own.
+
+    What was evaluated stands for what the training computed under the same name, and all losses for the first ones.
+    """
+    found: dict[str, list[tuple[str, list[Point]]]] = {}
+    evaluated = {m.name for launch in launches for m in launch.measurements if m.name.startswith(EVALUATED)}
+    for launch in launches:
+        for measured in launch.measurements:
+            is_curve = measured.better in ("info", "curve") and len(measured.series) > 1
+            is_beside = measured.name in (PEAK_MEMORY, EVALUATION_ENDS) or measured.name.startswith(PHASE)
+            is_beside |= EVALUATED + measured.name in evaluated
+            if is_curve and not is_beside:
+                seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
+                every = int(measured.facts.get(EVERY, 1))
+                found.setdefault(_name_over_seeds(measured), []).append((seed, _thin_out(measured.series, every)))
+    if "loss" in found:
+        found.pop("loss_curve", None)
+    return found
+
+
+def median_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
+    """At each step the median of those that came so far."""
+    by_x: dict[float, list[float]] = {}
+    for x, y in (point for curve in curves for point in curve):
+        by_x.setdefault(x, []).append(y)
+    return [(x, short(median(values))) for x, values in sorted(by_x.items())]
+
+
+def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
+    """A curve by step at the moments of its steps, in seconds from the first on; empty where nobody knows these.
+
+    They are between the ends of evaluations, which a goal knows; else at the median step.
+    """
+    measured = [m for launch in result.launches for m in launch.measurements]
+    ends = _ends([m for m in measured if m.name == EVALUATION_ENDS])
+    steps = [m.value for m in measured if m.name == "step_time" and m.value]
+    if not ends and not steps:
+        return []
+    known = [(0.0, 0.0), *(ends or [(1.0, median(steps))])]
+    return points((_at(known, step), value) for step, value in curve)
+
+
+def _ends(measured: Sequence[Measurement]) -> list[Point]:
+    """When each evaluation ended: by medians of the times from one to the next, so that none ended before another."""
+    lasted: dict[int, list[float]] = {}
+    for m in measured:
+        for i, (began, ended) in enumerate(pairwise([0.0, *m.series]), 1):
+            lasted.setdefault(i * int(m.facts.get(EVERY, 1)), []).append(ended - began)
+    medians = [median(lasted[step]) for step in sorted(lasted)]
+    return [*zip(map(float, sorted(lasted)), accumulate(medians), strict=True)]
+
+
+def _at(known: Sequence[Point], step: float) -> float:
+    """When a step was taken: on the line between the two known ones about it, or on the last such line."""
+    i = min(max(1, bisect_left(known, (step, 0.0))), len(known) - 1)
+    (before, began), (after, ended) = known[i - 1], known[i]
+    return began + (ended - began) * (step - before) / (after - before)
+
+
+def unit_of(results: Sequence[CaseResult], name: str) -> str:
+    """Of the series of that name."""
+    return next((m.unit for m in _measurements(results) if _name_over_seeds(m) == name), "")
+
+
+def target_of(results: Sequence[CaseResult], name: str) -> float | None:
+    """What a goal of that name was to reach."""
+    for measured in _measurements(results):
+        target = measured.identity.get("target")
+        if measured.name == f"steps_to_{name}" and isinstance(target, int | float):
+            return float(target)
+    return None
+
+
+def _measurements(results: Sequence[CaseResult]) -> list[Measurement]:
+    return [m for result in results for launch in result.launches for m in launch.measurements]
+
+
+def _name_over_seeds(measured: Measurement) -> str:
+    return point_text(measured.name.removeprefix(EVALUATED), without(measured.at, "seed"))
+
+
+def _thin_out(series: Sequence[float], every: int) -> list[Point]:
+    """Of a series with a value every so many steps."""
+    stride = -(-len(series) // MOST_POINTS)
+    return points(((i + 1) * every, series[i]) for i in range(0, len(series), stride))
+
 
 _MESSAGE = Axis(name="message size", unit="B", scale="log2")
 

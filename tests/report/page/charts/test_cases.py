@@ -1,27 +1,156 @@
-"""Charts of one case."""
+"""Charts of one case: its sweep, what it learns, where its steps go, its links, its elastic job."""
 
 from __future__ import annotations
 
 import pytest
+from support.pools import POOL, SERVED, launch_of
 from support.results import PAIRED, point, result
+from support.timelines import JOB, killed
 
-from pytest_distbench.records.breakdown import Breakdown, PartShare
-from pytest_distbench.records.gpu import GpuWitness
+from pytest_distbench.jobs.measures.measure import measure
+from pytest_distbench.records.elastic import SERVING
+from pytest_distbench.records.environment import GpuWitness
+from pytest_distbench.records.iteration import Breakdown, PartShare
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.verdict import Verdict
-from pytest_distbench.report.page.chart import Bars, Heat, Lines
+from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.report.page.chart import Bars, Heat, Lines, Point, Spans
 from pytest_distbench.report.page.charts.cases import (
+    MOST_POINTS,
+    MOST_TIMELINES,
     bandwidth,
     change_by_size,
     curves,
+    curves_of,
+    elastic,
     epochs,
     links,
+    median_curve,
+    over_time,
     phases,
+    pool,
+    serving,
+    target_of,
+    unit_of,
     utilisation,
 )
-from pytest_distbench.report.page.charts.courses import MOST_POINTS
+
+
+def lost_a_node(launches: int) -> list[LaunchRecord]:
+    found, _ = measure(JOB, killed().history)
+    return [LaunchRecord(index=i, outcome="passed", wall_s=20.0, elastic=found) for i in range(launches)]
+
+
+def test_a_row_per_slot_shows_its_workers_then_come_stalls_and_epochs() -> None:
+    [chart] = elastic(result(launches=lost_a_node(1)))
+
+    assert isinstance(chart, Spans)
+    assert chart.title == "Nodes over time"
+    assert chart.rows == ["slot 0", "slot 1", "stalls", "epochs"]
+    assert {what for row, _, _, what in chart.spans if row == 1} >= {"train on 2"}
+    assert [what for row, _, _, what in chart.spans if row == 2] == ["stall"]
+    assert chart.marks[0][1] == "kill of slot 1"
+    assert all(end >= begin for _, begin, end, _ in chart.spans)
+
+
+def test_of_many_launches_the_first_are_drawn() -> None:
+    titles = [chart.title for chart in elastic(result(launches=lost_a_node(MOST_TIMELINES + 2)))]
+
+    assert titles == [f"Nodes over time, launch {number}" for number in range(1, MOST_TIMELINES + 1)]
+
+
+def test_a_pool_shows_who_has_which_slot() -> None:
+    [chart] = pool(result(launches=[launch_of(POOL)]))
+
+    assert isinstance(chart, Spans)
+    assert chart.rows == ["slot 0", "slot 1"]
+    assert {what for *_, what in chart.spans} == {"A has it", "A trains", "B has it", "B trains"}
+    assert (0, 0, 9, "A trains") in [(slot, round(begin), round(end), what) for slot, begin, end, what in chart.spans]
+    assert [what for _, what in chart.marks] == ["A asks for slots", "B asks for slots"]
+
+
+def test_a_serving_shows_who_had_slots_over_time() -> None:
+    made = result(launches=[launch_of(SERVED)])
+    [chart] = serving(made)
+
+    assert isinstance(chart, Lines)
+    assert {series.name: [y for _, y in series.points] for series in chart.series} == {
+        "wanted by the serving": [0, 1, 1, 1, 0, 0],
+        "serving": [0, 0, 1, 1, 1, 0],
+        "training": [2, 2, 1, 1, 1, 1],
+    }
+    assert {series.look for series in chart.series} == {"steps"}
+    assert {f"{SERVING} has it", f"{SERVING} is ready"} <= {
+        what for chart in pool(made) if isinstance(chart, Spans) for *_, what in chart.spans
+    }
+
+
+@pytest.mark.parametrize("charts", [elastic, pool, serving])
+def test_what_has_no_job_has_no_chart(charts: object) -> None:
+    assert not list(charts(result()))  # type: ignore[operator]
+
+
+def series(name: str, *values: float, every: int = 1, seed: int = 0, unit: str = "") -> Measurement:
+    facts = {"every": every} if every > 1 else {}
+    at = {"seed": seed}
+    return Measurement(name=name, unit=unit, better="info", value=values[-1], series=list(values), at=at, facts=facts)
+
+
+def of(*measured: Measurement) -> CaseResult:
+    return result(launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=list(measured))])
+
+
+@pytest.mark.parametrize(
+    ("ends", "times"),
+    [
+        ([series("evaluation_ends", 2.0, 6.0, every=2)], [1.0, 2.0, 4.0, 6.0, 8.0]),
+        ([series("evaluation_ends", 4.0, every=2)], [2.0, 4.0, 6.0, 8.0, 10.0]),
+        (
+            [series("evaluation_ends", 1.0, 2.0, every=2), series("evaluation_ends", 3.0, 6.0, every=2, seed=1)],
+            [1.0, 2.0, 3.0, 4.0, 5.0],
+        ),
+        (
+            [series("evaluation_ends", 9.0, 10.0, every=2), series("evaluation_ends", 1.0, 2.0, 3.0, every=2, seed=1)],
+            [2.5, 5.0, 5.5, 6.0, 6.5],
+        ),
+        ([Measurement(name="step_time", unit="s", better="lower", value=0.5)], [0.5, 1.0, 1.5, 2.0, 2.5]),
+        ([], []),
+    ],
+)
+def test_a_step_was_taken_between_the_evaluations_about_it(ends: list[Measurement], times: list[float]) -> None:
+    """The line of the first two or the last two goes on; of several seeds the median counts, of the slow ones too
+    that end early; else the median step."""
+    steps: list[Point] = [(float(step), 1.0) for step in range(1, 6)]
+
+    assert [x for x, _ in over_time(of(*ends), steps)] == times
+
+
+def test_when_evaluations_ended_is_no_curve() -> None:
+    found = curves_of(of(series("evaluation_ends", 1.0, 2.0), series("learning_rate", 0.1, 0.2)).launches)
+
+    assert list(found) == ["learning_rate"]
+
+
+def test_what_was_evaluated_stands_for_what_the_training_computed() -> None:
+    """Their median would be neither."""
+    evaluated = series("evaluated_loss", 0.4, 0.3, every=2)
+    found = curves_of(of(series("loss", 0.9, 0.8, 0.7, 0.6), evaluated, series("accuracy", 0.5, 0.6)).launches)
+
+    assert found["loss"] == [("seed 0", [(2, 0.4), (4, 0.3)])]
+    assert list(found) == ["loss", "accuracy"]
+
+
+def test_a_median_has_at_each_step_what_came_so_far() -> None:
+    assert median_curve([[(1, 3.0), (2, 1.0)], [(1, 5.0)], [(1, 4.0), (2, 2.0)]]) == [(1, 4.0), (2, 1.5)]
+
+
+def test_unit_and_target_are_those_of_the_name() -> None:
+    goal = Measurement(name="steps_to_loss", unit="steps", better="steps", value=2, identity={"target": 0.2828})
+    results = [of(series("waited", 1.0, 2.0, unit="s"), goal)]
+
+    assert (unit_of(results, "waited"), unit_of(results, "loss")) == ("s", "")
+    assert (target_of(results, "loss"), target_of(results, "waited")) == (0.2828, None)
 
 
 def launch(*measured: Measurement, **changes: object) -> LaunchRecord:

@@ -1,0 +1,334 @@
+"""``distbench baseline``: list, show, update, prune, diff, accept, export and import stored entries.
+
+``distbench baseline list / show / update / prune``: single entries of the store.
+
+``distbench baseline diff / accept``: what changed in the store, and taking a CI run's numbers into it.
+
+``distbench baseline export / import``: the store as one file, and back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from pytest_distbench.commands import acceptance
+from pytest_distbench.commands.contract import Adder, NegativeError, choose_entries, folder_of, read_chosen
+from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
+from pytest_distbench.judging.entry import FEWEST_LAUNCHES
+from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.choices import UPDATES
+from pytest_distbench.records.quantiles import median
+from pytest_distbench.report.texts.layout import escape_cell, layout
+from pytest_distbench.report.texts.verdicts import change_lines, change_markdown, quantity
+from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
+from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.changes import EntryChange, FolderVersion, RevisionVersion, VersionChanges, entry_change
+from pytest_distbench.store.entries import has_test, selection
+from pytest_distbench.store.files import replace_file
+from pytest_distbench.store.rows import entries_of, entry_rows, write_csv, write_json, write_parquet
+from pytest_distbench.store.run_record import read_run_record
+
+
+def add_entries(add_parser: Adder) -> None:
+    """Add these commands to the group ``baseline``."""
+    listing = add_parser("list", help="one line per entry: platform, test, case, launches, metrics, bounds")
+    choose_entries(listing)
+    listing.set_defaults(command=_list)
+    show = add_parser("show", help="every metric of the chosen entries")
+    show.add_argument("shown", metavar="PART", nargs="*", default=[], help="as -k")
+    choose_entries(show)
+    show.set_defaults(command=_show)
+    update = add_parser("update", help="run pytest --distbench-update on the arguments given")
+    update.add_argument(
+        "--only",
+        choices=UPDATES,
+        default="changed",
+        help="entries to write (default: changed, which is new or moved)",
+    )
+    update.add_argument(
+        "arguments", metavar="...", nargs=argparse.REMAINDER, help="of pytest: files or node ids first, then options"
+    )
+    update.set_defaults(command=_update)
+    prune = add_parser("prune", help="delete entries: unused by a run, without a test, or by name")
+    prune.add_argument("run", metavar="RUN.json", type=Path, nargs="?", help="those this whole, green run did not use")
+    prune.add_argument("--gone", action="store_true", help="those whose test file or function does not exist any more")
+    prune.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="of --gone: pytest's root directory")
+    prune.add_argument("--delete", action="store_true", help="do it; without this they are only named")
+    choose_entries(prune)
+    prune.set_defaults(command=_prune)
+
+
+def _list(options: argparse.Namespace) -> list[str]:
+    rows = [
+        (
+            file.platform,
+            str(file.name),
+            str(max((len(m.launches) for m in file.entry.metrics.values()), default=0)),
+            str(len(file.entry.metrics)),
+            str(len(file.entry.bounds) or ""),
+        )
+        for file in read_chosen(options)
+    ]
+    if not rows:
+        return ["no baselines"]
+    return layout(("platform", "test[case.backend.launcher]", "launches", "metrics", "bounds"), rows, left=2)
+
+
+def _show(options: argparse.Namespace) -> Iterator[str]:
+    options.parts = [*options.parts, *options.shown]
+    shown = False
+    for file in read_chosen(options):
+        shown = True
+        yield from _describe(file)
+    if not shown:
+        asked = " or ".join(map(repr, options.parts)) or "anything"
+        raise DistbenchError(
+            f"no baseline whose test or case matches {asked} in {options.baselines}; "
+            "'distbench baseline list' lists them"
+        )
+
+
+def _describe(file: BaselineFile) -> Iterator[str]:
+    entry = file.entry
+    yield str(file.name)
+    yield f"  {file.platform}, {entry.conditions.world_size} ranks, workload {entry.workload}"
+    for field in BaselineEntry.__struct_fields__:
+        value = getattr(entry, field)
+        if field not in _SHOWN_APART and value not in (None, "", {}, []):
+            yield f"  {field}: {msgspec.json.encode(value, order='sorted').decode()}"
+    rows = []
+    for metric, stored in entry.metrics.items():
+        values = [v for v in stored.launches if v is not None]
+        ends = median(values), min(values, default=None), max(values, default=None)
+        numbers = [quantity(value, stored.unit) for value in ends]
+        tolerance = "" if stored.tolerance is None else f"{stored.tolerance:.0%}"
+        rows.append((f"  {metric}", *numbers, str(len(values)), tolerance))
+    yield from layout(("  metric", "median", "min", "max", "launches", "tolerance"), rows)
+    yield ""
+
+
+_SHOWN_APART = frozenset({"metrics", "workload", "world_size", "backend", "launcher"})
+
+
+def _update(options: argparse.Namespace) -> Iterator[str]:
+    """Become pytest: its screen, its signals and its exit code are the user's."""
+    command = [sys.executable, "-m", "pytest", f"--distbench-update={options.only}", *options.arguments]
+    yield " ".join(["pytest", *command[3:]])
+    os.execv(command[0], command)
+
+
+def _prune(options: argparse.Namespace) -> Iterator[str]:
+    if options.run is None and not options.gone and not options.parts:
+        raise ConfigurationError(
+            "prune: nothing says what to delete: give a RUN.json written by pytest --distbench-json of a whole, green "
+            "run, or --gone, or -k PART"
+        )
+    unused = _unused_names(options.run) if options.run is not None else None
+    names = [file.name for file in read_chosen(options) if unused is None or file.name in unused]
+    if options.gone:
+        there = {test: has_test(options.root, test) for test in {name.test for name in names}}
+        if there and not any(there.values()):
+            raise DistbenchError(
+                f"none of these tests exists below {options.root.resolve()}: give pytest's root directory with --root, "
+                "or choose by name with -k"
+            )
+        names = [name for name in names if not there[name.test]]
+    folder = folder_of(options)
+    for name in names:
+        if options.delete:
+            BaselineStore(folder, name.platform).delete(name.test, name.key)
+        yield f"{'deleted' if options.delete else 'would delete'}  {name.platform}  {name}"
+    counted = f"{len(names)} {'entry' if len(names) == 1 else 'entries'}"
+    yield f"{counted} deleted" if options.delete else f"{counted} to delete{': --delete does it' if names else ''}"
+
+
+def _unused_names(path: Path) -> set[EntryName]:
+    unused = read_run_record(path).unused
+    if unused is None:
+        raise DistbenchError(
+            f"{path}: this run was not whole or not green, so it cannot tell what is unused. "
+            "Run whole files without -k, -m or node ids until all pass, or choose by name with -k"
+        )
+    return set(unused)
+
+
+def add_review(add_parser: Adder) -> None:
+    """Add these commands to the group ``baseline``."""
+    diff = add_parser("diff", help="what changed since a git revision, or against another store")
+    diff.add_argument(
+        "against", metavar="REF|DIR", nargs="?", default="HEAD", help="a folder, or else a git revision (default: HEAD)"
+    )
+    diff.add_argument("--markdown", action="store_true", help="a table for a pull request")
+    choose_entries(diff)
+    diff.set_defaults(command=_diff)
+    accept = add_parser("accept", help="take the numbers of a run record (a CI artifact) into the store")
+    accept.add_argument("run", metavar="RUN.json", type=Path, help="written by pytest --distbench-json")
+    accept.add_argument(
+        "--only", choices=UPDATES, default="changed", help="which cases (default: changed, which is new or moved)"
+    )
+    accept.add_argument("--force", action="store_true", help=f"metrics with fewer than {FEWEST_LAUNCHES} launches too")
+    accept.add_argument("--dry-run", action="store_true", help="show what would change, write nothing")
+    choose_entries(accept)
+    accept.set_defaults(command=_accept)
+
+
+def _diff(options: argparse.Namespace) -> Iterator[str]:
+    folder, choice = folder_of(options), selection(options.parts)
+    other = Path(options.against)
+    shown = change_markdown if options.markdown else change_lines
+    if other.is_dir():
+        comparison = VersionChanges(FolderVersion(other), FolderVersion(folder), choice, platform=options.platform)
+        yield from shown(list(comparison), unchanged=comparison.unchanged)
+        return
+    with closing(RevisionVersion(folder, options.against)) as version:
+        comparison = VersionChanges(version, FolderVersion(folder), choice, platform=options.platform)
+        yield from shown(list(comparison), unchanged=comparison.unchanged)
+
+
+def _accept(options: argparse.Namespace) -> Iterator[str]:
+    choice = selection(options.parts)
+    changes: list[EntryChange] = []
+    refused: list[str] = []
+    seen = kept = 0
+    results = read_run_record(options.run).results
+    did_not_pass = why_test_did_not_pass(results)
+    for result in results:
+        case = result.case
+        name = EntryName(platform=result.environment.platform, test=case.test, key=case.key)
+        if not choice(name) or options.platform not in ("", name.platform):
+            continue
+        seen += 1
+        store = BaselineStore(options.baselines, name.platform)
+        stored = store.entry(name.test, name.key)
+        try:
+            entry = propose_entry(
+                result, stored, mode=options.only, force=options.force, did_not_pass=did_not_pass.get(result.nodeid, "")
+            )
+        except NotABaseline as error:
+            refused.append(f"refused  {name}: {error}")
+            continue
+        change = entry_change(name, stored, entry) if entry is not None else None
+        if entry is None or change is None:
+            kept += 1
+            continue
+        if not options.dry_run:
+            store.write(name.test, name.key, entry, sync=False)
+        changes.append(change)
+    if not seen:
+        raise DistbenchError(f"{options.run} has no case of that platform and name: 'distbench report' shows its cases")
+    yield from change_lines(changes, unchanged=kept)
+    if changes and not options.dry_run:
+        yield f"review with: distbench baseline diff --baselines {options.baselines}"
+    if options.dry_run:
+        yield "nothing was written: --dry-run"
+    yield from refused
+    if refused:
+        raise NegativeError
+
+
+_FORMATS: Mapping[str, Callable[[Iterable[BaselineFile], BinaryIO], None]] = {
+    "json": write_json,
+    "csv": lambda files, out: write_csv(entry_rows(files), out, show=escape_cell),
+    "parquet": lambda files, out: write_parquet(entry_rows(files), out),
+}
+"""Writers of the formats; only JSON can be imported again."""
+
+
+def add_transfer(add_parser: Adder) -> None:
+    """Add these commands to the group ``baseline``."""
+    export = add_parser("export", help="all values of all launches in one file")
+    export.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default="json",
+        help="json: one entry a line, whole, can be imported (default); csv, parquet: one value a row, for analysis",
+    )
+    export.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    choose_entries(export)
+    export.set_defaults(command=_export)
+    importing = add_parser(
+        "import", help="add the entries of an exported file or another store, or numbers of nccl-tests and rccl-tests"
+    )
+    importing.add_argument(
+        "source", metavar="FILE|DIR", type=Path, nargs="+", help="of export --format json, a store's folder, or a run"
+    )
+    importing.add_argument(
+        "--existing", choices=("keep", "replace"), default="keep", help="what is here already (default: keep)"
+    )
+    choose_entries(importing)
+    acceptance.add_options(importing)
+    importing.set_defaults(command=_import)
+
+
+def _export(options: argparse.Namespace) -> Iterator[str]:
+    number = 0
+
+    def count_entries() -> Iterator[BaselineFile]:
+        nonlocal number
+        for file in read_chosen(options):
+            number += 1
+            yield file
+
+    write = _FORMATS[options.format]
+    if options.output is None:
+        if options.format == "parquet":
+            raise ConfigurationError("export --format parquet is no text: give -o FILE")
+        write(count_entries(), sys.stdout.buffer)
+        return
+    with replace_file(options.output, next_step="Give -o a writable place") as out:
+        write(count_entries(), out)
+    yield f"{number} {'entry' if number == 1 else 'entries'} written to {options.output}"
+
+
+def _refuse_contradictions(found: Iterable[tuple[str, BaselineFile]]) -> None:
+    """Of two entries of one name that differ nobody knows which is meant."""
+    seen: dict[EntryName, tuple[str, bytes]] = {}
+    for place, file in found:
+        digest = hashlib.blake2b(msgspec.json.encode(file.entry, order="sorted")).digest()
+        first, known = seen.setdefault(file.name, (place, digest))
+        if known != digest:
+            raise DistbenchError(
+                f"{first} and {place} contradict each other: both hold {file.name} of {file.platform}, with other "
+                "values: nothing imported. Remove one of them"
+            )
+
+
+def _import(options: argparse.Namespace) -> Iterator[str]:
+    if options.kind:
+        yield from acceptance.import_numbers(options)
+        return
+    choice = selection(options.parts)
+    counts = {"new": 0, "replaced": 0, "kept": 0}
+
+    def chosen() -> Iterator[tuple[str, BaselineFile]]:
+        for source in options.source:
+            for place, file in entries_of(source):
+                if choice(file.name) and options.platform in ("", file.platform):
+                    yield place, file
+
+    with contextlib.suppress(StoredFileError):  # told below, when what stands before it is in
+        _refuse_contradictions(chosen())
+    for _, file in chosen():
+        store = BaselineStore(options.baselines, file.platform)
+        stored = store.entry(file.test, file.key)
+        done = "new" if stored is None else "kept" if stored == file.entry or options.existing == "keep" else "replaced"
+        if done != "kept":
+            store.write(file.test, file.key, file.entry, sync=False)
+            yield f"{done}  {file.platform}  {file.name}"
+        counts[done] += 1
+    if not sum(counts.values()):
+        of = f" of platform {options.platform}" if options.platform else ""
+        sources = ", ".join(map(str, options.source))
+        raise DistbenchError(f"{sources}: no entry{of} that was asked for: nothing imported")
+    yield ", ".join(f"{number} {what}" for what, number in counts.items())

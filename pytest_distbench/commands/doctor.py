@@ -1,0 +1,464 @@
+"""``distbench doctor``: is this machine fit to measure? Each check says what it found, and what to do about it.
+
+Is this machine fit to measure? Each check says what it found and, where that is not good, what to do.
+
+What a check found, and the report that all findings make.
+
+Checks of the GPUs: driver, devices, who uses them, what holds their clocks down, and whether CUDA works.
+
+All but the last through NVML, without torch; that one in a process of its own.
+
+Checks of the host: its processors, limits and network, what else runs on it, and what earlier runs left. Linux.
+
+Checks of the software: versions, torch in a process of its own, never in this one, and tools beside it.
+
+Every check, in the order of the report.
+
+``distbench doctor``: is this machine fit to measure?
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from pytest_distbench.commands.contract import Adder, NegativeError
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.evidence import py_spy
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
+from pytest_distbench.machine import hardware
+from pytest_distbench.machine.gpu_watch import held_by, processes_on
+from pytest_distbench.machine.gpus import Driver, DriverError, Gpus, connect, kinds, read_gpus
+from pytest_distbench.machine.visible import VARIABLE
+from pytest_distbench.records.environment import Gpu
+from pytest_distbench.releases import TESTED, __version__, check_torch, lacking, nearest, release_of, text, untested
+from pytest_distbench.units import format_bytes
+
+Level = Literal["ok", "note", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report, with advice where not all is well.
+
+    ``note`` is worth knowing; with ``warn`` numbers will be noisier or a feature is missing; with ``fail`` tests cannot
+    run.
+    """
+
+    level: Level
+    subject: str
+    found: str
+    advice: str = ""
+
+
+def report(findings: Iterator[Finding]) -> Iterator[str]:
+    """The findings as lines, and a last line that counts them."""
+    counts: dict[Level, int] = {"ok": 0, "note": 0, "warn": 0, "fail": 0}
+    for finding in findings:
+        counts[finding.level] += 1
+        yield f"{finding.level:<5} {finding.subject:<17} {finding.found}"
+        if finding.advice:
+            yield f"{'':<23} -> {finding.advice}"
+    yield ""
+    warnings = f"{counts['warn']} warning{'s' * (counts['warn'] != 1)}"
+    if counts["fail"]:
+        yield f"{counts['fail']} failed: tests cannot run here as it is; {warnings}"
+    elif counts["warn"]:
+        yield f"{warnings}: tests run, and their numbers are noisier than they need to be"
+    else:
+        yield "fit to measure"
+
+
+_CUDA_TIMEOUT_S = 120.0
+_USE_EVERY_DEVICE = """
+import json, torch
+names = []
+for i in range(torch.cuda.device_count()):
+    torch.ones(1024, device=f"cuda:{i}").sum().item()
+    names.append(torch.cuda.get_device_name(i))
+print(json.dumps([torch.version.cuda, names]))
+"""
+
+
+def use_every_device(variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Let torch compute on each CUDA device, in a process of its own; prints its CUDA and their names as JSON."""
+    return subprocess.run(
+        [sys.executable, "-c", _USE_EVERY_DEVICE],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=_CUDA_TIMEOUT_S,
+        check=False,
+    )
+
+
+def gpus(
+    variables: Mapping[str, str],
+    *,
+    use: Callable[[Mapping[str, str]], subprocess.CompletedProcess[str]] = use_every_device,
+) -> Iterator[Finding]:
+    """Driver, devices, who uses them, what holds their clocks down, and whether CUDA works."""
+    found = read_gpus(variables)
+    if found.failure:
+        level: Level = "note" if found.is_absent else "warn"
+        yield Finding(level, "GPU", f"none: {found.failure}", "--gpu cannot run here; everything else runs on the CPU")
+        return
+    yield Finding("ok", "NVIDIA driver", f"{found.driver}, for CUDA up to {found.cuda}")
+    for reason in found.unreadable:
+        yield Finding("warn", "GPU", reason, "the other GPUs can be used")
+    for remark in found.remarks:
+        yield Finding("warn", "visible GPUs", remark)
+    setting = variables.get(VARIABLE)
+    if not found.visible:
+        given = "is not set" if setting is None else f"is {setting!r}"
+        yield Finding("warn", "visible GPUs", f"none of {found.count}, {VARIABLE} {given}", "--gpu cannot run here")
+        return
+    if len(found.visible) < found.count or found.visible[0].slice_of:
+        labels = ", ".join(gpu.label for gpu in found.visible)
+        given = "not set" if setting is None else repr(setting)
+        yield Finding("note", "visible GPUs", f"{labels}, {VARIABLE}: {given}")
+    try:
+        with connect() as driver:
+            for gpu in found.visible:
+                yield from _gpu(driver, gpu)
+    except DriverError as error:
+        yield Finding("warn", "GPU", str(error))
+    if found.links:
+        yield Finding("ok", "links", f"between GPUs: {', '.join(kinds(found.links))}")
+    yield Finding("ok", "hardware class", found.platform)
+    yield from _cuda(found, lambda: use({**variables, **found.variables}))
+
+
+def _gpu(driver: Driver, gpu: Gpu) -> Iterator[Finding]:
+    subject = f"GPU {gpu.index}"
+    device = driver.ask("GetHandleByUUID", gpu.uuid)
+    card = driver.ask("GetHandleByUUID", gpu.slice_of) if gpu.slice_of else device
+    text = gpu.name
+    if (memory := driver.ask("GetMemoryInfo", device)) is not None:
+        text += f", {format_bytes(memory.used)} of {format_bytes(memory.total)} in use"
+    if (degrees := driver.ask("GetTemperature", card, driver.binding.NVML_TEMPERATURE_GPU)) is not None:
+        text += f", {degrees} C"
+    yield Finding("ok", subject, text)
+    if pids := processes_on(driver, device):
+        yield Finding("warn", subject, f"in use by pid {', '.join(map(str, pids))}", "end them, or use another GPU")
+    if held := sorted(held_by(driver, card)):
+        yield Finding("warn", subject, f"clocks held down: {', '.join(held)}", "let it cool; check power and fans")
+    if gpu.is_capped:
+        text = f"power limit {gpu.power_limit_w:.0f} W, by default {gpu.default_power_limit_w:.0f} W"
+        advice = "it is a hardware class of its own; sudo nvidia-smi -pl sets the limit"
+        yield Finding("note", subject, text, advice)
+    if gpu.persistence is False:
+        yield Finding("note", subject, "persistence mode off: the first launch waits", "sudo nvidia-smi -pm 1")
+
+
+def _cuda(found: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> Iterator[Finding]:
+    """Whether torch computes on what the driver shows."""
+    done = None
+    try:
+        done = use()
+        version, names = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        text = f"no answer within {_CUDA_TIMEOUT_S:.0f} s"
+        yield Finding("fail", "CUDA", text, "see dmesg: a GPU in trouble blocks every process that touches it")
+        return
+    except (ValueError, IndexError, TypeError):
+        assert done is not None
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        yield Finding("fail", "CUDA", f"does not work: {last[:200]}", "nvidia-smi, dmesg; a torch built for the driver")
+        return
+    shown = [gpu.name for gpu in found.visible]
+    if version is None:
+        advice = f"pip install a torch for CUDA {found.cuda} or older: https://pytorch.org/get-started/locally"
+        yield Finding("fail", "CUDA", "this torch is built without it: --gpu cannot run", advice)
+    elif names != shown:
+        found_text = f"torch computes on {', '.join(names) or 'no GPU'}; the driver shows {', '.join(shown)}"
+        yield Finding("warn", "CUDA", found_text, f"name the GPUs by UUID (nvidia-smi -L) in {VARIABLE}")
+    else:
+        yield Finding("ok", "CUDA", f"{version} computes on {len(names)} GPU{'s' * (len(names) != 1)}")
+
+
+WATCH_S = 1.0
+"""How long other processes are watched."""
+BUSY_CORES = 0.2
+"""Other work above this many cores disturbs a measurement on a small machine."""
+FEW_FILES = 4096
+SMALL_SHM_BYTES = 64 * 2**20
+SHM_OF_A_GPU_BYTES = 40 * 2**20
+"""What NCCL takes of /dev/shm for each rank, where it sends over the network at the latest."""
+FEW_FREE_BYTES = 2**30
+
+
+def processor() -> Iterator[Finding]:
+    """Name of the CPU, and how many of its cores are ours."""
+    mine, all_cores = hardware.cores(), os.cpu_count() or 1
+    share = f"{mine} of {all_cores} cores may be used" if mine < all_cores else f"{mine} cores"
+    yield Finding("ok", "processor", f"{hardware.cpu_name()}, {share}")
+
+
+def other_work(shares: Sequence[tuple[float, str, int]]) -> Iterator[Finding]:
+    """CPU time that other processes take right now: shares as of :func:`foreign_shares`."""
+    busy = sum(share for share, _, _ in shares)
+    cores = hardware.cores()
+    top = ", ".join(f"{name} (pid {pid}) {share:.2f}" for share, name, pid in shares[:3] if share > 0.02)
+    if busy > BUSY_CORES:
+        advice = "end them, or expect inconclusive verdicts; more launches help: --distbench-launches 3"
+        yield Finding("warn", "other processes", f"{busy:.2f} of {cores} cores busy: {top}", advice)
+    else:
+        yield Finding("ok", "other processes", f"{busy:.2f} of {cores} cores busy")
+
+
+def container_limits(root: Path) -> Iterator[Finding]:
+    """CPU quota and memory limit of the control group, versions 1 and 2."""
+    quota = _cpu_quota(root)
+    cores = hardware.cores()
+    if quota is not None and quota < cores:
+        yield Finding(
+            "warn",
+            "CPU quota",
+            f"{quota:g} CPUs of {cores} visible cores: ranks are stopped for a part of every 100 ms",
+            "give the container whole cores (docker run --cpuset-cpus=0-3), not a quota (--cpus)",
+        )
+    else:
+        yield Finding("ok", "CPU quota", "none" if quota is None else f"{quota:g} CPUs")
+
+
+def memory() -> Iterator[Finding]:
+    """Free memory, and swap in use."""
+    now = psutil.virtual_memory()
+    text = f"{format_bytes(now.available)} of {format_bytes(now.total)} available"
+    if now.available < 0.1 * now.total:
+        yield Finding("warn", "memory", text, "end what uses it: a rank that swaps or is killed measures nothing")
+    else:
+        yield Finding("ok", "memory", text)
+
+
+def open_files() -> Iterator[Finding]:
+    """RLIMIT_NOFILE: a store needs a descriptor per rank, and ranks one per peer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < FEW_FILES:
+        advice = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}; with too few a large group fails to connect"
+        yield Finding("warn", "open files", f"limit {soft} (RLIMIT_NOFILE)", advice)
+    else:
+        yield Finding("ok", "open files", f"limit {soft}")
+
+
+def shared_memory(path: Path, *, gpus: int) -> Iterator[Finding]:
+    """/dev/shm, which NCCL and DataLoader workers use: NCCL for each of so many GPUs."""
+    wanted = max(SMALL_SHM_BYTES, gpus * SHM_OF_A_GPU_BYTES)
+    advice = (
+        "a tmpfs has to be mounted there: docker run --shm-size=8g; in Kubernetes an emptyDir, "
+        "as docs/kubernetes/trainjob.yaml has it"
+    )
+    try:
+        space = shutil.disk_usage(path)
+    except OSError:
+        yield Finding("warn", "shared memory", f"there is no {path}", advice)
+        return
+    text = f"{format_bytes(space.free)} free in {path}"
+    if space.free <= wanted:
+        of = f"NCCL takes {format_bytes(SHM_OF_A_GPU_BYTES)} for each of {gpus} GPUs" if gpus else "NCCL takes more"
+        yield Finding("warn", "shared memory", text, f"{of}, DataLoader workers besides: {advice}")
+    else:
+        yield Finding("ok", "shared memory", text)
+
+
+def run_directory() -> Iterator[Finding]:
+    """The place for logs, rank reports and sockets."""
+    folder = tempfile.gettempdir()
+    try:
+        with tempfile.TemporaryDirectory(prefix="distbench-doctor-") as made, socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(f"{made}/s")
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        yield Finding("fail", "run directory", f"{folder}: {error.strerror or error}", "set TMPDIR to a local folder")
+        return
+    if free < FEW_FREE_BYTES:
+        yield Finding("warn", "run directory", f"{folder}: {format_bytes(free)} free", "make room, or set TMPDIR")
+    else:
+        yield Finding("ok", "run directory", f"{folder}: {format_bytes(free)} free")
+
+
+def loopback() -> Iterator[Finding]:
+    """Whether ranks can talk over 127.0.0.1."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=5),
+        ):
+            pass
+    except OSError as error:
+        yield Finding("fail", "loopback", f"127.0.0.1: {error.strerror or error}", "ip link set lo up")
+        return
+    yield Finding("ok", "loopback", "127.0.0.1 accepts connections")
+
+
+def leftovers() -> Iterator[Finding]:
+    """Processes that a run of ours left behind: there should never be one."""
+    found = [p for p in processes.find_carrying(SESSION_VARIABLE) if p.ppid() == 1]
+    if found:
+        pids = " ".join(str(p.pid) for p in found)
+        yield Finding("warn", "leftovers", f"{len(found)} processes of a run that has ended", f"kill -9 {pids}")
+    else:
+        yield Finding("ok", "leftovers", "no process of an earlier run")
+
+
+def foreign_shares() -> list[tuple[float, str, int]]:
+    """(cores used, name, pid) of all other processes, over WATCH_S, the busiest first."""
+    watched = [p for p in psutil.process_iter(["name"]) if p.pid != os.getpid()]
+    for process in watched:
+        with contextlib.suppress(psutil.Error):
+            process.cpu_percent()
+    time.sleep(WATCH_S)
+    shares = []
+    for process in watched:
+        with contextlib.suppress(psutil.Error):
+            shares.append((process.cpu_percent() / 100, str(process.info["name"]), process.pid))
+    return sorted(shares, reverse=True)
+
+
+def _cpu_quota(root: Path) -> float | None:
+    for path in root.glob("sys/fs/cgroup/cpu.max"):
+        quota, _, period = _text(path).partition(" ")
+        if quota.isdigit() and period.isdigit():
+            return int(quota) / int(period)
+    quota, period = (_text(root / f"sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+_IMPORT_TIMEOUT_S = 300.0
+
+
+def versions() -> Iterator[Finding]:
+    """What decides a result besides the hardware."""
+    names = ("torch", "numpy", "pytest", "pytest-benchmark", "msgspec", "psutil", "filelock", "nvidia-ml-py")
+    found = ", ".join(f"{name} {hardware.installed_version(name)}" for name in names)
+    yield Finding("ok", "versions", f"distbench {__version__}, python {platform.python_version()}, {found}")
+
+
+def torch_import() -> Iterator[Finding]:
+    """Whether torch can be imported, in a process of its own, and which backends it has."""
+    code = (
+        "import torch, torch.distributed as d\n"
+        "names = ('gloo', 'nccl', 'mpi', 'ucc', 'xccl')\n"
+        "have = [n for n in names if getattr(d, f'is_{n}_available', lambda: False)()]\n"
+        "nccl = '.'.join(map(str, torch.cuda.nccl.version())) if 'nccl' in have else '-'\n"
+        'print(f\'{torch.__version__}, CUDA {torch.version.cuda or "-"}, NCCL {nccl}, backends {", ".join(have)}\')\n'
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        text = f"import torch did not end within {_IMPORT_TIMEOUT_S:.0f} s"
+        yield Finding(
+            "fail", "torch", text, "a slow or hanging file system? try python -X importtime -c 'import torch'"
+        )
+        return
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        yield Finding("fail", "torch", f"cannot be imported: {last}", "pip install torch, in this environment")
+    else:
+        yield Finding("ok", "torch", done.stdout.strip())
+
+
+def release(torch: str, python: str) -> Iterator[Finding]:
+    """Whether this release of torch, with this Python, is one we have results of, and what it lacks."""
+    subject = "torch release"
+    try:
+        check_torch(torch)
+    except ConfigurationError as error:
+        yield Finding("fail", subject, *str(error).split(": ", 1))
+        return
+    have = release_of(torch)
+    pythons = f"with Python {', '.join(TESTED[nearest(have)])}"
+    if unknown := untested(torch):
+        advice = f"pip install 'torch=={text(nearest(have))}.*', or see in a clone: python benchmarks/versions.py"
+        yield Finding("note", subject, f"{unknown}, {pythons}", advice)
+    elif text(release_of(python)) not in TESTED[have]:
+        yield Finding("note", subject, f"{text(have)} is tested {pythons}, not {text(release_of(python))}")
+    else:
+        yield Finding("ok", subject, f"{text(have)} is tested {pythons}")
+    for part in lacking(torch):
+        yield Finding(
+            "note", subject, f"lacks {part.name}: {part.without}", f"torch {text(part.since)} or later has it"
+        )
+
+
+def debugging() -> Iterator[Finding]:
+    """py-spy, which shows the stacks of ranks that cannot show them themselves."""
+    if py_spy() is not None:
+        yield Finding("ok", "py-spy", "installed: a second source for the stacks of hung ranks")
+    else:
+        advice = "optional: pip install py-spy shows ranks that hang before they can answer a signal"
+        yield Finding("note", "py-spy", "not installed", advice)
+    if importlib.util.find_spec("xdist") is not None:
+        yield Finding("note", "pytest-xdist", "installed: measurements still run one at a time on this host")
+
+
+def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Run every check, in the order of the report."""
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        processor,
+        lambda: other_work(foreign_shares()),
+        lambda: container_limits(root),
+        memory,
+        open_files,
+        lambda: shared_memory(root / "dev/shm", gpus=len(read_gpus(variables).visible)),
+        run_directory,
+        loopback,
+        lambda: gpus(variables),
+        versions,
+        lambda: release(hardware.installed_version("torch"), platform.python_version()),
+        torch_import,
+        debugging,
+        leftovers,
+    )
+    for check in checks:
+        yield from check()
+
+
+def add(add_parser: Adder) -> None:
+    """Add the command."""
+    doctor = add_parser("doctor", help="is this machine fit to measure? each finding with what to do")
+    doctor.set_defaults(command=_doctor)
+
+
+def _doctor(options: argparse.Namespace) -> Iterator[str]:
+    del options
+
+    failed = False
+
+    def watch() -> Iterator[Finding]:
+        nonlocal failed
+        for finding in examine():
+            failed = failed or finding.level == "fail"
+            yield finding
+
+    yield from report(watch())
+    if failed:
+        raise NegativeError

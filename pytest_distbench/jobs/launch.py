@@ -1,0 +1,293 @@
+"""One launch of an elastic job, or of a pool of them: from plan to record.
+
+One launch of an elastic job: from plan to record.
+
+One launch of a pool: from plan to record.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+
+from pytest_distbench.errors import ReadingError, RecordingError
+from pytest_distbench.jobs.control.controller import tell_slow, tell_standstill
+from pytest_distbench.jobs.control.progress import EXIT_S
+from pytest_distbench.jobs.measures.changes import unplanned
+from pytest_distbench.jobs.measures.continuity import tell_wrong_resume
+from pytest_distbench.jobs.measures.history import History
+from pytest_distbench.jobs.measures.measure import measure
+from pytest_distbench.jobs.measures.pool import measure_pool
+from pytest_distbench.launch.controlled import Controlled, End, TimelineFollower, tell_end
+from pytest_distbench.launch.diagnosis.fates import is_follower
+from pytest_distbench.launch.outcome import read_reports
+from pytest_distbench.launch.readers import readings
+from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory, recorded
+from pytest_distbench.launch.supervise import Side
+from pytest_distbench.launch.workplace import error_tail
+from pytest_distbench.machine import hardware
+from pytest_distbench.records.elastic import ElasticJob, ElasticResult, Sharing
+from pytest_distbench.records.launch import LaunchRecord, RankFate, RankReport
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.plan import Job, LaunchPlan, Pool
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.timeline import (
+    POOL_LINES,
+    AgentEnded,
+    Asked,
+    Changed,
+    Demanded,
+    Ended,
+    Finished,
+    Freed,
+    Granted,
+    Joined,
+    LeftOut,
+    Line,
+    LineReader,
+    Loaded,
+    PoolLine,
+    Progress,
+    Raised,
+    Stable,
+    TimelineReader,
+    read_timeline,
+)
+
+
+def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
+    """Run an elastic job once. Whatever becomes of it is in the record; nothing of it outlives the call."""
+    job = plan.expect(Job).job
+    launch = Controlled(plan, side, observes=job.steps is not None, is_ours=True)
+    side.on_progress(str(job))
+    shown = TimelineFollower(TimelineReader(plan.files.timeline).read, _text_of, side.on_progress)
+    ended = launch.run_module("pytest_distbench.jobs.control", shown)
+    return launch.complete(make_record(launch.plan, ended), ended)
+
+
+_NO_STEP = (
+    "the body took no step: there is nothing to measure of an elastic job whose body does not loop over "
+    "rank.training(...).batches(...), or whose script prints no line that steps= matches"
+)
+
+
+def _text_of(line: Line) -> str:
+    match line:
+        case Changed():
+            return f"{line.kind} of slot {', '.join(map(str, line.slots))}"
+        case Stable():
+            return f"{line.world_size} nodes train, generation {line.generation}"
+        case Progress():
+            return line.text
+    return ""
+
+
+def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
+    """What became of a job that is over, from the files it left."""
+    job = plan.expect(Job).job
+    history = History(read_timeline(plan.files.timeline))
+    reason = tell_end(plan, "elastic job", ended)
+    reason += tell_standstill(history.lines) if ended.timed_out else ""
+    result, measurements = measure(job, history)
+    if not reason:
+        reason = _NO_STEP if result is None else tell_wrong_resume(history, job)
+    reports = read_reports(plan)
+    if not reason:
+        try:
+            if job.steps is not None:
+                reports = last_reports(reports, history.lines)
+            measurements += merge([*recorded(reports.values()), *readings(plan)])
+            if job.steps is not None:  # its workers are processes of its own
+                measurements += of_largest_process(ended.peak_memory_bytes)
+            else:
+                measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
+        except (RecordingError, ReadingError) as error:
+            reason = str(error)
+    return LaunchRecord(
+        index=plan.index,
+        outcome="failed" if reason else "passed",
+        wall_s=ended.wall_s,
+        reason=reason,
+        timed_out=ended.timed_out,
+        fates=_fates(plan, job, history.lines) if reason else [],
+        measurements=[] if reason else measurements,
+        peak_memory_bytes=largest(reports.values()),
+        software=software_of(reports.values()),
+        elastic=result,
+        remarks=_remarks(job, history, result),
+        logs=plan.directory,
+    )
+
+
+def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line]) -> dict[int, RankReport]:
+    """What a script recorded in the generation that finished, by rank.
+
+    Earlier generations have left theirs where the last one had fewer ranks.
+    """
+    last = max((line.generation for line in lines if isinstance(line, Finished)), default=0)
+    size = max((line.world_size for line in lines if isinstance(line, Joined) and line.generation == last), default=0)
+    found = {rank: report for rank, report in reports.items() if rank < size}
+    for rank, report in found.items():
+        if report.outcome != "passed":
+            raise RecordingError(f"rank {rank}: {report.reason}")
+    return found
+
+
+def tell_torn(lines: Sequence[Line]) -> list[str]:
+    """Of checkpoints that were passed over, because they are not whole."""
+    torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
+    return [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
+
+
+def _tell_left_out(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
+    """Of what a body with changes trains with, and does not keep: its state is not compared across them."""
+    parts = dict.fromkeys(part for line in lines if isinstance(line, LeftOut) for part in line.parts)
+    has_changes = job.plan.changes or job.plan.cycle is not None
+    if not parts or not has_changes or job.checkpoint_every is None:
+        return []
+    return [f"not handed over, so that no checkpoint keeps it and no load of it is judged: {'; '.join(parts)}"]
+
+
+def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
+    """What ran, as a worker that finished says; else as far as it can be told without torch."""
+    told = [r.software for r in reports if r.software]
+    return told[0] if told else {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
+
+
+def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Line]) -> list[RankFate]:
+    """How the worker of each slot ended, as far as it said; a slot takes a rank's place here.
+
+    Nothing where the training came to its end: what was raised before is what its changes brought about.
+    """
+    if any(isinstance(line, Finished) for line in lines):
+        return []
+    raised = {line.slot: line.error for line in lines if isinstance(line, Raised)}
+    return [
+        RankFate(
+            rank=slot,
+            outcome="failed",
+            phase="body",
+            how=f"raised {raised[slot].kind}" if slot in raised else "was ended with the job",
+            is_victim=slot not in raised or is_follower(raised[slot]),
+            error=raised.get(slot),
+            log_tail=error_tail(plan.files.log(slot)),
+        )
+        for slot in range(job.most)
+    ]
+
+
+def _remarks(job: ElasticJob, history: History, result: ElasticResult | None) -> list[str]:
+    """What the user should know of a job that passed."""
+    lines = history.lines
+    remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
+    remarks += tell_torn(lines)
+    remarks += _tell_left_out(job, lines)
+    remarks += map(str, unplanned(history))
+    remarks += _exit_hang(lines)
+    remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]
+    if job.most > hardware.cores() and job.cores is None:
+        remarks.append(
+            f"{job.most} nodes compute on {hardware.cores()} cores: what world sizes achieve is no speed-up here"
+        )
+    return remarks
+
+
+def _exit_hang(lines: Sequence[Line]) -> list[str]:
+    """Of agents that did not end when their workers had finished, which users see as a job that hangs at its end."""
+    finished = [line for line in lines if isinstance(line, Finished)]
+    last = max((line.generation for line in finished), default=None)
+    began = min((line.t for line in finished if line.generation == last), default=0.0)
+    ended = {line.slot for line in lines if isinstance(line, AgentEnded) and line.t >= began}
+    left = sorted({line.slot for line in finished if line.generation == last} - ended)
+    slots = ", ".join(map(str, left))
+    return (
+        [f"the agents of slots {slots} had not ended {EXIT_S:g} s after their workers, and were ended"] if left else []
+    )
+
+
+def launch_pool(plan: LaunchPlan, side: Side) -> LaunchRecord:
+    """Run a pool once. Whatever becomes of it is in the record; nothing of it outlives the call."""
+    launch = Controlled(plan, side, observes=False, is_ours=True)
+    side.on_progress(str(plan.expect(Pool).sharing))
+    shown = TimelineFollower(LineReader(plan.files.pool_timeline, POOL_LINES).read, _pool_text, side.on_progress)
+    ended = launch.run_module("pytest_distbench.jobs.pool.controller", shown)
+    return launch.complete(make_pool_record(launch.plan, ended), ended)
+
+
+def _pool_text(line: PoolLine) -> str:
+    match line:
+        case Granted():
+            return f"slot {line.slot} is for {line.owner}"
+        case Asked():
+            return f"{line.owner} is to give slot {line.slot} back"
+        case Freed():
+            return f"slot {line.slot} is free"
+        case Demanded():
+            return f"serving wants {line.slots}"
+        case Ended():
+            return f"{line.job} has ended"
+    return ""
+
+
+def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
+    """What became of a pool that is over, from the files it left."""
+    pool = plan.expect(Pool).sharing
+    timelines = {job.name: read_timeline(plan.files.job(i).timeline) for i, job in enumerate(pool.jobs)}
+    lines = sorted(LineReader(plan.files.pool_timeline, POOL_LINES).read(), key=lambda line: line.t)
+    reason = tell_end(plan, "pool", ended)
+    result, measurements = measure_pool(pool, lines, timelines)
+    if not reason and result is None:
+        reason = "no body took a step: a job of a pool loops over rank.training(...).batches(...)"
+    reports = {job.name: read_reports(plan.of_job(index)) for index, job in enumerate(pool.jobs)}
+    if not reason:
+        try:
+            for name, told_by in reports.items():
+                memory = peak_memory({rank: report.peak_memory_bytes for rank, report in told_by.items()})
+                measurements += [_of_job(name, m) for m in [*merge(recorded(told_by.values())), *memory]]
+        except RecordingError as error:
+            reason = f"job {name}: {error}"
+    known = [report for told_by in reports.values() for report in told_by.values()]
+    return LaunchRecord(
+        index=plan.index,
+        outcome="failed" if reason else "passed",
+        wall_s=ended.wall_s,
+        reason=reason,
+        timed_out=ended.timed_out,
+        fates=_pool_fates(plan, pool, timelines) if reason else [],
+        measurements=[] if reason else measurements,
+        peak_memory_bytes=largest(known),
+        software=software_of(known),
+        pool=result,
+        remarks=_pool_remarks(timelines),
+        logs=plan.directory,
+    )
+
+
+def _of_job(name: str, measurement: Measurement) -> Measurement:
+    return replace(measurement, at={"job": name, **measurement.at})
+
+
+def _pool_fates(plan: LaunchPlan, pool: Sharing, timelines: dict[str, list[Line]]) -> list[RankFate]:
+    """How the jobs ended that did not finish, as far as their workers said; a job takes a rank's place here."""
+    found = []
+    for index, job in enumerate(pool.jobs):
+        lines = timelines[job.name]
+        if any(isinstance(line, Finished) for line in lines):
+            continue
+        raised = sorted((line for line in lines if isinstance(line, Raised)), key=lambda line: is_follower(line.error))
+        found.append(
+            RankFate(
+                rank=index,
+                outcome="failed",
+                phase="body",
+                how=f"raised {raised[0].error.kind}" if raised else "was ended with the pool",
+                is_victim=not raised or is_follower(raised[0].error),
+                error=raised[0].error if raised else None,
+                log_tail=error_tail(plan.files.job(index).log(raised[0].slot if raised else 0)),
+            )
+        )
+    return found
+
+
+def _pool_remarks(timelines: dict[str, list[Line]]) -> list[str]:
+    return [f"job {name}: {told}" for name, lines in timelines.items() for told in tell_torn(lines)]

@@ -1,0 +1,219 @@
+"""The formats that scripts write numbers in, a reader each.
+
+Reads a column of a CSV file with a header.
+
+Reads a file with one JSON object a line, as most training loggers write it.
+
+Reads the lines that MLPerf's logging package prints: ``:::MLLOG {"key": ..., "value": ..., "time_ms": ...}``.
+
+Reads what a rank prints, by a regular expression.
+
+Reads a scalar of TensorBoard's event files, with the tensorboard package.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_distbench.errors import ReadingError, show
+from pytest_distbench.launch.readers.place import Found, Place, nearest
+from pytest_distbench.records.reader import NUMBER, Reader
+
+
+def read_csv(reader: Reader, place: Place) -> list[Found]:
+    """The cells of the column ``reader.key`` that are not empty."""
+    path = place.path(reader.source)
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        rows = csv.DictReader(file, skipinitialspace=True)
+        columns = [name.strip() for name in rows.fieldnames or []]
+        rows.fieldnames = columns
+        if (there := columns.count(reader.key)) != 1:
+            raise ReadingError(f"{path}: {_told(reader.key, there)}; {_header(columns)}")
+        found = [
+            Found(cell, f"{path}:{rows.line_num}", ", ".join(f"{name}={row[name]}" for name in columns))
+            for row in rows
+            if (cell := (row[reader.key] or "").strip())
+        ]
+    if not found:
+        raise ReadingError(f"{path}: the column {reader.key!r} is empty")
+    return found
+
+
+def _told(key: str, columns: int) -> str:
+    return f"{columns} columns are called {key!r}" if columns else f"no column {key!r}"
+
+
+def _header(columns: list[str]) -> str:
+    if len(columns) == 1 and re.search(r"[\t;|]", columns[0]):
+        return f"its first line is {show(columns[0])}, without a comma, and commas separate the columns of a CSV file"
+    return f"there are {', '.join(columns) or 'none'}"
+
+
+def read_jsonl(reader: Reader, place: Place) -> list[Found]:
+    """``reader.key`` of every line that has it; ``a.b`` is ``b`` inside ``a``, unless there is an ``a.b``."""
+    path = place.path(reader.source)
+    found, keys = [], dict[str, None]()
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ReadingError(f"{path}:{number}: no JSON: {error}: {line.strip()[:80]!r}") from None
+            value = _look_up(row, reader.key)
+            if value is not None:
+                found.append(Found(json.dumps(value).strip('"'), f"{path}:{number}", line.strip()))
+            elif isinstance(row, Mapping):
+                keys.update(dict.fromkeys(row))
+    if not found:
+        raise ReadingError(f"{path}: no line has {reader.key!r}; there are {', '.join(keys) or 'none'}")
+    return found
+
+
+def _look_up(row: object, key: str) -> object:
+    if not isinstance(row, Mapping):
+        return None
+    if key in row:
+        return row[key]
+    first, separator, rest = key.partition(".")
+    return _look_up(row.get(first), rest) if separator else None
+
+
+_MARK = ":::MLLOG"
+
+
+def read_mllog(reader: Reader, place: Place) -> list[Found]:
+    """The values of the events named ``reader.key``; with ``reader.since`` the seconds since the last of those."""
+    found, known = [], dict[str, None]()
+    since_ms: float | None = None
+    for number, line in enumerate(place.lines(), 1):
+        _, mark, text = line.partition(_MARK)
+        if not mark:
+            continue
+        where = f"line {number} of rank {place.rank}'s output"
+        event = _parse(text, where)
+        known[str(event["key"])] = None
+        if event["key"] == reader.since:
+            since_ms = _time_ms(event, where)
+        if event["key"] == reader.key:
+            if not reader.since:
+                found.append(Found(json.dumps(event.get("value")).strip('"'), where, text.strip()))
+            elif since_ms is not None:
+                found.append(Found(repr((_time_ms(event, where) - since_ms) / 1e3), where, text.strip()))
+    if not found:
+        wanted = f"{reader.key!r} after a {reader.since!r}" if reader.since else f"{reader.key!r}"
+        raise ReadingError(
+            f"rank {place.rank} logged no event {wanted}; there are {', '.join(known) or f'no {_MARK} lines'}"
+        )
+    return found
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        event = json.loads(text)
+    except ValueError as error:
+        raise ReadingError(f"{where}: no JSON after {_MARK}: {error}") from None
+    if not isinstance(event, dict) or "key" not in event:
+        raise ReadingError(f"{where}: an event without a key: {text.strip()[:80]!r}")
+    return event
+
+
+def _time_ms(event: dict[str, Any], where: str) -> float:
+    time_ms = event.get("time_ms")
+    if isinstance(time_ms, bool) or not isinstance(time_ms, int | float):
+        raise ReadingError(f"{where}: the event {event['key']!r} has no time_ms")
+    return float(time_ms)
+
+
+VALUE = "value"
+"""Name of the group that holds the number, in a pattern with several."""
+
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?", re.ASCII)
+_NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?![\w.])", re.IGNORECASE)
+_IN_ITS_PLACE = ("1.0", "1")
+"""What a pattern takes for a number, in a line that says nan where one should stand."""
+
+
+def read_stdout(reader: Reader, place: Place) -> list[Found]:
+    """Every match of ``reader.source`` in the output, at most one a line."""
+    pattern = re.compile(reader.source)
+    group: int | str = VALUE if VALUE in pattern.groupindex else 1
+    found = []
+    for number, line in enumerate(place.lines(), 1):
+        where = f"line {number} of rank {place.rank}'s output: {line.strip()[:160]}"
+        if (match := pattern.search(line)) is not None and match[group] is not None:
+            whole = _NUMBER.match(line, match.start(group))
+            if whole is not None and whole.end() > match.end(group) and match[group][-1:].isdigit():
+                raise ReadingError(
+                    f"the pattern {_shown(reader)} takes {match[group]!r} of the number {whole[0]!r}: {where}. Let "
+                    "its group take the whole number, as pytest_distbench.read.NUMBER does"
+                )
+            found.append(Found(match[group], where, line.strip()))
+        elif (text := _not_finite(pattern, group, line)) is not None:
+            found.append(Found(text, where, line.strip()))
+    if not found:
+        lines = nearest(reader.source, place.lines())
+        shown = "".join(f"\n{line}" for line in lines)
+        told = f"; the nearest lines are:{shown}" if lines else ", which is empty"
+        raise ReadingError(f"the pattern {_shown(reader)} matches nothing in the output of rank {place.rank}{told}")
+    return found
+
+
+def _shown(reader: Reader) -> str:
+    """The pattern as somebody wrote it: with the name of the group for numbers, not with what that stands for."""
+    parts = [repr(part) for part in reader.source.split(NUMBER)]
+    return " + NUMBER + ".join(parts).removesuffix(" + ''").removeprefix("'' + ")
+
+
+def _not_finite(pattern: re.Pattern[str], group: int | str, line: str) -> str | None:
+    """The nan or inf that stands where the pattern wants a number; None where there is none."""
+    for found in _NOT_FINITE.finditer(line):
+        for number in _IN_ITS_PLACE:
+            match = pattern.search(line[: found.start()] + number + line[found.end() :])
+            if match is not None and match.span(group) == (found.start(), found.start() + len(number)):
+                return found[0]
+    return None
+
+
+def read_tensorboard(reader: Reader, place: Place) -> list[Found]:
+    """The values of the tag ``reader.key`` below a folder, in the order of their steps."""
+    try:
+        accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    except ImportError as error:
+        raise ReadingError(f"reading TensorBoard files needs its package: pip install tensorboard ({error})") from None
+    folder = place.path(reader.source)
+    there = sorted(folder.rglob("events.out.tfevents.*")) if folder.is_dir() else [folder]
+    files = [file for file in there if place.is_of_this_launch(file)]
+    if not files:
+        older = f", but for {len(there)} of earlier runs" if there else ""
+        raise ReadingError(f"{folder} has no event file{older}")
+    scalars, tags = [], dict[str, None]()
+    for file in files:
+        events = accumulator.EventAccumulator(str(file), size_guidance={"tensors": 0, "scalars": 0})
+        events.Reload()
+        known = events.Tags()
+        tags.update(dict.fromkeys([*known["scalars"], *known["tensors"]]))
+        if reader.key in known["scalars"]:
+            scalars += [(event.step, event.value, file.name) for event in events.Scalars(reader.key)]
+        elif reader.key in known["tensors"]:
+            make = importlib.import_module("tensorboard.util.tensor_util").make_ndarray
+            scalars += [
+                (event.step, _scalar(reader.key, make(event.tensor_proto)), file.name)
+                for event in events.Tensors(reader.key)
+            ]
+    if not scalars:
+        raise ReadingError(f"{folder}: no tag {reader.key!r}; there are {', '.join(tags) or 'none'}")
+    scalars.sort(key=lambda one: one[0])
+    return [Found(repr(value), f"step {step} of {name}", f"step {step}") for step, value, name in scalars]
+
+
+def _scalar(tag: str, array: Any) -> float:
+    if array.size != 1 or array.dtype.kind not in "fiu":
+        raise ReadingError(f"the tag {tag!r} is no scalar: it holds {array.size} elements of {array.dtype}")
+    return float(array.item())

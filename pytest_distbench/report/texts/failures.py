@@ -1,0 +1,388 @@
+"""Texts of failed tests. The first line tells the story in about 100 characters.
+
+Why a case ended its test: one line for lists, and the whole text. What decided is in the conclusion.
+
+A failed launch as text: the culprit first, then what each rank left behind, and how to run it again.
+
+Texts of failed tests. The first line tells the story in about 100 characters; JUnit and summaries show only it.
+
+One text per kind of failure, whatever the case was compared with: a stored baseline, or launches beside it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_distbench.judging.causes import cause_lines
+from pytest_distbench.judging.entry import why_not_stored
+from pytest_distbench.judging.judgement import NOT_JUDGED, Conclusion, worst
+from pytest_distbench.judging.terms import software_changes
+from pytest_distbench.launch.starters.table import LAUNCHERS
+from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.launch import LaunchRecord, RankFate
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.report.texts.layout import escape
+from pytest_distbench.report.texts.remarks import not_found_headline, not_found_text
+from pytest_distbench.report.texts.verdicts import (
+    case_table,
+    change,
+    is_of_fastest_iterations,
+    limit,
+    metric_text,
+    note_on_change,
+    quantity,
+    words_for,
+)
+
+_FEW_LINES = 30
+_FEW_LOGS = 4
+_STACK_LINES = 90
+_LONGEST_LINE = 500
+_LONGEST_TEXT = 8000
+
+
+def launch_text(result: CaseResult, *, rerun_command: str) -> str:
+    """Explain a failed launch: the culprit first, what GPUs and launcher say, equal fates merged, logs, the command."""
+    launch = result.launches[-1]
+    remarks = [escape(remark) for remark in launch.remarks]
+    parts = [escape(launch_headline(launch)), *_further_lines(launch), *remarks, ""]
+    groups: dict[tuple[str, str], list[RankFate]] = {}
+    for fate in launch.fates:
+        groups.setdefault((_title_of(fate), _body_of(fate)), []).append(fate)
+    for (title, body), fates in groups.items():
+        numbers = ", ".join(_name(f.rank, launch.hosts) for f in sorted(fates, key=lambda f: f.rank))
+        who = escape(launch.command[:_LONGEST_LINE]) or f"rank{'s' * (len(fates) > 1)} {numbers}"
+        parts += [f"--- {who}: {title}", *([body, ""] if body else [])]
+        for fate in fates[:_FEW_LOGS]:
+            parts += _log_of(fate, launch)
+    parts.append(f"logs:    {launch.logs}/rank*.log")
+    parts.append(f"re-run:  {rerun_command}")
+    if not launch.command and not result.case.conditions.engine and _may_attach(result):
+        first = launch.fates[0].rank if launch.fates else 0
+        parts.append(f"debug:   {rerun_command} --distbench-attach {first}")
+    return "\n".join(parts)
+
+
+def launch_headline(launch: LaunchRecord) -> str:
+    """One line: which launch, on how many ranks, and what happened.
+
+    Of a command, and of an elastic job whose training came to its end, there is no rank to tell of.
+    """
+    ranks = len(launch.fates)
+    if launch.command or not ranks:
+        return f"launch {launch.index + 1}: {_first_line(launch)}"
+    return f"launch {launch.index + 1} on {ranks} rank{'s' * (ranks != 1)}: {_first_line(launch)}"
+
+
+def _name(rank: int, hosts: Sequence[str]) -> str:
+    return f"{rank} ({hosts[rank]})" if hosts else str(rank)
+
+
+def _may_attach(result: CaseResult) -> bool:
+    """Whether a rank can be given the terminal, which there is on this host alone."""
+    launcher = LAUNCHERS.get(result.case.conditions.launcher)
+    return launcher is None or launcher.hosts == "one"
+
+
+def remark_lines(launches: Sequence[LaunchRecord]) -> list[str]:
+    """What launches that passed have to say, each line once, with the number of launches that said it."""
+    counts = Counter(remark for launch in launches for remark in dict.fromkeys(launch.remarks))
+    return [f"{remark} ({count} of {len(launches)} launches)" for remark, count in counts.items()]
+
+
+def _first_line(launch: LaunchRecord) -> str:
+    return (launch.reason.splitlines() or ["failed"])[0][:_LONGEST_LINE]
+
+
+def _title_of(fate: RankFate) -> str:
+    """How the rank ended, where, and whether it was another's fault."""
+    words = [f"{fate.how}, in phase {fate.phase}"]
+    if fate.waits_at:
+        words.append(f"at {fate.waits_at}")
+    if fate.collective_number is not None:
+        words.append(f"last collective: {fate.collective} (number {fate.collective_number})")
+    if fate.is_victim:
+        words.append("followed from another rank's failure")
+    return "; ".join(words)
+
+
+def _body_of(fate: RankFate) -> str:
+    if fate.error is not None:
+        return _shorten(fate.error.traceback.rstrip())
+    if fate.is_victim:  # the one that failed is shown
+        return ""
+    return "\n".join(f"    {line}" for line in fate.stacks.splitlines()[:_STACK_LINES])
+
+
+def _log_of(fate: RankFate, launch: LaunchRecord) -> list[str]:
+    lines = fate.log_tail.strip().splitlines()[-_FEW_LINES:]
+    if not lines:
+        return []
+    return [
+        f"    end of {LaunchFiles(Path(launch.logs)).log(fate.rank)}:",
+        *(f"    | {line[:_LONGEST_LINE]}" for line in lines),
+        "",
+    ]
+
+
+def _further_lines(launch: LaunchRecord) -> list[str]:
+    """What belongs to the reason: what a launcher said, or the output that was searched in vain."""
+    lines = launch.reason.splitlines()[1:]
+    return [f"    | {line[:_LONGEST_LINE]}" for line in lines[-_FEW_LINES:]]
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    half = _LONGEST_TEXT // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out, the log has them ...\n{text[-half:]}"
+
+
+_MOST_REASONS = 8
+
+
+def regression_text(result: CaseResult, *, command: str) -> str:
+    """Explain a regression, or what is beyond a bound: what moved, by how much, against what, and what explains it."""
+    failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
+    left_open = [v for v in result.verdicts if v.reason.startswith(NOT_JUDGED)]
+    return _text(result, regression_headline(result), [*failed, *left_open[:1]], command=command, causes=True)
+
+
+def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, command: str) -> str:
+    """Explain verdicts that fail only because the run was told so: which, why, and what to do."""
+    return _text(result, unaccepted_headline(unaccepted), unaccepted, command=command, causes=False)
+
+
+def _text(result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, command: str, causes: bool) -> str:
+    reasons = [escape(f"{metric_text(v)}: {v.reason}") for v in verdicts if v.reason]
+    reasons = [reason for reason in reasons if reason != escape(headline)]
+    return "\n".join(
+        [
+            escape(headline),
+            "",
+            *(line.text for line in case_table(result, show_all=False)),
+            *(line.text for line in note_on_change(result.verdicts) if result.reference.kind == "stored"),
+            "",
+            *reasons[:_MOST_REASONS],
+            *(cause_lines(result) if causes else []),
+            *comparison_lines(result),
+            "",
+            *_next_steps(
+                result, command, intended="this change is intended" if causes else "what was measured is right"
+            ),
+        ]
+    )
+
+
+def _next_steps(result: CaseResult, command: str, *, intended: str) -> list[str]:
+    """An update accepts a change, and no value beyond a bound."""
+    if any(v.kind == "beyond" for v in result.verdicts):
+        return [
+            "no update accepts this: mend what was measured, or change the bound where it was set",
+            f"again:  {command}",
+        ]
+    regressed = [v for v in result.verdicts if v.kind == "regressed"]
+    if any(v.current is None and METRIC_KINDS[v.better].rule != "steps" for v in regressed):
+        return ["no update accepts a metric without a value: mend what was measured", f"again:  {command}"]
+    return [
+        f"again:  {command}" if result.reference.kind == "paired" else f"If {intended}:  {command} --distbench-update"
+    ]
+
+
+def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, command: str) -> str:
+    """Explain that cases of the baseline were not measured: which, where they are stored, and what takes them out."""
+    cases = [name.key for name in names]
+    more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
+    parts = [word for name in names[:_MOST_REASONS] for word in ("-k", str(name))]
+    prune = shlex.join(["distbench", "baseline", "prune", "--baselines", folder, *parts, "--delete"])
+    return "\n".join(
+        [
+            escape(f"{cases[0]}{more}: in the baseline, and not measured by this test"),
+            "",
+            "no call of distbench.run, judge or a ready fixture measured:",
+            *(f"  {escape(case)}  {escape(path)}" for case, path in zip(cases, paths, strict=True)),
+            "",
+            f"If this is intended:  {prune}",
+            f"again:  {command}",
+        ]
+    )
+
+
+def refused_text(result: CaseResult) -> str:
+    """Explain why an update did not store what it measured."""
+    return "\n".join(
+        [
+            refused_headline(result),
+            "",
+            *(line.text for line in case_table(result, show_all=False)),
+            "",
+            "what was stored before is unchanged",
+        ]
+    )
+
+
+def missing_text(result: CaseResult, *, platforms: Sequence[str], command: str) -> str:
+    """Say that there is nothing to compare with, where there is something, and how to record it."""
+    if result.reference.kind == "paired":
+        return missing_headline(result)
+    have = ", ".join(platforms) or "none"
+    return (
+        f"{missing_headline(result)} (have: {have})\n\n"
+        f"looked in {result.reference.path} for {result.case.key}\nrecord it:  {command} --distbench-update=new"
+    )
+
+
+def refused_headline(result: CaseResult) -> str:
+    """One line: what the measured numbers lack to be a baseline."""
+    return f"not stored: {why_not_stored(result.launches, result.verdicts)}"
+
+
+def missing_headline(result: CaseResult) -> str:
+    """One line: what there is nothing of."""
+    if result.reference.kind == "paired":
+        return f"{result.verdicts[0].reason or 'nothing to compare with'}: measured, not judged"
+    return f"no baseline for {result.environment.platform}"
+
+
+def nothing_judged_headline(result: CaseResult) -> str:
+    """One line: what the body recorded instead, and what to do."""
+    shown = ", ".join(v.metric for v in result.verdicts if v.name != PEAK_MEMORY) or "nothing"
+    if any(m.is_judged and m.name != PEAK_MEMORY for m in result.launches[-1].measurements):
+        return f"nothing that was measured is among the metrics= of the test's marker; there are {shown}"
+    return (
+        f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "
+        "with better='lower', 'higher' or 'exact', or use rank.timed. A body that only asserts: distbench.check"
+    )
+
+
+def unaccepted_headline(unaccepted: Sequence[Verdict]) -> str:
+    """One line: the first metric, its verdict, why, how many, and the option that makes it fail."""
+    first = unaccepted[0]
+    option = f"--{VERDICT_KINDS[first.kind].fails_under}"
+    more = f" (and {len(unaccepted) - 1} more)" if len(unaccepted) > 1 else ""
+    return f"{metric_text(first)}: {first.kind}: {first.reason or change(first)}{more}; {option}"
+
+
+def regression_headline(result: CaseResult) -> str:
+    """One line: metric, change, against what, limit, how many; and whether the fingerprint changed with it."""
+    against = f" against {result.reference.name}" if result.reference.name else ""
+    changed = next((v.reason for v in result.verdicts if v.kind == "changed"), "")
+    failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
+    if not failed:
+        return f"fingerprint changed{against}: {changed}"
+    return _movement(result, failed, against) + ("; the fingerprint changed" if changed else "")
+
+
+def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> str:
+    first = worst(failed)
+    of = _how_many(result, first, failed)
+    name, kind = metric_text(first), METRIC_KINDS[first.better]
+    if first.kind == "beyond":
+        return f"{name}: {first.reason}{of}"
+    other = words_for(result).name
+    if first.kind != "regressed":
+        return f"{name}{against}: {first.kind}: {first.reason or change(first)}{of}"
+    if first.current is None:
+        return f"{name}{against}: no value ({first.reason}), {other} {quantity(first.baseline, first.unit)}{of}"
+    if kind.is_of_training and first.reason:
+        return f"{name}{against}: {first.reason.partition(';')[0]}{of}"
+    if kind.rule == "memory" and first.ratio is not None and first.ratio <= 1 + (first.limit or 0.0):
+        return f"{name}{against}: {first.reason}{of}"  # what decided is not the number that is shown
+    if kind.rule == "exact":
+        now, then = quantity(first.current, first.unit), quantity(first.baseline, first.unit)
+        return f"{name}{against}: {now}, {other} {then} (exact){of}"
+    is_fastest = result.reference.kind == "stored" and is_of_fastest_iterations(first)
+    moved = change(first) + (" in its fastest iterations" if is_fastest else "")
+    return f"{name} {moved or first.reason}{against} (limit {limit(first)}){of}"
+
+
+def _how_many(result: CaseResult, first: Verdict, failed: Sequence[Verdict]) -> str:
+    """How far it goes: over the sizes of its sweep, or over the metrics."""
+    if "message_bytes" in first.at:
+        same = [v for v in result.verdicts if v.name == first.name]
+        return f", {sum(v.is_failure for v in same)} of {len(same)} sizes"
+    return f", {len(failed)} of {len(result.verdicts)} metrics" if len(failed) > 1 else ""
+
+
+def comparison_lines(result: CaseResult) -> list[str]:
+    """What was compared with what, in which software, and what differs."""
+    stored = result.reference.software
+    current = result.launches[0].software if result.launches else {}
+    if result.reference.kind == "paired":
+        sides = [("reference", result.reference.name, stored), ("this tree", "", current)]
+        lines = ["  ".join(filter(None, [side, name, _versions(software)])) for side, name, software in sides]
+    else:
+        platform = result.environment.platform
+        lines = [f"this run  {platform}  {_versions(current)}"]
+        if any(v.baseline is not None for v in result.verdicts):
+            lines.insert(0, f"baseline  {platform}  {_versions(stored)}  {result.reference.path}")
+            lines[1:1] = [
+                f"          of {name}, whose test is gone: this one has its parameters and metrics; "
+                "--distbench-update=new moves it"
+                for name in result.reference.gone
+            ]
+        if (turns := result.confirmation) is not None and turns.launches:
+            beside = f"this tree ({short(turns.here)}) and twice {turns.revision}, which recorded the baseline"
+            lines.append(f"in turns  {beside}: {len(turns.launches)} times in {turns.took_s:.0f} s")
+    return lines + ([f"differs   {what}" for what in software_changes(stored, current)] if stored else [])
+
+
+def short(commit: str) -> str:
+    """A commit as texts name it, with what follows the hash."""
+    return re.sub(r"^([0-9a-f]{10})[0-9a-f]*", r"\1", commit)
+
+
+def _versions(software: dict[str, str]) -> str:
+    return ", ".join(f"{k} {software[k]}" for k in ("torch", "cuda", "nccl", "python") if k in software)
+
+
+def headline(result: CaseResult, conclusion: Conclusion) -> str:
+    """One line; empty where the case simply passed."""
+    launch = result.launches[-1]
+    match conclusion.reason:
+        case "launch" if launch.outcome == "skipped":
+            return launch.reason or "all ranks skipped"
+        case "launch":
+            return launch_headline(launch)
+        case "nothing_judged":
+            return nothing_judged_headline(result)
+        case "refused":
+            return refused_headline(result)
+        case "regressed" | "beyond" if conclusion.outcome == "xfailed":
+            return result.xfail_perf
+        case "regressed" | "beyond":
+            return regression_headline(result)
+        case "unaccepted":
+            return unaccepted_headline(conclusion.verdicts)
+        case "missing":
+            return missing_headline(result)
+        case "not_found":
+            return not_found_headline(result)
+        case _:
+            return ""
+
+
+def explanation(result: CaseResult, conclusion: Conclusion, *, command: str, platforms: Sequence[str]) -> str:
+    """The text of a failed test; ``platforms`` are the hardware classes that have baselines."""
+    match conclusion.reason:
+        case "launch":
+            return launch_text(result, rerun_command=command)
+        case "refused":
+            return refused_text(result)
+        case "regressed" | "beyond":
+            return regression_text(result, command=command)
+        case "unaccepted":
+            return unaccepted_text(result, conclusion.verdicts, command=command)
+        case "missing":
+            return missing_text(result, platforms=platforms, command=command)
+        case "not_found":
+            return not_found_text(result, command=command)
+        case _:
+            return headline(result, conclusion)

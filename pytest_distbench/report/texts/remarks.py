@@ -1,0 +1,299 @@
+"""What a run says of its own rules, and of the slowdowns that were planted in its cases.
+
+What a run says of the slowdowns that were planted in its cases: a row each, and how many it would have shown.
+
+Doubts: what a run says of its own rules, a line each: which could not have failed, and what moved as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from pytest_distbench.judging.doubts import common_movement, is_learned, long_tails, out_of_reach
+from pytest_distbench.records.fingerprint import TRAINING_STEP
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.run import CaseResult, Control, Verdict, is_found
+from pytest_distbench.report.texts.layout import Line, escape, layout
+from pytest_distbench.report.texts.verdicts import change, metric_text
+from pytest_distbench.units import format_change
+
+_COLUMNS = ("", "test", "metric", "slowdown", "planted", "seen", "launches", "time")
+
+
+def control_lines(results: Sequence[CaseResult]) -> list[Line]:
+    """A row for each case, the last line counts them; nothing where nothing was planted."""
+    planted = [(r, r.control) for r in results if r.control is not None]
+    tried = [(r, control) for r, control in planted if not control.why_not]
+    lines = []
+    if tried:
+        rows = layout(_COLUMNS, [_row(result, control) for result, control in tried], left=4)
+        severities = ["plain", *("plain" if control.found else "doubt" for _, control in tried)]
+        lines += [Line(row, severity) for row, severity in zip(rows, severities, strict=True)]  # type: ignore[arg-type] # they are literals
+    groups: dict[str, list[str]] = {}
+    for result, control in planted:
+        if control.why_not:
+            groups.setdefault(control.why_not, []).append(result.case.title)
+    lines += [Line(f"? nothing planted in {_first(titles)}: {why}", "doubt") for why, titles in groups.items()]
+    lines += [
+        Line(
+            f"? not delayed in {r.case.title}: {', '.join(c.left_out)}, which the script prints of clocks of its own",
+            "doubt",
+        )
+        for r, c in planted
+        if c.left_out
+    ]
+    if tried:
+        lines.append(_count([control for _, control in tried]))
+    return lines
+
+
+def _first(titles: Sequence[str]) -> str:
+    return f"{titles[0]}{f' and {len(titles) - 1} more' if len(titles) > 1 else ''}"
+
+
+def _count(controls: Sequence[Control]) -> Line:
+    found = sum(bool(control.found) for control in controls)
+    chosen = [control.share for control in controls if control.is_chosen]
+    of = f"{chosen[0] * 100:.3g} %" if chosen else "their tolerance (planted: a third more)"
+    cases = f"case{'s' * (len(controls) != 1)}"
+    text = f"{found} of {len(controls)} {cases} would have shown a slowdown of {of}"
+    return Line(text, "plain" if found == len(controls) else "doubt")
+
+
+def _row(result: CaseResult, control: Control) -> tuple[str, ...]:
+    shown = telling(control)
+    more = f" and {len(control.verdicts) - 1} more" if len(control.verdicts) > 1 else ""
+    return (
+        " " if control.found else "?",
+        result.case.title,
+        f"{metric_text(shown)}{more}",
+        outcome(control),
+        format_change(planted_ratio(control, shown)),
+        format_change(shown.ratio) if shown.ratio is not None else "-",
+        str(control.launches),
+        f"{control.took_s:.1f} s",
+    )
+
+
+def telling(control: Control) -> Verdict:
+    """The clock that speaks for all: in which the slowdown was found, and of those the one that moved most."""
+    return max(control.verdicts, key=lambda v: (is_found(v), _worse_by(v)))
+
+
+def _worse_by(verdict: Verdict) -> float:
+    return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
+
+
+def planted_ratio(control: Control, verdict: Verdict) -> float:
+    """What the number was to be of its value without the delay: of a rate it is less."""
+    return (1 + control.share) ** METRIC_KINDS[verdict.better].sign
+
+
+def outcome(control: Control) -> str:
+    """Whether it was found, and at which step; else at which it was lost."""
+    every = f" in {len(control.found)} of {len(control.verdicts)}" if len(control.verdicts) > 1 else ""
+    match control.step:
+        case "bound":
+            return f"found{every}: beyond its bound"
+        case "turns" if control.found:
+            return f"found{every}" if control.has_baseline else f"found{every}, in turns alone: no baseline"
+        case "turns":
+            return "not found: not red in turns" + ("" if control.has_baseline else "; no baseline")
+        case "stored":
+            return (
+                f"found{every}, against the baseline alone" if control.found else "not found: not red, never in turns"
+            )
+        case _:
+            return "not found: not suspicious beside the baseline"
+
+
+def not_found_headline(result: CaseResult) -> str:
+    """One line: what was planted, what was seen, and where it was lost."""
+    assert result.control is not None
+    control = result.control
+    verdict = telling(control)
+    seen = "nothing" if verdict.ratio is None else format_change(verdict.ratio)
+    planted = format_change(planted_ratio(control, verdict))
+    where = "in turns" if control.step == "turns" else "against the baseline"
+    return f"a planted slowdown was {outcome(control)}: {metric_text(verdict)} planted {planted}, seen {seen} {where}"
+
+
+def not_found_text(result: CaseResult, *, command: str) -> str:
+    """The same with what each clock has shown, and what would help."""
+    assert result.control is not None
+    control = result.control
+    rows = [
+        (
+            metric_text(v),
+            format_change(planted_ratio(control, v)),
+            format_change(v.ratio) if v.ratio is not None else "-",
+            f"+{v.limit:.1%}" if v.limit is not None else "-",
+            f"+{v.detectable:.1%}" if v.detectable is not None and math.isfinite(v.detectable) else "-",
+        )
+        for v in control.verdicts
+    ]
+    reasons = [f"{metric_text(v)}: {v.reason}" for v in control.verdicts if v.reason]
+    return "\n".join(
+        [
+            escape(not_found_headline(result)),
+            "",
+            *map(escape, layout(("metric", "planted", "seen", "limit", "finds"), rows, left=1)),
+            "",
+            *map(escape, reasons[:_MOST_REASONS]),
+            *([f"not run in turns: {escape(control.why_alone)}"] if control.why_alone else []),
+            f"what would help: {_HELP[control.step]}",
+            f"again:  {command} --distbench-control{f'={control.share:g}' if control.is_chosen else ''}",
+        ]
+    )
+
+
+_MOST_REASONS = 8
+_HELP = {
+    "screening": (
+        "a baseline with more launches or of a quieter hour (--distbench-update), a larger tolerance, or "
+        "--distbench-confirm=always, which runs every case in turns"
+    ),
+    "turns": (
+        "more iterations a loop, which make a pair quieter; more time for pairs (--distbench-confirm-budget); or a "
+        "larger tolerance"
+    ),
+    "stored": "what makes launches in turns possible (above); a baseline with more launches; or a larger tolerance",
+}
+
+
+TOO_GOOD = 5
+"""Code rarely becomes so many times as fast by itself."""
+
+_NUMBER = re.compile(r"[+-]?[\d.,]+ %")
+
+
+def doubt_lines(results: Sequence[CaseResult]) -> list[Line]:
+    """What casts doubt on the answers of a run as a whole; nothing where nothing does."""
+    return [
+        *_movement(results),
+        *_too_good(results),
+        *_long_tails(results),
+        *_out_of_reach(results),
+        *_tolerances_out_of_sight(results),
+        *_unconfirmed(results),
+    ]
+
+
+def unjudged_learning(results: Sequence[CaseResult]) -> list[Line]:
+    """Of trainings of which nothing that they learn is judged, such as a loss; once for all.
+
+    One trains whose optimizer steps in the iteration, or the training step, that the fingerprint describes.
+    """
+    found = [result for result in results if _steps(result) and not _may_judge_learning(result)]
+    if not found:
+        return []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    how = (
+        'print its loss, and give read={"loss_curve": stdout("loss " + NUMBER, better="curve", first=10)}'
+        if TRAINING_STEP in _steps(found[0])
+        else 'keep its losses, and call rank.record("loss_curve", losses[:10], better="curve") after the loop'
+    )
+    return [Line(f"{found[0].case.title}{more}: trains, and nothing judges whether it learns; {how}")]
+
+
+def _steps(result: CaseResult) -> list[str]:
+    """What of a case has steps of an optimizer. An elastic job's learning is judged otherwise."""
+    last = result.launches[-1]
+    is_job = last.elastic is not None or last.pool is not None
+    return [key for key, seen in last.fingerprints.items() if seen.optimizer_steps and not is_job]
+
+
+def _may_judge_learning(result: CaseResult) -> bool:
+    """Whether anything is judged that a training learns: by its kind, or by what its name says."""
+    judged = [m for m in result.launches[-1].measurements if m.is_judged or m.bounds]
+    return any(METRIC_KINDS[m.better].is_of_training or is_learned(m.name) for m in judged)
+
+
+def _too_good(results: Sequence[CaseResult]) -> list[Line]:
+    """Improvements that are rather another number: a unit, a pattern, or where the clock begins."""
+    found = [
+        f"{result.case.title} {metric_text(verdict)} {change(verdict)}"
+        for result in results
+        for verdict in result.verdicts
+        if verdict.kind == "improved" and verdict.ratio and not 1 / TOO_GOOD < verdict.ratio < TOO_GOOD
+    ]
+    if not found:
+        return []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    asked = "is it the same number? A unit, a pattern that reads it, or what the clock spans may have changed"
+    return [Line(f"? {found[0]}{more}: better by {TOO_GOOD} times or more; {asked}", "doubt")]
+
+
+def _movement(results: Sequence[CaseResult]) -> list[Line]:
+    found = common_movement(results)
+    if found is None:
+        return []
+    span = f"{found.least:.2f} to {found.most:.2f} times"
+    word = "slower" if found.is_slower else "faster"
+    line = (
+        f"all {found.cases} cases with clocks are {word} than their baselines, by {span}: that speaks of the machine, "
+        "its software or the baselines, not of one change; distbench doctor looks at the machine, --distbench-against "
+        "REF compares on the spot"
+    )
+    return [Line(line)]
+
+
+def _long_tails(results: Sequence[CaseResult]) -> list[Line]:
+    """Iterations that became slow, and that no verdict contains; one line, of the longest."""
+    found = [(now, then, f"{r.case.title} {metric_text(v)}") for r in results for v, now, then in long_tails(r)]
+    if not found:
+        return []
+    now, then, metric = max(found)
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    line = (
+        f"? {metric}{more}: some iterations take {now:.1f} times as long as what is judged, the fast side ({then:.1f} "
+        'times in the baseline); mode="batch" of rank.timed judges the mean of twenty'
+    )
+    return [Line(line, "doubt")]
+
+
+def _out_of_reach(results: Sequence[CaseResult]) -> list[Line]:
+    """A line for each reason, with the first metric it holds for."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for result in results:
+        for verdict, why in out_of_reach(result):
+            groups.setdefault(_NUMBER.sub("", why), []).append((f"{result.case.title} {metric_text(verdict)}", why))
+    return [
+        Line(
+            f"? {len(found)} metric{'s' * (len(found) > 1)} could not have turned red: "
+            f"{found[0][0]}{f' and {len(found) - 1} more' if len(found) > 1 else ''}: {found[0][1]}",
+            "doubt",
+        )
+        for found in groups.values()
+    ]
+
+
+def _tolerances_out_of_sight(results: Sequence[CaseResult]) -> list[Line]:
+    """One line for all clocks whose tolerance the screening would not have seen, with what it would."""
+    found = [(v.detectable or 0.0, r, v) for r in results for v in r.verdicts if v.kind == "unseen" and v.is_noisy]
+    if not found:
+        return []
+    cases = {(result.case.test, result.case.key) for _, result, _ in found}
+    (least, *_), (most, result, verdict) = min(found, key=lambda f: f[0]), max(found, key=lambda f: f[0])
+    span = format_change(1 + least) if len(found) == 1 else f"{format_change(1 + least)} to {format_change(1 + most)}"
+    metrics = f"{len(found)} metric{'s' * (len(found) > 1)} of {len(cases)} case{'s' * (len(cases) > 1)}"
+    looked_into = f"what would have been looked into: {span} (most: {result.case.title} {metric_text(verdict)})"
+    line = (
+        f"? {metrics} would not have shown a slowdown of their tolerance; {looked_into}; --distbench-confirm=always "
+        "runs all cases in turns"
+    )
+    return [Line(line, "doubt")]
+
+
+def _unconfirmed(results: Sequence[CaseResult]) -> list[Line]:
+    """Why cases in doubt were not decided in turns, a line for each reason."""
+    groups: dict[str, list[str]] = {}
+    for result in results:
+        if result.unconfirmed:
+            groups.setdefault(result.unconfirmed, []).append(result.case.title)
+    return [
+        Line(f"? not decided in turns: {titles[0]}{f' and {len(titles) - 1} more' if len(titles) > 1 else ''}: {why}")
+        for why, titles in groups.items()
+    ]

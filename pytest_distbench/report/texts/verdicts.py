@@ -1,0 +1,415 @@
+"""Verdicts in words: a line each, and as tables for a terminal or a pull request.
+
+A verdict in words: its metric, values, change and limit, and the columns that show it beside each kind of reference.
+
+The words for a point of a metric are a table: a new axis is one row.
+
+The verdicts of cases as tables for a terminal: of one case, and a few telling rows of many.
+
+Changes of stored entries as lines: for a terminal, and as Markdown for a pull request. Worst first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pytest_distbench.judging.links import link_at
+from pytest_distbench.records.baseline import tightest
+from pytest_distbench.records.bound_text import Side
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
+from pytest_distbench.records.metric import PEAK_MEMORY, Scalar, metric_key
+from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.report.tables.collectives import is_sweep, refusals, sweep_points
+from pytest_distbench.report.tables.communication import slowest_links
+from pytest_distbench.report.texts.layout import Line, escape_markdown, layout, row_line, table_head
+from pytest_distbench.store.changes import EntryChange, MetricChange
+from pytest_distbench.units import format_bytes, format_change, format_quantity
+
+AXES: dict[str, Callable[[Scalar], str]] = {
+    "message_bytes": lambda size: f"at {format_bytes(float(size))}",
+    "world_size": lambda ranks: f"at {ranks} ranks",
+    "from": lambda rank: f"from rank {rank}",
+    "to": lambda rank: f"to rank {rank}",
+    "calls": lambda calls: "with one call each" if calls == "each" else str(calls),
+    "tensors": lambda count: f"in {count} tensor{'s' * (count != 1)}",
+    "hook": lambda hook: f"with the hook {hook}",
+    "seed": lambda seed: f"of seed {seed}",
+}
+"""Axis -> the words for a point on it, as they follow the name of the metric."""
+
+
+def point_text(name: str, at: Mapping[str, Scalar]) -> str:
+    """A metric at its point: ``latency at 4 KiB``; axes without words as in files: ``loss[level=2]``."""
+    known = [AXES[axis](point) for axis, point in sorted(at.items()) if axis in AXES]
+    rest = {axis: point for axis, point in at.items() if axis not in AXES}
+    return " ".join([metric_key(name, rest), *known])
+
+
+def metric_text(verdict: Verdict) -> str:
+    """The metric at its point: ``latency at 4 KiB``."""
+    return point_text(verdict.name, verdict.at) if verdict.at else verdict.metric
+
+
+def name_in_file(nodeid: str) -> str:
+    """A test without its file: ``TestA::test_b[ws2]``. Ids may hold what separates the parts of the name."""
+    return nodeid.partition("::")[2] or nodeid
+
+
+def test_name(result: CaseResult) -> str:
+    """The test of a case, with as much of its file as tells it from others of the run."""
+    return f"{result.case.place and f'{result.case.place}::'}{name_in_file(result.nodeid)}"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A value with its unit, ``-`` where there is none."""
+    return "-" if value is None else format_quantity(value, unit)
+
+
+def current(verdict: Verdict) -> str:
+    """The value of this run."""
+    return quantity(verdict.current, verdict.unit)
+
+
+def reference(verdict: Verdict) -> str:
+    """The value of what it was compared with."""
+    return quantity(verdict.baseline, verdict.unit) if verdict.is_judged else ""
+
+
+def change(verdict: Verdict) -> str:
+    """The change against the reference, signed, as the metric itself moves."""
+    if verdict.kind == "changed":
+        return "changed"
+    return "" if verdict.ratio is None or not verdict.is_judged else format_change(verdict.ratio)
+
+
+def limit(verdict: Verdict) -> str:
+    """The largest accepted change towards worse, and the bounds: ``+10%, <= 200 us``."""
+    sides: tuple[tuple[str, Side], ...] = ((">=", "least"), ("<=", "most"))
+    found = [(sign, tightest(verdict.bounds, side)) for sign, side in sides]
+    bounds = [f"{sign} {quantity(value, verdict.unit)}" for sign, value in found if value is not None]
+    return ", ".join(filter(None, [_largest_change(verdict), *bounds]))
+
+
+_LARGEST_SHARE = 2.0
+"""Of little memory a larger one is accepted, since some mebibytes always are: then their number says more."""
+
+
+def _largest_change(verdict: Verdict) -> str:
+    if verdict.limit is None or not METRIC_KINDS[verdict.better].is_judged:
+        return ""
+    kind = METRIC_KINDS[verdict.better]
+    if kind.rule == "memory" and verdict.limit > _LARGEST_SHARE and verdict.baseline is not None:
+        return f"+{quantity(verdict.limit * verdict.baseline, verdict.unit)}"
+    return "exact" if kind.repeats_exactly and verdict.limit == 0.0 else kind.limit_text(verdict.limit)
+
+
+def _finds(verdict: Verdict) -> str:
+    """The smallest slowdown that would be called regressed in nine of ten runs."""
+    seen = verdict.detectable
+    return "" if seen is None else f"+{seen:.1%}" if seen <= 1 else "> +100%"
+
+
+def _launches(verdict: Verdict) -> str:
+    """How many there are, or pairs of them."""
+    return str(verdict.launches) if verdict.launches else ""
+
+
+Columns = Mapping[str, Callable[[Verdict], str]]
+"""Heading -> the text below it."""
+
+_MEASURED: Columns = {"": lambda verdict: VERDICT_KINDS[verdict.kind].mark, "metric": metric_text}
+_ALLOWED: Columns = {"change": change, "limit": limit}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceWords:
+    """How a comparison is told, by what the reference is.
+
+    The name is that of the other side, ``baseline``; ``unchanged`` is said of rows that are not shown, and ``drift``
+    before the software that differs.
+    """
+
+    columns: Columns
+    name: str
+    unchanged: str
+    drift: str
+
+
+_STORED = ReferenceWords(
+    columns={
+        **_MEASURED,
+        "this run": current,
+        "baseline": reference,
+        **_ALLOWED,
+        "n": _launches,
+    },
+    name="baseline",
+    unchanged="within their limits",
+    drift="software differs from the baselines'",
+)
+REFERENCE_WORDS: dict[str, ReferenceWords] = {
+    "stored": _STORED,
+    "paired": ReferenceWords(
+        columns={
+            **_MEASURED,
+            "this tree": current,
+            "reference": reference,
+            **_ALLOWED,
+            "finds": _finds,
+            "pairs": _launches,
+        },
+        name="reference",
+        unchanged="unchanged",
+        drift="software differs from the reference's",
+    ),
+    "nothing": _STORED,
+}
+"""By the kind of the reference of a case."""
+
+
+def words_for(result: CaseResult) -> ReferenceWords:
+    """How the comparison of this case is told."""
+    return REFERENCE_WORDS[result.reference.kind]
+
+
+def cells(verdict: Verdict, columns: Columns) -> tuple[str, ...]:
+    """A verdict under these columns."""
+    return tuple(text(verdict) for text in columns.values())
+
+
+FAST_SIDE = (
+    "change: this run's fastest iterations against the baseline's, which is what is judged; the columns beside it show "
+    "the median launch, and may tell less, more, or the opposite"
+)
+MEAN_OVER_PAIRS = "change: mean over pairs, which is what is judged"
+FINDS = "finds: the smallest slowdown called regressed in nine of ten runs, with as many pairs as a run makes at most"
+
+_NOTICEABLE = 0.01
+_SHOWN_CASES = 20
+_SHOWN_METRICS = 6
+_SWEEP_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "limit", "n")
+
+
+def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
+    """The table of one case. Without ``show_all`` metrics within their limits are counted, not listed."""
+    if not result.verdicts:
+        return _measured_table(result) if show_all else []
+    if is_sweep(result) and result.reference.kind != "paired":
+        return _sweep_table(result, show_all=show_all)
+    return verdict_table(result, result.verdicts, show_all=show_all) + refusal_lines(result)
+
+
+def _measured_table(result: CaseResult) -> list[Line]:
+    """What a case measured that was not judged: medians over its launches."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for measurement in (m for launch in result.launches for m in launch.measurements if m.value is not None):
+        name = point_text(measurement.name, measurement.at)
+        found.setdefault((name, measurement.unit), []).append(measurement.value or 0.0)
+    rows = [("", name, quantity(median(values), unit), str(len(values))) for (name, unit), values in found.items()]
+    return list(map(Line, layout(("", "metric", "this run", "n"), rows, left=2))) if rows else []
+
+
+def verdict_table(result: CaseResult, verdicts: Sequence[Verdict], *, show_all: bool) -> list[Line]:
+    """Verdicts of a case under the columns that its reference asks for."""
+    words = words_for(result)
+    shown = [v for v in verdicts if show_all or not VERDICT_KINDS[v.kind].is_quiet]
+    lines = _layout([*words.columns], [(v.kind, cells(v, words.columns)) for v in shown], left=2)
+    hidden = sum(v.is_judged for v in verdicts) - sum(v.is_judged for v in shown)
+    return lines + ([Line(f"  {hidden} more {words.unchanged} (-v shows all)")] if hidden else [])
+
+
+def _layout(header: Sequence[str], rows: Sequence[tuple[VerdictName, Sequence[str]]], *, left: int = 1) -> list[Line]:
+    """Rows that tell of verdicts of these kinds; nothing of none."""
+    if not rows:
+        return []
+    head, *texts = layout(header, [row for _, row in rows], left=left)
+    kinds = (VERDICT_KINDS[kind] for kind, _ in rows)
+    return [Line(head), *(Line(text, kind.severity) for text, kind in zip(texts, kinds, strict=True))]
+
+
+def overview(results: Sequence[CaseResult]) -> list[Line]:
+    """A few telling rows per case, under the columns of its reference."""
+    lines: list[Line] = []
+    shown = results[:_SHOWN_CASES]
+    paired = [r for r in shown if r.reference.kind == "paired"]
+    others = [r for r in shown if r.reference.kind != "paired"]
+    for group in (others, paired):
+        rows = []
+        for result in group:
+            name = result.case.title
+            for verdict in telling_verdicts(result):
+                mark, *rest = cells(verdict, words_for(result).columns)
+                rows.append((verdict.kind, (mark, name, *rest)))
+                name = ""
+        if rows:
+            mark, *headings = words_for(group[0]).columns
+            lines += _layout((mark, "test", *headings), rows, left=3)
+    if paired:
+        lines += map(Line, (MEAN_OVER_PAIRS, FINDS))
+    lines += note_on_change(v for result in others for v in telling_verdicts(result))
+    if len(results) > _SHOWN_CASES:
+        lines.append(Line(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)"))
+    return lines
+
+
+def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
+    """Of a sweep its ends and the one that moved most, of links the slowest, of many pairs the ends and what moved.
+
+    What accompanies every measurement, memory, is told where it moved.
+    """
+    judged = [v for v in result.verdicts if v.is_judged and not _is_quiet_company(v)]
+    if result.reference.kind == "paired":
+        ends = judged if len(judged) <= _SHOWN_METRICS else [judged[0], judged[-1]]
+        return [v for v in judged if not VERDICT_KINDS[v.kind].is_quiet or v in ends]
+    judged = [v for v in judged if v.current is not None or v.is_failure]
+    if slowest := slowest_links(result):
+        return [v for v in judged if v in slowest or v.is_failure or link_at(v.at) is None]
+    if not is_sweep(result):
+        return judged
+    of_sizes = [v for v in judged if v.unit == "s" and "message_bytes" in v.at]
+    times = sorted(of_sizes, key=lambda v: int(v.at["message_bytes"]))
+    if not times:
+        return judged[:3]
+    largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
+    chosen = {times[0].metric, largest_change.metric, times[-1].metric}
+    return [v for v in judged if v.metric in chosen or v.kind in ("changed", "beyond") or v.name == PEAK_MEMORY]
+
+
+def _is_quiet_company(verdict: Verdict) -> bool:
+    return verdict.name == PEAK_MEMORY and VERDICT_KINDS[verdict.kind].is_quiet
+
+
+def note_on_change(verdicts: Iterable[Verdict]) -> list[Line]:
+    """A line that explains changes which are not those of the two values beside them; none where all are."""
+    return [Line(FAST_SIDE)] if any(map(is_of_fastest_iterations, verdicts)) else []
+
+
+def is_of_fastest_iterations(verdict: Verdict) -> bool:
+    """Whether the change is of the fastest iterations, and clearly not that of the two values beside it."""
+    if (
+        not METRIC_KINDS[verdict.better].has_fast_side
+        or verdict.ratio is None
+        or verdict.current is None
+        or not verdict.baseline
+    ):
+        return False
+    return abs(verdict.ratio - verdict.current / verdict.baseline) > _NOTICEABLE
+
+
+def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
+    points = list(sweep_points(result))
+    shown = [point for point in points if show_all or not VERDICT_KINDS[point.gravest].is_quiet]
+    rows = [
+        (
+            point.gravest,
+            (
+                VERDICT_KINDS[point.gravest].mark,
+                point.text,
+                f"{point.time_s * 1e6:.1f}",
+                f"{point.algbw:.3f}",
+                "-" if point.busbw is None else f"{point.busbw:.3f}",
+                "" if point.wrong_elements is None else quantity(point.wrong_elements, ""),
+                f"{point.time.baseline * 1e6:.1f}" if point.time.baseline else "-",
+                change(point.time),
+                limit(point.time),
+                str(point.time.launches),
+            ),
+        )
+        for point in shown
+    ]
+    lines = _layout(_SWEEP_HEADER, rows)
+    lines += refusal_lines(result)
+    hidden = len(points) - len(shown)
+    plural = "s" * (hidden != 1)
+    if hidden:
+        lines.append(Line(f"  {hidden} size{plural} {words_for(result).unchanged} not shown (-v shows all)"))
+    return lines
+
+
+def refusal_lines(result: CaseResult) -> list[Line]:
+    """What the backend has not, by its reasons."""
+    reasons: dict[str, list[str]] = {}
+    for refused in refusals(result):
+        facts = refused.facts
+        pair = " ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts)
+        reasons.setdefault(str(facts["reason"]), []).append(pair)
+    backend = result.case.conditions.backend
+    return [Line(f"  {backend} has not {', '.join(pairs)}: {reason}") for reason, pairs in reasons.items()]
+
+
+MOST_ROWS = 100
+"""Of metrics, and of other differences: GitHub cuts a comment at 64 KiB, and nobody reads more."""
+
+_HEADER = ("test", "metric", "old", "new", "change", "launches")
+
+
+def change_lines(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]:
+    """For a terminal. ``unchanged``: entries that are the same on both sides, counted only."""
+    rows = _rows(changes)
+    lines = layout(_HEADER, rows[:MOST_ROWS], left=2) if rows else []
+    lines += _left_out(rows, "metrics, less worse than these")
+    lines += [f"{what}: {note}" for what, note in [*_whole(changes), *_notes(changes)]]
+    return [*lines, _counts(changes, unchanged)]
+
+
+def change_markdown(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]:
+    """For a pull request: the counts, a table of metrics, then what else differs."""
+    rows = _rows(changes)
+    lines = [f"### baselines: {_counts(changes, unchanged)}", ""]
+    if rows:
+        lines += [*table_head(_HEADER, left=2), *map(row_line, rows[:MOST_ROWS])]
+        lines += ["", *_left_out(rows, "metrics, less worse than these")]
+    return lines + [
+        f"- {escape_markdown(what)}: {escape_markdown(note)}" for what, note in [*_whole(changes), *_notes(changes)]
+    ]
+
+
+def _rows(changes: Sequence[EntryChange]) -> list[tuple[str, ...]]:
+    found = [(change, metric) for change in changes if change.kind == "changed" for metric in change.metrics]
+    found.sort(key=lambda pair: -pair[1].worse_by)
+    return [_row(change, metric) for change, metric in found]
+
+
+def _row(change: EntryChange, metric: MetricChange) -> tuple[str, ...]:
+    moved = "" if metric.ratio is None or METRIC_KINDS[metric.better].rule == "exact" else format_change(metric.ratio)
+    return (
+        str(change.name),
+        metric.metric,
+        quantity(metric.old, metric.unit),
+        quantity(metric.new, metric.unit),
+        moved or ("exact" if METRIC_KINDS[metric.better].rule == "exact" else ""),
+        f"{metric.old_launches} -> {metric.new_launches}",
+    )
+
+
+def _whole(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
+    """New and removed entries, by name."""
+    found = []
+    for change in changes:
+        if change.kind != "changed":
+            launches = max((max(m.old_launches, m.new_launches) for m in change.metrics), default=0)
+            metrics = f"{len(change.metrics)} metric{'s' * (len(change.metrics) != 1)}"
+            found.append((change.kind, f"{change.name} ({metrics}, {launches} launches)"))
+    return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "entries"))]
+
+
+def _notes(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
+    """Other differences; one that many entries share, such as a new torch, is told once."""
+    by_note: dict[str, list[str]] = {}
+    for change in changes:
+        for note in change.notes:
+            by_note.setdefault(note, []).append(str(change.name))
+    found = [(names[0] if len(names) == 1 else f"{len(names)} entries", note) for note, names in by_note.items()]
+    return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "differences"))]
+
+
+def _left_out(found: Sequence[object], what: str) -> list[str]:
+    return [f"{len(found) - MOST_ROWS} more {what}"] if len(found) > MOST_ROWS else []
+
+
+def _counts(changes: Sequence[EntryChange], unchanged: int) -> str:
+    kinds = Counter(change.kind for change in changes)
+    return f"{kinds['changed']} changed, {kinds['new']} new, {kinds['removed']} removed, {unchanged} unchanged"

@@ -1,0 +1,267 @@
+"""Stored entries: chosen by name, left behind by a test that is gone, or not used by a run.
+
+Choosing stored entries by name, ``path::test[case.backend.launcher]``: by a part of it, or by a test's node id.
+
+Stored entries whose test is gone, and which of them a new case takes the place of.
+
+A test that gets a parameter, another name or another place would otherwise lose its baseline in the very commit that
+makes it slower.
+
+Stored entries that a whole, green run did not use.
+
+Careful by design, because ``--distbench-prune`` deletes what is found here: an entry counts as unused only if its test
+was there to use it, or is certainly gone.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import itertools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
+from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.case import NODES, Case, Conditions, EntryName, key_text
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.store.baselines import BaselineFile, BaselineStore, read_file
+
+Choice = Callable[[EntryName], bool]
+
+_BACKEND_AND_LAUNCHER = re.compile(r"\.[^.]+\.[^.]+\]")
+
+_LIKE_AN_EXPRESSION = re.compile(r"(?:^|[\s()])(and|or|not)(?:$|[\s()])")
+
+
+def selection(texts: Iterable[str]) -> Choice:
+    """Which entries are chosen: those that any of the texts names; all of them where there is no text.
+
+    A text without ``::`` is a part of the name, in upper or lower case. One with ``::`` is a whole name, a node id, or
+    the beginning of one up to a ``::`` or ``[``: it chooses one test or case, and none whose name merely begins so.
+    """
+    wanted = [text.strip() for text in texts if text.strip()]
+    for text in wanted:
+        if "::" not in text and (word := _LIKE_AN_EXPRESSION.search(text)):
+            raise ConfigurationError(
+                f"-k {text!r}: wanted a part of a name, found the word {word[1]!r}. Give one part, such as 'test_a', "
+                "or a whole name as 'distbench baseline list' prints it; several -k choose what any of them names"
+            )
+    return lambda name: not wanted or any(_is_named(name, text) for text in wanted)
+
+
+def _is_named(name: EntryName, text: str) -> bool:
+    whole = str(name)
+    if "::" not in text:
+        return text.lower() in whole.lower()
+    return whole == text or whole.startswith((f"{text}::", f"{text}[")) or _is_node_id(text, whole)
+
+
+def _is_node_id(text: str, whole: str) -> bool:
+    """Whether a name goes on behind a node id: with the name of a run, or with backend and launcher alone."""
+    begin = text.removesuffix("]")
+    rest = whole.removeprefix(begin)
+    return begin != text and rest != whole and (rest.startswith(":") or bool(_BACKEND_AND_LAUNCHER.fullmatch(rest)))
+
+
+_SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class GoneTests:
+    """Entries of a platform that no test has any more.
+
+    Args:
+        store: of the platform.
+        root: folder that the files of the tests are relative to.
+        collected: the ids of every test that pytest has made, chosen to run or not.
+    """
+
+    def __init__(self, store: BaselineStore, root: Path, collected: Mapping[str, Collection[str]]) -> None:
+        self._store = store
+        self._root = root
+        self._collected = collected
+
+    def fitting(self, case: Case) -> list[BaselineFile]:
+        """Those that have the conditions and the parameters of a new case."""
+        ids = self._collected.get(case.test, ())
+        of_same_test = self._read(self._store.files_of(case.test)) if ids else []
+        gone = [file for file in of_same_test if not file.entry.is_of(ids, file.key)]
+        return [file for file in [*gone, *self._of_gone_tests] if _fits(file, case)]
+
+    @functools.cached_property
+    def _of_gone_tests(self) -> list[BaselineFile]:
+        """Entries of functions that are gone. Of one that was not collected its file tells."""
+        found: list[BaselineFile] = []
+        for _, paths in itertools.groupby(self._store.files(), key=lambda path: path.parent):
+            files = list(self._read(paths))
+            for test in {file.test for file in files[:1]} - self._collected.keys():
+                found += [file for file in files if not has_test(self._root, test)]
+        return found
+
+    def _read(self, paths: Iterable[Path]) -> Iterator[BaselineFile]:
+        for path in paths:
+            with contextlib.suppress(StoredFileError):  # told by the test whose it is
+                yield read_file(path)
+
+
+def closest(files: Sequence[BaselineFile], case: Case, launch: LaunchRecord) -> list[BaselineFile]:
+    """Those of the fitting entries that a case takes the place of: one, or several that are equally close to it.
+
+    Their metrics have all been measured by the case's first launch.
+    """
+    measured = {m.key: (m.better, m.unit) for m in launch.measurements if m.is_judged}
+
+    def is_measured(file: BaselineFile) -> bool:
+        metrics = file.entry.metrics.items()
+        return all(measured.get(key) == (m.better, m.unit) for key, m in metrics if key != PEAK_MEMORY)
+
+    def closeness(file: BaselineFile) -> tuple[bool, ...]:
+        (path, _, function), (new_path, _, new) = file.test.partition("::"), case.test.partition("::")
+        same_name = function.rpartition("::")[2] == new.rpartition("::")[2]
+        same_id = file.key == case.key
+        return file.test == case.test, same_name, path == new_path, same_id, file.entry.workload == case.workload
+
+    found = [file for file in files if is_measured(file)]
+    best = max(map(closeness, found), default=())
+    return [file for file in found if closeness(file) == best]
+
+
+def with_its_work(entry: BaselineEntry, case: Case) -> BaselineEntry:
+    """The entry as one of this case's work, where that is the same but for the names of parameters."""
+    return replace(entry, workload=case.workload) if _is_same_work(entry, case) else entry
+
+
+def _is_same_work(entry: BaselineEntry, case: Case) -> bool:
+    if entry.workload in ("", case.workload):
+        return entry.workload != ""
+    if replace(case, params=entry.params).workload != entry.workload:
+        return False  # other ranks, or another kind of device
+    old, new = _own(entry.params, case.params), _own(case.params, entry.params)
+    return len(old) == len(new) and sorted(map(repr, old)) == sorted(map(repr, new))
+
+
+def _own(params: Mapping[str, Any], others: Mapping[str, Any]) -> list[Any]:
+    """The values that stand under names which the others do not have, and the names whose values are others there."""
+    return [
+        value if name not in others else (name, value)
+        for name, value in params.items()
+        if name not in others or others[name] != value
+    ]
+
+
+def _fits(file: BaselineFile, case: Case) -> bool:
+    entry = file.entry
+    test_id = entry.test_id
+    if not entry.holds_numbers or test_id is None or entry.conditions != case.conditions:
+        return False
+    run = key_text(case.name.removeprefix(case.id), entry.conditions.backend, entry.conditions.launcher)
+    is_same_run = file.key.removeprefix(test_id) == run and ranks_in(test_id) == ranks_in(case.id)
+    return is_same_run and _is_same_work(entry, case)
+
+
+def ranks_in(test_id: str) -> set[str]:
+    """The part of an id, or of a key that begins with one, that the number of its test's ranks is told by: ``ws2``."""
+    return set(re.findall(r"(?:^|-)(ws\d+)(?=[-.:]|$)", test_id)[:1])
+
+
+def has_test(root: Path, test: str) -> bool:
+    """Whether ``path::Class::function`` still stands in its file; True where only pytest could tell."""
+    if not root.is_dir():
+        raise DistbenchError(f"--root {root} is not a folder")
+    file, *names = test.split("::")
+    try:
+        body: list[ast.stmt] = ast.parse((root / file).read_bytes()).body
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, SyntaxError, ValueError):
+        return True
+    for name in names:
+        nodes = list(_of_one_scope(body))
+        classes = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name]
+        if any(node.bases for node in classes):
+            return True  # the function may be inherited
+        if not any({name, "*"} & {getattr(node, field, None) for field in ("name", "asname", "id")} for node in nodes):
+            return False
+        body = [statement for node in classes for statement in node.body]
+    return True
+
+
+def _of_one_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes, but for what is inside of classes and functions."""
+    for node in nodes:
+        yield node
+        if not isinstance(node, _SCOPES):
+            yield from _of_one_scope(ast.iter_child_nodes(node))
+
+
+def unused_entries(
+    store: BaselineStore,
+    results: Iterable[CaseResult],
+    *,
+    reported: Collection[str],
+    seen: Mapping[tuple[str, str], bool],
+    rootpath: Path,
+    roots: Sequence[Path],
+) -> list[EntryName]:
+    """Entries of this platform, and of conditions of this run, that belong to no test of a whole, green run.
+
+    Such an entry's test is one of:
+
+    - a file that is gone from the folders this run was given;
+    - a function that is gone from a file whose other tests ran;
+    - a function that ran with this id, or with another one of the same ranks (``old-ws2`` beside ``ws2``), without this
+      case. The ranks of a run may be others than those of its test, and say nothing.
+
+    Args:
+        store: of this platform.
+        results: every case measured.
+        reported: test files that had any test, as node ids.
+        seen: (test, case id) of every test of ours -> whether it ran to its end, rather than being skipped.
+        rootpath: folder that the files of the tests are relative to.
+        roots: folders and files that the run was given, absolute.
+    """
+    measured = list(results)
+    if not measured:
+        return []
+    used = {store.path(name.test, name.key) for r in measured for name in _names(r)}
+    conditions = {_but_for_size(r.case.conditions) for r in measured}
+    tests = {test for test, _ in seen}
+    found = []
+    for path in store.files():
+        if path in used:
+            continue
+        file = read_file(path)
+        entry, test_file = file.entry, file.test.partition("::")[0]
+        whole = (rootpath / PurePosixPath(test_file)).resolve()
+        under = entry.conditions
+        if _but_for_size(under) not in conditions or not any(whole.is_relative_to(root) for root in roots):
+            continue
+        if file.test in tests:
+            ids = {test_id: ran for (test, test_id), ran in seen.items() if test == file.test}
+            ran = [test_id for test_id in ids if ids[test_id]]
+            was_skipped = entry.is_of([test_id for test_id in ids if not ids[test_id]], file.key)
+            of_same_ranks = bool(ranks_in(entry.test_id or file.key) & {size for i in ran for size in ranks_in(i)})
+            is_unused = not was_skipped and (entry.is_of(ran, file.key) or of_same_ranks)
+        else:
+            is_unused = test_file in reported or not whole.exists()
+        if is_unused:
+            found.append(file.name)
+    return found
+
+
+def _names(result: CaseResult) -> Iterator[EntryName]:
+    """Of the entry of a case, and of those of gone tests that are its own until an update has moved them."""
+    yield EntryName(platform=result.environment.platform, test=result.case.test, key=result.case.key)
+    yield from result.reference.gone
+
+
+def _but_for_size(conditions: Conditions) -> tuple[object, ...]:
+    """What a run measures under, whatever its tests are."""
+    around = (pair for pair in sorted(conditions.around.items()) if pair[0] != NODES)
+    return conditions.backend, conditions.launcher, *around

@@ -1,0 +1,447 @@
+"""The clocks of an iteration and of its parts: the host's, or the device's.
+
+Blocks: how many iterations a group runs before the other one has its turn, where two groups run in turns.
+
+Meter: quieter witnesses of what an iteration cost than the clock.
+
+Parts: the clock of the parts of an iteration: the host's, or the device's, for which nobody waits inside of it.
+
+Stopwatch: the clock of an iteration, or of several in one breath: the host's, or the device's.
+
+BusyStream: the device is kept busy while the host enqueues what is measured, so that the clock sees the device.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import resource
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.units import format_quantity
+from pytest_distbench.worker.clock.delay import Delay
+from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.torch_internals import occupy_stream
+
+MOST_BLOCKS = 60
+"""Of one timed loop: each change of turns costs about a millisecond."""
+
+SHORTEST_BLOCK = 10
+"""Iterations. The first one after a change of turns finds cold caches, and must stay a small part of its block."""
+
+
+def block_length(iterations: int) -> int:
+    """Iterations of one block, in a loop of so many."""
+    return max(SHORTEST_BLOCK, math.ceil(iterations / MOST_BLOCKS))
+
+
+class Meter:
+    """CPU time and voluntary context switches of this process, all threads, per iteration.
+
+    On a busy machine they move far less than the clock (docs/fingerprints.md has figures). Two microseconds each time,
+    outside the clock. On a GPU they tell less, since a host that waits for the device spins; there the host's own share
+    stands beside them.
+
+    All of it is per iteration; ``waits`` are times a thread went to sleep. What stands beside a clock of the device is
+    by name: ``host_s``, seconds of the host in it; ``exposed``, 1 where the device had to wait for the host;
+    ``lead_s``, seconds by which the host was ahead of the device at its end. CPU time that
+    a delay has taken is left out.
+    """
+
+    def __init__(self, delay: Delay) -> None:
+        self._delay = delay
+        self.cpu_s: list[float] = []
+        self.waits: list[float] = []
+        self.of_host: dict[str, list[float]] = {}
+        self._start = (0.0, 0)
+
+    def start(self) -> None:
+        """An iteration begins, or several."""
+        self._start = self._now()
+
+    def stop(self, iterations: int = 1) -> None:
+        """It is over; of several their mean is kept."""
+        cpu_s, waits = self._now()
+        self.cpu_s.append((cpu_s - self._start[0]) / iterations)
+        self.waits.append((waits - self._start[1]) / iterations)
+
+    def note(self, **of_host: float) -> None:
+        """What the host did in one iteration that the device is measured in."""
+        for name, value in of_host.items():
+            self.of_host.setdefault(name, []).append(value)
+
+    def witnesses(self) -> dict[str, list[float]]:
+        """All of them by name."""
+        return {"cpu_s": self.cpu_s, "waits": self.waits, **self.of_host}
+
+    def _now(self) -> tuple[float, int]:
+        return HostClock.process_time() - self._delay.awake_s, resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+
+
+SHORTEST_S, FIRST_S, LONGEST_S = 50e-6, 1e-3, 20e-3
+"""A longer one than this costs more time than it tells: what takes so long to enqueue keeps the device busy itself. The
+first is not yet chosen by what the host needs."""
+
+TRIES = 3
+"""Warm-up iterations that decide: the first length, and where that is not enough the longest one twice. A host that was
+interrupted in one of them decides nothing."""
+
+_MARGIN = 3.0
+"""The host is not equally fast each time."""
+_SHRINK = 0.5
+_GROWTH = 4.0
+"""After the warm-up it becomes at most so many times as long: a loop may begin to wait only then."""
+_CALIBRATION_CYCLES = 1_000_000
+"""Of a kernel whose time tells how fast the device counts: half a millisecond at 2 GHz."""
+_AGREES = 1.05
+_NOTICED_S = 0.05
+_MOST_CALIBRATIONS = 200
+
+
+class BusyStream:
+    """A kernel that runs idly until the host has enqueued an iteration.
+
+    Without it the first event of an iteration lands on an idle stream, and a kernel of 10 us that takes the host 40 us
+    to enqueue reads 50 us. How long it has to be is learned from iteration to iteration. Where the iteration itself
+    waits for the device, or takes the host longer than is worth waiting for, no length is enough: then there is none,
+    and the host's time is part of what is measured. That is decided once, at the end of a warm-up of at least
+    :data:`TRIES` iterations: values with the host in them, and others without, would be no series.
+
+    What occupies it is given, and enqueues the kernel for so many seconds.
+    """
+
+    def __init__(self, occupy: Callable[[float], None]) -> None:
+        self._occupy = occupy
+        self._hold_s = FIRST_S
+        self._most_s = LONGEST_S
+        self._least_s = math.inf
+
+    def hold(self, iterations: int = 1) -> None:
+        """Enqueue it, for so many iterations in one breath."""
+        if self._hold_s:
+            self._occupy(min(LONGEST_S, self._hold_s * iterations))
+
+    def learn(self, host_s: float, *, was_enough: bool) -> None:
+        """Choose the next length, after an iteration that the host needed so long to enqueue."""
+        if was_enough:
+            self._least_s = min(self._least_s, host_s)
+        if not self._hold_s:
+            return
+        if was_enough:
+            wanted_s = max(SHORTEST_S, _SHRINK * self._hold_s, _MARGIN * host_s)
+        elif self._least_s < math.inf:
+            wanted_s = max(2 * self._hold_s, _MARGIN * host_s)
+        else:  # the longest tells whether any length is enough
+            wanted_s = LONGEST_S
+        self._hold_s = min(self._most_s, wanted_s)
+
+    def settle(self, iterations: int = 1) -> None:
+        """The warm-up is over: decide for the rest whether there is one: where it was enough once.
+
+        So many iterations follow in one breath.
+        """
+        self._hold_s *= self._least_s * iterations < LONGEST_S
+        self._most_s = min(LONGEST_S, _GROWTH * self._hold_s)
+
+
+def stream_occupier() -> Callable[[float], None]:
+    """What enqueues a kernel of so many seconds on the current stream."""
+    rate = _rate_of(torch.cuda.current_device())
+    return lambda seconds: occupy_stream(int(rate * seconds))
+
+
+@functools.cache
+def _rate_of(device: int) -> float:
+    """How fast the current device counts: found out once in a process."""
+    del device
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def kernel_s(cycles: int) -> float:
+        begin.record()
+        occupy_stream(cycles)
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    return cycles_per_s(kernel_s)
+
+
+def cycles_per_s(kernel_s: Callable[[int], float]) -> float:
+    """How fast the device counts when it works: a card that was idle counts at a sixth of its clock at first.
+
+    Kernels run one after the other until two agree, and no earlier than an idle card needs to notice that it has work;
+    of two that never agree the faster counts.
+
+    Args:
+        kernel_s: runs a kernel of so many cycles, and returns the seconds it took. The first one of all is also loaded.
+    """
+    worked_s, before_s = 0.0, math.inf
+    for _ in range(_MOST_CALIBRATIONS):
+        last_s = kernel_s(_CALIBRATION_CYCLES)
+        worked_s += last_s
+        shorter_s, longer_s = sorted((before_s, last_s))
+        if worked_s >= _NOTICED_S and longer_s <= _AGREES * shorter_s:
+            break
+        before_s = last_s
+    return _CALIBRATION_CYCLES / shorter_s
+
+
+class Span(NamedTuple):
+    """How long a part took.
+
+    Attributes:
+        began_at: when, CLOCK_MONOTONIC seconds: the ranks of one host have one clock.
+        seconds: of the clock.
+        own_s: of that without what a planted slowdown added.
+        host_s: that the host was in it.
+    """
+
+    began_at: float
+    seconds: float
+    own_s: float
+    host_s: float
+
+
+class Part(Protocol):
+    """A part that has begun."""
+
+    def end(self, last_s: float) -> None:
+        """It is over for the host. When it was read last it took so many seconds of its own; 0: it was not."""
+
+    def read(self) -> Span:
+        """How long it took. Called when the iteration has been waited for."""
+
+
+class Parts(Protocol):
+    """The clock of the parts of one loop.
+
+    Attributes:
+        is_device: its time is the device's, and the host's stands beside it.
+    """
+
+    is_device: bool
+
+    def begin(self) -> Part:
+        """A part begins."""
+
+    def set_clock(self) -> None:
+        """Called between iterations, when nothing is under way."""
+
+
+class HostParts:
+    """Reads a clock of the host."""
+
+    is_device = False
+
+    def __init__(self, delay: Delay, clock: Callable[[], float]) -> None:
+        self.delay = delay
+        self.clock = clock
+
+    def begin(self) -> Part:
+        return _HostPart(self)
+
+    def set_clock(self) -> None:
+        """It has one clock only."""
+
+
+class _HostPart:
+    def __init__(self, parts: HostParts) -> None:
+        self._parts = parts
+        self._seconds = 0.0
+        self._mark = parts.delay.mark()
+        self._start = parts.clock()
+
+    def end(self, last_s: float) -> None:
+        del last_s
+        self._parts.delay.wait(self._mark)
+        self._seconds = self._parts.clock() - self._start
+
+    def read(self) -> Span:
+        return Span(self._start, self._seconds, self._seconds, self._seconds)
+
+
+class DeviceParts:
+    """Records events on the current stream, and reads them when the device has been waited for.
+
+    A delay is a kernel that does nothing, behind a part: a share of what the part took when it was read last.
+    """
+
+    is_device = True
+
+    def __init__(self, delay: Delay) -> None:
+        self.delay = delay
+        self.occupy = stream_occupier() if delay.share else None
+        self.set_clock()
+
+    def begin(self) -> Part:
+        return _DevicePart(self)
+
+    def set_clock(self) -> None:
+        """A moment of the device that the host knows. The device is idle, and drifts from the host as time goes on."""
+        self._known = recorded()
+        self._known.synchronize()
+        self._known_at = HostClock.perf_counter()
+
+    def moment(self, event: torch.cuda.Event) -> float:
+        """When the device came to it, on the host's clock."""
+        return self._known_at + float(self._known.elapsed_time(event)) / 1e3
+
+
+class _DevicePart:
+    def __init__(self, parts: DeviceParts) -> None:
+        self._parts = parts
+        self._added_s = self._host_s = 0.0
+        self._mark = parts.delay.mark()
+        self._began = self._ended = recorded()
+        self._start = HostClock.perf_counter()
+
+    def end(self, last_s: float) -> None:
+        self._host_s = HostClock.perf_counter() - self._start
+        delay = self._parts.delay
+        self._added_s = delay.waited_s - self._mark.waited_s
+        if self._parts.occupy is not None and (due_s := delay.rest(last_s, self._added_s)):
+            self._parts.occupy(due_s)
+            delay.waited_s += due_s
+            self._added_s += due_s
+        self._ended = recorded()
+
+    def read(self) -> Span:
+        self._ended.synchronize()  # it may be on a stream that the iteration did not wait for
+        seconds = float(self._began.elapsed_time(self._ended)) / 1e3
+        began_at = self._parts.moment(self._began)
+        return Span(began_at, seconds, max(0.0, seconds - self._added_s), self._host_s)
+
+
+def parts_on(device: torch.device, delay: Delay) -> Parts:
+    """The clock of the parts of a loop on such a device."""
+    return DeviceParts(delay) if device.type == "cuda" else HostParts(delay, HostClock.perf_counter)
+
+
+def recorded() -> torch.cuda.Event:
+    """An event that has been recorded on the current stream, with its time."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+LEFT_SHARE, LEFT_S = 0.05, 20e-6
+"""What the device still does when its clock stops passes for nothing up to this share of what was timed, or so long."""
+
+
+class Stopwatch(Protocol):
+    """Times what lies between its two methods."""
+
+    def start(self, iterations: int = 1) -> None:
+        """So many iterations follow. Whatever has to be done first is no part of what is timed."""
+
+    def stop(self) -> float:
+        """Seconds of an iteration; of several their mean."""
+
+    def settle(self, iterations: int = 1) -> None:
+        """The warm-up is over: from now on every value is measured in the same way, so many iterations at a time.
+
+        Raises:
+            RecordingError: in every iteration so far the device went on with work that the clock does not hold.
+        """
+
+
+class HostStopwatch:
+    """Reads the host's clock."""
+
+    def __init__(self, delay: Delay) -> None:
+        self._delay = delay
+        self._mark = delay.mark()
+        self._start = 0.0
+        self._iterations = 1
+
+    def start(self, iterations: int = 1) -> None:
+        self._iterations = iterations
+        self._mark = self._delay.mark()
+        self._start = HostClock.perf_counter()
+
+    def stop(self) -> float:
+        if self._delay.share:
+            self._delay.wait(self._mark)
+        return (HostClock.perf_counter() - self._start) / self._iterations
+
+    def settle(self, iterations: int = 1) -> None:
+        """It has one way only."""
+
+
+class DeviceStopwatch:
+    """Times what the device does, with events on its current stream. The meter is told what the host did meanwhile.
+
+    ``align`` enqueues what ends on all ranks' devices together: their streams go on at the same time. ``occupy``
+    enqueues a kernel that does nothing for so many seconds. A delay is such a kernel, behind what is timed: a share of
+    what the iteration before took by itself, as nobody waits to know how long this one takes.
+
+    Work on a stream that the current one does not wait for is in no event. So in the warm-up the whole device is waited
+    for when the clock has stopped, and once more, to know how long that takes where nothing is left.
+    """
+
+    def __init__(
+        self,
+        meter: Meter,
+        align: Callable[[], None],
+        occupy: Callable[[float], None],
+        delay: Delay,
+    ) -> None:
+        self._meter = meter
+        self._align = align
+        self._occupy = occupy
+        self._delay = delay
+        self._mark = delay.mark()
+        self._own_s = 0.0
+        self._busy = BusyStream(occupy)
+        self._began: torch.cuda.Event
+        self._start = 0.0
+        self._iterations = 1
+        self._left_s: list[tuple[float, float]] | None = []
+
+    def start(self, iterations: int = 1) -> None:
+        self._iterations = iterations
+        self._busy.hold(iterations)
+        self._align()
+        self._mark = self._delay.mark()
+        self._began = recorded()
+        self._start = HostClock.perf_counter()
+
+    def stop(self) -> float:
+        host_s = (HostClock.perf_counter() - self._start) / self._iterations
+        is_exposed = self._began.query()  # the device had reached the beginning before all was enqueued
+        within_s = self._delay.waited_s - self._mark.waited_s
+        if due_s := self._delay.rest(self._own_s * self._iterations, within_s):
+            self._occupy(due_s)
+            self._delay.waited_s += due_s
+        ended = recorded()
+        ended.synchronize()
+        self._busy.learn(host_s, was_enough=not is_exposed)
+        self._meter.note(host_s=host_s, exposed=float(is_exposed))
+        took_s = float(self._began.elapsed_time(ended)) / 1e3
+        self._own_s = max(0.0, took_s - within_s - due_s) / self._iterations
+        if self._left_s is not None:
+            self._left_s.append((_synchronized() - _synchronized(), took_s))
+        return took_s / self._iterations
+
+    def settle(self, iterations: int = 1) -> None:
+        self._busy.settle(iterations)
+        left_s, self._left_s = self._left_s, None
+        if left_s and all(left > max(LEFT_S, LEFT_SHARE * took) for left, took in left_s):
+            left, took = min(left_s)
+            raise RecordingError(
+                f"the clock of the device reads {format_quantity(took, 's')}, and the device goes on for "
+                f"{format_quantity(left, 's')}: work on a stream that the current one does not wait for is not timed. "
+                "Wanted at the end of an iteration: torch.cuda.current_stream().wait_stream(the other stream), or the "
+                "wait() of a collective that is async_op=True"
+            )
+
+
+def _synchronized() -> float:
+    """Wait for the whole device; the seconds that takes."""
+    start = HostClock.perf_counter()
+    torch.cuda.synchronize()
+    return HostClock.perf_counter() - start

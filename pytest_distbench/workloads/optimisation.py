@@ -1,0 +1,309 @@
+"""What benchmark tasks prescribe beside torch's optimizers: schedules of the learning rate, and mixed precision.
+
+Schedules of the learning rate that benchmark tasks prescribe, as torch's: call ``step()`` after each update.
+
+What torch has is not here: step decay is its ``MultiStepLR``, and it follows a warm-up in a ``ChainedScheduler``.
+
+Mixed precision: weights in float16, their master copy in float32, and a loss scale that follows overflows.
+
+Source: Micikevicius et al., arXiv 1710.03740, sections 3.1 and 3.2. The gradients of all ranks are added in float16, in
+one tensor: an overflow in one rank is one in every rank's sum, so that all of them skip the same step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.worker.arguments import check_number, check_whole, refuse
+
+EXPONENTIAL_START = 0.01
+"""Where an exponential warm-up begins, as a share of the rate that it leads to."""
+
+
+def warmup(optimizer: Optimizer, *, factor: float, steps: int) -> LinearLR:
+    """The rate grows from that of the optimizer to ``factor`` times as much, over so many steps; 0: at once.
+
+    Raises:
+        RecordingError: no optimizer of torch, a factor that is not above 0, or no whole number of steps.
+    """
+    call = "warmup(...)"
+    _check_optimizer(call, optimizer)
+    factor, steps = check_number(call, "factor", factor), check_whole(call, "steps", steps, least=0)
+    if factor <= 0:
+        refuse(call, "a factor above 0", factor)
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
+    # torch's takes factors up to 1, so it rises to the scaled rate; over no step it would stay where it begins
+    return LinearLR(optimizer, start_factor=min(1.0, 1 / factor) if steps else 1.0, total_iters=steps)
+
+
+def linear_scaling(optimizer: Optimizer, *, world_size: int, epoch_steps: int, power: float = 1.0) -> LinearLR:
+    """The linear scaling rule: over log2(k) epochs the rate grows to k times that of one worker.
+
+    Source: Goyal et al., arXiv 1706.02677, section 2.2, with the length that MLBench gives it for k workers.
+
+    Args:
+        optimizer: whose rate is that of one worker.
+        world_size: k.
+        epoch_steps: in an epoch.
+        power: of k; 0.5: the square root rule, 0: a fixed batch that workers share keeps its rate.
+
+    Raises:
+        RecordingError: no optimizer of torch, no whole numbers of at least 1, or a power that is none.
+    """
+    call = "linear_scaling(...)"
+    world_size = check_whole(call, "world_size", world_size, least=1)
+    epoch_steps = check_whole(call, "epoch_steps", epoch_steps, least=1)
+    factor = world_size ** check_number(call, "power", power)
+    return warmup(optimizer, factor=factor, steps=round(math.log2(world_size) * epoch_steps))
+
+
+def plateau(
+    optimizer: Optimizer, *, factor: float = 0.5, epochs: int = 2, threshold: float = 0.01
+) -> ReduceLROnPlateau:
+    """The rate is multiplied where the validation loss has not fallen for some epochs: ``step(loss)`` after each.
+
+    Args:
+        optimizer: whose rate it is; a warm-up of it goes on beside this.
+        factor: of the rate.
+        epochs: in a row whose loss is not below the lowest one before by the threshold.
+        threshold: absolute.
+
+    Raises:
+        RecordingError: no optimizer of torch, or no whole number of epochs of at least 1.
+    """
+    call = "plateau(...)"
+    _check_optimizer(call, optimizer)
+    patience = check_whole(call, "epochs", epochs, least=1) - 1  # torch's: how many are put up with
+    return ReduceLROnPlateau(optimizer, factor=factor, patience=patience, threshold=threshold, threshold_mode="abs")
+
+
+def exponential_warmup(
+    optimizer: Optimizer,
+    *,
+    warmup_steps: int,
+    total_steps: int,
+    remain: float = 0.4,
+    interval: float = 0.05,
+    decays: int = 4,
+    factor: float = 0.5,
+) -> LambdaLR:
+    """An exponential warm-up from a hundredth of the rate, and a decay in steps after some share of the training.
+
+    Args:
+        optimizer: whose rate is that after the warm-up.
+        warmup_steps: the last of which has the whole rate.
+        total_steps: of the training.
+        remain: share of the training after which the rate is multiplied for the first time.
+        interval: share of the training between two times.
+        decays: how often at most.
+        factor: by which.
+
+    Raises:
+        RecordingError: no optimizer of torch, no whole numbers, or shares of a training that are none.
+    """
+    call = "exponential_warmup(...)"
+    _check_optimizer(call, optimizer)
+    warmup_steps = check_whole(call, "warmup_steps", warmup_steps, least=1)
+    total_steps = check_whole(call, "total_steps", total_steps, least=1)
+    decays = check_whole(call, "decays", decays, least=0)
+    if not (0 <= remain <= 1 and 0 < interval <= 1):
+        raise RecordingError(f"{call}: wanted shares of the training, found remain={remain!r}, interval={interval!r}")
+    milestones = [round((remain + number * interval) * total_steps) for number in range(decays)]
+
+    def of_update(number: int) -> float:
+        if number < warmup_steps:
+            return EXPONENTIAL_START ** (1 - number / warmup_steps)
+        return factor ** sum(number > milestone for milestone in milestones)
+
+    return _by_update(optimizer, of_update)
+
+
+def inverse_square_root(optimizer: Optimizer, *, warmup_steps: int) -> LambdaLR:
+    """A linear warm-up from 0 to the optimizer's rate, and from there a decay by the square root of the updates.
+
+    Source: Vaswani et al., arXiv 1706.03762, section 5.3, for a rate that is given instead of the model's width.
+
+    Raises:
+        RecordingError: no optimizer of torch, or no whole number of steps of at least 1.
+    """
+    call = "inverse_square_root(...)"
+    _check_optimizer(call, optimizer)
+    steps = check_whole(call, "warmup_steps", warmup_steps, least=1)
+    return _by_update(optimizer, lambda number: min(number / steps, math.sqrt(steps / number)))
+
+
+def _by_update(optimizer: Optimizer, factor: Callable[[int], float]) -> LambdaLR:
+    """The rate of update 1, 2, ...; torch counts those that were taken."""
+    return LambdaLR(optimizer, lambda taken: factor(taken + 1))
+
+
+def _check_optimizer(call: str, value: object) -> None:
+    if not isinstance(value, Optimizer):
+        refuse(call, "an optimizer of torch", value)
+
+
+LEAST_SCALE = 2.0**-14
+"""Gradients that overflow at this scale are no question of the scale: the training has diverged."""
+
+
+class LossScale:
+    """What the loss is multiplied by, so that small gradients are not rounded to zero in float16.
+
+    Divided by ``factor`` at an overflow; multiplied by it after ``window`` updates in a row without one.
+
+    Args:
+        initial: of the first step.
+        window: updates without an overflow before it grows.
+        most: it never grows beyond.
+        factor: what it grows and shrinks by.
+    """
+
+    def __init__(self, initial: float, *, window: int, most: float = math.inf, factor: float = 2.0) -> None:
+        self.value = initial
+        self._window = window
+        self._most = most
+        self._factor = factor
+        self._updates = 0
+
+    def note(self, *, overflow: bool) -> None:
+        """Take in how a step went.
+
+        Raises:
+            RecordingError: gradients overflow at the smallest scale, too.
+        """
+        if overflow:
+            self.value /= self._factor
+            self._updates = 0
+            if self.value < LEAST_SCALE:
+                raise RecordingError(
+                    f"gradients overflow float16 even at a loss scale of {self.value * self._factor:g}: the training "
+                    "has diverged"
+                )
+            return
+        self._updates += 1
+        if self._updates == self._window:
+            self.value = min(self.value * self._factor, self._most)
+            self._updates = 0
+
+    def state_dict(self) -> dict[str, float]:
+        """What a later training goes on with."""
+        return {"value": self.value, "updates": self._updates}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on from a saved state."""
+        self.value, self._updates = state["value"], int(state["updates"])
+
+
+class MixedPrecision:
+    """A model in float16 that is trained through a master copy of its weights in float32.
+
+    ::
+
+        mixed = MixedPrecision(model, torch.optim.Adam, scale=LossScale(2**10, window=128), world_size=2, max_norm=5.0)
+        mixed.backward(loss)        # once or several times
+        mixed.average(weight)       # over the ranks, unscaled; a collective call
+        if mixed.step():            # clips and updates; False: an overflow, nothing was updated
+            schedule.step()
+
+    Args:
+        model: its weights become float16.
+        make_optimizer: is given the master's parameters, float32.
+        scale: of the loss.
+        world_size: ranks that train together.
+        max_norm: the averaged and unscaled gradient is clipped to; None: it is not.
+
+    Attributes:
+        norm: of the last step's gradient, averaged and unscaled, before it was clipped.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        *,
+        scale: LossScale,
+        world_size: int,
+        max_norm: float | None = None,
+    ) -> None:
+        self.model = model
+        self.scale = scale
+        self._world_size = world_size
+        self._max_norm = math.inf if max_norm is None else max_norm
+        self._weights = [p for p in model.parameters() if p.requires_grad]
+        self.master = [nn.Parameter(p.detach().to(torch.float32, copy=True)) for p in self._weights]
+        self.norm = 0.0
+        model.half()
+        self.optimizer = make_optimizer(self.master)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of a loss times the scale to those of the model, in float16."""
+        torch.autograd.backward(loss * self.scale.value)
+
+    def average(self, weight: float) -> None:
+        """Give the master the gradients of all ranks, added and divided by the sum of their weights. Collective.
+
+        Before they are added they are divided by the number of ranks, as float16 holds no number above 65504.
+
+        Args:
+            weight: what this rank's losses since the last step were sums of: 1 for a mean, tokens for a sum over them.
+        """
+        gradients = [w.grad if w.grad is not None else torch.zeros_like(w) for w in self._weights]
+        total = torch.cat([gradient.flatten() for gradient in gradients]) / self._world_size
+        weights = torch.tensor([float(weight)], device=total.device)
+        if self._world_size > 1:
+            dist.all_reduce(total)
+            dist.all_reduce(weights)
+        exact = total.float() * (self._world_size / self.scale.value) / weights
+        for master, part in zip(self.master, exact.split([w.numel() for w in self._weights]), strict=True):
+            master.grad = part.view_as(master)
+        self.model.zero_grad()
+
+    def step(self) -> bool:
+        """Clip, update the master and the model from it; or skip the step if the gradients overflowed.
+
+        Returns:
+            Whether anything was updated: the same in every rank.
+
+        Raises:
+            RecordingError: gradients overflow at the smallest scale, too.
+        """
+        self.norm = nn.utils.clip_grad_norm_(self.master, self._max_norm).item()
+        overflow = not math.isfinite(self.norm)
+        self.scale.note(overflow=overflow)
+        if overflow:
+            return False
+        self.optimizer.step()
+        self._copy_master()
+        return True
+
+    def _copy_master(self) -> None:
+        with torch.no_grad():
+            for weights, master in zip(self._weights, self.master, strict=True):
+                weights.copy_(master)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a later training goes on with: the master, the optimizer's state and the scale."""
+        return {
+            "master": [master.detach() for master in self.master],
+            "optimizer": self.optimizer.state_dict(),
+            "scale": self.scale.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state; the model's weights are the master's, rounded."""
+        with torch.no_grad():
+            for master, saved in zip(self.master, state["master"], strict=True):
+                master.copy_(saved)
+        self._copy_master()
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scale.load_state_dict(state["scale"])

@@ -1,0 +1,226 @@
+"""The rate of a training: samples, tokens, model FLOPS, and what held it up.
+
+The rate of a training, and what it was held up by: the wait for its input, and how busy CPUs and GPU were.
+
+Tokens per second, and model FLOPS utilisation (MFU): which share of what the devices can do a training uses.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.bound_text import BoundValue
+from pytest_distbench.records.iteration import RATE, SAMPLES
+from pytest_distbench.records.metric import TOLD
+from pytest_distbench.worker.arguments import check_metric, check_number, check_whole, refuse
+from pytest_distbench.worker.usage import busy_s, usable_cpus
+from pytest_distbench.workloads.inputs import Batches
+from pytest_distbench.workloads.scaling import facts_of_rate
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.context import RankContext
+
+
+def record_input_rate(
+    rank: RankContext,
+    inputs: Batches,
+    step: Callable[[], object],
+    *,
+    steps: int,
+    expected: BoundValue | None = None,
+    of: str = "step",
+) -> None:
+    """Take steps in one breath, and record ``samples_per_second`` of all ranks, which may not fall. A collective call.
+
+    No barrier and no phase is between the steps, in which a loader would catch up. The batches that lie ready when it
+    begins are used up before, unmeasured. Beside the rate stand, of the same steps and not judged:
+
+    - ``load_share``: of the time, what the rank that waited most spent in ``next(inputs)``. On CUDA the host may wait
+      there while its device still computes.
+    - ``cpu_utilisation``: share of the CPUs that ranks may use that was busy, with whatever anybody computed on them.
+    - ``gpu_utilisation``: share of the driver's last sampling period (at most a second) in which a kernel ran, as
+      ``nvidia-smi`` shows it, of the least busy GPU; where there is one, and NVML tells.
+
+    Args:
+        rank: gives world size, device and clock.
+        inputs: that the step takes its batches from.
+        step: takes one step.
+        steps: at least 1.
+        expected: the rate that the training should have at least: a bound, which needs no baseline (docs/bounds.md). A
+            rate that is beyond it is told with the wait for the input, and how busy rank 0's CPUs and GPU were.
+        of: the loop of these steps that was timed before, which the fixture ``scaling`` compares.
+
+    Raises:
+        RecordingError: an argument is not what is wanted.
+    """
+    call = "record_input_rate(...)"
+    steps, of = check_whole(call, "steps", steps, least=1), check_metric(call, of)
+    if not isinstance(inputs, Batches):
+        refuse(call, "inputs to be what batches(...) gives", inputs)
+    cpus = usable_cpus()
+    for _ in range(inputs.ahead):
+        step()
+    rank.synchronize()
+    rank.barrier()
+    mark, start = rank.delay.mark(), rank.own_clock()
+    waited, (busy, _) = inputs.waited_s, busy_s(cpus)
+    for _ in range(steps):
+        step()
+    gpu = _gpu_utilisation(rank)
+    rank.synchronize()
+    rank.delay.wait(mark)
+    seconds = rank.own_clock() - start
+    share = (inputs.waited_s - waited) / seconds
+    num_cpus = len(cpus) if cpus is not None else os.cpu_count() or 1
+    cpu = (busy_s(cpus)[0] - busy) / (seconds * num_cpus)
+    longest, most = rank.max_over_ranks([seconds, share])
+    rank.record(
+        RATE,
+        steps * inputs.batch * rank.world_size / longest,
+        unit="samples/s",
+        better="higher",
+        identity=inputs.identity,
+        facts={**inputs.facts, **facts_of_rate(rank, of), TOLD: _told(most, cpu, gpu)},
+        at_least=expected,
+    )
+    rank.record(SAMPLES, inputs.batch, better="exact", reduce="sum", identity=inputs.identity)
+    rank.record("load_share", most, identity=inputs.identity)
+    rank.record("cpu_utilisation", cpu, reduce="mean", identity=inputs.identity)
+    if gpu is not None:
+        rank.record("gpu_utilisation", gpu, reduce="min", identity=inputs.identity)
+
+
+def _told(load: float, cpu: float, gpu: float | None) -> str:
+    """What is told of a rate that is below what is expected."""
+    on_gpu = "" if gpu is None else f", the GPU of rank 0 {gpu:.0%}"
+    return f"a rank waited for its input {load:.0%} of the time; the CPUs were {cpu:.0%} busy{on_gpu}"
+
+
+def _gpu_utilisation(rank: RankContext) -> float | None:
+    """Of the rank's GPU, 0 to 1; None where there is none, or nobody can say."""
+    if rank.device.type != "cuda":
+        return None
+    try:
+        return torch.cuda.utilization(rank.device) / 100
+    except Exception:  # noqa: BLE001 a driver or a slice without an answer, whose errors are of a module that may be absent
+        return None
+
+
+PEAKS: tuple[tuple[str, float], ...] = (
+    (r"GB200|GB300", 2500e12),
+    (r"B200|B300( SXM6 AC)?", 2250e12),
+    (r"(H100|H200|H800) NVL", 835e12),
+    (r"(H100|H800) PCIe", 756e12),
+    (r"H100 80GB HBM3|H200|H800|GH200 \d+GB?( HBM3e)?", 989e12),
+    (r"H20(-3e)?", 148e12),
+    (r"(A100|A800)(-SXM4-[48]0GB|-PCIE-[48]0GB| 80GB PCIe)", 312e12),
+    (r"A30", 165e12),
+    (r"A40", 149.7e12),
+    (r"A10G", 70e12),
+    (r"A10", 125e12),
+    (r"L40S", 362e12),
+    (r"L40", 181e12),
+    (r"L4", 121e12),
+    (r"RTX PRO 6000 Blackwell Workstation Edition", 503.8e12),
+    (r"RTX PRO 6000 Blackwell Max-Q Workstation Edition", 438.9e12),
+    (r"RTX 6000 Ada Generation", 364.2e12),
+    (r"GeForce RTX 5090", 209.5e12),
+    (r"GeForce RTX 4090", 165.2e12),
+    (r"GeForce RTX 3090", 71e12),
+    (r"V100S-PCIE-32GB", 130e12),
+    (r"V100-PCIE-(16|32)GB", 112e12),
+    (r"V100-SXM2-(16|32)GB", 125e12),
+    (r"T4", 65e12),
+)
+"""Pattern of a product's whole name -> dense BF16 FLOP/s of its tensor cores with FP32 accumulation (V100 and T4:
+FP16), from NVIDIA's data sheets, which print twice as much where they count sparsity; of GB200 and GB300 those of the
+NVL72 divided by 72, of B200 and B300 those of the HGX divided by 8, of RTX cards the tables at the end of their
+architectures' white papers. A name that goes on is another product: a laptop's, a ``Ti``, a MIG slice."""
+
+_MAKER = r"(NVIDIA )?(Tesla )?"
+
+
+def peak_flops(device_name: str) -> float:
+    """What one device can do, in FLOP/s, see :data:`PEAKS`.
+
+    Args:
+        device_name: as ``torch.cuda.get_device_name`` gives it.
+
+    Raises:
+        RecordingError: it is in no row of the table.
+    """
+    for pattern, peak in PEAKS:
+        if re.fullmatch(rf"{_MAKER}({pattern})", device_name):
+            return peak
+    raise RecordingError(f"the peak of {device_name!r} is not known: give peak= in FLOP/s, from its data sheet")
+
+
+def transformer_flops_per_token(parameters: int, *, layers: int, width: int, sequence: int) -> float:
+    """FLOPs of a training per token, forward and backward: ``6 N + 12 L d T``.
+
+    Source: PaLM, arXiv 2204.02311, appendix B. Nothing that is computed anew counts.
+
+    Args:
+        parameters: N, of the model, embeddings left out.
+        layers: L.
+        width: d, heads times their size.
+        sequence: T, tokens of one sequence.
+
+    Raises:
+        RecordingError: no whole numbers of at least 1.
+    """
+    call = "transformer_flops_per_token(...)"
+    n = check_whole(call, "parameters", parameters, least=1)
+    attention = 12
+    for name, value in (("layers", layers), ("width", width), ("sequence", sequence)):
+        attention *= check_whole(call, name, value, least=1)
+    return 6.0 * n + attention
+
+
+def record_throughput(
+    rank: RankContext, *, tokens: float, seconds: float, flops_per_token: float | None = None, peak: float | None = None
+) -> None:
+    """Record ``tokens_per_second``, and ``mfu`` (0 to 1) where FLOPs per token are given and the peak is known.
+
+    Both are judged: they may not fall. Of the ranks' numbers the smallest counts.
+
+    Args:
+        rank: gives world size and device.
+        tokens: that all ranks together have trained on.
+        seconds: that this rank needed for them, with the device waited for.
+        flops_per_token: such as :func:`transformer_flops_per_token` gives.
+        peak: of one device, FLOP/s; None: as :func:`peak_flops` knows it. On a CPU there is no ``mfu`` without it.
+
+    Raises:
+        RecordingError: no numbers above 0, a GPU whose peak is not known, or more than the peak.
+    """
+    call = "record_throughput(...)"
+    rate = _positive(call, "tokens", tokens) / _positive(call, "seconds", seconds)
+    rank.record("tokens_per_second", rate, unit="tokens/s", better="higher")
+    if flops_per_token is None:
+        return
+    if peak is None and rank.device.type == "cuda":
+        peak = peak_flops(torch.cuda.get_device_name(rank.device))
+    if peak is not None:
+        used = rate * _positive(call, "flops_per_token", flops_per_token)
+        mfu = used / (rank.world_size * _positive(call, "peak", peak))
+        if mfu > 1:
+            raise RecordingError(
+                f"{call}: an mfu of {mfu:.3g}: {used / rank.world_size:.3g} FLOP/s on each device is more than its "
+                f"peak, {peak:.3g}. peak= is in FLOP/s (989e12 for 989 TFLOP/s), flops_per_token= in FLOP, and tokens= "
+                "and seconds= are of the same steps"
+            )
+        rank.record("mfu", mfu, better="higher")
+
+
+def _positive(call: str, name: str, value: float) -> float:
+    number = check_number(call, name, value)
+    if number <= 0:
+        refuse(call, f"{name} above 0", value)
+    return number

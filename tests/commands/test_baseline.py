@@ -1,0 +1,362 @@
+"""``distbench baseline``: list, show, update, prune, diff, accept, export and import stored entries."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.repositories import git
+from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, named, record, result
+
+from pytest_distbench.commands.cli import main
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.kinds import VerdictName
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
+from pytest_distbench.store.baselines import BaselineStore
+
+
+def test_list_names_every_entry(run: Run) -> None:
+    assert "cpu-x-2c  suites/test_a.py::test_a[ws2.gloo.warm]" in run("list")[1]
+    assert run("list", "-k", "ws4") == (0, "no baselines\n")
+
+
+def test_list_counts_bounds(run: Run, store: BaselineStore) -> None:
+    store.write(TEST, KEY, entry(0.001, bounds={"step": "3 s", "other": "<= 2"}))
+
+    assert run("list")[1].splitlines()[1].split()[-3:] == ["1", "1", "2"]
+
+
+def test_show_prints_median_and_range_and_what_was_set_by_hand(run: Run, store: BaselineStore) -> None:
+    store.write(TEST, KEY, entry(0.001, 0.002, 0.003, tolerance=0.25, xfail_perf="bug 12"))
+    code, text = run("show", "suites/test_a.py::test_a[ws2]")
+
+    assert code == 0
+    assert "step      2 ms  1 ms  3 ms         3" in text
+    assert "tolerance: 0.25" in text
+    assert 'xfail_perf: "bug 12"' in text
+
+
+def test_a_store_is_read_where_one_stands(
+    store: BaselineStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(store.folder)
+
+    assert main(["baseline", "list", "--baselines", "."]) == 0
+    assert KEY in capsys.readouterr().out
+
+
+def test_prune_gone_under_a_wrong_root_is_an_error(run: Run, tmp_path: Path, store: BaselineStore) -> None:
+    code, text = run("prune", "--gone", "--root", str(tmp_path), "--delete")
+
+    assert (code, "give pytest's root directory with --root" in text) == (2, True)
+    assert store.entry(TEST, KEY) is not None
+
+
+def test_update_is_pytest(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text(
+        "def test_x(pytestconfig):\n    assert pytestconfig.option.distbench_update == 'new'\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_distbench.commands.cli",
+        "baseline",
+        "update",
+        "--only",
+        "new",
+        "test_x.py",
+        "-q",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("pytest --distbench-update=new test_x.py -q\n")
+    assert "1 passed" in done.stdout
+
+
+def test_diff_against_a_revision_shows_the_worst_first_and_counts_the_rest(
+    run: Run, store: BaselineStore, tmp_path: Path
+) -> None:
+    git(tmp_path, "init")
+    before = run("diff")
+    for name in ("better", "worse", "same", "gone"):
+        store.write(f"suites/test_{name}.py::test_{name}", KEY, entry(1.0, 1.0))
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "all")
+    store.write("suites/test_better.py::test_better", KEY, entry(0.5, 0.5))
+    store.write("suites/test_worse.py::test_worse", KEY, entry(1.5, 1.5, software={"torch": "2.14.0"}))
+    store.write("suites/test_new.py::test_new", KEY, entry(1.0, 1.0))
+    store.delete("suites/test_gone.py::test_gone", KEY)
+    code, text = run("diff")
+
+    assert before[0] == 2  # nothing is committed yet
+    assert code == 0
+    assert text.splitlines() == [
+        "test                                               metric  old     new   change  launches",
+        "suites/test_worse.py::test_worse[ws2.gloo.warm]    step    1 s   1.5 s  +50.0 %    2 -> 2",
+        "suites/test_better.py::test_better[ws2.gloo.warm]  step    1 s  500 ms  -50.0 %    2 -> 2",
+        "removed: suites/test_gone.py::test_gone[ws2.gloo.warm] (1 metric, 2 launches)",
+        "new: suites/test_new.py::test_new[ws2.gloo.warm] (1 metric, 2 launches)",
+        "suites/test_worse.py::test_worse[ws2.gloo.warm]: software.torch 2.13.0 -> 2.14.0",
+        "2 changed, 1 new, 1 removed, 2 unchanged",
+    ]
+    _, markdown = run("diff", "HEAD", "--markdown", "-k", "worse")
+    assert markdown.splitlines() == [
+        "### baselines: 1 changed, 0 new, 0 removed, 0 unchanged",
+        "",
+        "| test | metric | old | new | change | launches |",
+        "|---|---|---:|---:|---:|---:|",
+        "| suites/test_worse.py::test_worse[ws2.gloo.warm] | step | 1 s | 1.5 s | +50.0 % | 2 -&gt; 2 |",
+        "",
+        "- suites/test_worse.py::test_worse[ws2.gloo.warm]: software.torch 2.13.0 -&gt; 2.14.0",
+    ]
+
+
+def test_diff_against_a_folder(run: Run, tmp_path: Path) -> None:
+    BaselineStore(tmp_path / "other", PLATFORM).write(TEST, KEY, entry(0.001, 0.001))
+
+    assert "step    1 ms  2 ms  +100.0 %    2 -> 3" in run("diff", str(tmp_path / "other"))[1]
+
+
+def test_a_hostile_name_cannot_leave_its_markdown_cell(run: Run, store: BaselineStore, tmp_path: Path) -> None:
+    for folder, value in ((store.folder, 1.0), (tmp_path / "other", 2.0)):
+        BaselineStore(folder, PLATFORM).write("a|b<i>.py::test_a", KEY, entry(value, value))
+    _, markdown = run("diff", str(tmp_path / "other"), "--markdown", "-k", "a|b")
+
+    assert "| a&#124;b&lt;i&gt;.py::test_a[ws2.gloo.warm] | step |" in markdown
+
+
+class TestAccept:
+    def test_takes_what_moved_and_keeps_what_was_set_by_hand(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        store.write(TEST, KEY, entry(0.001, 0.002, 0.003, tolerance=0.25))
+        code, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5)))
+
+        assert code == 0
+        assert "step    2 ms  4 ms  +100.0 %    3 -> 5" in text
+        assert "software.torch 2.13.0 -> 2.14.0" in text
+        assert store.entry(TEST, KEY) == entry(
+            *[0.004] * 5, tolerance=0.25, software={"torch": "2.14.0"}, launch_s=1.0, test_id="ws2"
+        )
+
+    def test_a_regression_that_was_obvious_after_three_launches_is_refused_and_not_passed_over(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        path = record(tmp_path / "run.json", result(*[0.009] * 3))
+        refused = run("accept", path)
+        forced = run("accept", path, "--force")
+
+        assert refused[0] == 1
+        assert "step is new or moved, and has 3 of the 5 launches" in refused[1]
+        assert forced[0] == 0
+        assert "step    2 ms  9 ms  +350.0 %    3 -> 3" in forced[1]
+
+    def test_a_dry_run_writes_nothing(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+        _, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5)), "--dry-run")
+
+        assert "+100.0 %" in text
+        assert store.entry(TEST, KEY) == entry(0.001, 0.002, 0.003)
+
+    @pytest.mark.parametrize(
+        ("mode", "kind", "exists", "taken"),
+        [
+            ("failed", "regressed", True, True),
+            ("failed", "improved", True, False),
+            ("changed", "improved", True, True),
+            ("changed", "unchanged", True, False),
+            ("changed", "missing", False, True),
+            ("new", "missing", False, True),
+            ("new", "regressed", True, False),
+            ("all", "unchanged", True, True),
+        ],
+    )
+    def test_modes(
+        self, run: Run, store: BaselineStore, tmp_path: Path, mode: str, kind: VerdictName, exists: bool, taken: bool
+    ) -> None:
+        if not exists:
+            store.delete(TEST, KEY)
+        before = store.entry(TEST, KEY)
+        code, _ = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, kind=kind)), "--only", mode)
+
+        assert code == 0
+        assert (store.entry(TEST, KEY) != before) is taken
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            (
+                {"environment": Environment(platform=PLATFORM, device="X", cores=2, software={}, shares_gpu=True)},
+                "shared",
+            ),
+            (
+                {"launches": [LaunchRecord(index=0, outcome="failed", wall_s=1.0, reason="hung")]},
+                "launch 1 failed: hung",
+            ),
+            ({"launches": []}, "nothing was launched"),
+            (
+                {"launches": result(0.004).launches},
+                "step is new or moved, and has 1 of the 5 launches .* or give --force",
+            ),
+            (
+                {"launches": result(*[0.004] * 4, None).launches},
+                "step has no value in 1 of 5 launches: a baseline needs",
+            ),
+            ({"verdicts": []}, "nothing was judged"),
+        ],
+    )
+    def test_refuses_what_must_not_be_a_baseline(
+        self, run: Run, store: BaselineStore, tmp_path: Path, changes: dict[str, object], reason: str
+    ) -> None:
+        store.delete(TEST, KEY)
+        code, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, **changes)))
+
+        assert code == 1
+        assert list(store.files()) == []
+        assert re.search(f"refused  suites/test_a.py::test_a.*: .*{reason}", text)
+
+    def test_force_takes_few_launches(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+        assert run("accept", record(tmp_path / "run.json", result(0.004)), "--force")[0] == 0
+        assert store.entry(TEST, KEY) == entry(0.004, software={"torch": "2.14.0"}, launch_s=1.0, test_id="ws2")
+
+    def test_metrics_that_were_closed_after_one_launch_keep_their_values(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        closed = Measurement(name="closed", unit="s", better="lower", value=9.0)
+        old = entry(0.001, 0.002, 0.003).metrics["step"]
+        store.write(TEST, KEY, entry(1.0, metrics={"step": old, "closed": old}))
+        adaptive = result(*[0.004] * 5)
+        first = replace(adaptive.launches[0], measurements=[*adaptive.launches[0].measurements, closed])
+        later = [replace(launch, only=["step"]) for launch in adaptive.launches[1:]]
+        run("accept", record(tmp_path / "run.json", replace(adaptive, launches=[first, *later])))
+        taken = store.entry(TEST, KEY)
+
+        assert taken is not None
+        assert taken.metrics == {"step": replace(old, launches=[0.004] * 5), "closed": old}
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"case": replace(CASE, test="suites/../../../escape.py::test_a")},
+            {"case": replace(CASE, test="/abs.py::test_a")},
+            {"environment": environment("../..")},
+            {"environment": environment("")},
+            {"environment": environment("/abs")},
+        ],
+    )
+    def test_no_name_in_a_record_leads_out_of_the_store(
+        self, run: Run, folder: Path, tmp_path: Path, changes: dict[str, object]
+    ) -> None:
+        path = record(tmp_path / "run.json", result(*[0.004] * 5, **changes))
+        before = sorted(tmp_path.rglob("*"))
+        code, text = run("accept", path, "--only", "all")
+
+        assert (code, "has no place below the baseline folder" in text) == (2, True)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_a_case_id_that_looks_like_a_path_stays_a_name(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, case=named("../../x"))))
+
+        assert [path.name for path in store.files()] == ["%2E.%2F..%2Fx.gloo.warm.json", "ws2.gloo.warm.json"]
+
+    def test_a_record_without_such_a_case_is_an_error(self, run: Run, tmp_path: Path) -> None:
+        code, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5)), "-k", "nothing")
+
+        assert (code, "has no case of that platform and name" in text) == (2, True)
+
+
+class TestExchange:
+    def test_what_is_exported_can_be_imported(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+        store.write(TEST, "other.gloo.warm", entry(1.0, xfail_perf="bug", tolerance=0.5))
+        exported = str(tmp_path / "all.json")
+        assert run("export", "-o", exported) == (0, f"2 entries written to {exported}\n")
+        whole = store.entries(TEST)
+        store.delete(TEST, KEY)
+        store.write(TEST, "other.gloo.warm", entry(7.0))
+
+        assert run("import", exported)[1].endswith("1 new, 0 replaced, 1 kept\n")
+        assert store.entry(TEST, "other.gloo.warm") == entry(7.0)
+        assert run("import", exported, "--existing", "replace")[1].endswith("0 new, 1 replaced, 1 kept\n")
+        assert store.entries(TEST) == whole
+
+    def test_another_store_is_imported(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+        BaselineStore(tmp_path / "other", "gpu").write(TEST, KEY, entry(1.0))
+        run("import", str(tmp_path / "other"))
+
+        assert BaselineStore(store.folder, "gpu").entry(TEST, KEY) == entry(1.0)
+
+    def test_what_holds_nothing_that_was_asked_for_is_an_error(self, run: Run, tmp_path: Path) -> None:
+        run("export", "-o", str(tmp_path / "all.json"))
+
+        for arguments in ([str(tmp_path / "all.json"), "--platform", "other"], [str(tmp_path / "nothing")]):
+            (tmp_path / "nothing").mkdir(exist_ok=True)
+            code, text = run("import", *arguments)
+            assert (code, "nothing imported" in text) == (2, True)
+
+    def test_lines_that_contradict_each_other_are_named_and_nothing_is_imported(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        exported = tmp_path / "all.json"
+        run("export", "-o", str(exported))
+        store.write(TEST, KEY, entry(7.0))
+        run("export", "-o", str(tmp_path / "other.json"))
+        store.delete(TEST, KEY)
+        with exported.open("a") as file:
+            file.write(exported.read_text() + (tmp_path / "other.json").read_text())
+        code, text = run("import", str(exported))
+
+        assert (code, f"{exported}:1 and {exported}:3 contradict each other" in text) == (2, True)
+        assert store.entry(TEST, KEY) is None
+
+    def test_a_broken_line_is_named_and_those_before_it_are_in(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        run("export", "-o", str(tmp_path / "all.json"))
+        with (tmp_path / "all.json").open("a") as file:
+            file.write("{}\n")
+        store.delete(TEST, KEY)
+        code, text = run("import", str(tmp_path / "all.json"))
+
+        assert (code, "all.json:2: not a baseline file" in text) == (2, True)
+        assert "Give what 'distbench baseline export --format json' wrote" in text
+        assert store.entry(TEST, KEY) is not None
+
+    def test_an_export_that_fails_leaves_the_older_file(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+        (tmp_path / "all.csv").write_text("older")
+        store.path(TEST, KEY).write_text("{")
+        code, text = run("export", "--format", "csv", "-o", str(tmp_path / "all.csv"))
+
+        assert (code, "not a baseline file" in text) == (2, True)
+        assert (tmp_path / "all.csv").read_text() == "older"
+        assert not list(tmp_path.glob(".all*"))
+
+    def test_tables_hold_every_value_of_every_launch(self, run: Run, tmp_path: Path) -> None:
+        rows = list(csv.DictReader(run("export", "--format", "csv")[1].splitlines()))
+        run("export", "--format", "parquet", "-o", str(tmp_path / "all.parquet"))
+        table = pd.read_parquet(tmp_path / "all.parquet")
+
+        assert [(row["metric"], row["launch"], row["value"]) for row in rows] == [
+            ("step", "0", "0.001"),
+            ("step", "1", "0.002"),
+            ("step", "2", "0.003"),
+        ]
+        assert list(table["value"]) == [0.001, 0.002, 0.003]
+        assert list(table.columns) == list(rows[0])
+
+    def test_names_of_others_are_harmless_in_a_table(self, run: Run, store: BaselineStore) -> None:
+        hostile, below_zero = entry(1.0), entry(-2.0).metrics["step"]
+        hostile.metrics.update(dict.fromkeys(("=cmd|' /C calc'!A0", "x\n::error file=a::PWNED\x1b[2J"), below_zero))
+        store.write(TEST, KEY, hostile)
+        lines = run("export", "--format", "csv")[1].splitlines()
+        cells = {row["metric"]: row["value"] for row in csv.DictReader(lines)}
+
+        assert cells == {"step": "1.0", "'=cmd|' /C calc'!A0": "-2.0", "x\\n::error file=a::PWNED\\x1b[2J": "-2.0"}

@@ -1,0 +1,356 @@
+"""What a rank leaves behind that tells why it failed: its log, watchdog's lines, flight record, stacks."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.documents import documents
+from support.nccl_texts import LATE, TEXTS, watchdog_log
+
+from pytest_distbench.launch.diagnosis.evidence import (
+    before_dump,
+    is_in_own_code,
+    is_whole,
+    read_abort,
+    read_dump,
+    read_entered,
+    read_uncaught,
+    trim,
+    waits_at,
+)
+from pytest_distbench.launch.workplace import tail
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.worker import leaving, main, membership
+from pytest_distbench.worker.line import ControlLine
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", None),
+        ("what():  nothing\n", None),
+        ("terminate called without an active exception\n", None),
+        ("terminate called after throwing an instance of 'a::B<int>'\nFatal Python error: Aborted\n", None),
+        ("x\nterminate called after throwing an instance of 'a::B<int>'\n  what():  no\nmore\n", ("a::B<int>", "no")),
+        (
+            "terminate called after throwing an instance of 'gloo::Gone'\n  what():  [enforce fail at a.cc:1] 1.\n",
+            ("gloo::Gone", "1."),
+        ),
+    ],
+)
+def test_an_exception_is_its_class_and_the_first_line_of_its_words(
+    tmp_path: Path, text: str, found: tuple[str, str] | None
+) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text(text)
+
+    assert read_uncaught(log) == found
+    assert read_dump(log) == ""
+
+
+@pytest.mark.parametrize("ends", ["os.abort()", "os.kill(os.getpid(), signal.SIGSEGV)", "ctypes.string_at(0)"])
+@pytest.mark.spawn
+def test_the_stacks_that_this_python_writes_are_found_behind_what_was_printed(tmp_path: Path, ends: str) -> None:
+    log = tmp_path / "rank0.log"
+    code = f"import ctypes, faulthandler, os, signal\nfaulthandler.enable()\nprint('step 1', flush=True)\n{ends}\n"
+    with log.open("wb") as file:
+        subprocess.run([sys.executable, "-c", code], stdout=file, stderr=file, check=False, timeout=60)
+    dump = read_dump(log)
+
+    assert before_dump(log.read_text()) == "step 1"
+    assert dump.startswith("Current thread 0x")
+    assert dump.splitlines()[-1].endswith('File "<string>", line 4 in <module>')
+
+
+def test_a_log_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+    assert (read_uncaught(tmp_path / "no"), read_dump(tmp_path / "no")) == (None, "")
+
+
+def test_a_late_collective_is_found_above_the_frames_of_c(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text("step 1\n" + watchdog_log(LATE))
+    found = read_abort(log)
+
+    assert "SeqNum" not in tail(log).partition("what()")[0]
+    assert found is not None
+    assert (found.kind, found.op, found.number) == ("wait", "all_reduce", 7)
+    assert found.text == LATE.removeprefix("[Rank 0] ")
+
+
+@pytest.mark.parametrize(
+    ("op", "told"), [("_ALLGATHER_BASE", "all_gather_into_tensor"), ("BROADCAST", "broadcast"), ("NEW", "new")]
+)
+def test_a_collective_has_the_name_of_its_function(tmp_path: Path, op: str, told: str) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text(watchdog_log(LATE.replace("ALLREDUCE", op)).replace("ALLREDUCE", op))
+    found = read_abort(log)
+
+    assert found is not None
+    assert found.op == told
+
+
+def test_an_error_is_told_with_what_torch_and_nccl_say_below_it(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    why = TEXTS["full shared memory"][0].removeprefix("DistBackendError: ")
+    log.write_text(watchdog_log(why))
+    found = read_abort(log)
+
+    assert found is not None
+    assert (found.kind, found.text) == ("cause", why)
+
+
+def test_a_peer_that_is_gone_makes_a_victim(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text(watchdog_log(TEXTS["a peer that is gone"][0].removeprefix("DistBackendError: ")))
+    found = read_abort(log)
+
+    assert found is not None
+    assert found.kind == "victim"
+
+
+@pytest.mark.parametrize("text", ["", "my watchdog barked\n", "\0\xff" * 1000])
+def test_a_log_without_its_words_says_nothing(tmp_path: Path, text: str) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text(text)
+
+    assert read_abort(log) is None
+    assert read_abort(tmp_path / "none.log") is None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("flight")
+
+
+def entry(number: int, **changes: object) -> dict[str, object]:
+    """As torch 2.13 writes it, with a field that we do not read."""
+    return {
+        "record_id": number,
+        "time_created_ns": number,
+        "profiling_name": "gloo:all_reduce",
+        "collective_seq_id": number,
+        "process_group": ["0", "default_pg"],
+        "input_dtypes": ["Float"],
+        "input_sizes": [[8]],
+        "retired": False,
+        "state": "scheduled",
+        **changes,
+    }
+
+
+def test_the_last_collective_is_told_with_its_number_type_and_size(tmp_path: Path) -> None:
+    files = LaunchFiles(tmp_path)
+    files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(2), entry(1, retired=True)]}}))
+    files.groups(0).write_text('{"0": [0, 1]}')
+    found = read_entered(files, 0)
+
+    assert found is not None
+    assert (found.number, found.what, found.is_over) == (2, "all_reduce of float32[8]", False)
+    assert (found.numbers, found.members) == ({"0": 2}, {"0": [0, 1]})
+
+
+@pytest.mark.parametrize(
+    ("group", "told"), [(["1", "undefined"], "in group 1"), (["1"], "in group 1"), (["1", "pair"], "in group pair")]
+)
+def test_another_group_than_the_default_one_is_named(tmp_path: Path, group: list[str], told: str) -> None:
+    files = LaunchFiles(tmp_path)
+    files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(1, process_group=group)]}}))
+    found = read_entered(files, 0)
+
+    assert found is not None
+    assert found.what == f"all_reduce of float32[8] {told}"
+
+
+def test_point_to_point_is_no_collective(tmp_path: Path) -> None:
+    files = LaunchFiles(tmp_path)
+    files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(1, is_p2p=True)]}}))
+    found = read_entered(files, 0)
+
+    assert found is not None
+    assert (found.number, found.what, found.is_over) == (0, "none", True)
+
+
+def of_nccl(number: int, **changes: object) -> dict[str, object]:
+    """As torch writes it of NCCL, which has a recorder of its own."""
+    return entry(number, profiling_name="nccl:all_reduce", **changes)
+
+
+def test_of_two_recorders_both_are_read(tmp_path: Path) -> None:
+    """Under NCCL the generic one holds our own barriers, on gloo: it alone would say that the rank came to all."""
+    files = LaunchFiles(tmp_path)
+    barrier = entry(9, profiling_name="gloo:barrier", process_group=["1", "undefined"], retired=True)
+    files.flight(0).write_bytes(
+        msgspec.json.encode({"": {"entries": [barrier]}, "nccl": {"entries": [of_nccl(2, state="started")]}})
+    )
+    files.groups(0).write_text('{"0": [0, 1], "1": [0, 1]}')
+    found = read_entered(files, 0)
+
+    assert found is not None
+    assert (found.number, found.what, found.is_over) == (2, "all_reduce of float32[8]", False)
+    assert (found.numbers, found.unfinished) == ({"1": 9, "nccl 0": 2}, {"nccl 0": 2})
+    assert found.members["nccl 0"] == [0, 1]
+
+
+def test_a_rank_waits_in_the_first_that_its_gpu_has_not_done(tmp_path: Path) -> None:
+    """The host runs ahead: number 5 is enqueued while number 3 waits for another rank."""
+    files = LaunchFiles(tmp_path)
+    entries = [of_nccl(1, retired=True), of_nccl(2, state="completed"), *map(of_nccl, (3, 4, 5))]
+    files.flight(0).write_bytes(msgspec.json.encode({"nccl": {"entries": entries}}))
+    found = read_entered(files, 0)
+
+    assert found is not None
+    assert (found.number, found.numbers, found.unfinished) == (3, {"nccl 0": 5}, {"nccl 0": 3})
+    assert not found.is_idle
+
+
+@pytest.mark.parametrize(
+    ("recordings", "idle"),
+    [
+        ({"nccl": {"entries": [of_nccl(1, state="completed")]}}, True),
+        ({"nccl": {"entries": [of_nccl(1, retired=True), of_nccl(1, is_p2p=True)]}}, False),
+        ({"nccl": {}}, False),
+        ({"": {"entries": [entry(1, retired=True)]}}, False),
+    ],
+    ids=["all done", "a receive is not", "nothing recorded", "another backend's"],
+)
+def test_a_rank_is_idle_only_if_nccls_recorder_says_so(
+    tmp_path: Path, recordings: dict[str, object], *, idle: bool
+) -> None:
+    files = LaunchFiles(tmp_path)
+    files.flight(0).write_bytes(msgspec.json.encode(recordings))
+    found = read_entered(files, 0)
+
+    assert found is not None
+    assert found.is_idle == idle
+
+
+def test_a_rank_that_wrote_nothing_says_nothing(tmp_path: Path) -> None:
+    assert read_entered(LaunchFiles(tmp_path), 0) is None
+
+
+@given(st.one_of(st.binary(max_size=200), documents.map(msgspec.json.encode)))
+def test_a_damaged_recorder_says_nothing(folder: Path, data: bytes) -> None:
+    files = LaunchFiles(folder)
+    files.flight(0).write_bytes(data)
+    files.groups(0).write_bytes(data)
+    found = read_entered(files, 0)
+
+    assert found is None or found.number >= 0
+
+
+DUMP = """Thread 0x01 (most recent call first):
+  File "/x/site-packages/pytest_distbench/worker/line.py", line 58 in _die_with_pytest
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Current thread 0x02 (most recent call first):
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 5356 in barrier
+  File "/home/me/test_h.py", line 8 in hangs
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 106 in _measure
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 75 in run
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 60 in run_rank
+  File "<string>", line 1 in <module>
+"""
+
+
+def test_our_own_frames_and_threads_are_left_out() -> None:
+    assert trim(DUMP).splitlines() == [
+        "Current thread 0x02 (most recent call first):",
+        '  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 5356 in barrier',
+        '  File "/home/me/test_h.py", line 8 in hangs',
+    ]
+
+
+def test_the_users_line_and_what_it_called_are_named() -> None:
+    assert waits_at(DUMP) == "test_h.py:8 in hangs, in barrier"
+
+
+def test_of_a_body_that_is_installed_as_libraries_are_the_line_in_its_own_package_is_named() -> None:
+    called = """  File "/x/site-packages/accelerate/state.py", line 9 in gather
+  File "/x/site-packages/mine/step.py", line 8 in hangs
+  File "/usr/lib/python3.11/contextlib.py", line 3 in inner
+  File "/x/site-packages/mine/train.py", line 5 in train
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 200 in _run_script
+"""
+    installed = DUMP.replace('  File "/home/me/test_h.py", line 8 in hangs\n', called)
+
+    assert waits_at(installed) == "step.py:8 in hangs, in gather"
+    assert not is_in_own_code(installed)
+    assert waits_at(DUMP.replace("/home/me/", "/x/site-packages/")) == "test_h.py:8 in hangs, in barrier"
+
+
+def test_a_rank_that_sleeps_in_code_of_its_own_waits_for_nobody() -> None:
+    call = next(line for line in DUMP.splitlines(keepends=True) if "distributed_c10d" in line)
+    ours = '  File "/x/site-packages/pytest_distbench/worker/context.py", line 8 in take_turn\n'
+
+    assert is_in_own_code(DUMP.replace(call, ""))
+    assert not is_in_own_code(DUMP)
+    assert not is_in_own_code(DUMP.replace(call, ours))
+    assert not is_in_own_code(DUMP.replace("/home/me/", "/x/site-packages/"))
+
+
+@pytest.mark.parametrize("home", ["/home/me/torch/", "/home/me/pytest_distbench/suites/"])
+def test_a_folder_of_the_users_may_be_called_as_torch_or_this_package(home: str) -> None:
+    asleep = next(line for line in DUMP.splitlines(keepends=True) if "distributed_c10d" in line)
+    mine = DUMP.replace("/home/me/", home)
+
+    assert waits_at(mine) == "test_h.py:8 in hangs, in barrier"
+    assert is_in_own_code(mine.replace(asleep, f'  File "{home}data.py", line 8 in load\n'))
+
+
+def test_nothing_is_made_of_nothing() -> None:
+    assert (trim(""), waits_at(""), is_in_own_code("")) == ("", "", False)
+
+
+def test_a_dump_is_whole_once_it_shows_where_the_rank_began() -> None:
+    whole = DUMP.index("run_rank") + len("run_rank")
+
+    assert [is_whole(DUMP[:end]) for end in range(len(DUMP))] == [end >= whole for end in range(len(DUMP))]
+
+
+def test_the_frames_that_are_looked_for_are_the_workers() -> None:
+    """A rename there would blind the diagnosis of hangs."""
+    for module, functions in (
+        (main, {"run_rank", "run", "_measure", "_end"}),
+        (membership, {"join_group", "leave_group"}),
+        (leaving, {"leave"}),
+    ):
+        file = Path(module.__file__)
+        nodes = ast.walk(ast.parse(file.read_text()))
+
+        assert functions <= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        assert file.parts[-3:-1] == ("pytest_distbench", "worker")
+    assert hasattr(ControlLine, "_die_with_pytest")
+
+
+def test_a_second_dump_cut_anywhere_does_not_hide_the_first() -> None:
+    for end in range(len(DUMP)):
+        assert trim(DUMP + DUMP[:end]) == trim(DUMP)
+        assert waits_at(DUMP + DUMP[:end]) == waits_at(DUMP)
+
+
+def test_a_second_dump_from_where_the_rank_reports_does_not_hide_where_it_waited() -> None:
+    """A peer was ended first, the wait raised, and the elastic agent asked once more."""
+    reports = """Current thread 0x02 (most recent call first):
+  File "/usr/lib/python3.11/traceback.py", line 140 in format_exception
+  File "/x/site-packages/pytest_distbench/worker/failure.py", line 36 in classify
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 83 in run
+  File "/x/site-packages/pytest_distbench/worker/main.py", line 60 in run_rank
+"""
+
+    assert waits_at(DUMP + reports) == waits_at(DUMP)
+    assert trim(DUMP + reports) == trim(DUMP)
+    assert "format_exception" in trim(reports)
+
+
+@given(st.text(max_size=400))
+def test_any_text_may_stand_for_stacks(text: str) -> None:
+    for dump in (text, f"Current thread 0x1 (most recent call first):\n{text}", f'  File "{text}", line 3 in f\n'):
+        assert isinstance(trim(dump), str)
+        assert isinstance(waits_at(dump), str)

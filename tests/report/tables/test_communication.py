@@ -1,0 +1,135 @@
+"""The tables of communication: bucket sizes, growth with the world size, links."""
+
+from __future__ import annotations
+
+import itertools
+
+from support.fingerprints import of, reduce
+from support.results import point, result, verdict
+
+from pytest_distbench.judging.links import Link
+from pytest_distbench.records.case import Conditions
+from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.metric import metric_key
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.report.tables.communication import BUCKETS, GROWTH, LINKS, growth_rows, link_points, slowest_links
+
+
+def bucket(calls: str, tensors: int, seconds: float | None) -> Verdict:
+    at = {"calls": calls, "tensors": tensors}
+    return verdict(metric=metric_key("latency", at), at=at, facts={"message_bytes": 10**6}, current=seconds)
+
+
+def test_each_way_is_told_beside_its_own_fewest_tensors() -> None:
+    made = result(bucket("each", 214, 0.04), bucket("each", 2, 0.01), bucket("coalesced", 2, 0.02))
+
+    assert [row[1:] for row in BUCKETS.section([made]).texts] == [
+        ["each", "2", "976.6 KiB", "10000.0", "1.00", "0.100", "unchanged"],
+        ["each", "214", "976.6 KiB", "40000.0", "4.00", "0.025", "unchanged"],
+        ["coalesced", "2", "976.6 KiB", "20000.0", "1.00", "0.050", "unchanged"],
+    ]
+
+
+def test_other_cases_have_none_and_points_without_a_time_are_left_out() -> None:
+    assert BUCKETS.section([result(point(8), bucket("each", 1, None))]).rows == []
+
+
+def at(family: str, ranks: int, fingerprint: Fingerprint, *, run: str = "") -> CaseResult:
+    made = result()
+    conditions = Conditions(world_size=ranks, backend="fake", launcher="warm", fake_rank=0)
+    launch = replace(made.launches[0], fingerprints={"step": fingerprint})
+    case_id = f"{family}-ws{ranks}".strip("-")
+    named = replace(made.case, id=case_id, family=family, run=run, names_size=bool(run), conditions=conditions)
+    return replace(made, case=named, launches=[launch])
+
+
+def test_sizes_of_one_test_stand_together_with_the_factor_to_the_smallest() -> None:
+    results = [
+        at("fsdp", 64, of(reduce(1024), parameter_bytes={"0": 128})),
+        at("ddp", 8, of(reduce(4))),
+        at("ddp", 64, of(reduce(4))),
+        at("fsdp", 8, of(reduce(1024), parameter_bytes={"0": 1024})),
+    ]
+
+    assert GROWTH.section(results).texts == [
+        ["test_a[fsdp]", "step", "8", "1", "1 KiB", "1 KiB", "0 B"],
+        ["test_a[fsdp]", "step", "64", "1 (x1)", "1 KiB (x1)", "128 B (x0.125)", "0 B"],
+        ["test_a[ddp]", "step", "8", "1", "4 B", "0 B", "0 B"],
+        ["test_a[ddp]", "step", "64", "1 (x1)", "4 B (x1)", "0 B", "0 B"],
+    ]
+
+
+def test_runs_of_one_test_at_several_sizes_stand_apart_by_their_names() -> None:
+    runs = [("small", 8), ("large", 64), ("", 64), ("small", 4), ("", 8)]
+    results = [at("", ranks, of(), run=run) for run, ranks in runs]
+
+    assert [(row[0], row[2]) for row in growth_rows(results)] == [
+        ("test_a[small]", 4),
+        ("test_a[small]", 8),
+        ("test_a", 8),
+        ("test_a", 64),
+    ]
+
+
+def test_what_ran_at_one_world_size_did_not_grow() -> None:
+    assert growth_rows([at("", 2, of()), at("", 2, of())]) == []
+
+
+def test_what_has_no_fingerprint_has_no_row() -> None:
+    assert growth_rows([at("", 2, Fingerprint(missing="not recorded")), result()]) == []
+
+
+def latency(link: Link, seconds: float) -> Verdict:
+    return verdict(metric=metric_key("latency", link.at), at=link.at, current=seconds)
+
+
+def matrix(ranks: int, *slow: tuple[int, int]) -> CaseResult:
+    links = [Link(*pair) for pair in itertools.combinations(range(ranks), 2)]
+    return result(*(latency(link, 5e-4 if link in slow else 1e-4) for link in links))
+
+
+def test_a_slow_link_is_noted() -> None:
+    assert {point.link: point.note for point in link_points(matrix(4, (1, 3))) if point.note} == {
+        Link(1, 3): "this link"
+    }
+
+
+def test_a_slow_rank_is_noted_at_each_of_its_links() -> None:
+    points = list(link_points(matrix(4, (0, 2), (1, 2), (2, 3))))
+
+    assert {point.link for point in points if point.note == "rank 2"} == {Link(0, 2), Link(1, 2), Link(2, 3)}
+    assert {point.share for point in points} == {1.0, 5.0}
+
+
+def test_of_two_ranks_nothing_is_noted() -> None:
+    [point] = link_points(matrix(2))
+
+    assert (point.note, point.share, point.latency_s, point.bandwidth) == ("", None, 1e-4, None)
+
+
+def test_a_slow_link_shows_in_either_metric() -> None:
+    links = [Link(0, 1), Link(0, 2), Link(1, 2)]
+    rates = [
+        verdict(metric=metric_key("bandwidth", link.at), at=link.at, better="higher", unit="GB/s", current=rate)
+        for link, rate in zip(links, (10.0, 2.0, 10.0), strict=True)
+    ]
+    [_, slow, _] = link_points(result(*(latency(link, 1e-4) for link in links), *rates))
+
+    assert (slow.note, slow.share, slow.bandwidth) == ("this link", 5.0, 2.0)
+
+
+def test_the_slowest_link_of_each_metric_is_telling() -> None:
+    assert [v.at for v in slowest_links(matrix(4, (1, 3)))] == [{"from": 1, "to": 3}]
+    assert slowest_links(result(verdict())) == []
+
+
+def test_each_link_is_a_row() -> None:
+    links = [
+        verdict(metric=metric_key("latency", Link(*pair).at), at=Link(*pair).at, current=seconds)
+        for pair, seconds in (((0, 1), 1e-4), ((0, 2), 5e-4), ((1, 2), 1e-4))
+    ]
+
+    assert LINKS.section([result(*links)]).texts[1] == [
+        "test_a[ws2]", "0", "2", "500.0", "-", "5.00", "this link", "unchanged",
+    ]  # fmt: skip

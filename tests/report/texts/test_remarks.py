@@ -1,0 +1,218 @@
+"""What a run says of its own rules, and of the slowdowns that were planted in its cases."""
+
+from __future__ import annotations
+
+import pytest
+from support.results import result, verdict
+
+from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.fingerprint import TRAINING_STEP, Fingerprint
+from pytest_distbench.records.iteration import SAMPLES
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult, Control
+from pytest_distbench.report.texts.remarks import (
+    control_lines,
+    doubt_lines,
+    not_found_headline,
+    not_found_text,
+    unjudged_learning,
+)
+
+FOUND = Control(
+    share=0.2, step="turns", has_baseline=True, verdicts=[verdict("regressed", ratio=1.19)], launches=16, took_s=4.0
+)
+LOST = Control(
+    share=0.2, step="screening", has_baseline=True, verdicts=[verdict("unseen", ratio=1.02, detectable=0.3)], launches=1
+)
+UNTRIED = Control(why_not="its clocks are its own")
+
+
+def of(control: Control) -> CaseResult:
+    return replace(result(), control=control)
+
+
+def test_each_case_is_a_row_and_the_last_line_counts_them() -> None:
+    lines = control_lines([result(), of(FOUND), of(LOST), of(UNTRIED)])
+
+    assert [line.text for line in lines] == [
+        "   test         metric  slowdown                                       planted     seen  launches   time",
+        "   test_a[ws2]  step    found                                          +20.0 %  +19.0 %        16  4.0 s",
+        "?  test_a[ws2]  step    not found: not suspicious beside the baseline  +20.0 %   +2.0 %         1  0.0 s",
+        "? nothing planted in test_a[ws2]: its clocks are its own",
+        "1 of 2 cases would have shown a slowdown of their tolerance (planted: a third more)",
+    ]
+    assert [line.severity for line in lines] == ["plain", "plain", "doubt", "doubt", "doubt"]
+
+
+def test_where_nothing_was_planted_nothing_is_said() -> None:
+    assert control_lines([result()]) == []
+
+
+def test_the_last_line_names_a_share_that_was_chosen() -> None:
+    lines = control_lines([of(replace(FOUND, is_chosen=True))])
+
+    assert lines[-1].text == "1 of 1 case would have shown a slowdown of 20 %"
+
+
+def test_a_rate_is_planted_as_less() -> None:
+    rate = verdict("regressed", better="higher", ratio=0.8)
+    [_, row, _] = control_lines([of(replace(FOUND, share=0.25, verdicts=[rate]))])
+
+    assert "-20.0 %  -20.0 %" in row.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"step": "bound"}, "found: beyond its bound"),
+        ({"has_baseline": False}, "found, in turns alone: no baseline"),
+        ({"step": "stored"}, "found, against the baseline alone"),
+        ({"verdicts": [verdict("inconclusive")]}, "not found: not red in turns"),
+        ({"verdicts": [verdict("unchanged"), verdict("regressed", metric="b")]}, "found in 1 of 2"),
+    ],
+)
+def test_the_row_says_at_which_step_it_was_decided(changes: dict[str, object], said: str) -> None:
+    [_, row, _] = control_lines([of(replace(FOUND, **changes))])
+
+    assert f"  {said}  " in row.text
+
+
+def test_what_the_delay_cannot_reach_is_told() -> None:
+    lines = control_lines([of(replace(FOUND, left_out=["loss_time"]))])
+
+    assert lines[-2].text == "? not delayed in test_a[ws2]: loss_time, which the script prints of clocks of its own"
+
+
+def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> None:
+    assert not_found_headline(of(LOST)) == (
+        "a planted slowdown was not found: not suspicious beside the baseline: step planted +20.0 %, seen +2.0 % "
+        "against the baseline"
+    )
+    text = not_found_text(of(LOST), command="pytest test_a.py")
+    assert "+30.0%" in text
+    assert "what would help: a baseline with more launches" in text
+    assert text.endswith("again:  pytest test_a.py --distbench-control")
+
+
+def test_all_cases_moving_together_is_said_once() -> None:
+    [line] = doubt_lines([result(verdict("regressed", ratio=1.2))] * 4)
+
+    assert line.severity == "plain"
+    assert line.text.startswith("all 4 cases with clocks are slower than their baselines, by 1.20 to 1.20 times: that")
+
+
+def test_metrics_that_could_not_have_failed_are_one_line_for_each_reason() -> None:
+    blind = result(verdict("unchanged", ratio=1.0, detectable=2.1), verdict("unchanged", ratio=1.0, detectable=3.0))
+
+    [line] = doubt_lines([blind, blind])
+    first, _, why = line.text.partition(" and 3 more: ")
+
+    assert first == "? 4 metrics could not have turned red: test_a[ws2] step"
+    assert why == "no slowdown below +210.0 % would have been red"
+
+
+def test_slow_iterations_among_fast_ones_are_one_line_with_the_longest() -> None:
+    long, longer = (result(verdict("unchanged", companions={"tail": (1.1, now)})) for now in (2.5, 4.25))
+
+    [line] = doubt_lines([long, longer])
+
+    assert line.severity == "doubt"
+    assert line.text.startswith(
+        "? test_a[ws2] step and 1 more: some iterations take 4.2 times as long as what is judged, the fast side (1.1 "
+        "times in the baseline); "
+    )
+
+
+def test_an_improvement_that_is_too_good_is_asked_about() -> None:
+    [line] = doubt_lines([result(verdict("improved", ratio=0.001)), result(verdict("improved", ratio=0.5))])
+
+    assert line.severity == "doubt"
+    assert line.text.startswith("? test_a[ws2] step -99.9 %: better by 5 times or more; is it the same number?")
+
+
+def test_a_run_without_doubts_says_nothing() -> None:
+    assert doubt_lines([result(verdict("regressed"))]) == []
+
+
+def script(*measurements: Measurement, key: str = TRAINING_STEP, optimizer_steps: int = 2) -> CaseResult:
+    """A script whose optimizer steps; with another key a body that times such a loop."""
+    launch = LaunchRecord(
+        index=0,
+        outcome="passed",
+        wall_s=1.0,
+        measurements=list(measurements),
+        fingerprints={key: Fingerprint(optimizer_steps=optimizer_steps)},
+    )
+    return result(verdict(), launches=[launch])
+
+
+WALL = Measurement(name="wall_time", unit="s", better="lower", value=2.0)
+RATE = Measurement(name="rate", unit="samples/s", better="higher", value=2.0)
+LOSS = Measurement(name="loss", unit="", better="same", value=2.0)
+
+
+def test_a_script_that_trains_and_of_which_nothing_judges_the_learning_is_told() -> None:
+    shown = replace(LOSS, better="info")
+    [line] = unjudged_learning([script(WALL, RATE, shown), script(WALL), script(WALL, LOSS)])
+
+    assert line.text.startswith("test_a[ws2] and 1 more: trains, and nothing judges whether it learns; print its loss")
+
+
+def test_a_body_whose_loop_trains_is_told_how_a_body_records_its_losses() -> None:
+    samples = replace(LOSS, name=SAMPLES, better="exact")
+    [line] = unjudged_learning([script(RATE, samples, key="step")])
+
+    assert line.text.startswith("test_a[ws2]: trains, and nothing judges whether it learns; keep its losses, and call ")
+    assert line.text.endswith('rank.record("loss_curve", losses[:10], better="curve") after the loop')
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        replace(LOSS, name="parameters", better="exact"),
+        replace(LOSS, name="gradient_buckets", better="exact"),
+        replace(LOSS, name="tokens_seen", better="exact"),
+        replace(LOSS, name="loss_scale", better="exact"),
+        replace(LOSS, name="speedup", better="higher"),
+        replace(LOSS, name="mfu", better="higher"),
+        replace(LOSS, name="queue_depth", better="lower"),
+        replace(LOSS, name="layers", better="info", bounds=[Bound(side="most", value=12, where="here")]),
+    ],
+    ids=lambda number: number.name,
+)
+def test_a_number_that_no_training_learns_judges_no_learning(number: Measurement) -> None:
+    assert len(unjudged_learning([script(WALL, number, key="step")])) == 1
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        replace(LOSS, name="final_loss", better="exact"),
+        replace(LOSS, name="accuracy_top5", better="exact"),
+        replace(LOSS, name="weights_checksum", better="exact"),
+        replace(LOSS, name="val/perplexity", better="lower"),
+        replace(LOSS, name="eval.loss_at_100", better="exact"),
+        replace(LOSS, name="bleu", better="higher"),
+        replace(LOSS, name="error", better="info", bounds=[Bound(side="most", value=0.5, where="here")]),
+        replace(LOSS, name="quality", better="floor"),
+    ],
+    ids=lambda number: number.name,
+)
+def test_what_a_training_learns_by_its_name_or_its_kind_judges_learning(number: Measurement) -> None:
+    assert unjudged_learning([script(WALL, number, key="step")]) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        script(WALL, LOSS),
+        script(WALL, replace(LOSS, better="lower")),
+        script(WALL, LOSS, key="step"),
+        script(WALL, key="step", optimizer_steps=0),
+        script(WALL, key="script", optimizer_steps=0),
+    ],
+)
+def test_what_judges_a_loss_or_does_not_train_is_told_nothing(other: CaseResult) -> None:
+    assert unjudged_learning([other]) == []

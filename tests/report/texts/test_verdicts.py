@@ -1,0 +1,217 @@
+"""Verdicts in words: a line each, and as tables for a terminal or a pull request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.results import PAIRED, point, result, verdict
+from support.stores import KEY, PLATFORM, entry
+
+from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.metric import Scalar
+from pytest_distbench.report.texts.layout import Line
+from pytest_distbench.report.texts.verdicts import (
+    AXES,
+    FAST_SIDE,
+    FINDS,
+    MOST_ROWS,
+    REFERENCE_WORDS,
+    case_table,
+    cells,
+    change_lines,
+    change_markdown,
+    metric_text,
+    name_in_file,
+    overview,
+    point_text,
+    telling_verdicts,
+    words_for,
+)
+from pytest_distbench.store.changes import EntryChange, entry_change
+
+
+def told(**changes: Any) -> dict[str, str]:
+    """A verdict under all columns there are."""
+    columns = {**REFERENCE_WORDS["stored"].columns, **REFERENCE_WORDS["paired"].columns}
+    return dict(zip(columns, cells(verdict(**changes), columns), strict=True))
+
+
+def test_every_cell_is_a_text_with_its_unit() -> None:
+    assert told(kind="regressed", detectable=0.2) == {
+        "": "!", "metric": "step", "this run": "30 ms", "baseline": "20 ms", "this tree": "30 ms", "reference": "20 ms",
+        "change": "+50.0 %", "limit": "+10%", "finds": "+20.0%", "n": "5", "pairs": "5",
+    }  # fmt: skip
+
+
+def test_a_point_is_named_as_people_say_it() -> None:
+    assert metric_text(point(4096)) == "latency at 4 KiB"
+
+
+@pytest.mark.parametrize(
+    ("changes", "cell", "text"),
+    [
+        ({"baseline": None, "ratio": None}, "reference", "-"),
+        ({"baseline": None, "ratio": None}, "change", ""),
+        ({"better": "info"}, "reference", ""),
+        ({"better": "info"}, "change", ""),
+        ({"better": "info"}, "limit", ""),
+        ({"better": "higher"}, "limit", "-9%"),
+        ({"better": "exact", "limit": 0.0}, "limit", "exact"),
+        ({"limit": None}, "limit", ""),
+        ({"better": "memory", "unit": "B", "limit": 2.0, "baseline": 1024.0}, "limit", "+200%"),
+        ({"better": "memory", "unit": "B", "limit": 16384.0, "baseline": 1024.0}, "limit", "+16 MiB"),
+        ({"detectable": 1.5}, "finds", "> +100%"),
+        ({"launches": 0}, "n", ""),
+        ({"kind": "changed"}, "change", "changed"),
+    ],
+)
+def test_where_there_is_nothing_to_say_a_cell_says_so(changes: dict[str, Any], cell: str, text: str) -> None:
+    assert told(**changes)[cell] == text
+
+
+def test_the_columns_are_those_of_the_reference() -> None:
+    stored, paired = (words_for(made).columns for made in (result(), result(reference=PAIRED)))
+
+    assert [*stored] == ["", "metric", "this run", "baseline", "change", "limit", "n"]
+    assert cells(verdict(), stored)[1:4] == ("step", "30 ms", "20 ms")
+    assert [*paired][2:4] == ["this tree", "reference"]
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "name"),
+    [("a/test_a.py::TestA::test_b[x::y-ws2]", "TestA::test_b[x::y-ws2]"), ("docs/a.md", "docs/a.md")],
+)
+def test_a_test_is_named_with_its_class_whatever_its_id_holds(nodeid: str, name: str) -> None:
+    assert name_in_file(nodeid) == name
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        ({}, "latency"),
+        ({"message_bytes": 4096}, "latency at 4 KiB"),
+        ({"world_size": 4}, "latency at 4 ranks"),
+        ({"seed": 3}, "latency of seed 3"),
+        ({"seed": 3, "message_bytes": 8}, "latency at 8 B of seed 3"),
+        ({"from": 1, "to": 3}, "latency from rank 1 to rank 3"),
+        ({"calls": "each", "tensors": 214}, "latency with one call each in 214 tensors"),
+        ({"calls": "coalesced", "tensors": 1}, "latency coalesced in 1 tensor"),
+        ({"hook": "fp16"}, "latency with the hook fp16"),
+        ({"level": 2}, "latency[level=2]"),
+        ({"level": 2, "message_bytes": 8}, "latency[level=2] at 8 B"),
+    ],
+)
+def test_a_point_is_told_by_its_axes(at: dict[str, Scalar], text: str) -> None:
+    assert point_text("latency", at) == text
+
+
+def test_an_axis_from_outside_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(AXES, "level", lambda level: f"on level {level}")
+
+    assert point_text("loss", {"level": 2}) == "loss on level 2"
+
+
+def test_what_is_within_its_limits_is_counted_unless_all_is_asked_for() -> None:
+    made = result(verdict("regressed", metric="slow"), verdict("unchanged", metric="fine"))
+
+    assert case_table(made, show_all=False)[-1].text == "  1 more within their limits (-v shows all)"
+    assert len(case_table(made, show_all=False)) == 3
+    assert [line.text.split()[0] for line in case_table(made, show_all=True)[1:]] == ["!", "fine"]
+
+
+def test_a_sweep_has_a_row_for_each_size_with_its_rates() -> None:
+    lines = case_table(result(point(1_000_000, "regressed", current=0.001), point(8)), show_all=False)
+
+    assert lines[0].text.split()[:4] == ["size", "time", "us", "algbw"]
+    assert lines[1].severity == "failure"
+    assert lines[1].text.split()[:6] == ["!", "976.6", "KiB", "1000.0", "1.000", "1.500"]
+    assert lines[2].text == "  1 size within their limits not shown (-v shows all)"
+
+
+def test_of_a_sweep_the_ends_and_the_size_that_moved_most_are_told() -> None:
+    sizes = [point(size, ratio=ratio) for size, ratio in [(8, 1.0), (16, 1.1), (32, 1.3), (64, 1.0)]]
+
+    assert [v.at["message_bytes"] for v in telling_verdicts(result(*sizes))] == [8, 32, 64]
+
+
+def test_of_many_pairs_the_ends_and_what_moved_are_told() -> None:
+    verdicts = [verdict("regressed" if i == 3 else "unchanged", metric=f"m{i}") for i in range(8)]
+
+    assert [v.metric for v in telling_verdicts(result(*verdicts, reference=PAIRED))] == ["m0", "m3", "m7"]
+
+
+def test_the_name_of_a_case_stands_once() -> None:
+    lines = overview([result(verdict(metric="a", ratio=None), verdict(metric="b", ratio=None))])
+
+    assert [line.text.split()[0] for line in lines] == ["test", "test_a[ws2]", "b"]
+
+
+def test_a_change_that_is_not_that_of_the_values_beside_it_is_explained() -> None:
+    assert Line(FAST_SIDE) not in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.5))])
+    assert Line(FAST_SIDE) in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.2))])
+    assert Line(FAST_SIDE) not in overview([result(verdict(better="higher", current=0.03, baseline=0.02, ratio=1.2))])
+    assert overview([result(verdict(), reference=PAIRED)])[-1].text == FINDS
+
+
+def test_more_than_twenty_cases_are_counted() -> None:
+    assert overview([result(verdict())] * 22)[-1].text == "  2 more cases (-v shows all)"
+
+
+def test_what_the_backend_has_not_is_told_by_its_reasons() -> None:
+    pairs = [
+        verdict(
+            metric=f"supported[dtype={dtype}]", better="exact", current=0.0, facts={"dtype": dtype, "reason": reason}
+        )
+        for dtype, reason in [("int16", "Invalid scalar type"), ("uint16", "Invalid scalar type"), ("bool", "no")]
+    ]
+
+    lines = case_table(result(*pairs), show_all=False)
+
+    assert [line.text for line in lines[-2:]] == [
+        "  gloo has not int16, uint16: Invalid scalar type",
+        "  gloo has not bool: no",
+    ]
+
+
+def change(name: str, old: BaselineEntry | None, new: BaselineEntry | None) -> EntryChange:
+    made = entry_change(EntryName(platform=PLATFORM, test=f"{name}.py::{name}", key=KEY), old, new)
+    assert made is not None
+    return made
+
+
+def test_the_worst_stand_first() -> None:
+    lines = change_lines(
+        [change("better", entry(2.0), entry(1.0)), change("worse", entry(1.0), entry(2.0))], unchanged=3
+    )
+
+    assert [line.split("[")[0] for line in lines[1:3]] == ["worse.py::worse", "better.py::better"]
+    assert lines[-1] == "2 changed, 0 new, 0 removed, 3 unchanged"
+
+
+def test_entries_that_came_or_went_are_named_with_what_they_hold() -> None:
+    lines = change_lines([change("a", None, entry(1.0, 2.0))], unchanged=0)
+
+    assert lines[0] == f"new: a.py::a[{KEY}] (1 metric, 2 launches)"
+
+
+def test_a_note_that_entries_share_is_told_once() -> None:
+    new = entry(1.0, software={"torch": "2.14.0"})
+    lines = change_lines([change(name, entry(1.0), new) for name in "ab"], unchanged=0)
+
+    assert lines == ["2 entries: software.torch 2.13.0 -> 2.14.0", "2 changed, 0 new, 0 removed, 0 unchanged"]
+
+
+def test_more_rows_than_anybody_reads_are_counted() -> None:
+    changes = [change(f"t{i}", entry(1.0), entry(2.0)) for i in range(MOST_ROWS + 2)]
+
+    assert "2 more metrics, less worse than these" in change_lines(changes, unchanged=0)
+    assert len(change_lines(changes, unchanged=0)) == MOST_ROWS + 3
+
+
+def test_markdown_begins_with_the_counts() -> None:
+    lines = change_markdown([change("a", entry(1.0), entry(2.0))], unchanged=0)
+
+    assert lines[0] == "### baselines: 1 changed, 0 new, 0 removed, 0 unchanged"
+    assert lines[2].startswith("| test | metric | old | new |")

@@ -1,0 +1,268 @@
+"""Stored entries: chosen by name, left behind by a test that is gone, or not used by a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cases import ON_TWO
+from support.stores import CASE, KEY, PLATFORM, TEST, entry, result
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.case import Case, Conditions, EntryName
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.entries import GoneTests, closest, has_test, selection, unused_entries, with_its_work
+
+NAMES = {
+    "a2": EntryName(platform="p", test="suites/test_a.py::test_a", key="f16-ws2.gloo.warm"),
+    "a4": EntryName(platform="p", test="suites/test_a.py::test_a", key="f16-ws4.gloo.torchrun"),
+    "b2": EntryName(platform="p", test="suites/test_b.py::test_b", key="(1, 2) or x-ws2:eff.gloo.warm"),
+    "d2": EntryName(platform="p", test="suites/test_d.py::test_d", key="tcp://b-ws2:eff.gloo.warm"),
+    "ab2": EntryName(platform="p", test="suites/test_c.py::TestC::test_ab", key="f16-ws2.gloo.warm"),
+    "c2": EntryName(platform="p", test="more/suites/test_a.py::test_a", key="f16-ws2.gloo.warm"),
+}
+
+
+@pytest.mark.parametrize(
+    ("texts", "chosen"),
+    [
+        ([], {"a2", "a4", "b2", "c2", "d2", "ab2"}),
+        ([" "], {"a2", "a4", "b2", "c2", "d2", "ab2"}),
+        (["TEST_A"], {"a2", "a4", "c2", "ab2"}),
+        (["test_b", "torchrun"], {"a4", "b2"}),
+        (["more/"], {"c2"}),
+        (["suites/test_a.py::test_a"], {"a2", "a4"}),
+        (["suites/test_a.py::Test"], set()),
+        (["suites/test_c.py::TestC"], {"ab2"}),
+        (["suites/test_a.py::test_a[f16-ws2]"], {"a2"}),
+        (["suites/test_a.py::test_a[f16-ws2.gloo.warm]"], {"a2"}),
+        (["suites/test_a.py::test_a[f16"], set()),
+        (["suites/test_b.py::test_b[(1, 2) or x-ws2]"], {"b2"}),
+        (["suites/test_d.py::test_d[tcp://b-ws2]"], {"d2"}),
+        (["nothing"], set()),
+    ],
+)
+def test_texts_choose(texts: list[str], chosen: set[str]) -> None:
+    choice = selection(texts)
+
+    assert {short for short, name in NAMES.items() if choice(name)} == chosen
+
+
+@pytest.mark.parametrize("text", ["a and b", "a or", "not a", "not(a)", "(a or b) and c", "a and not b"])
+def test_what_looks_like_an_expression_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"found the word '(and|or|not)'.*several -k choose"):
+        selection(["test_a", text])
+
+
+@pytest.mark.parametrize("text", ["android", "floor-ws2", "notes", "orb"])
+def test_a_name_that_merely_holds_such_a_word_is_a_name(text: str) -> None:
+    assert selection([text])(EntryName(platform="p", test=f"test_{text}.py::test_it", key="ws2.gloo.warm"))
+
+
+SOURCE = """
+from elsewhere import test_imported, other as test_renamed
+test_assigned = make()
+def test_plain(): pass
+class TestBare:
+    def test_inside(self): pass
+class TestChild(Base):
+    pass
+if CONDITION:
+    def test_sometimes(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "is_there"),
+    [
+        ("test_x.py::test_plain", True),
+        ("test_x.py::test_imported", True),
+        ("test_x.py::test_renamed", True),
+        ("test_x.py::test_assigned", True),
+        ("test_x.py::TestBare::test_inside", True),
+        ("test_x.py::TestChild::test_inherited", True),
+        ("test_broken.py::test_plain", True),
+        ("test_x.py::test_gone", False),
+        ("test_x.py::test_sometimes", True),
+        ("test_x.py::TestBare::test_gone", False),
+        ("test_x.py::test_inside", False),
+        ("test_x.py::TestGone::test_inside", False),
+        ("test_gone.py::test_plain", False),
+    ],
+)
+def test_a_test_counts_as_gone_only_if_it_certainly_is(tmp_path: Path, test: str, is_there: bool) -> None:
+    (tmp_path / "test_x.py").write_text(SOURCE)
+    (tmp_path / "test_broken.py").write_text("def test_plain(:")
+
+    assert has_test(tmp_path, test) is is_there
+
+
+def stored(folder: Path, *cases: Case, **params: object) -> BaselineStore:
+    store = BaselineStore(folder / "baselines", PLATFORM)
+    for case in cases:
+        case = replace(case, params=params)
+        store.write(case.test, case.key, entry(1.0, workload=case.workload, test_id=case.id, params=params))
+    return store
+
+
+def found(store: BaselineStore, case: Case, **collected: set[str]) -> list[str]:
+    fitting = GoneTests(store, store.folder.parent, collected).fitting(case)
+    return [str(file.name) for file in closest(fitting, case, result(1.0).launches[0])]
+
+
+def test_a_function_that_is_gone_leaves_its_entry_to_the_closest_case(tmp_path: Path) -> None:
+    other = replace(CASE, test="suites/test_b.py::test_other")
+    store = stored(tmp_path, CASE, other)
+
+    assert found(store, replace(CASE, test="suites/test_c.py::test_a")) == [f"{TEST}[{KEY}]"]
+    assert found(store, replace(CASE, test="suites/test_b.py::test_new")) == [f"{other.test}[{KEY}]"]
+    assert len(found(store, replace(CASE, test="suites/test_c.py::test_new"))) == 2
+    assert found(store, replace(CASE, id="ws4", test="suites/test_c.py::test_a")) == [], "other ranks"
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "test_a.py").write_text("def test_a(): pass")
+    assert found(store, replace(CASE, test="suites/test_c.py::test_a")) == [f"{other.test}[{KEY}]"]
+
+
+def test_an_id_is_gone_where_its_function_was_collected_without_it(tmp_path: Path) -> None:
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "test_a.py").write_text("def test_a(): pass")
+    store, new = stored(tmp_path, CASE), replace(CASE, id="x-ws2")
+
+    assert found(store, new) == [], "nobody has collected it"
+    assert found(store, new, **{TEST: {"ws2", "x-ws2"}}) == []
+    assert found(store, new, **{TEST: {"x-ws2"}}) == [f"{TEST}[{KEY}]"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_same"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1, "c": 2}, True),
+        ({"a": [1, 2]}, {"items": [1, 2]}, True),
+        ({"a": 1, "b": 2}, {"c": 1, "d": 2}, True),
+        ({"a": 1, "b": 2}, {"a": 2, "b": 1}, False),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ({"a": 1}, {"b": True}, False),
+        ({}, {}, True),
+    ],
+)
+def test_work_is_the_same_under_other_names_of_parameters(
+    before: dict[str, object], now: dict[str, object], is_same: bool
+) -> None:
+    old, new = replace(CASE, params=before), replace(CASE, params=now)
+    known = with_its_work(entry(1.0, workload=old.workload, params=before), new)
+
+    assert (known.workload == new.workload) is is_same
+
+
+UNUSED_TEST = "suites/test_a.py::test_a"
+
+
+def stored_of_unused(store: BaselineStore, test: str, key: str, *, backend: str = "gloo", **under: Any) -> None:
+    conditions = Conditions(**{"world_size": 2, "backend": backend, "launcher": "warm", **under})
+    entry = BaselineEntry(workload="", conditions=conditions, software={}, metrics={})
+    store.write(test, f"{key}.{backend}.warm", entry)
+
+
+def result_of_unused(test: str, case_id: str) -> CaseResult:
+    return CaseResult(
+        nodeid=f"{test}[{case_id}]",
+        case=Case(test=test, id=case_id, conditions=ON_TWO, device="cpu"),
+        environment=Environment(platform="p", device="X", cores=2, software={}),
+        launches=[],
+        verdicts=[],
+        reference=ReferenceRecord(kind="stored"),
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BaselineStore:
+    (tmp_path / "suites").mkdir()
+    for name in ("test_a.py", "test_b.py"):
+        (tmp_path / "suites" / name).touch()
+    return BaselineStore(tmp_path / "baselines", "p")
+
+
+def unused(store: BaselineStore, seen: dict[tuple[str, str], bool], *reported: str, root: str = ".") -> list[str]:
+    found = unused_entries(
+        store,
+        [result_of_unused(test, case_id) for (test, case_id), ran in seen.items() if ran],
+        reported={"suites/test_a.py", *reported},
+        seen=seen,
+        rootpath=store.folder.parent,
+        roots=[(store.folder.parent / root).resolve()],
+    )
+    return [str(name) for name in found]
+
+
+@pytest.mark.parametrize(
+    ("test", "key", "is_unused"),
+    [
+        (UNUSED_TEST, "ws2", False),
+        (UNUSED_TEST, "old-ws2", True),
+        ("suites/test_a.py::test_gone", "ws2", True),
+        ("suites/test_gone.py::test_a", "ws2", True),
+        ("suites/test_b.py::test_b", "ws2", False),
+    ],
+)
+def test_an_entry_is_unused_if_its_test_was_there_or_is_gone(
+    store: BaselineStore, test: str, key: str, *, is_unused: bool
+) -> None:
+    stored_of_unused(store, test, key)
+
+    assert unused(store, {(UNUSED_TEST, "ws2"): True}) == ([f"{test}[{key}.gloo.warm]"] if is_unused else [])
+
+
+def test_entries_of_other_conditions_belong_to_other_runs(store: BaselineStore) -> None:
+    stored_of_unused(store, UNUSED_TEST, "ws4", world_size=4)
+    stored_of_unused(store, UNUSED_TEST, "old-ws2", backend="nccl")
+    stored_of_unused(store, UNUSED_TEST, "ws2:@cooling=low", around={"cooling": "low"})
+
+    assert unused(store, {(UNUSED_TEST, "ws2"): True}) == []
+
+
+def test_a_skipped_case_keeps_its_entries_also_those_of_its_named_runs(store: BaselineStore) -> None:
+    for key in ("b-ws2", "b-ws2:one", "bb-ws2"):
+        stored_of_unused(store, UNUSED_TEST, key)
+
+    assert unused(store, {(UNUSED_TEST, "ws2"): True, (UNUSED_TEST, "b-ws2"): False}) == [
+        f"{UNUSED_TEST}[bb-ws2.gloo.warm]"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ran", "key", "ranks", "is_unused"),
+    [
+        ("ws1", "ws2:local@ws1", 1, False),
+        ("ws1", "ws2:fixed", 1, False),
+        ("ws2", "ws1", 1, False),
+        ("a-ws2", "ws2-b", 2, True),
+        ("ws2", "ws22", 2, False),
+        ("ws2", "ws2:local@ws1", 1, True),
+        ("ws2", "old-ws2:local@ws1", 1, True),
+    ],
+)
+def test_the_ranks_of_a_run_say_nothing_of_those_of_its_test(
+    store: BaselineStore, ran: str, key: str, ranks: int, *, is_unused: bool
+) -> None:
+    """One rank of ``[ws2]`` was given up to be pruned by a run of ``[ws1]``."""
+    stored_of_unused(store, UNUSED_TEST, key, world_size=ranks)
+
+    assert unused(store, {(UNUSED_TEST, ran): True}) == ([f"{UNUSED_TEST}[{key}.gloo.warm]"] if is_unused else [])
+
+
+def test_entries_outside_the_folders_of_the_run_are_left_alone(store: BaselineStore) -> None:
+    stored_of_unused(store, "suites/test_gone.py::test_a", "ws2")
+
+    assert unused(store, {(UNUSED_TEST, "ws2"): True}, root="suites/test_a.py") == []
+    assert unused(store, {(UNUSED_TEST, "ws2"): True}, root="suites") != []
+
+
+def test_a_run_that_measured_nothing_knows_nothing(store: BaselineStore) -> None:
+    stored_of_unused(store, "suites/test_gone.py::test_a", "ws2")
+
+    assert unused(store, {(UNUSED_TEST, "ws2"): False}) == []

@@ -1,0 +1,166 @@
+"""How gradients are sent: in few tensors or in many, compressed, and beside computing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.launching import Launch
+from support.releases import RECORDS, refuses_bf16
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.workloads import gradients
+from pytest_distbench.workloads.gradients import CALLS, elements_of, hook_named, overlap_fraction, tensor_lengths
+
+
+@pytest.mark.parametrize(
+    ("elements", "tensors", "aligned", "lengths"),
+    [
+        (10, 3, 1, [4, 3, 3]),
+        (10, 1, 4, [10]),
+        (40, 3, 4, [16, 12, 12]),
+        (42, 3, 4, [16, 12, 14]),
+        (10, 4, 4, [3, 3, 2, 2]),
+        (5, 5, 4, [1, 1, 1, 1, 1]),
+    ],
+)
+def test_tensors_are_as_equal_as_they_can_be_and_aligned_where_they_can(
+    elements: int, tensors: int, aligned: int, lengths: list[int]
+) -> None:
+    assert tensor_lengths(elements, tensors, aligned=aligned) == lengths
+
+
+def test_there_are_no_more_tensors_than_elements() -> None:
+    with pytest.raises(ConfigurationError, match="214 tensors of 100 elements: there can be 100 at most"):
+        tensor_lengths(100, 214)
+
+
+@pytest.mark.parametrize("message_bytes", [0, 10])
+def test_a_message_is_a_whole_number_of_elements(message_bytes: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{message_bytes} B are no whole number of float32 elements"):
+        elements_of(message_bytes, "float32")
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_each_way_sends_the_same_bytes_by_as_many_calls_as_it_says(launcher: Launcher, tmp_path: Path) -> None:
+    launch = Launch(launcher, tmp_path, Path(gradients.__file__))
+    params = {
+        "message_bytes": 4000, "dtype": "float32", "tensors": [1, 7], "calls": list(CALLS), "iterations": 2,
+        "warmup": 1,
+    }  # fmt: skip
+    record = launch("bucket_sweep", params=params)
+
+    assert (record.outcome, record.reason) == ("passed", "")
+    assert [m.key for m in record.measurements if m.name == "latency"] == [
+        f"latency[calls={calls},tensors={tensors}]" for tensors in (1, 7) for calls in CALLS
+    ]
+    if RECORDS:
+        sent = {calls: record.fingerprints[f"latency[calls={calls},tensors=7]"].collectives["all"] for calls in CALLS}
+        assert {calls: sum(row.count for row in rows) for calls, rows in sent.items()} == {
+            "each": 7,
+            "coalesced": 1,
+            "flattened": 1,
+        }
+        assert {sum(row.count * row.message_bytes for row in rows) for rows in sent.values()} == {4000}
+
+
+WIDTH, LAYERS = 64, 2
+GRADIENT_BYTES = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)
+
+
+@pytest.mark.parametrize("name", ["gzip", 3, None])
+def test_an_unknown_hook_is_told_with_those_there_are(name: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown hook .*: known are none, fp16, bf16, powersgd"):
+        hook_named(name)
+
+
+class Train:
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+
+    def __call__(self, hook: str, width: int = WIDTH) -> LaunchRecord:
+        params = {
+            "hook": hook, "width": width, "layers": LAYERS, "batch": 8, "approximation_rank": 4, "iterations": 2,
+            "warmup": 1,
+        }  # fmt: skip
+        return self._launch("compressed_training", params=params)
+
+
+@pytest.fixture
+def train(launcher: Launcher, tmp_path: Path) -> Train:
+    return Train(Launch(launcher, tmp_path, Path(gradients.__file__)))
+
+
+def values(record: LaunchRecord) -> dict[str, float | None]:
+    assert (record.outcome, record.reason) == ("passed", "")
+    return {m.name: m.value for m in record.measurements}
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_less_is_sent_and_the_gradient_is_less_exact(train: Train) -> None:
+    none, half, low_rank = (values(train(hook)) for hook in ("none", "fp16", "powersgd"))
+
+    assert "gradient_error" not in none
+    assert 0 < (half["gradient_error"] or 0.0) < 2**-8 < (low_rank["gradient_error"] or 0.0) < 1
+    if RECORDS:
+        assert none["gradient_bytes"] == GRADIENT_BYTES
+        assert half["gradient_bytes"] == GRADIENT_BYTES / 2
+        assert 0 < (low_rank["gradient_bytes"] or 0.0) < GRADIENT_BYTES / 4
+
+
+@pytest.mark.spawn
+@refuses_bf16
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_what_torch_refuses_here_is_skipped_with_its_reason(train: Train) -> None:
+    record = train("bf16")
+
+    assert record.outcome == "skipped"
+    assert record.reason.startswith("bf16: BF16 all reduce communication hook required CUDA")
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_power_sgd_on_several_buckets_is_skipped_on_gloo_where_it_may_wait_for_ever(train: Train) -> None:
+    record = train("powersgd", width=512)
+
+    assert record.outcome == "skipped"
+    assert "on several buckets for ever" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("communication_s", "compute_s", "both_s", "fraction"),
+    [
+        (2.0, 3.0, 3.0, 1.0),  # hidden whole
+        (2.0, 3.0, 5.0, 0.0),  # one after the other
+        (2.0, 3.0, 4.0, 0.5),
+        (3.0, 2.0, 4.0, 0.5),  # the shorter of the two counts
+        (2.0, 3.0, 6.0, 0.0),  # they hinder each other
+        (2.0, 3.0, 2.5, 1.0),  # noise
+    ],
+)
+def test_the_fraction_is_that_of_imb_nbc(
+    communication_s: float, compute_s: float, both_s: float, fraction: float
+) -> None:
+    assert overlap_fraction(communication_s, compute_s, both_s) == fraction
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_three_clocks_and_what_follows_from_them(launcher: Launcher, tmp_path: Path) -> None:
+    launch = Launch(launcher, tmp_path, Path(gradients.__file__))
+    params = {
+        "message_bytes": 4096, "dtype": "bfloat16", "matrix": 16, "multiplications": 2, "iterations": 5, "warmup": 1,
+    }  # fmt: skip
+    record = launch("overlap", params=params)
+
+    assert (record.outcome, record.reason) == ("passed", "")
+    found = {m.name: m for m in record.measurements}
+    assert list(found) == ["communication_time", "compute_time", "both_time", "exposed_time", "overlap", "peak_memory"]
+    judged = ["communication_time", "compute_time", "both_time", "peak_memory"]
+    assert [m.name for m in record.measurements if m.is_judged] == judged
+    assert 0 <= (found["overlap"].value or 0.0) <= 1
+    assert {m.identity["matrix"] for m in record.measurements if m.name != "peak_memory"} == {16}

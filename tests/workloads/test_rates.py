@@ -1,0 +1,210 @@
+"""The rate of a training: samples, tokens, model FLOPS, and what held it up."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from support.ranks import make_rank
+
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.metric import TOLD
+from pytest_distbench.worker.context import RankContext
+from pytest_distbench.workloads import rates
+from pytest_distbench.workloads.inputs import Batches
+from pytest_distbench.workloads.rates import (
+    PEAKS,
+    peak_flops,
+    record_input_rate,
+    record_throughput,
+    transformer_flops_per_token,
+)
+
+
+class Clock:
+    """Steps of 0.5 s on four CPUs, two of them busy."""
+
+    def __init__(self, rank: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 10.0
+        self.steps = 0
+        batch = torch.zeros(8, 1), torch.zeros(8)
+        self.inputs = Batches(itertools.repeat(batch), batch=8, identity={"data": "generated"}, facts={}, ahead=2)
+        monkeypatch.setattr(rank, "own_clock", lambda: self.now)
+        monkeypatch.setattr(rates, "usable_cpus", lambda: frozenset(range(4)))
+        monkeypatch.setattr(rates, "busy_s", lambda cpus: (2 * self.now, 0.0))
+
+    def step(self) -> None:
+        self.steps += 1
+        self.now += 0.5
+        self.inputs.waited_s += 0.2
+
+
+def test_the_rate_is_of_steps_in_one_breath_after_what_lay_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = make_rank()
+    clock = Clock(rank, monkeypatch)
+    record_input_rate(rank, clock.inputs, clock.step, steps=10)
+    found = {o.name: o for o in rank.notebook.observations}
+
+    assert clock.steps == 12
+    assert {name: o.values for name, o in found.items()} == {
+        "samples_per_second": [pytest.approx(16)],
+        "samples_per_step": [8],
+        "load_share": [pytest.approx(0.4)],
+        "cpu_utilisation": [pytest.approx(0.5)],
+    }
+    assert {name: o.better for name, o in found.items()} == {
+        "samples_per_second": "higher", "samples_per_step": "exact", "load_share": "info", "cpu_utilisation": "info",
+    }  # fmt: skip
+    assert {o.identity["data"] for o in found.values()} == {"generated"}
+    assert found["samples_per_second"].bounds == []
+    facts = found["samples_per_second"].facts
+    assert (facts["loop"], facts["communication"], facts["ranks_per_node"]) == ("step", "on", 1)
+
+
+def test_what_is_expected_is_a_bound_that_is_told_with_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = make_rank()
+    clock = Clock(rank, monkeypatch)
+    record_input_rate(rank, clock.inputs, clock.step, steps=10, expected="220 samples/s")
+    found = rank.notebook.observations[0]
+
+    assert [(bound.side, bound.value) for bound in found.bounds] == [("least", 220)]
+    assert found.facts[TOLD] == "a rank waited for its input 40% of the time; the CPUs were 50% busy"
+
+
+@pytest.mark.parametrize(
+    ("told", "recorded", "words"),
+    [(83, [0.83], "CPUs were 50% busy, the GPU of rank 0 83%"), (None, [], "CPUs were 50% busy")],
+)
+def test_a_gpu_tells_how_busy_it_was_or_nothing(
+    monkeypatch: pytest.MonkeyPatch, told: int | None, recorded: list[float], words: str
+) -> None:
+    def utilization(device: torch.device) -> int:
+        if told is None:
+            raise ModuleNotFoundError("pynvml does not seem to be installed")
+        return told
+
+    rank = make_rank()
+    clock = Clock(rank, monkeypatch)
+    rank.device = torch.device("cuda", 0)
+    monkeypatch.setattr(rank, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "utilization", utilization)
+    record_input_rate(rank, clock.inputs, clock.step, steps=1)
+
+    assert [v for o in rank.notebook.observations if o.name == "gpu_utilisation" for v in o.values] == recorded
+    assert str(rank.notebook.observations[0].facts[TOLD]).endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"), [({"steps": 0}, "steps"), ({"inputs": iter([])}, r"inputs to be what batches\(...\) gives")]
+)
+def test_what_is_no_input_or_no_step_is_refused(
+    monkeypatch: pytest.MonkeyPatch, wrong: dict[str, object], message: str
+) -> None:
+    rank = make_rank()
+    clock = Clock(rank, monkeypatch)
+    with pytest.raises(RecordingError, match=rf"record_input_rate.*{message}"):
+        record_input_rate(rank, **{"inputs": clock.inputs, "step": clock.step, "steps": 1, **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H200", 989),
+        ("NVIDIA H200 NVL", 835),
+        ("NVIDIA H800 PCIe", 756),
+        ("NVIDIA GH200 480GB", 989),
+        ("NVIDIA B200", 2250),
+        ("NVIDIA B300 SXM6 AC", 2250),
+        ("NVIDIA GB200", 2500),
+        ("NVIDIA H20", 148),
+        ("NVIDIA A100-PCIE-80GB", 312),
+        ("NVIDIA GeForce RTX 5090", 209.5),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 503.8),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 438.9),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("A100-SXM4-40GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA A10G", 70),
+        ("NVIDIA RTX 6000 Ada Generation", 364.2),
+        ("NVIDIA A10", 125),
+        ("NVIDIA L40S", 362),
+        ("NVIDIA L4", 121),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("Tesla V100-SXM2-32GB", 125),
+        ("Tesla T4", 65),
+    ],
+)
+def test_the_peak_of_a_product_is_found_by_the_name_that_the_driver_gives(name: str, tflops: float) -> None:
+    assert peak_flops(name) == pytest.approx(tflops * 1e12)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA GeForce GTX 1080",
+        "A1000",
+        "AL4",
+        "",
+        "NVIDIA GeForce RTX 5090 D",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA A100-SXM-64GB",
+    ],
+)
+def test_no_peak_is_guessed(name: str) -> None:
+    with pytest.raises(RecordingError, match="give peak="):
+        peak_flops(name)
+
+
+def test_each_row_of_the_table_can_match() -> None:
+    assert len({pattern for pattern, _ in PEAKS}) == len(PEAKS)
+
+
+def test_flops_per_token_are_those_of_palm() -> None:
+    """PaLM 540B: 118 layers, width 48 heads * 256, sequences of 2048: appendix B's formula by hand."""
+    assert transformer_flops_per_token(540_350_000_000, layers=118, width=48 * 256, sequence=2048) == pytest.approx(
+        6 * 540.35e9 + 12 * 118 * 12288 * 2048
+    )
+
+
+def test_rates_are_recorded_and_judged() -> None:
+    rank = make_rank()
+    record_throughput(rank, tokens=3000.0, seconds=2.0, flops_per_token=2e9, peak=6e12)
+
+    found = {o.name: o for o in rank.notebook.observations}
+    assert found["tokens_per_second"].values == [1500.0]
+    assert found["mfu"].values == [pytest.approx(0.5)]
+    assert {o.better for o in found.values()} == {"higher"}
+
+
+def test_on_a_cpu_there_is_no_share_of_an_unknown_peak() -> None:
+    rank = make_rank()
+    record_throughput(rank, tokens=3000.0, seconds=2.0, flops_per_token=2e9)
+
+    assert [o.name for o in rank.notebook.observations] == ["tokens_per_second"]
+
+
+def test_on_a_gpu_the_peak_is_that_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = make_rank()
+    rank.device = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+    record_throughput(rank, tokens=312.0, seconds=1.0, flops_per_token=0.5e12)
+
+    assert rank.notebook.observations[1].values == [pytest.approx(0.5)]
+
+
+def test_more_than_the_peak_is_refused_with_its_unit() -> None:
+    with pytest.raises(RecordingError, match=r"an mfu of 2.02e\+11.*peak= is in FLOP/s \(989e12 for 989 TFLOP/s\)"):
+        record_throughput(make_rank(), tokens=1000.0, seconds=1.0, flops_per_token=2e11, peak=989)
+
+
+@pytest.mark.parametrize("wrong", [{"tokens": 0}, {"seconds": -1.0}, {"flops_per_token": float("nan")}])
+def test_what_is_no_rate_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(RecordingError, match=rf"record_throughput.*{next(iter(wrong))}"):
+        record_throughput(make_rank(), **{"tokens": 1.0, "seconds": 1.0, "peak": 1.0, **wrong})
