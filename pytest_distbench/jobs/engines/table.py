@@ -6,7 +6,7 @@ What an engine's failures mean, and what to turn: an engine's row holds one of t
 
 The table of engines: what each can do, and how it is made. The rest of the code asks here, never for a name.
 
-A new engine is a row, and a module that fulfils ``jobs/engines/contract.py``. pytest's process reads this module, so it
+A new engine is a row, and a module that fulfils ``Engine``. pytest's process reads this module, so it
 imports nothing of an engine: a row's ``make`` does, in the controller's process.
 """
 
