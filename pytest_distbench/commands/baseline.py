@@ -30,7 +30,8 @@ from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.choices import UPDATES
 from pytest_distbench.records.quantiles import median
 from pytest_distbench.report.texts.layout import escape_cell, layout
-from pytest_distbench.report.texts.verdicts import change_lines, change_markdown, quantity
+from pytest_distbench.report.texts.verdicts import change_lines, change_markdown
+from pytest_distbench.report.texts.words import quantity
 from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.changes import EntryChange, FolderVersion, RevisionVersion, VersionChanges, entry_change

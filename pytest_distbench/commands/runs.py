@@ -21,8 +21,9 @@ from typing import BinaryIO
 
 from pytest_distbench.commands.contract import Adder, NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError, TableError, show
-from pytest_distbench.judging.entry import FEWEST_LAUNCHES, compare_runs, impossible_value
+from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.runs import compare_runs
 from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import USUAL_LAST, RunRecord, Verdict
@@ -34,7 +35,7 @@ from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts.glossary import Entry, entries, explain
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
-from pytest_distbench.report.texts.verdicts import REFERENCE_WORDS, cells
+from pytest_distbench.report.texts.words import REFERENCE_WORDS, cells
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
 from pytest_distbench.store.run_record import read_history, read_run_record
 from pytest_distbench.store.stated import read_prices

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.case import by_metric, message_bytes
+from pytest_distbench.judging.case import by_metric
 from pytest_distbench.judging.judgement import Judgement
-from pytest_distbench.records.baseline import Bound
+from pytest_distbench.judging.losses import message_bytes
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import AskedBound, Side, terms_of
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord

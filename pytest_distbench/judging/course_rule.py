@@ -1,10 +1,4 @@
-"""What the steps of a loop do: which of them differ, and their collectives and bytes in numbers.
-
-What a fingerprint says in numbers: how many collectives, and how many bytes are sent and held. Pure.
-
-They are what is judged where clocks and values mean nothing, on the backend ``fake``, and what grows with the ranks.
-
-Two courses -> what differs in the steps that are not like the described one, in sentences. Pure, exact.
+"""Two courses -> what differs in the steps that are not like the described one, in sentences. Pure, exact.
 
 How many steps there are may be chosen while a loop runs. So what is compared is what both have: the kinds of the steps
 up to the end of the shorter, by the numbers of the steps at which they come. How often they came in all is compared of
@@ -14,59 +8,12 @@ scripts, whose number of steps is their own, and of loops with equally many.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_distbench.judging.fingerprint_rule import changes, payload_bytes, ranks_of, told
-from pytest_distbench.records.fingerprint import Collective, Course, Fingerprint, Kind, of_rank
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.judging.collective_text import changes, told
+from pytest_distbench.records.fingerprint import Collective, Course, Kind
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Structure:
-    """One rank's part of a fingerprint.
-
-    Attributes:
-        collectives: of one iteration, sends and receives among them.
-        sent_bytes: that the rank puts into them.
-        parameter_bytes: that its optimizers hold.
-        optimizer_bytes: that they keep beside them.
-    """
-
-    collectives: int
-    sent_bytes: int
-    parameter_bytes: int
-    optimizer_bytes: int
-
-
-UNITS = {"collectives": "", "sent_bytes": "B", "parameter_bytes": "B", "optimizer_bytes": "B"}
-"""The numbers, by the names of their metrics, and their units."""
-
-
-def structure_of(fingerprint: Fingerprint) -> Structure:
-    """Of the first rank that it tells of."""
-    rank = ranks_of(fingerprint)[0]
-    rows = of_rank(fingerprint.collectives, rank) or []
-    return Structure(
-        collectives=sum(row.count for row in rows),
-        sent_bytes=payload_bytes(rows),
-        parameter_bytes=of_rank(fingerprint.parameter_bytes, rank) or 0,
-        optimizer_bytes=of_rank(fingerprint.optimizer_bytes, rank) or 0,
-    )
-
-
-def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Measurement]:
-    """A metric of each number, ``parameter_bytes[of=step_time]``; but for collectives those of 0 are left out."""
-    return [
-        Measurement(name=name, unit=unit, better="exact", value=value, at={"of": key})
-        for key, fingerprint in fingerprints.items()
-        if not fingerprint.missing
-        for name, unit in UNITS.items()
-        if (value := getattr(structure_of(fingerprint), name)) or name == "collectives"
-    ]
-
 
 CONFIRMING_LAUNCHES = 3
 """So many launches have to show one difference of courses: what depends on time differs between them."""

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.launch.readers.place import problem_with
+from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.plugin.carry import Misuse
-from pytest_distbench.records.baseline import Bound, bounds_between
+from pytest_distbench.records.bound import Bound, bounds_between
 from pytest_distbench.records.choices import (
     FRACTION,
     LARGEST_WHOLE,

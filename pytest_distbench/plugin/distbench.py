@@ -35,18 +35,12 @@ from pytest_distbench.plugin.carry import (
     Regression,
     Unaccepted,
 )
-from pytest_distbench.plugin.requests import (
-    CheckKeywords,
-    MeasureKeywords,
-    RequestMaker,
-    RunKeywords,
-    ShapeKeywords,
-    Wanted,
-)
+from pytest_distbench.plugin.keywords import CheckKeywords, MeasureKeywords, RunKeywords, ShapeKeywords, Wanted
+from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
+from pytest_distbench.plugin.replay import replay_params
+from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.rerun import test_and_id
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.plugin.traffic import BODY as REPLAY_BODY
-from pytest_distbench.plugin.traffic import replay_params
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.case import OVERSUBSCRIBED, Case

@@ -18,10 +18,11 @@ from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.jobs.control.progress import check_pattern
 from pytest_distbench.jobs.control.schedule import changes_of, check_job, check_values, usual_start
 from pytest_distbench.jobs.engines.table import ENGINES, torch_release
-from pytest_distbench.launch.readers.place import problem_with
+from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.requests import ElasticKeywords, PoolKeywords, Wanted, check_room
+from pytest_distbench.plugin.keywords import ElasticKeywords, PoolKeywords, Wanted
+from pytest_distbench.plugin.requests import check_room
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.elastic import (

@@ -110,7 +110,7 @@ def _took(settings: Settings, before: Took | None, cases: Sequence[CaseResult], 
     from pytest_distbench.judging.screening import FEWEST_EXACT
     from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES
     from pytest_distbench.records.record import replace
-    from pytest_distbench.run.loop import SPACING_S, is_restless
+    from pytest_distbench.run.pacing import SPACING_S, is_restless
     from pytest_distbench.store.estimate import KEPT_RUNS, Took, sort_of_run
 
     looks = settings.against.looks if settings.against is not None else ()

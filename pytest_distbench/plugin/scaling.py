@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from pytest_distbench.errors import DistbenchWarning
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.requests import ShapeKeywords, Wanted
+from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.records.iteration import EFFICIENCY, SAMPLES
 from pytest_distbench.records.kinds import METRIC_KINDS

@@ -14,7 +14,7 @@ from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, several
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.requests import ShapeKeywords, Wanted
+from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.records.choices import MODES, OverRanks
 from pytest_distbench.records.metric import as_scalar

@@ -30,7 +30,7 @@ import pytest
 from pytest_distbench.errors import BodyError, show
 from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.requests import Wanted
+from pytest_distbench.plugin.keywords import Wanted
 from pytest_distbench.records.launch_files import is_of_a_group
 from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference, Command, Ranks, Work, Workplace
 from pytest_distbench.records.reader import Reader

@@ -1,76 +1,20 @@
-"""What the store keeps of a case: metrics, and the bounds of them.
-
-Bound: an absolute limit of a metric, which needs no baseline.
-
-What the store keeps of a case.
-"""
+"""What the store keeps of a case."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import msgspec
 
-from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.records.bound_text import BoundValue, Side, terms_of
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.case import Conditions, key_text
 from pytest_distbench.records.environment import GpuNorm
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind, Reduce
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.record import Number, Record, Tolerance
-from pytest_distbench.units import convert
-
-
-class Bound(Record, frozen=True, kw_only=True):
-    """A limit of one metric's value, in the metric's unit."""
-
-    side: Side
-    value: float
-    where: str
-    """Where it was set: ``rank.record at test_a.py:12``."""
-    rate: str = ""
-    """As it was written, where that is the rate of a sweep: ``busbw >= 10 GB/s``."""
-    is_default: bool = False
-    """The plugin's own: one of the test or of a baseline's file, of the same side, replaces it."""
-    doubt: str = ""
-    """What is asked of a number that is beyond it in each launch, which then is inconclusive; empty: beyond."""
-
-    def holds(self, value: float | None) -> bool:
-        """Whether a value keeps to it. None, which says that there is no value, never does."""
-        if value is None:
-            return False
-        return value <= self.value if self.side == "most" else value >= self.value
-
-
-def bounds_between(at_least: object, at_most: object, *, unit: str, where: str) -> list[Bound]:
-    """The bounds that the arguments ``at_least=`` and ``at_most=`` of a call give; None is none."""
-    sides: tuple[tuple[str, Side, object], ...] = (("at_least", "least", at_least), ("at_most", "most", at_most))
-    found = [
-        Bound(side=side, value=_one_value(name, given, unit), where=where)
-        for name, side, given in sides
-        if given is not None
-    ]
-    if len(found) == len(sides) and found[0].value > found[1].value:
-        raise ConfigurationError(f"at_least={show(at_least)} is more than at_most={show(at_most)}")
-    return found
-
-
-def _one_value(name: str, given: object, unit: str) -> float:
-    try:
-        terms = terms_of(given)
-        if len(terms) == 1 and terms[0].side is None:
-            return convert(terms[0].value, terms[0].unit, unit)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{name}: {error}") from None
-    raise ConfigurationError(f"{name}={show(given)}: leave the sign out, {name} says it")
-
-
-def tightest(bounds: Sequence[Bound], side: Side) -> float | None:
-    """The limit that decides among those of one side; None where there is none."""
-    values = [bound.value for bound in bounds if bound.side == side]
-    return (min(values) if side == "most" else max(values)) if values else None
 
 
 class BaselineMetric(OfKind, frozen=True, kw_only=True, omit_defaults=True):

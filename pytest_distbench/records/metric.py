@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.choices import LARGEST_WHOLE
 from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import OfKind, Reduce

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import OfKind
 from pytest_distbench.records.metric import Scalar
 

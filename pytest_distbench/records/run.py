@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.environment import Environment, GpuNorm
 from pytest_distbench.records.iteration import CaseTrace

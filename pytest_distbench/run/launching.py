@@ -16,7 +16,7 @@ from dataclasses import replace as replaced
 from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError, ExtensionError, LauncherError, ReadingError, blame, line_of
-from pytest_distbench.launch.diagnosis import reason
+from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.outcome import mask_record
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind, LauncherSetup
@@ -361,7 +361,7 @@ class Launching:
 def _why_it_cannot(record: LaunchRecord) -> str:
     """Why one rank could not compute, and the next step; in one line."""
     error = record.fates[0].error if record.fates else None
-    sign = reason.read(error.message) if error is not None else None
+    sign = texts.read(error.message) if error is not None else None
     if error is None or sign is None or not sign.advice:
         return f"{record.reason.splitlines()[0]}. Next: python -c 'import torch; torch.ones(1, device=\"cuda\")'"
     return f"{sign.meaning} ({error.kind}: {error.message.strip().splitlines()[0]}). Next: {sign.advice}"

@@ -1,12 +1,4 @@
-"""The loop: request -> sample, sample, sample -> verdicts, with more only while an answer is open.
-
-How far apart in time the launches of one case begin.
-
-Launches in one breath see the same seconds of a shared machine. They agree with each other better than with the next
-minute: ten of them know neither how noisy it is, nor whether a slowdown lasts. Where all iterations take the same time,
-the machine has no such moods, and nobody waits.
-
-The loop: request -> sample, sample, sample -> verdicts, with more samples only while an answer is open.
+"""The loop: request -> sample, sample, sample -> verdicts, with more samples only while an answer is open.
 
 Joins the strangers launch, judging and store. Knows nothing of pytest.
 """
@@ -16,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +26,6 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.case import RANKS, Case, Conditions, EntryName
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -43,48 +33,13 @@ from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorder, Recorders, in_time
 from pytest_distbench.run.kinds import LaunchKind, kind_of
 from pytest_distbench.run.launching import Launching
+from pytest_distbench.run.pacing import SPACING_S, Pacer
 from pytest_distbench.run.references import Nothing, Paired, Pending, Reference, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples, take_turns
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.entries import GoneTests, with_its_work
 from pytest_distbench.store.files import read_each
-
-SPACING_S = 1.5
-"""From the begin of one launch to that of the next."""
-
-RESTLESS = 0.1
-"""``log(p95 / p25)`` of the iterations above which a machine is not quiet: the slow ones take 10 % longer."""
-
-
-class Pacer:
-    """Says when a launch may begin, see :data:`SPACING_S`; with 0 seconds: at once."""
-
-    def __init__(
-        self,
-        spacing_s: float = SPACING_S,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._spacing_s = spacing_s
-        self._clock = clock
-        self._sleep = sleep
-        self._began_at = -math.inf
-
-    def wait_for_next(self, before: LaunchRecord | None) -> None:
-        """Wait until a launch may begin, which it then does, after the one of the same case before it."""
-        remaining = self._began_at + self._spacing_s - self._clock()
-        if before is not None and remaining > 0 and is_restless(before):
-            self._sleep(remaining)
-        self._began_at = self._clock()
-
-
-def is_restless(launch: LaunchRecord) -> bool:
-    """Whether something in it was noisy; a time or throughput without iterations may be."""
-    noisy = [m.summary for m in launch.measurements if m.is_noisy]
-    return any(s is None or s.p25 <= 0 or math.log(s.p95 / s.p25) > RESTLESS for s in noisy)
-
 
 _SHARES_GPU = "ranks share a GPU: their numbers measure the time-slicing, not the hardware"
 

@@ -17,7 +17,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LARGEST_NUMBER, Measurement
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.run.loop import Pacer
+from pytest_distbench.run.pacing import Pacer
 from pytest_distbench.units import as_float, why_impossible
 
 if TYPE_CHECKING:

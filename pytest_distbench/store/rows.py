@@ -19,7 +19,7 @@ from typing import BinaryIO, TextIO
 import msgspec
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.baseline import tightest
+from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, RunRecord

@@ -15,7 +15,7 @@ import numpy
 import torch
 
 from pytest_distbench.errors import ConfigurationError, RecordingError, line_outside, show
-from pytest_distbench.records.baseline import Bound, bounds_between
+from pytest_distbench.records.bound import Bound, bounds_between
 from pytest_distbench.records.choices import LARGEST_WHOLE, Wanted, number, one_of, text, whole
 from pytest_distbench.records.iteration import UNACCOUNTED
 from pytest_distbench.records.metric import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 import torch
 
 from pytest_distbench.errors import RecordingError, show
-from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.choices import OverRanks
 from pytest_distbench.records.iteration import PhasePlace

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from pytest_distbench.errors import RecordingError, show
-from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
 from pytest_distbench.records.metric import PHASE, Observation, Scalar, metric_key

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import look_up
 from pytest_distbench.judging.links import Link, imbalance
-from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import FAST_SIDE
 from pytest_distbench.records.metric import Scalar, metric_key
 from pytest_distbench.records.quantiles import quantile

@@ -1,39 +1,13 @@
-"""What the steps of a loop do: which of them differ, and their collectives and bytes in numbers."""
+"""Courses: what differs in the steps beside the described one is told, as far as it does not hang on their number."""
 
 from __future__ import annotations
 
 import pytest
 from support.fingerprints import of, reduce
 
-from pytest_distbench.judging.course_rule import (
-    Structure,
-    common_course,
-    course_changes,
-    structure_metrics,
-    structure_of,
-)
+from pytest_distbench.judging.course_rule import common_course, course_changes
 from pytest_distbench.judging.fingerprint_rule import COURSE_DIFFERS, DIFFERS, agree, differences
 from pytest_distbench.records.fingerprint import Beyond, Collective, Course, Fingerprint, Kind
-
-ROWS = [reduce(100, 3), Collective("recv", "float32", 40, "default", 1, "from +1")]
-
-
-def test_a_structure_is_of_the_first_rank_and_what_is_received_is_not_sent() -> None:
-    told = Fingerprint(collectives={"5": ROWS, "6": []}, parameter_bytes={"5": 7}, optimizer_bytes={"5-6": 8})
-
-    assert structure_of(told) == Structure(collectives=4, sent_bytes=300, parameter_bytes=7, optimizer_bytes=8)
-
-
-def test_its_numbers_are_exact_metrics_by_loop() -> None:
-    found = structure_metrics({"step": of(*ROWS), "silent": of(), "lost": Fingerprint(missing="why")})
-
-    assert {m.key: m.value for m in found} == {
-        "collectives[of=step]": 4,
-        "sent_bytes[of=step]": 300,
-        "collectives[of=silent]": 0,
-    }
-    assert {m.better for m in found} == {"exact"}
-
 
 SMALL, LARGE = reduce(4), reduce(4096)
 GATHER = Collective("all_gather", "float32", 4, "default", 1)

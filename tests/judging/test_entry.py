@@ -7,10 +7,9 @@ from support.cases import ON_TWO
 from support.fingerprints import BARRIER, of, reduce
 from support.metrics import baseline, metric, timed
 from support.results import verdict
-from support.stores import HUNG, KEY, PLATFORM, TEST, entry, named, result
+from support.stores import entry
 
 from pytest_distbench.judging.entry import (
-    compare_runs,
     few_launches,
     is_wanted,
     make_entry,
@@ -19,13 +18,12 @@ from pytest_distbench.judging.entry import (
     why_not_storable,
 )
 from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.case import Case, EntryName
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
 
 
 def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None:
@@ -169,75 +167,3 @@ def test_metrics_that_scatter_and_have_few_values_are_counted() -> None:
     metrics = {"a": baseline([1.0] * 4), "b": baseline([1.0] * 5), "c": baseline([1.0], "exact")}
 
     assert few_launches(metrics) == {"a": 4}
-
-
-NAME = EntryName(platform=PLATFORM, test=TEST, key=KEY)
-QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
-
-
-def run(*results: CaseResult) -> RunRecord:
-    return RunRecord(
-        schema=2, distbench="0", started="", duration_s=1.0, world_sizes=[2], gpu=False, results=list(results)
-    )
-
-
-def kinds(old: CaseResult, new: CaseResult, *, tolerance: float = 0.1) -> list[str]:
-    return [v.kind for v in compare_runs(run(old), run(new), tolerance=tolerance).verdicts[NAME]]
-
-
-def test_the_older_run_takes_the_baselines_place() -> None:
-    slower = result(*[1.5 * v for v in QUIET])
-
-    assert kinds(result(*QUIET), slower) == ["regressed"]
-    assert kinds(slower, result(*QUIET)) == ["improved"]
-    assert kinds(result(*QUIET), slower, tolerance=1.0) == ["unchanged"]
-
-
-def test_cases_of_one_run_only_are_named() -> None:
-    found = compare_runs(run(result(*QUIET)), run(result(*QUIET, case=named("ws4"))), tolerance=0.1)
-
-    assert (found.lost, [name.key for name in found.added]) == ([NAME], ["ws4.gloo.warm"])
-    assert found.verdicts == {}
-
-
-def test_a_case_that_fails_now_is_named_and_not_judged() -> None:
-    found = compare_runs(run(result(*QUIET)), run(replace(result(*QUIET), launches=[HUNG])), tolerance=0.1)
-
-    assert (found.failed, found.verdicts) == ([NAME], {})
-
-
-def test_a_case_that_failed_before_is_as_good_as_new() -> None:
-    found = compare_runs(run(replace(result(*QUIET), launches=[HUNG])), run(result(*QUIET)), tolerance=0.1)
-
-    assert (found.added, found.lost) == ([NAME], [])
-
-
-def test_cases_with_few_launches_are_counted() -> None:
-    assert compare_runs(run(result(*QUIET[:4])), run(result(*QUIET)), tolerance=0.1).few == 1
-    assert compare_runs(run(result(*QUIET)), run(result(*QUIET[:4])), tolerance=0.1).few == 0
-
-
-def test_what_was_compared_on_the_spot_is_no_baseline() -> None:
-    paired = result(*QUIET, reference=ReferenceRecord(kind="paired"))
-
-    assert compare_runs(run(paired), run(paired), tolerance=0.1).verdicts == {}
-
-
-@pytest.mark.parametrize(("cores", "kind"), [(2, "inconclusive"), (64, "regressed")])
-def test_a_busier_machine_is_one_of_the_cores_that_measured_not_of_those_at_the_desk(cores: int, kind: str) -> None:
-    """Two cores of other work are much on a machine of two, and nothing on one of 64."""
-
-    def on_the_machine(made: CaseResult, foreign: float) -> CaseResult:
-        launches = [replace(launch, foreign_cores=foreign) for launch in made.launches]
-        return replace(made, launches=launches, environment=replace(made.environment, cores=cores))
-
-    slower = result(*[1.5 * v for v in QUIET])
-
-    assert kinds(on_the_machine(result(*QUIET), 0.0), on_the_machine(slower, 2.0)) == [kind]
-
-
-def test_a_case_that_fails_in_both_runs_is_failed_not_new() -> None:
-    broken = replace(result(*QUIET), launches=[HUNG])
-    found = compare_runs(run(broken), run(broken), tolerance=0.1)
-
-    assert (found.failed, found.added, found.lost) == ([NAME], [], [])

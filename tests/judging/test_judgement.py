@@ -19,7 +19,7 @@ from pytest_distbench.judging.judgement import (
     severity,
     worst,
 )
-from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import Better, VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult, Control, ReferenceRecord, Verdict

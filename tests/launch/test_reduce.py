@@ -21,7 +21,7 @@ from pytest_distbench.launch.reduce import (
     recorded,
     reduce_partials,
 )
-from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFingerprint
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.launch import HostReport, Partial, RankReport

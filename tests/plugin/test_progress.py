@@ -17,7 +17,7 @@ from pytest_distbench.plugin.carry import PassedTest
 from pytest_distbench.plugin.progress import Countdown, Progress, name_in_history, read_history, write_history
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.run.loop import SPACING_S
+from pytest_distbench.run.pacing import SPACING_S
 from pytest_distbench.store.estimate import KEPT_RUNS, Took
 
 NAME = name_in_history(f"{CASE.test}[ws2]", "gloo", "warm")

@@ -1,4 +1,4 @@
-"""The loop: request -> sample, sample, sample -> verdicts, with more only while an answer is open."""
+"""The loop: samples come while an answer is open, and not after."""
 
 from __future__ import annotations
 
@@ -25,64 +25,16 @@ from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.plan import Job, LaunchRequest, Pool, Ranks, Task, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run import loop
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.loop import Pacer, Session
+from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Pending, Stored
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples
 from pytest_distbench.store.baselines import NotRecorded
-
-
-def launch(*, p95: float | None, better: str = "lower") -> LaunchRecord:
-    summary = None
-    if p95 is not None:
-        summary = Summary(n=9, minimum=1.0, p25=1.0, median=1.0, p95=p95, p99=p95, mean=1.0, stdev=0.1)
-    measurement = Measurement(name="m", unit="s", better=better, value=1.0, summary=summary)
-    return LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
-
-
-@pytest.mark.parametrize(
-    ("before", "waits"),
-    [
-        (None, False),
-        (launch(p95=1.05), False),
-        (launch(p95=1.5), True),
-        (launch(p95=None), True),
-        (launch(p95=None, better="exact"), False),
-    ],
-)
-def test_only_a_noisy_launch_is_not_followed_at_once(before: LaunchRecord | None, *, waits: bool) -> None:
-    waited: list[float] = []
-    pacer = Pacer(1.5, clock=lambda: 100.0, sleep=waited.append)
-    pacer.wait_for_next(None)
-    pacer.wait_for_next(before)
-
-    assert waited == ([1.5] if waits else [])
-
-
-def test_a_launch_that_took_longer_than_the_spacing_is_followed_at_once() -> None:
-    waited: list[float] = []
-    now = iter([0.0, 0.0, 2.0, 2.0])
-    pacer = Pacer(1.5, clock=lambda: next(now), sleep=waited.append)
-    pacer.wait_for_next(None)
-    pacer.wait_for_next(launch(p95=2.0))
-
-    assert waited == []
-
-
-def test_what_needs_no_spacing_never_waits() -> None:
-    waited: list[float] = []
-    pacer = Pacer(0.0, clock=lambda: 0.0, sleep=waited.append)
-    for _ in range(3):
-        pacer.wait_for_next(launch(p95=None))
-
-    assert waited == []
-
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
 

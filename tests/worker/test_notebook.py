@@ -11,7 +11,7 @@ import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge, recorded
-from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.worker.notebook import Notebook
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from support.fake_world import fake_rank
 
-from pytest_distbench.plugin.traffic import _REPLAYED
+from pytest_distbench.plugin.replay import _REPLAYED
 from pytest_distbench.records.fingerprint import PICKLE, Collective, Group
 from pytest_distbench.workloads.replay import KNOWN, replay
 

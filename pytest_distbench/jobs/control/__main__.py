@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pytest_distbench.jobs.control.controller import Controller
 from pytest_distbench.jobs.control.script import ScriptWatch
-from pytest_distbench.jobs.engines.stock import NodeOutputs
+from pytest_distbench.jobs.engines.outputs import NodeOutputs
 from pytest_distbench.jobs.engines.table import ENGINES, CannotGoOn, EngineSetup
 from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan

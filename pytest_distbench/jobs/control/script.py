@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from pytest_distbench.jobs.control.progress import ATTEMPTS, StepLine, StepLines
-from pytest_distbench.jobs.engines.stock import NodeOutputs, Printed
+from pytest_distbench.jobs.engines.outputs import NodeOutputs, Printed
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.reader import Reader

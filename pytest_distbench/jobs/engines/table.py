@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, get_args
 
-from pytest_distbench.jobs.engines.stock import NodeOutputs
+from pytest_distbench.jobs.engines.outputs import NodeOutputs
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.elastic import ChangeKind, ChangeResult, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles

@@ -30,7 +30,7 @@ from typing import TypeVar
 
 import msgspec
 
-from pytest_distbench.launch.diagnosis import reason
+from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.workplace import find_line
 from pytest_distbench.records.fingerprint import FlightEntry, FlightRecording
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
@@ -91,7 +91,7 @@ class Abort:
     """
 
     text: str
-    kind: reason.Kind
+    kind: texts.Kind
     error: str = "DistBackendError"
     op: str = ""
     number: int | None = None
@@ -106,7 +106,7 @@ def read_abort(log: Path) -> Abort | None:
     if not text:
         return None
     text = text.partition("with exception: ")[2] or text
-    sign = reason.read(text)
+    sign = texts.read(text)
     return Abort(text=text, kind=sign.kind if sign else "cause")
 
 

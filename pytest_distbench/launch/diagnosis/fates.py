@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.diagnosis import reason
+from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.diagnosis.evidence import (
     Abort,
     Entered,
@@ -51,8 +51,8 @@ def is_follower(error: ErrorReport) -> bool:
     return error.began_in_torch and bool(kinds) and "cause" not in kinds
 
 
-def _signs(error: ErrorReport) -> list[reason.Sign]:
-    return [sign for text in error.torch_errors if (sign := reason.read(text))]
+def _signs(error: ErrorReport) -> list[texts.Sign]:
+    return [sign for text in error.torch_errors if (sign := texts.read(text))]
 
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
@@ -267,7 +267,7 @@ def _uncaught(log: Path) -> Abort | None:
     if (found := read_uncaught(log)) is None:
         return None
     kind, text = found
-    sign = reason.read(text)
+    sign = texts.read(text)
     return Abort(text=text if text == kind else f"{kind}: {text}", kind=sign.kind if sign else "cause", error=kind)
 
 

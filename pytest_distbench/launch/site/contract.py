@@ -1,12 +1,4 @@
-"""What a site is: the ranks of a launch, wherever they are, and the host that they are on.
-
-What a host is, told by itself.
-
-``python -m pytest_distbench.launch.site.contract PORT ADDRESS... --sees=FOLDER [--gpu]``
-
-It runs on each host of a launcher before the first launch, and calls the controller as a relay does (``dial.py``).
-
-What a site is: the one contract between the controller, which is pytest's process, and the ranks of a launch.
+"""What a site is: the one contract between the controller, which is pytest's process, and the ranks of a launch.
 
 A rank is a number here, and a moment is one of the controller's own clock. No process id crosses this contract, and no
 stamp of another clock: only who lives where the ranks live can tell what these mean.
@@ -14,50 +6,15 @@ stamp of another clock: only who lives where the ranks live can tell what these 
 
 from __future__ import annotations
 
-import os
-import platform
 import signal
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Caller, connect, host_name, say
-from pytest_distbench.machine import gpus, hardware
-from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import HostReport
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.wire import EventKind, RankEvent
-
-GPU, SEES = "--gpu", "--sees="
-
-
-class HostDescription(Caller, frozen=True, kw_only=True):
-    """A host that says what is measured on it is measured on."""
-
-    environment: Environment
-    sees: bool
-    """Whether it sees a folder of the controller's host."""
-
-
-def main() -> None:
-    """Describe this host."""
-    port, *words = sys.argv[1:]
-    folder = next(word.removeprefix(SEES) for word in words if word.startswith(SEES))
-    found = gpus.read_gpus(os.environ) if GPU in words else gpus.Gpus()
-    software = {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
-    environment = hardware.describe(platform_name=None, gpus=found, software=software, variables=os.environ)
-    told = HostDescription(
-        secret=os.environ[SECRET_VARIABLE], host=host_name(), environment=environment, sees=os.path.isdir(folder)
-    )
-    with connect([word for word in words if not word.startswith("--")], int(port)) as line:
-        say(line, told)
-
-
-if __name__ == "__main__":
-    main()
-
 
 PULSE_S = 5.0
 """A site is listened to at least so often: whoever is to be heard there may have gone without a word."""

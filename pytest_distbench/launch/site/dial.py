@@ -1,8 +1,4 @@
-"""A relay that connects to the controller: its folder and its connection.
-
-The folder of a relay on its host: it goes with the relay, or when the next one starts there.
-
-A relay that connects to the controller: for what starts a process on every host and gives none of them a stream.
+"""A relay that connects to the controller: for what starts a process on every host and gives none of them a stream.
 
 ``python -m pytest_distbench.launch.site.dial PORT ADDRESS...`` runs on each host, by one ``srun`` for instance. It
 tries the addresses one after the other, says who it is in a line of JSON, and is then the relay of its host
@@ -11,49 +7,16 @@ tries the addresses one after the other, says who it is in a line of JSON, and i
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import msgspec
 
 from pytest_distbench.launch.site import relay
 from pytest_distbench.records.record import Record
-
-_PREFIX = "distbench-relay-"
-_LOCK = "lock"
-
-
-@contextlib.contextmanager
-def relay_folder() -> Iterator[Path]:
-    """A folder of this process's own below TMPDIR; those of relays that were killed are removed.
-
-    They hold the plans of launches, with all variables of the environment.
-    """
-    _sweep(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
-        folder = Path(made)
-        with (folder / f".{_LOCK}").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            (folder / f".{_LOCK}").rename(folder / _LOCK)  # held already when others see it
-            yield folder
-
-
-def _sweep(above: Path) -> None:
-    for folder in above.glob(f"{_PREFIX}*/"):
-        with contextlib.suppress(OSError):  # of another user, or removed meanwhile, or in use
-            if folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
-                with (folder / _LOCK).open() as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
-
 
 SECRET_VARIABLE = "DISTBENCH_RELAY_SECRET"
 NAME_VARIABLES = ("DISTBENCH_HOST", "SLURMD_NODENAME")

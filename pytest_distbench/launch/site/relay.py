@@ -24,7 +24,7 @@ import psutil
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.dial import relay_folder
+from pytest_distbench.launch.site.folder import relay_folder
 from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, start_interpreter
 from pytest_distbench.launch.site.stream import (

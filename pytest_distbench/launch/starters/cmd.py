@@ -17,7 +17,8 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters.calls import Callers, addresses, make_site, take_relays
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Engine, HostsFound, HostsWanted, describe_hosts
+from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Engine, HostsFound, HostsWanted
+from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.records.plan import LaunchPlan
 
 _OPTION = "--distbench-launcher-cmd"

@@ -30,13 +30,8 @@ from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.launch.starters.calls import Callers, Connection, NotCalled, make_site, take_relays, within_s
-from pytest_distbench.launch.starters.contract import (
-    NO_REVERSE_DNS,
-    SESSION_VARIABLE,
-    HostsFound,
-    HostsWanted,
-    describe_hosts,
-)
+from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE, HostsFound, HostsWanted
+from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.launch.starters.parent import Parent
 from pytest_distbench.records.launch_files import of_a_step
 from pytest_distbench.records.plan import LaunchPlan

@@ -12,7 +12,7 @@ from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.tables.verdicts import VERDICTS
 from pytest_distbench.report.texts.layout import escape_lines, escape_markdown, row_line, table_head
 from pytest_distbench.report.texts.terminal import flaky_lines, flaky_tests
-from pytest_distbench.report.texts.verdicts import metric_text, name_in_file
+from pytest_distbench.report.texts.words import metric_text, name_in_file
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """GitHub drops a step's whole summary above 1024 KiB."""

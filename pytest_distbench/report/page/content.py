@@ -27,16 +27,15 @@ from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts.failures import comparison_lines, explanation
 from pytest_distbench.report.texts.layout import Line
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
-from pytest_distbench.report.texts.verdicts import (
+from pytest_distbench.report.texts.verdicts import note_on_change, refusal_lines
+from pytest_distbench.report.texts.words import (
     REFERENCE_WORDS,
     change,
     current,
     limit,
     metric_text,
-    note_on_change,
     point_text,
     quantity,
-    refusal_lines,
 )
 
 MEASURED = "measured"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.launch.diagnosis.reason import SIGNS
+from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictKind
 from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS
 

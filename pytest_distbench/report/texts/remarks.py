@@ -16,7 +16,7 @@ from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import CaseResult, Control, Verdict, is_found
 from pytest_distbench.report.texts.layout import Line, escape, layout
-from pytest_distbench.report.texts.verdicts import change, metric_text
+from pytest_distbench.report.texts.words import change, metric_text
 from pytest_distbench.units import format_change
 
 _COLUMNS = ("", "test", "metric", "slowdown", "planted", "seen", "launches", "time")

@@ -20,7 +20,7 @@ from pytest_distbench.records.timeline import OUTSIDE, RANDOM_PART, STEPS, Fed, 
 from pytest_distbench.worker import state
 from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.elastic.checkpoints import left_out
-from pytest_distbench.worker.elastic.life import Node
+from pytest_distbench.worker.elastic.node import Node
 from pytest_distbench.worker.state import OptimizerMemory
 
 _WATCHED_STEPS = 2

@@ -1,7 +1,5 @@
 """One worker's life in an elastic job, and what its body is given.
 
-Node: one worker of an elastic job as its training sees it, with the job's timeline.
-
 ElasticRank: what the body of an elastic job is given.
 
 One worker's life in an elastic job: a slot in one generation. ``python -m pytest_distbench.worker elastic PLAN``.
@@ -27,62 +25,17 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.elastic import IMPORTS_VARIABLE, SLOT_VARIABLE
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.plan import Job, LaunchPlan
-from pytest_distbench.records.timeline import (
-    Changed,
-    Finished,
-    Joined,
-    Line,
-    Progress,
-    Raised,
-    Started,
-    append,
-    read_timeline,
-)
+from pytest_distbench.records.timeline import Finished, Joined, Raised, Started, append
 from pytest_distbench.worker import bodies, usage
 from pytest_distbench.worker.arguments import check_whole
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.context import RankContext
+from pytest_distbench.worker.elastic.node import Node
 from pytest_distbench.worker.elastic.training import Training
-from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.leaving import classify, flush_output, leave
-from pytest_distbench.worker.line import NoLine
 from pytest_distbench.worker.membership import join_group, leave_group
 from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import arm_nccl, process_began, take_output, take_program, take_signals
 from pytest_distbench.worker.state import RandomStreams, note_autocast
-
-
-class _Timeline(NoLine):
-    """The line of a worker of an elastic job: what it shows goes into the job's timeline."""
-
-    def __init__(self, timeline: Path, slot: int) -> None:
-        self._timeline = timeline
-        self._slot = slot
-
-    def progress(self, text: str) -> None:
-        """Note a line that rank 0 wants to be shown."""
-        append(self._timeline, Progress(t=HostClock.monotonic(), slot=self._slot, text=text))
-
-
-class Node(RankContext):
-    """All of :class:`~pytest_distbench.worker.elastic.life.ElasticRank` but the training that it makes."""
-
-    def __init__(self, plan: LaunchPlan, slot: int, generation: int) -> None:
-        line = _Timeline(plan.files.timeline, slot)
-        environment = {**os.environ, "LOCAL_RANK": str(slot)}  # all nodes share this host's devices
-        super().__init__(plan, line, environment, watch=Watch(is_on=False))
-        self.slot = slot
-        self.generation = generation
-        self._job = plan.expect(Job).job
-        self._files = plan.files
-
-    def changes_made(self) -> int:
-        """Changes of membership that the controller has made so far."""
-        return sum(isinstance(line, Changed) for line in read_timeline(self._files.timeline))
-
-    def note(self, line: Line) -> None:
-        """Append a line to the timeline."""
-        append(self._files.timeline, line)
 
 
 class ElasticRank(Node):

@@ -20,7 +20,7 @@ from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.elastic import checkpoints
 from pytest_distbench.worker.elastic import checkpoints as sampler
 from pytest_distbench.worker.elastic.ledger import Ledger, Place, is_per_rank, objects_of
-from pytest_distbench.worker.elastic.life import Node
+from pytest_distbench.worker.elastic.node import Node
 from pytest_distbench.worker.state import OptimizerMemory
 
 _COUNTERS = "distbench"

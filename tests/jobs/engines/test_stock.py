@@ -19,37 +19,12 @@ from torch.distributed.run import get_args_parser
 
 from pytest_distbench.elastic import join
 from pytest_distbench.jobs.control.controller import Controller
-from pytest_distbench.jobs.engines.stock import (
-    Node,
-    NodeOutputs,
-    Printed,
-    TorchrunEngine,
-    announce,
-    rendezvous_seconds,
-    tells_events,
-)
+from pytest_distbench.jobs.engines.stock import Node, TorchrunEngine, announce, rendezvous_seconds, tells_events
 from pytest_distbench.jobs.engines.table import CannotGoOn, EngineSetup
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, MembershipPlan
-from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
-
-
-def test_lines_come_whole_with_their_slot_and_an_unfinished_one_at_the_end(tmp_path: Path) -> None:
-    files = LaunchFiles(tmp_path)
-    outputs = NodeOutputs(files, clock=lambda: 7.0)
-    stdout, stderr = outputs.open(1)
-    os.write(stdout, b"step 1\nste")
-    os.write(stdout, b"p 2\r50 %\nthe end")
-    for descriptor in (stdout, stderr):
-        os.close(descriptor)
-    outputs.finish()
-
-    assert outputs.take() == [Printed(1, 7.0, text) for text in ("step 1", "step 2", "50 %", "the end")]
-    assert outputs.take() == []
-    assert files.agent_log(1).read_bytes() == b"step 1\nstep 2\r50 %\nthe end"
-
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)"]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_distbench.launch.site.dial import relay_folder
+from pytest_distbench.launch.site.folder import relay_folder
 
 LIVES = """
 import sys
-from pytest_distbench.launch.site.dial import relay_folder
+from pytest_distbench.launch.site.folder import relay_folder
 with relay_folder() as folder:
     print(folder, flush=True)
     sys.stdin.read()

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-from support.fingerprints import of, reduce
 from support.results import point, result, verdict
 
 from pytest_distbench.judging.links import Link
-from pytest_distbench.records.case import Conditions
-from pytest_distbench.records.fingerprint import Fingerprint
 from pytest_distbench.records.metric import metric_key
-from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Verdict
-from pytest_distbench.report.tables.communication import BUCKETS, GROWTH, LINKS, growth_rows, link_points, slowest_links
+from pytest_distbench.report.tables.communication import BUCKETS, LINKS, link_points, slowest_links
 
 
 def bucket(calls: str, tensors: int, seconds: float | None) -> Verdict:
@@ -33,51 +29,6 @@ def test_each_way_is_told_beside_its_own_fewest_tensors() -> None:
 
 def test_other_cases_have_none_and_points_without_a_time_are_left_out() -> None:
     assert BUCKETS.section([result(point(8), bucket("each", 1, None))]).rows == []
-
-
-def at(family: str, ranks: int, fingerprint: Fingerprint, *, run: str = "") -> CaseResult:
-    made = result()
-    conditions = Conditions(world_size=ranks, backend="fake", launcher="warm", fake_rank=0)
-    launch = replace(made.launches[0], fingerprints={"step": fingerprint})
-    case_id = f"{family}-ws{ranks}".strip("-")
-    named = replace(made.case, id=case_id, family=family, run=run, names_size=bool(run), conditions=conditions)
-    return replace(made, case=named, launches=[launch])
-
-
-def test_sizes_of_one_test_stand_together_with_the_factor_to_the_smallest() -> None:
-    results = [
-        at("fsdp", 64, of(reduce(1024), parameter_bytes={"0": 128})),
-        at("ddp", 8, of(reduce(4))),
-        at("ddp", 64, of(reduce(4))),
-        at("fsdp", 8, of(reduce(1024), parameter_bytes={"0": 1024})),
-    ]
-
-    assert GROWTH.section(results).texts == [
-        ["test_a[fsdp]", "step", "8", "1", "1 KiB", "1 KiB", "0 B"],
-        ["test_a[fsdp]", "step", "64", "1 (x1)", "1 KiB (x1)", "128 B (x0.125)", "0 B"],
-        ["test_a[ddp]", "step", "8", "1", "4 B", "0 B", "0 B"],
-        ["test_a[ddp]", "step", "64", "1 (x1)", "4 B (x1)", "0 B", "0 B"],
-    ]
-
-
-def test_runs_of_one_test_at_several_sizes_stand_apart_by_their_names() -> None:
-    runs = [("small", 8), ("large", 64), ("", 64), ("small", 4), ("", 8)]
-    results = [at("", ranks, of(), run=run) for run, ranks in runs]
-
-    assert [(row[0], row[2]) for row in growth_rows(results)] == [
-        ("test_a[small]", 4),
-        ("test_a[small]", 8),
-        ("test_a", 8),
-        ("test_a", 64),
-    ]
-
-
-def test_what_ran_at_one_world_size_did_not_grow() -> None:
-    assert growth_rows([at("", 2, of()), at("", 2, of())]) == []
-
-
-def test_what_has_no_fingerprint_has_no_row() -> None:
-    assert growth_rows([at("", 2, Fingerprint(missing="not recorded")), result()]) == []
 
 
 def latency(link: Link, seconds: float) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_distbench.launch.diagnosis.reason import SIGNS
+from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictKind
 from pytest_distbench.report.texts.glossary import entries, explain
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.results import result, verdict
 
-from pytest_distbench.records.baseline import Bound
+from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.fingerprint import TRAINING_STEP, Fingerprint
 from pytest_distbench.records.iteration import SAMPLES
 from pytest_distbench.records.launch import LaunchRecord

@@ -34,7 +34,7 @@ from pytest_distbench.report.page.chart import Axis, Bars, Chart, Heat, Lines, P
 from pytest_distbench.report.tables.collectives import SweepPoint, sweep_points
 from pytest_distbench.report.tables.communication import link_points
 from pytest_distbench.report.tables.phases import PHASES, whole_of
-from pytest_distbench.report.texts.verdicts import point_text, words_for
+from pytest_distbench.report.texts.words import point_text, words_for
 from pytest_distbench.units import GIGABYTE
 
 MOST_TIMELINES = 3

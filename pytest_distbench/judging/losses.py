@@ -1,0 +1,132 @@
+"""Losses: what a baseline holds, and this run measures no more, or less of it. Pure, no I/O.
+
+A number that is not measured any more cannot regress, so that its absence is the regression: *lost*. Not lost is what
+the user left out: sizes above ``--distbench-max-message``, metrics that ``metrics=`` does not list, tests that were not
+selected. Neither is what this launch could not have: sizes that there was no memory for, the time to a goal that was
+missed (which is red by its steps), and a clock of a change of membership that did not come about this time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.kinds import METRIC_KINDS, Reduce, VerdictName
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import PEAK_MEMORY, Measurement, metric_name
+from pytest_distbench.records.quantiles import median
+from pytest_distbench.records.run import Verdict
+
+FEWEST_VALUES = 0.5
+"""A series of fewer values than this share of the baseline's has lost some: loops that end by time vary by less."""
+
+_MESSAGE = re.compile(r"message_bytes=(\d+)")
+
+Found = Mapping[str, Sequence[Measurement]]
+"""Metric key -> its measurement in each launch."""
+
+
+def message_bytes(key: str) -> int | None:
+    """The size of the message in a metric's key; None where it has none."""
+    found = _MESSAGE.search(key)
+    return None if found is None else int(found[1])
+
+
+def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
+    """What is measured no more of a metric that is there: ``recorded by 1 rank, by 2 before``; empty: nothing.
+
+    What a baseline from before these were noted does not hold is not known to be lost.
+    """
+    first = current[0]
+    if first.name == PEAK_MEMORY:
+        return ""  # nobody asked for it
+    if stored.is_judged and not first.is_judged:
+        return f"recorded as {first.better!r} now, which is not judged; it was {stored.better!r}"
+    if (stored.unit, stored.better) != (first.unit, first.better):
+        then, now = (f"{m.better!r} in {m.unit or 'no unit'}" for m in (stored, first))
+        return f"recorded as {now} now, as {then} in the baseline: another number under the same name"
+    ranks = min((m.ranks for m in current if m.ranks), default=0)
+    if 0 < ranks < stored.ranks:
+        return f"recorded by {_number(ranks, 'rank')}, by {stored.ranks} in the baseline"
+    if stored.ranks and ranks and (was := reduction(stored)) != (now := reduction(first)):
+        return f"reduced over the ranks by {now!r}, by {was!r} in the baseline: another number under the same name"
+    whole = stored.curve or ([] if METRIC_KINDS[stored.better].is_of_training else stored.series)
+    if (steps := min(len(m.series) for m in current)) < len(whole):
+        return f"{_number(steps, 'value')} of the series, {len(whole)} in the baseline"
+    values = min(map(series_length, current))
+    if values < FEWEST_VALUES * stored.values:
+        return f"{_number(values, 'value')} in a launch, {stored.values} in the baseline"
+    return ""
+
+
+def more_than_stored(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
+    """Why an improvement may be another number: so many values more in the series; empty: there are not."""
+    values = min(map(series_length, current))
+    if stored.values and values > stored.values / FEWEST_VALUES:
+        return f"better, but of {values} values in a launch, {stored.values} in the baseline: is it the same number?"
+    return ""
+
+
+def series_length(measurement: Measurement) -> int:
+    """Values in the series of a launch; 0 where it is no series, or its loop has a clock and chooses how often it runs.
+
+    A training that reaches its goal earlier has fewer steps, and a sweep fewer iterations on a busy machine.
+    """
+    is_of_clock = bool(measurement.companions) or measurement.is_phase
+    return 0 if measurement.summary is None or is_of_clock else measurement.summary.n
+
+
+def reduction(metric: BaselineMetric | Measurement) -> Reduce:
+    """How the values of the ranks became one."""
+    return metric.reduce or METRIC_KINDS[metric.better].reduce
+
+
+def missing_verdict(
+    key: str, stored: BaselineMetric, *, found: Found, launches: Sequence[LaunchRecord], left_out: str = ""
+) -> Verdict:
+    """The verdict on a metric of the baseline that this run did not measure."""
+    why = left_out or _why_it_could_not(key, stored, found, launches)
+    kind: VerdictName = "incomparable" if why else "lost"
+    return Verdict(
+        metric=key,
+        kind=kind,
+        unit=stored.unit,
+        better=stored.better,
+        baseline=median(stored.launches),
+        baseline_launches=len(stored.launches),
+        reason=why or "in the baseline, and not measured by this run",
+    )
+
+
+def left_out(keys: Sequence[str], found: Found, terms: Terms) -> dict[str, str]:
+    """Which of these keys the run was told to leave out, or had no memory for, and why."""
+    reasons: dict[str, str] = {}
+    largest = [m.value for found_ones in found.values() for m in found_ones if m.name == "largest_message" and m.value]
+    for key in keys:
+        size = message_bytes(key)
+        if size is None or key in found:
+            continue
+        if terms.largest_message is not None and size > terms.largest_message:
+            reasons[key] = "left out by --distbench-max-message"
+        elif largest and size > min(largest):
+            reasons[key] = "there was no memory for a message of this size"
+    if reasons:  # what is made of all sizes is of other sizes then
+        of_all = [key for key in keys if key not in found and message_bytes(key) is None]
+        reasons |= dict.fromkeys(of_all, f"not all sizes were measured: {next(iter(reasons.values()))}")
+    return reasons
+
+
+def _why_it_could_not(key: str, stored: BaselineMetric, found: Found, launches: Sequence[LaunchRecord]) -> str:
+    steps = key.replace("time_to_", "steps_to_", 1)
+    if metric_name(key).startswith("time_to_") and any(m.value is None for m in found.get(steps, ())):
+        return "the goal was missed: there is no time to it"
+    of_job = any(launch.has_jobs for launch in launches)
+    if of_job and stored.is_noisy and "[" in key:
+        return "what it is a clock of did not come about in this run"
+    return ""
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

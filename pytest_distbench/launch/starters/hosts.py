@@ -1,0 +1,63 @@
+"""What the hosts of a launcher are: measured is on all of them together, so that they have to be alike."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pytest_distbench.errors import ConfigurationError, LauncherError, show
+from pytest_distbench.launch.site.describe import GPU, SEES, HostDescription
+from pytest_distbench.launch.starters.calls import Callers
+from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.record import replace
+
+
+def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWanted, *, gpu_advice: str) -> HostsFound:
+    """What hosts are, told by each of them before the first launch.
+
+    Args:
+        whose: they are, for errors.
+        start: starts a process on each; takes the arguments of :class:`~.calls.Callers` that are the same for all.
+        wanted: for whom.
+        gpu_advice: for who has found no GPU there.
+
+    Raises:
+        ConfigurationError: they are of several classes, run other software, have no GPU, or do not tell.
+    """
+    with tempfile.TemporaryDirectory(prefix="distbench-hosts-") as folder:
+        module, words = "pytest_distbench.launch.site.describe", [f"{SEES}{folder}", *[GPU] * wanted.gpu]
+        try:
+            callers = start(module, *words, log=Path(folder, "log"), session=uuid.uuid4().hex)
+            try:
+                calls = callers.take(HostDescription, until_the_end=True)
+            finally:
+                callers.kill()
+        except LauncherError as error:
+            raise ConfigurationError(f"{whose} do not all say what they are: {error}") from None
+    for call in calls:
+        call.line.close()
+    hosts = [call.said for call in calls]
+    first = hosts[0].environment
+    _refuse_differences(hosts, lambda found: found.software, f"{whose} run other software")
+    if wanted.platform is None:
+        _refuse_differences(
+            hosts, lambda found: found.platform, f"{whose} are of several classes of hardware: take some of one class, "
+            "or name the class of all of them, --distbench-platform NAME",
+        )  # fmt: skip
+    if wanted.gpu and first.gpu_host is None:
+        raise ConfigurationError(f"--gpu: no GPU is visible on {hosts[0].host}: {gpu_advice}")
+    environment = first if wanted.platform is None else replace(first, platform=wanted.platform)
+    return HostsFound(environment=environment, share_temporary=all(host.sees for host in hosts))
+
+
+def _refuse_differences(hosts: Sequence[HostDescription], of: Callable[[Environment], object], told: str) -> None:
+    """Refuse hosts of which something differs that has to be one."""
+    found: dict[str, list[str]] = {}
+    for host in hosts:
+        found.setdefault(show(of(host.environment)), []).append(host.host)
+    if len(found) > 1:
+        shown = "; ".join(f"{', '.join(names[:4])}: {what}" for what, names in found.items())
+        raise ConfigurationError(f"{told}: {shown}")

@@ -1,0 +1,93 @@
+"""Whether a slowdown may be the card's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_distbench.judging.gpus import disturbance, norm_of
+from pytest_distbench.records.environment import GpuNorm, GpuWitness
+from pytest_distbench.records.launch import LaunchRecord
+
+NORM = GpuNorm(sm_mhz=1980.0, memory_mhz=2619.0, power_limit_w=700.0, held={"power cap": 0.3})
+
+
+def card(**changes: Any) -> GpuWitness:
+    given = {"label": "GPU 0", "uuid": "GPU-0", "looks": 5, "sm_mhz": 1980.0, "power_limit_w": 700.0}
+    return GpuWitness(**(given | changes))
+
+
+def launch(*cards: GpuWitness) -> LaunchRecord:
+    return LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=list(cards))
+
+
+def test_a_norm_has_the_slowest_gpu_of_the_median_launch() -> None:
+    launches = [launch(card(sm_mhz=mhz, held={"power cap": mhz / 1e4}), card()) for mhz in (1000.0, 1200.0, 1100.0)]
+
+    assert norm_of(launches) == GpuNorm(sm_mhz=1100.0, power_limit_w=700.0, held={"power cap": 0.11})
+    assert norm_of([launch()]) is None
+    assert norm_of([launch(card(host_cpu="Grace"))]) == GpuNorm(sm_mhz=1980.0, power_limit_w=700.0, host_cpu="Grace")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "reason"),
+    [
+        (NORM, {}, ""),
+        (NORM, {"sm_mhz": 1500.0}, ""),
+        (NORM, {"held": {"temperature": 0.05}}, ""),
+        (
+            NORM,
+            {"held": {"temperature": 0.4}, "sm_mhz": 1410.0},
+            "GPU 0 was held down by temperature for 40% of the time: 1410 MHz, at the baseline 1980 MHz",
+        ),
+        (NORM, {"held": {"power cap": 0.9}}, ""),
+        (NORM, {"held": {"power cap": 0.5}, "sm_mhz": 1410.0}, ""),
+        (
+            NORM,
+            {"held": {"power cap": 0.9}, "sm_mhz": 1410.0},
+            "GPU 0 was held down by power cap for 90% of the time: 1410 MHz, at the baseline 1980 MHz",
+        ),
+        (
+            GpuNorm(held={"temperature": 0.4}),
+            {"held": {"temperature": 0.45}},
+            "",
+        ),
+        (None, {"held": {"power brake": 1.0}}, "GPU 0 was held down by power brake for 100% of the time"),
+        (NORM, {"by_mps": True}, "kernels came through MPS (nvidia-cuda-mps-server), at the baseline they did not"),
+        (GpuNorm(by_mps=True), {"by_mps": True}, ""),
+        (GpuNorm(by_mps=True), {}, ""),
+        (None, {"by_mps": True}, ""),
+        (NORM, {"power_limit_w": 500.0}, "the power limit is 500 W, at the baseline it was 700 W"),
+        (GpuNorm(power_limit_w=500.0), {}, ""),
+        (NORM, {"sm_limit_mhz": 1200.0}, "the SM clock is set to 1200 MHz, at the baseline it was free"),
+        (
+            GpuNorm(sm_limit_mhz=1500.0),
+            {"sm_limit_mhz": 1200.0},
+            "the SM clock is set to 1200 MHz, at the baseline it was 1500 MHz",
+        ),
+        (GpuNorm(sm_limit_mhz=1200.0), {"sm_limit_mhz": 1200.0}, ""),
+        (NORM, {"others": ["python (pid 4711)"]}, "GPU 0 was shared with python (pid 4711)"),
+    ],
+)
+def test_what_was_worse_than_at_the_baseline_is_told(then: GpuNorm | None, now: dict[str, Any], reason: str) -> None:
+    assert disturbance(then, [launch(card(**now))]) == reason
+
+
+def test_the_gpu_is_named_that_was_held_down() -> None:
+    hot = card(label="GPU 5", held={"temperature": 0.8})
+
+    assert disturbance(NORM, [launch(card(), hot)]).startswith("GPU 5 was held down by temperature for 80%")
+
+
+def test_one_launch_of_several_does_not_count() -> None:
+    hot = launch(card(held={"temperature": 1.0}))
+    shared = launch(card(others=["python (pid 1)"]))
+
+    assert disturbance(NORM, [launch(card()), launch(card()), hot]) == ""
+    assert disturbance(NORM, [launch(card()), launch(card()), shared]) == ""
+    assert disturbance(NORM, [launch(card()), shared, shared]) != ""
+
+
+def test_on_the_cpu_nothing_is_said() -> None:
+    assert disturbance(None, [launch()]) == ""

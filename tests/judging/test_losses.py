@@ -1,0 +1,169 @@
+"""What a baseline holds, and a run measures no more, or less of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.metrics import metric, timed
+from support.stores import SOFTWARE, entry, result
+
+from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.entry import stored_metric
+from pytest_distbench.judging.losses import lost_part
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.elastic import ElasticJob, ElasticResult
+from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Verdict
+
+
+def series(count: int, better: Better = "lower", **changes: Any) -> Measurement:
+    values = [1.0] * count
+    spread = Summary(n=count, minimum=1.0, p25=1.0, median=1.0, p95=1.0, p99=1.0, mean=1.0, stdev=0.0)
+    made = Measurement(name="t", unit="s", better=better, value=1.0, series=values, summary=spread, ranks=2)
+    return replace(made, **changes)
+
+
+def lost(then: Measurement, now: Measurement) -> str:
+    return lost_part(stored_metric([then, then], tolerance=None), [now])
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        (series(5), series(5), ""),
+        (series(5), series(1), "1 value in a launch, 5 in the baseline"),
+        (series(5), series(3), ""),
+        (series(3, "curve"), series(1, "curve"), "1 value of the series, 3 in the baseline"),
+        (series(3, "exact"), series(2, "exact"), "2 values of the series, 3 in the baseline"),
+        (series(5), series(5, ranks=1), "recorded by 1 rank, by 2 in the baseline"),
+        (series(5, ranks=1), series(5), ""),
+        (series(5), series(5, "info"), "recorded as 'info' now, which is not judged; it was 'lower'"),
+        (
+            series(5),
+            series(5, reduce="min"),
+            "reduced over the ranks by 'min', by 'max' in the baseline: another number under the same name",
+        ),
+        (
+            series(5),
+            series(5, unit="ms"),
+            "recorded as 'lower' in ms now, as 'lower' in s in the baseline: another number under the same name",
+        ),
+        (
+            series(5),
+            series(5, "higher"),
+            "recorded as 'higher' in s now, as 'lower' in s in the baseline: another number under the same name",
+        ),
+        (series(5, reduce="mean"), series(5, reduce="mean"), ""),
+        (series(50, companions={"cpu_s": 1.0}), series(5, companions={"cpu_s": 1.0}), ""),
+    ],
+    ids=str,
+)
+def test_less_of_a_metric_is_told_in_words(then: Measurement, now: Measurement, words: str) -> None:
+    assert lost(then, now) == words
+
+
+def test_what_an_older_baseline_does_not_note_is_not_known_to_be_lost() -> None:
+    stored = replace(stored_metric([timed(1.0), timed(1.0)], tolerance=None), values=0)
+
+    assert lost_part(stored, [replace(timed(1.0), ranks=1, reduce="min")]) == ""
+
+
+def judged(stored: list[Measurement], *launches: list[Measurement], **terms: Any) -> dict[str, Verdict]:
+    """Verdicts on launches that measured these, against a baseline of others."""
+    made = [launch(measurements) for measurements in launches]
+    kept = replace(
+        entry(1.0),
+        workload=result(1.0).case.workload,
+        metrics={m.key: stored_metric([m, m], tolerance=None) for m in stored},
+    )
+    given = Terms(**({"default_tolerance": 0.1, "max_launches": 10, "cores": 2} | terms))
+    found = judge_launches(given, made, kept, case=result(1.0).case, comparisons=1)
+    assert not any(j.is_open for j in found if j.verdict.kind == "lost")
+    return {j.verdict.metric: j.verdict for j in found}
+
+
+def launch(measurements: list[Measurement], **changes: Any) -> LaunchRecord:
+    return replace(result(1.0).launches[0], measurements=measurements, software=SOFTWARE, **changes)
+
+
+def of_size(size: int, name: str = "latency") -> Measurement:
+    return replace(metric(1.0), name=name, at={"message_bytes": size})
+
+
+def test_a_metric_that_is_gone_fails_at_the_first_launch() -> None:
+    verdict = judged([metric(1.0), replace(metric(7.0, "exact"), name="sum")], [metric(1.0)])["sum"]
+
+    assert (verdict.kind, verdict.is_failure, verdict.baseline) == ("lost", True, 7.0)
+    assert verdict.reason == "in the baseline, and not measured by this run"
+
+
+def test_a_metric_that_became_information_is_lost_unless_the_test_does_not_want_it() -> None:
+    now = metric(1.0, "info")
+
+    assert judged([metric(1.0)], [now])["latency"].kind == "lost"
+    assert judged([metric(1.0)], [now], metrics=("other",))["latency"].kind == "unchanged"
+
+
+def test_an_improvement_of_a_series_that_became_much_longer_is_none() -> None:
+    fast = Summary(n=43, minimum=0.2, p25=0.2, median=0.2, p95=0.2, p99=0.2, mean=0.2, stdev=0.0)
+    verdict = judged([series(19)], *[[series(19, value=0.2, summary=fast)]] * 3)["t"]
+
+    assert (verdict.kind, verdict.reason) == (
+        "incomparable",
+        "better, but of 43 values in a launch, 19 in the baseline: is it the same number?",
+    )
+
+
+def test_sizes_that_an_option_leaves_out_are_not_lost() -> None:
+    stored = [of_size(4), of_size(4096)]
+    found = judged(stored, [of_size(4)], largest_message=1024)
+
+    assert {v.kind for v in found.values() if v.current is None} == {"incomparable"}
+    assert found["latency[message_bytes=4096]"].reason == "left out by --distbench-max-message"
+    assert judged(stored, [of_size(4)])["latency[message_bytes=4096]"].kind == "lost"
+
+
+def test_sizes_that_there_was_no_memory_for_are_not_lost() -> None:
+    largest = Measurement(name="largest_message", unit="B", better="info", value=1024)
+    found = judged([of_size(4), of_size(4096)], [of_size(4), largest])
+
+    assert found["latency[message_bytes=4096]"].kind == "incomparable"
+
+
+def test_of_a_goal_that_was_missed_the_steps_are_red_and_the_time_is_not_lost() -> None:
+    steps = Measurement(name="steps_to_accuracy", unit="steps", better="steps", value=50)
+    time = Measurement(name="time_to_accuracy", unit="s", better="lower", value=1.0)
+    found = judged([steps, time], [replace(steps, value=None)])
+
+    assert (found["steps_to_accuracy"].kind, found["time_to_accuracy"].kind) == ("regressed", "incomparable")
+    assert judged([steps, time], [steps])["time_to_accuracy"].kind == "lost"
+
+
+def test_a_clock_of_a_change_that_did_not_come_about_is_not_lost_and_a_count_of_samples_is() -> None:
+    stall = Measurement(name="stall", unit="s", better="lower", value=1.0, at={"change": "kill 2 to 1"})
+    skipped = Measurement(name="samples_skipped", unit="", better="exact", value=0)
+    kept = replace(
+        entry(1.0),
+        workload=result(1.0).case.workload,
+        metrics={m.key: stored_metric([m, m], tolerance=None) for m in (stall, skipped)},
+    )
+    job = ElasticResult(
+        job=ElasticJob(least=1, most=2, start=2, timers={}),
+        changes=[],
+        epochs=[],
+        workers=[],
+        start_s=1.0,
+        training_s=1.0,
+        end_s=1.0,
+    )
+    made = [launch([metric(1.0)], elastic=job)]
+    terms = Terms(default_tolerance=0.1, max_launches=10, cores=2)
+    found = {
+        j.verdict.name: j.verdict.kind for j in judge_launches(terms, made, kept, case=result(1.0).case, comparisons=1)
+    }
+
+    assert (found["stall"], found["samples_skipped"]) == ("incomparable", "lost")
