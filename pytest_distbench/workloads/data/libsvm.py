@@ -266,6 +266,7 @@ def _show(token: bytes) -> str:
 _FACTORS = 12
 _STRONGEST = 8
 """Of a factor in its features, where the weakest has 1: the weak ones, which count as much, are learnt last."""
+_BLOCK_ROWS = 64
 _GENERATED = {TRAIN: 600, TEST: 300}
 
 
@@ -281,9 +282,11 @@ def generate(folder: Path, seed: int) -> None:
     line = "%s " + " ".join(f"{index}:%.3g" for index in range(1, FEATURES + 1)) + "\n"
     for name, rows in _GENERATED.items():
         latent = chance.normal(size=(rows, _FACTORS))
-        features = latent[:, factor] * loading + chance.normal(size=(rows, FEATURES))
-        features /= np.linalg.norm(features, axis=1, keepdims=True)
         labels = np.where(latent.sum(1) > 0, "+1", "-1")
         with (folder / name).open("w") as file:
-            for label, row in zip(labels, features.tolist(), strict=True):
-                file.write(line % (label, *row))
+            for start in range(0, rows, _BLOCK_ROWS):  # all at once would be the peak of the rank's memory
+                block = latent[start : start + _BLOCK_ROWS]
+                features = block[:, factor] * loading + chance.normal(size=(len(block), FEATURES))
+                features /= np.linalg.norm(features, axis=1, keepdims=True)
+                for label, row in zip(labels[start:], features.tolist(), strict=False):
+                    file.write(line % (label, *row))
