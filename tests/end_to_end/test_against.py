@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from support.launching import MadeLauncher, RunInside
 from support.processes import LIMIT_S, wait_for
@@ -144,19 +143,6 @@ def test_blocks_alternate_and_never_overlap_and_waiting_is_not_counted(pair: Pai
     assert len(blocks) == 8
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(blocks))
     assert all({a[2], b[2]} == {0, 1} for a, b in zip(blocks[::2], blocks[1::2], strict=True))
-
-
-def test_one_agent_serves_both_sides_whatever_their_paths(launchers: tuple[Launcher, Launcher]) -> None:
-    """The launchers change sides from pair to pair, and the worktree's PYTHONPATH is another one."""
-    before = {child.pid for child in psutil.Process().children()}
-    for launcher in launchers:
-        launcher.prepare({**variables(), "PYTHONPATH": "/elsewhere"})
-
-    assert {child.pid for child in psutil.Process().children()} == before
-
-
-def test_bodies_of_different_length_and_without_blocks_get_along(pair: Pair) -> None:
-    assert [r and r.outcome for r in pair("at_once", "intervals")] == ["passed", "passed"]
 
 
 @pytest.mark.parametrize("function", ["raises", "dies", "hangs"])

@@ -111,17 +111,6 @@ def test_the_record_has_the_gpus_of_each_launch_and_the_machine_they_are_in(reco
     assert case["environment"]["variables"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
-def test_a_run_on_the_cpu_has_nothing_of_it(project: Project) -> None:
-    made = project(TEST)
-    run(made, "--distbench-update", "--distbench-json=run.json")
-    [case] = json.loads((made.path / "run.json").read_text())["results"]
-    [path] = stored(made)
-
-    assert case["environment"]["gpu_host"] is None
-    assert case["launches"][0]["cards"] == []
-    assert "cards" not in json.loads(path.read_text())["entry"]
-
-
 @pytest.mark.parametrize(
     ("name", "options", "text"),
     [
@@ -142,14 +131,6 @@ def test_a_run_on_the_cpu_has_nothing_of_it(project: Project) -> None:
 def test_too_few_gpus_is_an_error_that_says_why(project: Project, name: str, options: list[str], text: str) -> None:
     with made_up(HOSTS[name]):
         run(project(TEST), "--gpu", *options).stderr.fnmatch_lines([text])
-
-
-def test_a_repeated_number_is_no_gpu_as_it_is_to_cuda(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,0")
-    with made_up(HOSTS["8xH100"]):
-        result = run(project(TEST), "--gpu")
-
-    result.stderr.fnmatch_lines(["*--gpu: no GPU: 0 visible of 8 (CUDA_VISIBLE_DEVICES is '0,0'); *0 is named twice*"])
 
 
 def test_the_header_names_what_is_lost(project: Project) -> None:
@@ -175,25 +156,6 @@ def test_a_torch_for_other_devices_is_refused_by_name(
     result = run(project(TEST), "--gpu", "--distbench-launcher=warm")
 
     result.stderr.fnmatch_lines([text])
-
-
-def test_a_torch_whose_version_does_not_say_what_it_is_built_for_is_refused_too(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pytest_distbench.machine import hardware
-
-    monkeypatch.setattr(hardware, "installed_version", lambda package: "2.8.0+git1234567")
-    monkeypatch.setattr(hardware, "torch_is_built_for", lambda: "rocm")
-    result = run(project(TEST), "--gpu", "--distbench-launcher=warm")
-
-    result.stderr.fnmatch_lines(["*torch 2.8.0+git1234567 is built for ROCm: AMD GPUs*amdsmi*"])
-
-
-def test_xccl_is_refused_under_gpu(project: Project) -> None:
-    with made_up(HOSTS["8xH100"]):
-        result = run(project(TEST), "--gpu", "--distbench-backend=xccl")
-
-    result.stderr.fnmatch_lines(["*--distbench-backend xccl joins Intel GPUs*take nccl*"])
 
 
 def test_a_rank_that_computed_on_another_gpu_is_a_warning(

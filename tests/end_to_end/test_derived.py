@@ -98,36 +98,6 @@ def test_launches_of_several_runs_alternate(project: Project, tmp_path: Path) ->
     assert log.read_text().split() == ["a0", "b0", "a1", "b1", "a2"]
 
 
-def test_launches_that_nobody_looked_at_are_made_at_the_end_of_the_test(project: Project) -> None:
-    made = project(
-        """
-        def body(rank):
-            pass
-
-        def test_step(distbench):
-            distbench.measure(body, launches=3, params={"stand_in": {"step": 0.1}})
-        """
-    )
-
-    assert [len(result["launches"]) for result in record(made).values()] == [3]  # type: ignore[arg-type]
-
-
-def test_against_another_revision_the_function_is_called_for_both_sides(project: Project) -> None:
-    made = make(project)
-    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
-        assert made.run("git", *command).ret == 0
-    same = run(made, "--distbench-against=HEAD")
-    make(project, two=[2 * v for v in STEADY])
-    slower = run(made, "--distbench-against=HEAD", "--distbench-json=run.json")
-    results = json.loads((made.path / "run.json").read_text())["results"]
-    derived = next(r for r in results if r["case"]["run"] == "efficiency")
-
-    assert same.ret == 0
-    assert slower.ret == 0  # both sides ran the same made-up body: params come from this tree
-    assert len(derived["launches"]) == len(derived["reference"]["launches"]) == 5
-    assert derived["reference"]["kind"] == "paired"
-
-
 def test_a_derived_regression_against_another_revision_fails(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     made = project(
         """
@@ -146,31 +116,6 @@ def test_a_derived_regression_against_another_revision_fails(project: Project, m
 
     result.stdout.fnmatch_lines(["*total +50.0 % against HEAD (*) (limit +5%)*"])
     assert result.ret == 1
-
-
-def test_an_exact_number_that_changed_with_the_software_is_incomparable(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    test = TEST.replace('better="higher"', 'better="exact"')
-    made = make(project, one=1, two=1, test=test)
-    run(made, "--distbench-update")
-    make(project, one=2, two=1, test=test)
-    same_software = run(made)
-    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "torch=2.14.0")
-    other_software = run(made)
-
-    assert same_software.ret == 1
-    assert other_software.ret == 0
-    other_software.stdout.fnmatch_lines(["*x *efficiency*the number changed, and so did the software*"])
-
-
-def test_one_noisy_number_is_not_stored_because_nothing_could_be_judged_by_it(project: Project) -> None:
-    made = project("def test_one(distbench):\n    distbench.judge('v', 3.0)\n")
-    result = run(made, "--distbench-update")
-
-    result.stdout.fnmatch_lines(["*not stored: v has one value*"])
-    assert result.ret == 1
-    assert list((made.path / "baselines").rglob("*.json")) == []
 
 
 def test_values_of_measured_runs_have_an_updates_launches(project: Project) -> None:
@@ -196,17 +141,10 @@ def test_values_of_measured_runs_have_an_updates_launches(project: Project) -> N
             "lambda a, b: a['speed']",
             "*its function raised KeyError: 'speed' was not measured; there are step (*test_it.py:*)",
         ),
-        ("lambda a, b: 1 / 0", "*its function raised ZeroDivisionError: division by zero (*test_it.py:*"),
         (
-            "lambda a, b: 'x'",
-            "*its function returned 'x'; wanted a finite number, or None for no value (*test_it.py:*)",
+            "lambda a, b: 10**400",
+            "*its function returned 1000*; wanted a finite number, or None for no value (*test_it.py:*)",
         ),
-        ("lambda a, b: 10**400", "*its function returned 1000*; wanted a finite number*"),
-        (
-            "lambda a, b: __import__('numpy').array([1.0, 2.0])",
-            "*its function returned array(*; wanted a finite number*",
-        ),
-        ("lambda a, b: float('nan')", "*its function returned nan; wanted a finite number*"),
         ("lambda a: 1.0", "*its function raised TypeError: *takes 1 positional argument but 2 were given*"),
     ],
 )
@@ -216,31 +154,6 @@ def test_a_function_that_gives_no_number_is_told(project: Project, function: str
 
     result.stdout.fnmatch_lines([told])
     assert result.ret == 1
-
-
-def test_a_launch_that_fails_while_a_derived_number_needs_it_fails_the_test(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = make(project)
-    monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", "out of luck")
-    result = run(made)
-
-    result.stdout.fnmatch_lines(["launch 1 on 1 rank: rank 0 raised ValueError: out of luck"])
-    assert result.ret == 1
-
-
-def test_a_run_with_more_ranks_than_given_is_not_run(project: Project) -> None:
-    result = run(make(project, test=TEST.replace("world_size=2", "world_size=4")), "-rs")
-
-    result.stdout.fnmatch_lines(["*not run: needs 4 ranks, 2 given*"])
-    assert result.ret == 0
-
-
-def test_a_point_is_part_of_a_derived_metrics_name(project: Project) -> None:
-    made = make(project, test=TEST.replace("of=[one, two]", 'at={"nodes": 2}, of=[one, two]'))
-    run(made, "--distbench-update")
-
-    assert list(entry(made)["metrics"]) == ["efficiency[nodes=2]"]  # type: ignore[call-overload]
 
 
 def test_what_was_only_measured_is_shown_with_v(project: Project) -> None:

@@ -69,12 +69,6 @@ def test_tests_that_stay_on_the_cpu_ask_for_no_gpu(made: pytest.Pytester, monkey
     assert "cannot compute" not in result.stderr.str()
 
 
-def test_a_gpu_that_computes_is_not_mentioned(made: pytest.Pytester) -> None:
-    result = run(made, "--gpu", "--distbench-launcher=here")
-
-    result.assert_outcomes(passed=1)
-
-
 @pytest.mark.spawn
 @pytest.mark.parametrize("options", [[], ["-n", "1"]], ids=" ".join)
 @pytest.mark.skipif(bool(read_gpus(os.environ).visible), reason="the real one computes")

@@ -95,16 +95,6 @@ def test_a_rank_under_fake_has_the_fingerprints_of_a_rank_under_gloo(launch: Lau
         assert name == "training_start" or of_rank_0(told) == of_rank_0(fake[name])
 
 
-@pytest.mark.spawn
-def test_of_a_rank_under_fake_numbers_of_structure_are_all_there_is(launch: Launch) -> None:
-    record = launch("manual", world_size=64, backend="fake", stands_for=63)
-
-    assert {m.key for m in record.measurements} == {"collectives[of=manual]", "sent_bytes[of=manual]"}
-    assert list(record.fingerprints["manual"].collectives) == ["63"]
-    assert (record.peak_memory_bytes, record.foreign_cores) == (0, None)
-    assert set(record.software) == {"python", "torch"}
-
-
 TEST = """
     import pytest
     import torch

@@ -127,15 +127,6 @@ def test_ranks_of_two_hosts_measure_and_their_numbers_and_output_come_back(launc
     assert all(0 <= seconds < record.wall_s for seconds in record.phases.values()), record.phases
 
 
-def test_a_rank_that_raises_there_is_to_blame_and_shows_its_traceback(launch: Launch) -> None:
-    record = launch("raises", working_dir=launch.file.parent)
-
-    assert record.reason == "rank 1 raised ValueError: a plan gone wrong"
-    assert [f.rank for f in record.fates] == [1, 0]
-    assert record.fates[0].error is not None
-    assert "bodies.py" in record.fates[0].error.traceback
-
-
 def test_a_rank_that_is_killed_there_is_told_and_takes_what_it_started_along(launch: Launch) -> None:
     record = launch("is_killed", working_dir=launch.file.parent)
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -210,59 +209,6 @@ def test_an_update_that_was_interrupted_is_continued(pytester: pytest.Pytester, 
     assert after_first["test_first"] in [path.read_bytes() for path in pytester.path.rglob("baselines/**/*.json")]
 
 
-def test_a_run_killed_while_torch_is_loaded_leaves_no_socket_or_plan(pytester: pytest.Pytester, start: Pytest) -> None:
-    def traces() -> list[Path]:
-        return sockets_and_plans(pytester.path)
-
-    pytester.makepyfile(test_long=LONG)
-    process = start()
-    wait_for(lambda: len(traces()) == 2, process)
-    assert not both_up(pytester.path)
-    process.kill()
-
-    process.wait(LIMIT_S)
-    wait_for(lambda: not working_in(pytester.path))
-    assert traces() == []
-
-
-def test_a_second_ctrl_c_leaves_nothing_either(pytester: pytest.Pytester, start: Pytest) -> None:
-    pytester.makepyfile(test_long=LONG)
-    process = start()
-    wait_for(lambda: both_up(pytester.path), process)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-
-    # The second one may find pytest past its own handling of the first: then Python dies of it.
-    assert process.wait(LIMIT_S) in (pytest.ExitCode.INTERRUPTED, -signal.SIGINT)
-    wait_for(lambda: not sockets_and_plans(pytester.path))
-    wait_for(lambda: not working_in(pytester.path))
-
-
-def test_an_agent_killed_between_launches_is_replaced(pytester: pytest.Pytester, start: Pytest) -> None:
-    pytester.makepyfile(
-        """
-        import psutil
-
-        def body(rank):
-            rank.record("one", 1, better="exact")
-
-        def test_first(distbench):
-            distbench.run(body)
-
-        def test_second(distbench):
-            agents = [p for p in psutil.Process().children() if "starters.agent" in " ".join(p.cmdline())]
-            assert len(agents) == 1
-            agents[0].kill()
-            agents[0].wait()
-            distbench.run(body)
-        """
-    )
-    output, _ = start().communicate(timeout=LIMIT_S)
-
-    assert "2 passed" in output
-
-
 def test_a_full_disk_under_the_run_directory_is_told(
     pytester: pytest.Pytester, start: Pytest, tiny_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,24 +291,6 @@ def test_who_waits_for_another_run_says_so_in_time_and_names_it(
     told = re.search(r"waiting for another measurement on this host: pid (\d+) \(", line)
     assert told is not None
     assert int(told[1]) in (os.getpid(), os.getppid())  # that of the run, where this is one of its workers
-
-
-def test_twenty_tests_on_two_xdist_workers(pytester: pytest.Pytester, start: Pytest) -> None:
-    pytester.makepyfile(test_stores=STORES.format(name="stores").replace("range(3)", "range(20)"))
-    output, _ = start("-n", "2", "--distbench-json=run.json").communicate(timeout=LIMIT_S)
-
-    assert "20 passed" in output
-
-
-def test_options_from_the_environment_reach_the_run_and_not_the_ranks(
-    pytester: pytest.Pytester, start: Pytest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} -n 1 --world-size 1")
-    pytester.makepyfile(test_stores=STORES.format(name="stores"))
-    output, _ = start("-v").communicate(timeout=LIMIT_S)
-
-    assert "3 passed" in output
-    assert "ws1" in output
 
 
 def test_a_clock_that_jumps_ends_no_launch(pytester: pytest.Pytester, start: Pytest) -> None:
@@ -490,18 +418,6 @@ def test_stores_and_sockets_listen_on_loopback_only(pytester: pytest.Pytester, s
         assert "2 passed" in output
 
 
-def test_memory_of_a_killed_agents_children_is_given_back(pytester: pytest.Pytester, start: Pytest) -> None:
-    """A rank may not survive its agent and its pytest, even when both are killed at once."""
-    pytester.makepyfile(test_long=LONG)
-    process = start()
-    wait_for(lambda: both_up(pytester.path), process)
-    [agent] = [p for p in psutil.Process(process.pid).children() if "starters.agent" in " ".join(p.cmdline())]
-    agent.kill()
-    os.kill(process.pid, signal.SIGKILL)
-
-    process.wait(LIMIT_S)
-
-
 CLEAN = """
     import atexit, tempfile
     from multiprocessing import shared_memory
@@ -538,37 +454,6 @@ def test_a_green_run_leaves_no_semaphore_shared_memory_or_folder(
     assert len(list(pytester.path.glob("handled*"))) == len(seen) / 2
     left = {path.name for path in (pytester.path / "tmp").iterdir() if path.is_dir()}
     assert {name for name in left if not name.startswith("torchinductor_")} == set()  # torch's cache, one for all runs
-
-
-GONE = """
-    import shutil
-
-    def body(rank):
-        rank.record("answer", 42, better="exact")
-
-    def removes(rank):
-        rank.barrier()
-        shutil.rmtree(rank.data_dir.parent, ignore_errors=True)
-
-    def test_before(distbench):
-        distbench.run(body)
-
-    def test_removes(distbench):
-        distbench.run(removes)
-
-    def test_after(distbench):
-        distbench.run(body)
-"""
-
-
-def test_a_run_directory_removed_in_mid_run_costs_one_launch(start: Pytest, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(GONE)
-    process = start("--world-size=2", "-rA")
-    out, _ = process.communicate(timeout=LIMIT_S)
-
-    assert "1 failed, 2 passed" in out
-    assert "cannot write its report: No such file or directory" in out
-    assert "FAILED test_a_run_directory_removed_in_mid_run_costs_one_launch.py::test_removes" in out
 
 
 LEAVES_A_THREAD = """
@@ -626,36 +511,3 @@ def script_with_an_end(pytester: pytest.Pytester) -> Iterator[str]:
 
 def test_what_a_script_leaves_to_its_end_is_done(script_with_an_end: str, run_inside: RunInside) -> None:
     assert run_inside("--world-size=2", "-W", "default", script_with_an_end).ret == 0  # a warning names the files
-
-
-def test_what_a_script_leaves_to_its_end_is_done_under_torchrun(script_with_an_end: str, start: Pytest) -> None:
-    process = start("--world-size=2", "--distbench-launcher=torchrun", script_with_an_end)
-    out, _ = process.communicate(timeout=LIMIT_S)
-
-    assert process.returncode == 0, out
-
-
-def test_a_script_that_leaves_by_the_back_door_is_told_soon(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    pytester.makepyfile(
-        train="import os\nos._exit(0)",
-        test_it="def test_it(distbench):\n    distbench.run('train.py')",
-    )
-    out = run_inside("--world-size=2", "test_it.py").stdout.str()
-
-    assert "exit code 0 without a report, by os._exit()?" in out
-    assert "did not notice" not in out
-
-
-IN_A_FULL_SHM = 'mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full && exec "$@"'
-
-
-def test_a_full_dev_shm_is_named(pytester: pytest.Pytester, tiny_disk: Callable[[str], Path]) -> None:
-    tiny_disk("size=1m")  # skips where this user may not mount
-    pytester.makepyfile(STORES.format(name="a"))
-    command = [sys.executable, "-m", "pytest", "-x", "--world-size=2"]
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", IN_A_FULL_SHM, "sh", *command], capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 1, done.stdout
-    assert "No space left on device; the locks of a launch are semaphores in /dev/shm: is it full" in done.stdout

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from support.launching import Launch
 
-from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads.collectives import OPERATIONS
 from pytest_distbench.workloads.sweep import sweep
@@ -22,16 +21,9 @@ from pytest_distbench.workloads.sweep import sweep
 pytestmark = pytest.mark.spawn
 
 ROOT = Path(__file__).parents[2]
-QUEUED_S = 0.3
 FOR_EVER_S = 1000.0
 LIMIT_S = 20.0
 FORWARD_S, LATE_S = 0.003, 0.002
-
-
-def leaves_work(rank: RankContext) -> None:
-    from support import stand_in_cuda as cuda
-
-    cuda.launch(QUEUED_S)
 
 
 def leaves_work_that_fails(rank: RankContext) -> None:
@@ -112,19 +104,6 @@ def sweeps_every_operation(rank: RankContext) -> None:
         if row.min_ranks <= rank.world_size:
             with rank.point(operation=row.name):
                 sweep(rank, row)
-
-
-def counts_warnings(rank: RankContext) -> None:
-    dist.all_reduce(torch.ones(8, device=rank.device))
-    log = Path("/proc/self/fd/2").resolve().read_text()
-    rank.record("warnings", log.count("is deprecated"), better="exact")
-
-
-def test_work_that_is_queued_when_the_body_returns_is_waited_for(on_cuda: Launch) -> None:
-    record = on_cuda("leaves_work")
-
-    assert record.outcome == "passed"
-    assert record.phases["body"] >= QUEUED_S
 
 
 def test_its_error_is_the_bodys(on_cuda: Launch) -> None:
@@ -234,14 +213,3 @@ def test_ranks_wait_for_one_another_in_time_and_without_the_device(on_cuda: Laun
     record = on_cuda("waits_for_the_others", backend="nccl", timeout_s=60.0)
 
     assert record.reason == ""
-
-
-@pytest.mark.parametrize(("variables", "warnings"), [({}, 0), ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}, 1)])
-def test_torch_warns_of_a_deprecated_variable_only_where_the_user_has_set_it(
-    on_cuda: Launch, on_cuda_apart: Launch, variables: dict[str, str], warnings: int
-) -> None:
-    launch = on_cuda_apart if variables else on_cuda
-    record = launch("counts_warnings", backend="nccl", variables=variables)
-
-    assert record.reason == ""
-    assert [m.value for m in record.measurements if m.name != PEAK_MEMORY] == [warnings]

@@ -87,17 +87,6 @@ def test_prune_deletes_what_a_whole_green_run_did_not_use(renamed: pytest.Pytest
     assert names(renamed) == {"test_step[f32-ws2]"}
 
 
-def test_a_file_that_is_gone_is_pruned(recorded: pytest.Pytester) -> None:
-    (recorded.path / "test_it.py").rename(recorded.path / "test_moved.py")
-    edit(recorded, "f16", "half", "test_moved.py")
-    edit(recorded, "params=PARAMS", "params=PARAMS | {'new': 1}", "test_moved.py")
-    run(recorded, "--distbench-update")
-    assert len(list((recorded.path / "baselines").rglob("*.json"))) == 6
-    run(recorded, "--distbench-prune")
-
-    assert {path.parts[-3] for path in (recorded.path / "baselines").rglob("*.json")} == {"test_moved"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -112,23 +101,6 @@ def test_a_partial_run_prunes_nothing_and_says_why(renamed: pytest.Pytester, arg
     result = run(renamed, "--distbench-prune", *arguments)
 
     result.stdout.fnmatch_lines([f"nothing was pruned: {reason}"])
-    assert names(renamed) == ALL
-
-
-def test_a_run_with_a_failure_prunes_nothing(renamed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BROKEN", "1")
-    result = run(renamed, "--distbench-prune")
-
-    result.stdout.fnmatch_lines(["nothing was pruned: 1 tests failed"])
-    assert names(renamed) == ALL
-
-
-def test_tests_that_a_conftest_takes_out_prune_nothing(renamed: pytest.Pytester) -> None:
-    with (renamed.path / "conftest.py").open("a") as file:
-        file.write("\ndef pytest_collection_modifyitems(items):\n    del items[0]\n")
-    result = run(renamed, "--distbench-prune")
-
-    result.stdout.fnmatch_lines(["nothing was pruned: 1 tests were deselected"])
     assert names(renamed) == ALL
 
 
@@ -173,12 +145,6 @@ def test_the_shell_prunes_what_a_run_record_names(
     assert main(["baseline", "prune", "run.json", "--delete"]) == 0
     assert "deleted  cpu-" in capsys.readouterr().out
     assert names(renamed) == {"test_step[f32-ws2]"}
-
-
-def test_software_that_changed_is_told_once(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "torch=2.14.0")
-
-    run(recorded).stdout.fnmatch_lines(["software differs from the baselines': torch 2.13.0 -> 2.14.0 (3 cases)"])
 
 
 def test_an_expectation_that_is_no_longer_needed_is_named(recorded: pytest.Pytester) -> None:
@@ -237,30 +203,6 @@ def test_a_derived_metric_is_judged_by_an_update_that_leaves_it_alone(
     assert (run(made).ret == 1) is fails
 
 
-def test_one_launch_is_no_baseline_of_what_has_noise(project: Project) -> None:
-    made = project(TEST)
-    result = run(made, "--distbench-update", "--distbench-max-launches=1")
-
-    assert stored(made) == []
-    result.stdout.fnmatch_lines(["*step has one value, which says nothing about its noise*"])
-
-
-def test_update_failed_leaves_a_case_without_baseline_alone(project: Project) -> None:
-    made = project(TEST)
-    result = run(made, "--distbench-update=failed")
-
-    result.stdout.fnmatch_lines(["no baseline for 3 of 3 cases*"])
-    assert names(made) == set()
-
-
-def test_a_store_with_a_broken_file_fails_the_run_that_looks_for_unused_entries(renamed: pytest.Pytester) -> None:
-    next(Path(renamed.path / "baselines").rglob("test_other/*.json")).write_text("{")
-    result = run(renamed, "--distbench-prune")
-
-    result.stdout.fnmatch_lines(["distbench: *ws2.gloo.stand-in.json: not a baseline file: *"])
-    assert result.ret == 1
-
-
 def test_the_broken_files_of_several_tests_are_named_at_once_before_the_first_test(recorded: pytest.Pytester) -> None:
     broken = [next(Path(recorded.path / "baselines").rglob(f"{name}/*.json")) for name in ("test_other", "test_step")]
     for path, text in zip(broken, ("", "{"), strict=True):
@@ -283,20 +225,6 @@ def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Py
         "baselines in *: 0 changed, 0 new, 0 kept, 3 not stored",
     ])  # fmt: skip
     assert {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.stand-in.json")} == before
-
-
-def test_a_test_that_was_collected_and_not_reported_keeps_its_entry(renamed: pytest.Pytester) -> None:
-    """A conftest may run tests its own way, or not at all."""
-    add = """
-def pytest_runtest_protocol(item):
-    return True if "plain" in item.name else None
-"""
-    conftest = renamed.path / "conftest.py"
-    conftest.write_text(conftest.read_text() + add)
-    result = run(renamed, "--distbench-prune")
-
-    result.stdout.fnmatch_lines(["nothing was pruned: 1 collected tests were not reported"])
-    assert names(renamed) == ALL
 
 
 def test_two_packages_of_a_repository_share_no_baseline_and_each_is_told_by_its_path(project: Project) -> None:

@@ -45,9 +45,22 @@ def test_beyond_goes_before_what_the_reference_says(reference: str) -> None:
     assert found.reason == "30 ms, bound: at most 20 ms (marker of test_x)"
 
 
-def test_a_time_below_zero_keeps_no_bound() -> None:
+def test_a_bound_is_of_a_number_and_a_time_below_zero_or_no_value_keeps_none() -> None:
     assert judge(launches(-0.005), ("step", "20ms")).verdict.kind == "beyond"
     assert judge(launches(-0.005, unit=""), ("step", 0.02)).verdict.kind == "within"
+
+    given = [Judgement(verdict("missing"), is_open=True)]
+    assert judge_bounds(given, launches(0.01), [AskedBound("other", 1, WHERE)]) == given
+
+    found = judge(launches(None, better="steps", unit="steps"), ("step", "<= 300 steps"))
+    assert found.verdict.reason == "no value, bound: at most 300 steps (marker of test_x)"
+
+    held = judge(launches(1.0, better="info", unit=""), ("step", "<= 2"), kind="unchanged").verdict
+    assert (held.kind, held.is_judged, held.reason) == ("unchanged", True, "")
+    assert not judge(launches(1.0, better="info"), kind="unchanged").verdict.is_judged
+
+    bound = Bound(side="most", value=0.02, where="rank.record at a.py:3")
+    assert judge(launches(0.03, bounds=[bound])).verdict.reason.endswith("(rank.record at a.py:3)")
 
 
 @pytest.mark.parametrize(
@@ -107,12 +120,6 @@ def test_a_bound_of_the_test_settles_what_an_efficiency_may_be() -> None:
     assert judge(made, ("efficiency", "<= 1.5"), kind="unchanged").verdict.kind == "unchanged"
 
 
-def test_a_metric_without_a_bound_is_left_alone() -> None:
-    given = [Judgement(verdict("missing"), is_open=True)]
-
-    assert judge_bounds(given, launches(0.01), [AskedBound("other", 1, WHERE)]) == given
-
-
 @pytest.mark.parametrize(
     ("values", "kind", "is_open"),
     [
@@ -142,20 +149,7 @@ def test_what_is_not_noisy_is_beyond_at_once_in_any_launch(better: str) -> None:
     assert found.verdict.reason.startswith("3 s, bound: at most 2 s")
 
 
-def test_no_value_is_beyond_any_bound() -> None:
-    found = judge(launches(None, better="steps", unit="steps"), ("step", "<= 300 steps"))
-
-    assert found.verdict.reason == "no value, bound: at most 300 steps (marker of test_x)"
-
-
-def test_information_with_a_bound_is_judged() -> None:
-    held = judge(launches(1.0, better="info", unit=""), ("step", "<= 2"), kind="unchanged").verdict
-
-    assert (held.kind, held.is_judged, held.reason) == ("unchanged", True, "")
-    assert not judge(launches(1.0, better="info"), kind="unchanged").verdict.is_judged
-
-
-def test_the_direction_follows_the_kind_or_is_asked_for() -> None:
+def test_a_bound_has_a_direction_and_a_unit_that_fits() -> None:
     assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "10 GB/s")).verdict.kind == "beyond"
     assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "<= 10 GB/s")).verdict.kind == "within"
     assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", 8)).verdict.kind == "within"
@@ -164,8 +158,6 @@ def test_the_direction_follows_the_kind_or_is_asked_for() -> None:
     ):
         judge(launches(9.0, better="exact"), ("step", 5))
 
-
-def test_a_unit_that_does_not_fit_is_told_with_the_place() -> None:
     with pytest.raises(
         ConfigurationError, match=r"the bound of 'step' \(marker of test_x\): the unit 'GB/s' does not fit"
     ):
@@ -187,9 +179,8 @@ def test_a_name_holds_for_all_points_and_a_key_for_one() -> None:
     assert kinds("latency[message_bytes=8192]") == ["missing", "within"]
 
 
-def test_the_rate_of_a_sweep_bounds_its_time() -> None:
+def test_rates_and_shares_of_a_peak_bound_the_time_of_a_sweep() -> None:
     made = launches(1e-3, 1e-3, 1e-3, name="latency", at={"message_bytes": 10**6}, facts={"busbw_factor": 1.5})
-
     assert judge(made, ("busbw", "1.4 GB/s")).verdict.kind == "within"
     found = judge(made, ("busbw[message_bytes=1000000]", ">= 2 GB/s")).verdict
     assert found.reason == "1 ms, bound: at most 750 us, that is busbw >= 2 GB/s (marker of test_x)"
@@ -197,25 +188,20 @@ def test_the_rate_of_a_sweep_bounds_its_time() -> None:
     with pytest.raises(ConfigurationError, match="a rate is above 0"):
         judge(made, ("algbw", 0))
 
-
-def test_the_share_of_the_links_peak_bounds_its_time() -> None:
     facts = {"busbw_factor": 1.5, LINK_PEAK: 3.0}  # 1.5 GB/s of 3
     made = launches(1e-3, 1e-3, 1e-3, name="latency", at={"message_bytes": 10**6}, facts=facts)
-
     assert judge(made, ("busbw_share", ">= 45 %")).verdict.kind == "within"
     found = judge(made, ("busbw_share", ">= 0.8")).verdict
     assert found.reason == "1 ms, bound: at most 625 us, that is busbw_share >= 0.8 (marker of test_x)"
     check_measured([AskedBound("busbw_share", 0.5, WHERE)], made, None)
 
-
-def test_a_share_of_a_peak_that_is_not_known_is_an_error_with_the_next_step() -> None:
     made = launches(1e-3, name="latency", at=AT_4K, facts={"busbw_factor": 1.5})
 
     with pytest.raises(ConfigurationError, match=r"'busbw_share' \(marker.* nothing is known of the peak.*bound busbw"):
         check_measured([AskedBound("busbw_share", 0.5, WHERE)], made, None)
 
 
-def test_one_seed_beyond_is_the_verdict_over_seeds() -> None:
+def test_of_a_training_a_bound_holds_for_all_seeds_and_for_a_goal_that_was_missed() -> None:
     measured = [
         Measurement(name="final_accuracy", unit="", better="floor", value=value, at={"seed": seed})
         for seed, value in ((0, 0.98), (1, 0.91))
@@ -223,27 +209,17 @@ def test_one_seed_beyond_is_the_verdict_over_seeds() -> None:
     made = [LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)]
     given = [Judgement(verdict("missing", metric="final_accuracy", better="floor"), is_open=False)]
     [found] = judge_bounds(given, made, [AskedBound("final_accuracy", ">= 0.95", WHERE)])
-
     assert found.verdict.reason == "0.91 of seed 1, bound: at least 0.95 (marker of test_x)"
     assert len(found.verdict.bounds) == 1
 
-
-def test_the_time_to_a_goal_that_was_missed_is_beyond() -> None:
     made = launches(None, name="steps_to_accuracy", better="steps", unit="steps")
     found = judge(made, ("time_to_accuracy", "5 s"), kind="regressed").verdict
-
     check_measured([AskedBound("time_to_accuracy", "5 s", WHERE)], made, None)
     assert found.kind == "beyond"
     assert found.reason == "not reached: no time_to_accuracy, bound: 5 s (marker of test_x)"
 
 
-def test_bounds_that_came_with_the_number_count_too() -> None:
-    bound = Bound(side="most", value=0.02, where="rank.record at a.py:3")
-
-    assert judge(launches(0.03, bounds=[bound])).verdict.reason.endswith("(rank.record at a.py:3)")
-
-
-def test_a_bound_of_nothing_that_was_measured_is_an_error_that_lists_what_was() -> None:
+def test_a_bound_of_nothing_that_was_measured_is_an_error_but_of_a_size_that_was_left_out() -> None:
     made = launches(1e-3, name="latency", at=AT_4K, facts={"busbw_factor": 1.5})
     message = (
         r"the bound of 'latncy' \(marker of test_x\) is of nothing that was judged; there are "
@@ -253,10 +229,7 @@ def test_a_bound_of_nothing_that_was_measured_is_an_error_that_lists_what_was() 
         check_measured([AskedBound("latncy", 1, WHERE)], made, None)
     check_measured([AskedBound("latency", 1, WHERE), AskedBound("busbw", 1, WHERE)], made, None)
 
-
-def test_a_size_that_the_run_was_told_to_leave_out_is_no_error() -> None:
     large = AskedBound(metric_key("busbw", {"message_bytes": 2**20}), 1, WHERE)
-
     check_measured([large], launches(1.0), 4096)
     with pytest.raises(ConfigurationError):
         check_measured([large], launches(1.0), 2**20)

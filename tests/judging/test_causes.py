@@ -76,10 +76,14 @@ def test_cpu_time_tells_computing_from_waiting_and_beside_others_that_compute_pe
     assert end == ""
 
 
-def test_of_a_scripts_whole_time_there_are_no_iterations() -> None:
+def test_computing_and_waiting_are_not_told_apart_where_nothing_shows_it() -> None:
     [line] = told(slower(cpu_s=0.04, metric="wall_time"), COMPUTING)
-
     assert line.startswith("CPU time of all ranks in wall_time: ")
+
+    assert told(on_gpu(host_s=(0.01, 0.01), lead_s=(0.0, 0.0)), COMPUTING) == []
+    assert told(on_gpu(), COMPUTING) == []
+
+    assert told(slower(cpu_s=0.04, unit="samples/s", better="higher", ratio=0.5), COMPUTING) == []
 
 
 def on_gpu(**companions: tuple[float, float]) -> CaseResult:
@@ -109,30 +113,28 @@ def test_on_a_gpu_the_hosts_share_tells_who_added_the_time(
     assert spins == "  CPU time is no evidence here: a host that waits for an event of the device spins"
 
 
-def test_on_a_gpu_cpu_time_is_no_evidence_of_computing() -> None:
-    assert told(on_gpu(host_s=(0.01, 0.01), lead_s=(0.0, 0.0)), COMPUTING) == []
-    assert told(on_gpu(), COMPUTING) == []
-
-
 @pytest.mark.parametrize("current", [0.02, 0.0199, 0.01, 0.0201])
 def test_medians_that_do_not_show_the_slowdown_do_not_tell_what_it_was_spent_on(current: float) -> None:
     """The fast side of the launches is judged: it may be slower where the medians are equal, or faster."""
     assert told(slower(cpu_s=0.04, current=current), COMPUTING) == []
 
 
-def test_a_throughput_has_no_added_time() -> None:
-    assert told(slower(cpu_s=0.04, unit="samples/s", better="higher", ratio=0.5), COMPUTING) == []
-
-
-def test_a_late_rank_is_found_beside_a_regression() -> None:
+def test_a_late_rank_is_named_with_its_host_where_it_is_late_in_every_launch() -> None:
     assert told(slower(late=[0.0001, 0.01]), LATE) == [RANK_1]
 
+    made = slower(late=[0.0001, 0.01])
+    beyond = [replace(v, kind="beyond", baseline=None, ratio=None) for v in made.verdicts]
+    assert told(replace(made, verdicts=beyond), LATE) == [RANK_1]
 
-def test_a_rank_of_several_hosts_is_named_with_its_own() -> None:
     result = slower(late=[0.0001, 0.01])
     launch = replace(result.launches[0], hosts=["a", "b"])
-
     assert told(replace(result, launches=[launch]), LATE)[0].startswith("rank 1 (b) comes 10 ms late ")
+
+    result = slower(late=[0.0001, 0.01])
+    other = replace(result.launches[0], late_s={"m": [0.01, 0.0001]})
+    assert told(replace(result, launches=[*result.launches, other]), LATE) == []
+
+    assert told(slower(late=[0.001, 0.0]), LATE) == []
 
 
 SCRIPT_STEP = Fingerprint(course={"all": Course(steps=10)})
@@ -152,17 +154,6 @@ def test_the_steps_of_a_script_are_those_of_its_clocks(metric: str, late_s: floa
     lines = told(replace(result, launches=[launch]), LATE)
     assert bool(lines) is is_told
     assert all("rank 1 comes" in line and "late to the collectives of a training step" in line for line in lines)
-
-
-def test_a_rank_that_is_late_in_one_launch_of_two_is_not_accused() -> None:
-    result = slower(late=[0.0001, 0.01])
-    other = replace(result.launches[0], late_s={"m": [0.01, 0.0001]})
-
-    assert told(replace(result, launches=[*result.launches, other]), LATE) == []
-
-
-def test_ranks_that_come_together_are_no_cause() -> None:
-    assert told(slower(late=[0.001, 0.0]), LATE) == []
 
 
 @pytest.mark.parametrize(("share", "is_named"), [(0.95, True), (0.85, False)])
@@ -211,13 +202,6 @@ def test_a_changed_fingerprint_is_told_with_or_without_a_slowdown_and_of_many_di
     assert cause_lines(case(changed, launches=[])) == ["what an iteration does changed", "  a", "  b", ""]
     assert cause_lines(case(changed, SLOWER, launches=[]))[0] == "likely cause: what an iteration does changed"
     assert cause_lines(case(much, launches=[]))[-3:] == ["  h", "  and 2 more", ""]
-
-
-def test_a_late_rank_is_found_beside_a_bound_too() -> None:
-    made = slower(late=[0.0001, 0.01])
-    beyond = [replace(v, kind="beyond", baseline=None, ratio=None) for v in made.verdicts]
-
-    assert told(replace(made, verdicts=beyond), LATE) == [RANK_1]
 
 
 def on(case: Case, gpus: int) -> Case:
@@ -272,21 +256,14 @@ def link(source: int, target: int, kind: str = "unchanged", **changes: object) -
     return replace(SLOWER, metric=metric_key("latency", at), at=at, kind=kind, **changes)
 
 
-def test_the_rank_is_named_whose_links_have_all_become_slow() -> None:
+def test_slow_links_are_named_by_rank_or_by_link() -> None:
     matrix = [link(0, 1), link(0, 2, "regressed"), link(1, 2, "regressed")]
-
     assert told(case(*matrix, launches=[]), "slow") == ["rank 2: every link of it is slow (latency of 3 links)"]
     [line] = told(case(*matrix, launches=[LAUNCH_ON_HOSTS]), "slow")
     assert line == "rank 2 (c): every link of it is slow (latency of 3 links)"
 
-
-LAUNCH_ON_HOSTS = LaunchRecord(index=0, outcome="passed", wall_s=1.0, hosts=["a", "b", "c"])
-
-
-def test_a_link_is_named_with_the_hosts_of_its_ranks_and_where_all_are_slow_nobody() -> None:
     one = [link(0, 1, "regressed"), link(0, 2), link(1, 2)]
     everything = [link(0, 1, "regressed"), link(0, 2, "regressed"), link(1, 2, "regressed")]
-
     assert told(case(*one, launches=[LAUNCH_ON_HOSTS]), "slow") == [
         "rank 0 to rank 1 (a to b): this link is slow (latency of 3 links)"
     ]
@@ -295,20 +272,20 @@ def test_a_link_is_named_with_the_hosts_of_its_ranks_and_where_all_are_slow_nobo
     ]
     assert told(case(one[0], launches=[]), "slow") == ["rank 0 to rank 1: this link is slow (latency)"]
 
-
-def test_an_imbalance_beyond_its_bound_names_the_link_without_a_baseline() -> None:
-    """Two links that are a little slower than the third do not hide the one that is beyond."""
+    # Two links that are a little slower than the third do not hide the one that is beyond
     matrix = [link(0, 1, "missing", current=1.0), link(0, 2, "missing", current=1.4)]
     matrix.append(link(1, 2, "missing", current=9.0))
     beyond = Verdict(
         metric="imbalance[of=latency]", at={"of": "latency"}, kind="beyond", unit="", better="info", current=9.0,
         bounds=[Bound(side="most", value=3.0, where="here")],
     )  # fmt: skip
-
     assert told(case(*matrix, launches=[]), "slow") == []
     assert told(case(*matrix, beyond, launches=[]), "slow") == [
         "rank 1 to rank 2: this link is slow (latency of 3 links)"
     ]
+
+
+LAUNCH_ON_HOSTS = LaunchRecord(index=0, outcome="passed", wall_s=1.0, hosts=["a", "b", "c"])
 
 
 @pytest.mark.parametrize(

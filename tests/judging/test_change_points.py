@@ -35,24 +35,22 @@ def test_a_planted_change_is_found_within_two_runs(seed: int, factor: float) -> 
     assert found.ratio == pytest.approx(factor, abs=0.03)
 
 
-def test_every_level_has_its_own_change() -> None:
+def test_levels_change_where_they_do_and_runs_that_stand_out_alone_are_noise() -> None:
     values = [value * (1.2 if 60 <= i < 120 else 1.0) for i, value in enumerate(noise(1))]
-
     assert [change.index for change in change_points(values)] == pytest.approx([60, 120], abs=2)
 
+    [found] = change_points([7.0] * 30 + [8.0] * LEAST_RUNS)
+    assert (found.index, found.before, found.after) == (30, 7.0, 8.0)
 
-def test_runs_that_stand_out_alone_are_noise() -> None:
     values = noise(2)
     for i in (30, 90, 91, 150):
         values[i] *= 5
 
     assert change_points(values) == []
 
-
-def test_numbers_without_noise_change_where_they_change() -> None:
-    [found] = change_points([7.0] * 30 + [8.0] * LEAST_RUNS)
-
-    assert (found.index, found.before, found.after) == (30, 7.0, 8.0)
+    assert fewest_runs() == 18
+    values = [level * (1 + 0.01 * math.sin(i)) for level in (1.0, 1.5) for i in range(8)]
+    assert change_points(values) == []
 
 
 @pytest.mark.parametrize(
@@ -80,9 +78,3 @@ def test_levels_that_do_not_overlap_are_told_from_as_few_runs_as_can_tell_them(b
     values = [level * (1 + 0.01 * math.sin(i)) for level, n in ((1.0, before), (1.5, after)) for i in range(n)]
 
     assert [change.index for change in change_points(values)] == [before]
-
-
-def test_of_fewer_runs_no_levels_could_be_told() -> None:
-    assert fewest_runs() == 18
-    values = [level * (1 + 0.01 * math.sin(i)) for level in (1.0, 1.5) for i in range(8)]
-    assert change_points(values) == []

@@ -8,27 +8,19 @@ from pytest_distbench.judging.collective_text import changes, payload_bytes, tol
 from pytest_distbench.records.fingerprint import PICKLE, Collective
 
 
-def test_a_sequence_is_told_by_operations_and_groups() -> None:
+def test_a_sequence_is_told_by_operations_and_groups_and_a_pickle_without_a_size() -> None:
     rows = [reduce(4, how="sum"), BARRIER, reduce(4096, 2), reduce(8, group="mesh_tp")]
-
     assert told(rows) == "3 all_reduce of 4 B to 4 KiB float32 and 1 barrier and 1 all_reduce of 8 B float32 in mesh_tp"
     assert told([]) == "nothing"
 
-
-def test_a_pickle_is_told_without_a_size() -> None:
     pickle = Collective("broadcast", PICKLE, 0, "default", 1, "root 0")
     size = Collective("broadcast", "int64", 8, "default", 1, "root 0")
-
     assert changes([], [pickle]) == ["1 broadcast of pickle was added"]
     assert changes([size], [size, size, pickle])[0] == "2 broadcast of 8 B int64 and pickle were added"
 
+    assert payload_bytes([reduce(4, 3), Collective("recv", "float32", 64, "default", 1)]) == 12
 
-def test_what_only_one_of_two_sequences_holds_is_not_compared() -> None:
     assert changes([reduce(4, how="sum")], [reduce(4)]) == []
     assert changes([reduce(4, how="sum")], [reduce(4, how="max")]) == [
         "1 all_reduce of 4 B (sum) became 1 of 4 B (max)"
     ]
-
-
-def test_a_receiver_puts_nothing_in() -> None:
-    assert payload_bytes([reduce(4, 3), Collective("recv", "float32", 64, "default", 1)]) == 12

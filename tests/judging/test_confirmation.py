@@ -89,20 +89,26 @@ def confirmed(
     return confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=cases, evaluated=lambda: evaluated)
 
 
-def test_slower_than_the_revision_is_regressed_with_the_figure_of_the_pairs() -> None:
+def test_the_revision_decides_whether_it_is_the_code_or_the_machine() -> None:
     [found] = confirmed(turns(1.25))
-
     assert (found.verdict.kind, found.is_open) == ("regressed", False)
     assert found.verdict.ratio == pytest.approx(1.25, abs=0.03)
     assert "in turns with 3f2a91c0d4, which recorded the baseline: +2" in found.verdict.reason
     assert "3f2a91c0d4 against itself" in found.verdict.reason
 
-
-def test_not_slower_is_the_machine_and_says_what_takes_new_baselines() -> None:
     [found] = confirmed(turns(1.0, moods=0.01))
-
     assert (found.verdict.kind, found.verdict.ratio, found.is_open) == ("machine", 1.4, False)
     assert "not the code; --distbench-update takes new baselines" in found.verdict.reason
+
+    for beyond, kind in (({"step"}, "machine"), (set[str](), "unchanged")):
+        found = not_slower([SLOWER, EXACT], beyond, "the same code")
+
+        assert [v.kind for v in found] == [kind, "changed"]
+
+    found = confirmed(turns(1.0, moods=0.01), SLOWER, EXACT)
+    assert [j.verdict.kind for j in found] == ["machine", "changed"]
+    assert not can_be_confirmed([SLOWER, EXACT])
+    assert can_be_confirmed([SLOWER, replace(SLOWER, kind="unchanged")])
 
 
 @pytest.mark.parametrize(
@@ -151,33 +157,18 @@ def test_the_recorder_before_a_later_baseline_tells_whether_its_numbers_are_of_i
     assert found.verdict.kind == kind
 
 
-def test_a_machine_that_differs_from_itself_as_much_vetoes() -> None:
+def test_a_machine_that_differs_from_itself_vetoes_no_more_than_its_share() -> None:
     [found] = confirmed(turns(1.5, itself=1.25, count=LOOKS[-1]))
-
     assert found.verdict.kind == "inconclusive"
     assert "the machine is too restless" in found.verdict.reason
 
-
-def test_the_veto_needs_no_more_than_its_share() -> None:
     [found] = confirmed(turns(1.5, itself=1 + 0.3 / VETO / 2, count=LOOKS[-1]))
-
     assert found.verdict.kind == "regressed"
 
-
-def test_noise_asks_for_more_pairs_and_stays_inconclusive_at_the_last() -> None:
     [first] = confirmed(turns(1.2, noise=0.4))
     [last] = confirmed(turns(1.15, noise=0.4, count=LOOKS[-1]))
-
     assert (first.verdict.kind, first.is_open) == ("inconclusive", True)
     assert (last.verdict.kind, last.is_open) == ("inconclusive", False)
-
-
-def test_what_is_exact_stays_as_it_was_judged() -> None:
-    found = confirmed(turns(1.0, moods=0.01), SLOWER, EXACT)
-
-    assert [j.verdict.kind for j in found] == ["machine", "changed"]
-    assert not can_be_confirmed([SLOWER, EXACT])
-    assert can_be_confirmed([SLOWER, replace(SLOWER, kind="unchanged")])
 
 
 def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
@@ -206,24 +197,13 @@ def test_where_nothing_ran_in_turns_what_only_the_clock_says_is_inconclusive(
     assert found.reason == ("it hung (why)" if before == "regressed" else "why")
 
 
-def test_where_the_code_is_the_same_it_is_the_machine_or_noise() -> None:
-    for beyond, kind in (({"step"}, "machine"), (set[str](), "unchanged")):
-        found = not_slower([SLOWER, EXACT], beyond, "the same code")
-
-        assert [v.kind for v in found] == [kind, "changed"]
-
-
-def test_a_change_is_split_between_code_and_software() -> None:
+def test_a_change_is_split_between_code_and_software_where_there_is_one() -> None:
     total = ratios(launches(1.0, 2.0), launches(1.2, 2.4))
     [found] = split_change([SLOWER], code={"step": 1.03}, total=total, software="torch 2.12.0 -> 2.13.0")
-
     assert total == {"step": pytest.approx(1.2)}
     assert found.reason.endswith("of +20.0 % in turns: code +3.0 %, torch 2.12.0 -> 2.13.0 +16.5 %")
 
-
-def test_of_what_is_not_slower_nothing_is_split() -> None:
     fine = replace(SLOWER, kind="unchanged")
-
     assert split_change([fine], code={"step": 1.0}, total={"step": 1.2}, software="torch") == [fine]
 
 

@@ -111,46 +111,34 @@ def test_a_difference_of_courses_is_told_in_sentences(stored: Course, current: C
     assert course_changes(stored, current, ordinary=([], [])) == told
 
 
-def test_what_is_said_of_every_step_is_not_said_again() -> None:
+def test_what_is_said_of_every_step_is_not_said_again_and_the_rank_that_differs_is_named() -> None:
     before, after = ([reduce(4096, 2)], [reduce(8192)])
     old, new = loop(every(5, *before, GATHER, steps=30)), loop(every(5, *after, GATHER, steps=30))
-
     told = course_changes(old, new, ordinary=(before, after))
-
     assert [line for line in told if "sent per rank" not in line] == []
 
+    current = of(is_full=True, course={"0": loop(OUTER), "1": loop()})
+    told = differences(of(is_full=True, course={"all": loop(OUTER)}), current)
+    assert told[0] == "rank 1: every 10th step (3 of 30): 8 all_reduce of 4 KiB float32 are gone"
 
-def test_a_baseline_from_before_courses_is_not_compared_with_one() -> None:
     assert differences(of(is_full=True), of(is_full=True, course={"all": loop(OUTER)})) == []
     old = of(is_full=True, beyond={"all": Beyond(6, 30)})
     assert differences(old, of(is_full=True, beyond={"all": Beyond(6, 30)}, course={"all": loop()})) == []
     assert differences(old, of(is_full=True, course={"all": loop()})) != []
 
 
-def test_a_rank_that_alone_lost_its_outer_step_is_named() -> None:
-    current = of(is_full=True, course={"0": loop(OUTER), "1": loop()})
-
-    told = differences(of(is_full=True, course={"all": loop(OUTER)}), current)
-
-    assert told[0] == "rank 1: every 10th step (3 of 30): 8 all_reduce of 4 KiB float32 are gone"
-
-
-def test_launches_that_end_at_other_steps_agree_as_far_as_all_went() -> None:
-    """A script's last step has all in it that comes at its end."""
+def test_launches_agree_as_far_as_all_went_and_where_they_evaluate_by_steps() -> None:
+    # A script's last step has all in it that comes at its end
     ends = [
         loop(every(10, LARGE, steps=steps - 1), once(steps, GATHER), steps=steps, whole=True) for steps in (36, 25, 30)
     ]
-
     assert common_course(ends) == loop(every(10, LARGE, steps=24), steps=24)
     assert common_course([loop(OUTER), loop(OUTER)]) == loop(OUTER)
 
-
-def test_launches_whose_evaluation_comes_by_the_clock_have_no_course_in_common() -> None:
     launches = [
         of(SMALL, is_full=True, beyond={"all": Beyond(2, 30)}, course={"all": loop(once(at, SMALL, GATHER))})
         for at in (14, 15, 14)
     ]
-
     assert common_course([f.course["all"] for f in launches]) is None
     assert agree(launches) == of(SMALL, is_full=True, course_missing=COURSE_DIFFERS)
     assert agree([of(SMALL), of(LARGE)]).missing == DIFFERS

@@ -54,11 +54,12 @@ def test_what_is_planted_is_a_third_more_than_the_largest_tolerance(tolerances: 
     assert share_beyond(tolerances) == pytest.approx(share)
 
 
-def test_what_is_red_besides_speaks_against_a_case() -> None:
+def test_what_is_red_speaks_against_a_case_and_was_in_reach() -> None:
     clock, curve = verdict("regressed"), verdict("regressed", metric="loss_curve", better="curve")
-
     assert spoken_against([clock], ["step"]) is None
     assert spoken_against([clock, curve], ["step"]) == curve
+
+    assert out_of_reach(result(verdict("regressed", detectable=9.0))) == []
 
 
 @pytest.mark.parametrize(
@@ -139,27 +140,19 @@ def test_slow_iterations_that_the_fast_side_does_not_have_are_found(
     assert [(now, then) for _, now, then in found] == ([tail[::-1]] if is_told else [])
 
 
-def test_what_is_red_was_not_out_of_reach() -> None:
-    assert out_of_reach(result(verdict("regressed", detectable=9.0))) == []
-
-
 def case(*ratios: float, better: str = "lower", unit: str = "s") -> CaseResult:
     return result(
         *(verdict("unchanged", metric=f"m{i}", ratio=r, better=better, unit=unit) for i, r in enumerate(ratios))
     )
 
 
-def test_cases_that_all_became_slower_by_about_as_much_are_one_movement() -> None:
+def test_cases_that_moved_by_about_as_much_are_one_movement() -> None:
     found = common_movement([case(1.2), case(1.3, 1.2, 1.4), case(0.8, better="higher", unit="B/s"), case(1.25)])
-
     assert found is not None
     assert (found.cases, found.is_slower) == (4, True)
     assert (round(found.least, 2), round(found.most, 2)) == (1.2, 1.3)
 
-
-def test_cases_that_all_became_faster_are_one_movement_too() -> None:
     found = common_movement([case(0.8)] * 4)
-
     assert found is not None
     assert not found.is_slower
 

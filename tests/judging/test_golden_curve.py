@@ -15,22 +15,23 @@ def departure(*factors: float, rounding: float = 0.0, rtol: float = RTOL) -> Dep
     return compare(GOLDEN, [a * f for a, f in zip(GOLDEN, factors, strict=True)], rtol=rtol, rounding=rounding)
 
 
-def test_equal_curves_are_identical() -> None:
+def test_a_curve_departs_where_it_starts_to_and_rounding_is_no_departure() -> None:
     found = departure(1, 1, 1, 1, 1)
-
     assert found == Departure(starts_at=None, exceeds_at=None, largest=0.0, is_identical=True)
     assert found.suggest([]) == ""
 
-
-def test_the_step_where_it_starts_is_not_the_step_where_it_is_too_much() -> None:
     found = departure(1, 1 + 1e-6, 1 + 1e-4, 1.01, 1.02)
-
     assert (found.starts_at, found.exceeds_at) == (2, 4)
     assert found.largest == pytest.approx(0.02)
 
-
-def test_rounding_of_other_software_does_not_mark_the_start() -> None:
     assert departure(1 + 1e-7, 1 + 1e-6, 1.01, 1, 1, rounding=1e-5).starts_at == 3
+
+    # The float32 after 1.0 is 1 + 2**-23
+    assert round_digits(1.0) != round_digits(1.0 + 2**-23)
+    assert not compare([1.0], [1.0 + 2**-23], rtol=RTOL, rounding=0.0).is_identical
+
+    assert deviations([1.0, 0.0], [1.0, 1e-9]) == [0.0, pytest.approx(1e-3)]
+    assert deviations([0.0, 0.0], [0.0, 0.0]) == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -46,22 +47,13 @@ def test_the_first_step_that_differs_suggests_the_cause(step: int, cause: str) -
     assert cause in departure(*factors).suggest([])
 
 
-def test_a_curve_that_was_read_is_told_in_the_scripts_own_words() -> None:
+def test_a_departure_is_told_in_the_scripts_own_words() -> None:
     found = departure(1, 1, 1.01, 1, 1)
-
     assert found.tell(["iter 0", "iter 10", "iter 20: loss 1.9"]).startswith("departs at value 3 (iter 20: loss 1.9),")
     assert "momentum" not in found.suggest(["iter 0", "iter 10", "iter 20"])
 
-
-def test_nine_digits_tell_neighbouring_float32_apart() -> None:
-    """The float32 after 1.0 is 1 + 2**-23."""
-    assert round_digits(1.0) != round_digits(1.0 + 2**-23)
-    assert not compare([1.0], [1.0 + 2**-23], rtol=RTOL, rounding=0.0).is_identical
-
-
-def test_a_curve_that_touches_zero_has_finite_deviations() -> None:
-    assert deviations([1.0, 0.0], [1.0, 1e-9]) == [0.0, pytest.approx(1e-3)]
-    assert deviations([0.0, 0.0], [0.0, 0.0]) == [0.0, 0.0]
+    of_epochs = compare([2.0, 1.0], [2.1, 1.1], rtol=1e-3, rounding=0.0)
+    assert of_epochs.suggest(["epoch 0", "epoch 1"]).startswith("in its first epoch: initialisation, data")
 
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=True) | st.sampled_from(
@@ -77,9 +69,3 @@ def test_any_two_curves_can_be_compared(pairs: list[tuple[float, float]]) -> Non
     assert 0.0 <= found.largest < float("inf")
     assert found.is_identical == ([round_digits(a) for a in stored] == [round_digits(b) for b in current])
     assert compare(stored, stored, rtol=0.0, rounding=0.0).is_identical
-
-
-def test_of_epochs_the_first_holds_updates() -> None:
-    departure = compare([2.0, 1.0], [2.1, 1.1], rtol=1e-3, rounding=0.0)
-
-    assert departure.suggest(["epoch 0", "epoch 1"]).startswith("in its first epoch: initialisation, data")

@@ -74,20 +74,14 @@ def test_what_was_worse_than_at_the_baseline_is_told(then: GpuNorm | None, now: 
     assert disturbance(then, [launch(card(**now))]) == reason
 
 
-def test_the_gpu_is_named_that_was_held_down() -> None:
+def test_the_gpu_is_named_that_was_held_down_and_on_the_cpu_none() -> None:
     hot = card(label="GPU 5", held={"temperature": 0.8})
-
     assert disturbance(NORM, [launch(card(), hot)]).startswith("GPU 5 was held down by temperature for 80%")
 
-
-def test_one_launch_of_several_does_not_count() -> None:
     hot = launch(card(held={"temperature": 1.0}))
     shared = launch(card(others=["python (pid 1)"]))
-
     assert disturbance(NORM, [launch(card()), launch(card()), hot]) == ""
     assert disturbance(NORM, [launch(card()), launch(card()), shared]) == ""
     assert disturbance(NORM, [launch(card()), shared, shared]) != ""
 
-
-def test_on_the_cpu_nothing_is_said() -> None:
     assert disturbance(None, [launch()]) == ""

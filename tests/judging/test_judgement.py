@@ -25,22 +25,15 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult, Control, ReferenceRecord, Verdict
 
 
-def test_a_verdict_has_the_medians_of_the_values_there_are() -> None:
+def test_a_verdict_has_the_medians_of_its_values_and_a_ratio() -> None:
     verdict = Draft(metric(None), [1.0, None, 3.0], [4.0]).settle("unchanged").verdict
-
     assert (verdict.current, verdict.baseline, verdict.ratio) == (2.0, 4.0, 0.5)
     assert (verdict.launches, verdict.baseline_launches) == (3, 1)
 
-
-def test_without_a_reference_there_is_no_ratio() -> None:
     verdict = Draft(metric(None), [1.0], []).settle("missing").verdict
-
     assert (verdict.current, verdict.baseline, verdict.ratio) == (1.0, None, None)
 
-
-def test_the_ratio_of_the_rule_goes_before_that_of_the_medians() -> None:
     judgement = Draft(metric(None), [2.0], [1.0]).settle("regressed", "slow", ratio=1.5, limit=0.1, is_open=True)
-
     assert (judgement.verdict.ratio, judgement.verdict.limit, judgement.verdict.reason) == (1.5, 0.1, "slow")
     assert judgement.is_open
 
@@ -84,22 +77,20 @@ def regressed(metric: str, ratio: float | None, better: str = "lower") -> Verdic
     return Verdict(metric=metric, kind="regressed", unit="", better=better, ratio=ratio)
 
 
-def test_a_halved_throughput_is_as_grave_as_a_doubled_time() -> None:
+def test_the_gravest_is_named_first() -> None:
     assert severity(regressed("time", 2.0)) == pytest.approx(severity(regressed("rate", 0.5, "higher")))
 
-
-def test_what_has_no_ratio_is_graver_than_any_that_has_one() -> None:
     assert worst([regressed("a", 100.0), regressed("b", None), regressed("c", 0.001)]).metric == "b"
 
-
-def test_a_curve_is_named_before_what_follows_from_it() -> None:
     assert worst([regressed("a", None), regressed("loss", 1.01, "curve")]).metric == "loss"
 
-
-def test_what_is_beyond_a_bound_is_named_first() -> None:
     beyond = Verdict(metric="b", kind="beyond", unit="", better="lower", ratio=1.0)
-
     assert worst([regressed("loss", None, "curve"), beyond, regressed("a", None)]).metric == "b"
+
+    slow, fine = verdict("regressed", metric="slow"), verdict("unchanged", metric="fine")
+    assert conclude(result(fine, slow), Strictness()) == Conclusion(
+        outcome="failed", reason="regressed", verdicts=(slow,)
+    )
 
 
 BOUND = Bound(side="most", value=1.0, where="x")
@@ -141,23 +132,16 @@ def test_the_first_rule_that_holds_decides(made: CaseResult, expected: tuple[str
     assert told(made) == expected
 
 
-def test_the_verdicts_that_decided_are_named() -> None:
-    slow, fine = verdict("regressed", metric="slow"), verdict("unchanged", metric="fine")
-
-    assert conclude(result(fine, slow), Strictness()) == Conclusion(
-        outcome="failed", reason="regressed", verdicts=(slow,)
-    )
-
-
-def test_ranks_that_all_stood_down_get_what_they_asked_for() -> None:
+def test_the_policy_decides_what_fails_and_what_counts_as_judged() -> None:
     assert conclude(result(**ended("skipped")), Strictness(), stood_down="xfailed").outcome == "xfailed"
 
-
-def test_a_verdict_that_the_policy_does_not_accept_fails() -> None:
     made = result(verdict("improved"), reference=STORED)
-
     assert told(made, also_failing=frozenset({"improved"})) == ("failed", "unaccepted")
     assert told(made, also_failing=frozenset({"inconclusive"})) == ("passed", "")
+
+    assert told(result(verdict("within"), verdict("missing")), missing="fail") == ("passed", "")
+
+    assert told(result(verdict("missing"), verdict("unchanged")), missing="fail") == ("passed", "")
 
 
 @pytest.mark.parametrize(
@@ -183,11 +167,3 @@ def test_a_planted_slowdown_that_was_not_found_fails_under_strict_alone(
 
     assert told(made, also_failing=frozenset({"unseen"})) == strict
     assert told(made) == ("passed", "")
-
-
-def test_what_keeps_to_a_bound_was_judged() -> None:
-    assert told(result(verdict("within"), verdict("missing")), missing="fail") == ("passed", "")
-
-
-def test_one_metric_without_a_baseline_is_no_missing_baseline() -> None:
-    assert told(result(verdict("missing"), verdict("unchanged")), missing="fail") == ("passed", "")

@@ -66,10 +66,17 @@ def test_less_of_a_metric_is_told_in_words(then: Measurement, now: Measurement, 
     assert lost(then, now) == words
 
 
-def test_what_an_older_baseline_does_not_note_is_not_known_to_be_lost() -> None:
+def test_a_metric_that_is_gone_or_only_shown_is_lost_where_the_baseline_has_it() -> None:
     stored = replace(stored_metric([timed(1.0), timed(1.0)], tolerance=None), values=0)
-
     assert lost_part(stored, [replace(timed(1.0), ranks=1, reduce="min")]) == ""
+
+    verdict = judged([metric(1.0), replace(metric(7.0, "exact"), name="sum")], [metric(1.0)])["sum"]
+    assert (verdict.kind, verdict.is_failure, verdict.baseline) == ("lost", True, 7.0)
+    assert verdict.reason == "in the baseline, and not measured by this run"
+
+    now = metric(1.0, "info")
+    assert judged([metric(1.0)], [now])["latency"].kind == "lost"
+    assert judged([metric(1.0)], [now], metrics=("other",))["latency"].kind == "unchanged"
 
 
 def judged(stored: list[Measurement], *launches: list[Measurement], **terms: Any) -> dict[str, Verdict]:
@@ -94,20 +101,6 @@ def of_size(size: int, name: str = "latency") -> Measurement:
     return replace(metric(1.0), name=name, at={"message_bytes": size})
 
 
-def test_a_metric_that_is_gone_fails_at_the_first_launch() -> None:
-    verdict = judged([metric(1.0), replace(metric(7.0, "exact"), name="sum")], [metric(1.0)])["sum"]
-
-    assert (verdict.kind, verdict.is_failure, verdict.baseline) == ("lost", True, 7.0)
-    assert verdict.reason == "in the baseline, and not measured by this run"
-
-
-def test_a_metric_that_became_information_is_lost_unless_the_test_does_not_want_it() -> None:
-    now = metric(1.0, "info")
-
-    assert judged([metric(1.0)], [now])["latency"].kind == "lost"
-    assert judged([metric(1.0)], [now], metrics=("other",))["latency"].kind == "unchanged"
-
-
 def test_an_improvement_of_a_series_that_became_much_longer_is_none() -> None:
     fast = Summary(n=43, minimum=0.2, p25=0.2, median=0.2, p95=0.2, p99=0.2, mean=0.2, stdev=0.0)
     verdict = judged([series(19)], *[[series(19, value=0.2, summary=fast)]] * 3)["t"]
@@ -118,19 +111,15 @@ def test_an_improvement_of_a_series_that_became_much_longer_is_none() -> None:
     )
 
 
-def test_sizes_that_an_option_leaves_out_are_not_lost() -> None:
+def test_sizes_that_were_left_out_or_had_no_memory_are_not_lost() -> None:
     stored = [of_size(4), of_size(4096)]
     found = judged(stored, [of_size(4)], largest_message=1024)
-
     assert {v.kind for v in found.values() if v.current is None} == {"incomparable"}
     assert found["latency[message_bytes=4096]"].reason == "left out by --distbench-max-message"
     assert judged(stored, [of_size(4)])["latency[message_bytes=4096]"].kind == "lost"
 
-
-def test_sizes_that_there_was_no_memory_for_are_not_lost() -> None:
     largest = Measurement(name="largest_message", unit="B", better="info", value=1024)
     found = judged([of_size(4), of_size(4096)], [of_size(4), largest])
-
     assert found["latency[message_bytes=4096]"].kind == "incomparable"
 
 

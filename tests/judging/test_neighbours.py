@@ -68,15 +68,11 @@ def red(found: dict[int, Verdict]) -> list[int]:
     return [size for size, v in found.items() if v.kind == "regressed"]
 
 
-def test_runs_are_of_two_four_and_eight_neighbours_and_the_last_ends_with_the_sweep() -> None:
+def test_runs_are_of_two_four_and_eight_neighbours_of_one_metric() -> None:
     runs = [(run.sizes[0], run.sizes[-1]) for run in find_runs(map(metric, [1, 2, 4, 8, 16]))]
-
     assert runs == [(1, 2), (2, 4), (4, 8), (8, 16), (1, 8), (2, 16)]
 
-
-def test_what_is_far_away_or_another_metric_or_no_size_is_no_neighbour() -> None:
     others = [metric(2, name="b"), metric(2, better="exact"), metric("2"), metric(True), metric(0)]
-
     assert find_runs([metric(1), metric(8), *others]) == []
 
 
@@ -90,33 +86,23 @@ def test_a_comparison_s_error_rate_is_spent_once() -> None:
     assert error_share(metric(1).key, []) == 1
 
 
-def test_a_slowdown_over_a_range_that_no_size_shows_alone_is_found_and_the_run_is_told() -> None:
+def test_a_slowdown_is_found_at_one_size_where_it_is_strong_and_over_a_range_where_it_is_weak() -> None:
     found = verdicts(sweeps(10, from_the_middle_up(1.35)))
     supported = [v for v in found.values() if v.reason.startswith("with its neighbours")]
-
     assert set(red(found)) <= set(SIZES[4:])
     assert len(red(found)) >= 6
     assert len(supported) >= 4
     assert " sizes, " in supported[0].reason
     assert "limit +" in supported[0].reason
 
-
-def test_a_strong_slowdown_at_one_size_is_found_there_and_nowhere_else() -> None:
     assert red(verdicts(sweeps(10, at_one(2.0)))) == [SIZES[5]]
 
-
-def test_a_weak_slowdown_at_one_size_is_not_enough() -> None:
     assert red(verdicts(sweeps(10, at_one(1.3)))) == []
 
-
-def test_faster_neighbours_improve_together() -> None:
     found = verdicts(sweeps(10, from_the_middle_up(0.7)))
-
     assert sum(v.kind == "improved" for v in found.values()) >= 6
 
-
-def test_unchanged_sweeps_are_rarely_red() -> None:
-    """Of 100 runs none or one is red for nothing; a run may be in one of fifty."""
+    # Of 100 runs none or one is red for nothing; a run may be in one of fifty
     assert sum(bool(red(verdicts(sweeps(10, seed=100 + i)))) for i in range(100)) <= 1
 
 

@@ -63,105 +63,71 @@ def simulated(rng: random.Random, slowdown: float, sigma: float) -> str:
     return verdict.kind
 
 
-def test_looks_grow_from_the_first_to_the_most() -> None:
+def test_pairs_are_judged_from_three_on_at_each_look() -> None:
     assert looks(FIRST_LOOK, LAST_LOOK) == (5, 7, 10, 14, 20, 28)
     assert looks(5, 12) == (5, 7, 10, 12)
     assert looks(8, 4) == (8,)
 
-
-def test_fewer_than_three_pairs_are_never_judged() -> None:
     assert looks(1, 1) == (3,)
 
-
-def test_equal_pairs_are_unchanged_at_the_first_look() -> None:
     verdict, is_open = judged(list(QUIET))
-
     assert (verdict.kind, is_open, verdict.launches) == ("unchanged", False, 5)
 
-
-def test_a_slowdown_in_every_pair_is_a_regression_at_the_first_look() -> None:
     verdict, is_open = judged([1.1 * r for r in QUIET])
-
     assert (verdict.kind, is_open) == ("regressed", False)
     assert verdict.ratio == pytest.approx(1.1, rel=1e-3)
     assert verdict.limit == pytest.approx(0.05)
 
-
-def test_a_smaller_throughput_is_a_regression() -> None:
     assert judged([0.9 * r for r in QUIET], "higher")[0].kind == "regressed"
     assert judged([0.9 * r for r in QUIET], "lower")[0].kind == "improved"
 
-
-def test_a_clear_slowdown_below_the_tolerance_is_unchanged() -> None:
     assert judged([1.02 * r for r in QUIET])[0].kind == "unchanged"
     assert judged([1.02 * r for r in QUIET * 4], tolerance=0.005)[0].kind == "regressed"
 
-
-def test_noisy_pairs_ask_for_more_and_end_inconclusive_with_what_could_have_been_seen() -> None:
     ratios = [0.7, 1.5, 0.8, 1.4, 1.0]
     verdict, is_open = judged(ratios * 4)
-
     assert judged(ratios)[1]
     assert (verdict.kind, is_open) == ("inconclusive", False)
     assert verdict.detectable is not None
     assert f"the smallest slowdown we could have seen is +{verdict.detectable:.0%}" in verdict.reason
 
 
-def test_a_value_that_only_the_reference_has_is_a_regression() -> None:
+def test_what_one_side_lacks_is_missing_lost_or_incomparable() -> None:
     assert judge_pairs([(metric(2.0), metric(None))] * 5, rule())[0].kind == "regressed"
 
-
-def test_no_value_on_either_side_is_incomparable() -> None:
     assert judged([1.0] * 5, reference=None)[0].kind == "incomparable"
 
-
-def test_another_unit_is_incomparable() -> None:
     verdict = judge_pairs([(metric(1.0), replace(metric(1.0), unit="ms"))] * 5, rule())[0]
-
     assert (verdict.kind, verdict.reason) == ("incomparable", "the unit was 's', now it is 'ms'")
 
-
-def test_a_metric_the_reference_does_not_record_is_missing() -> None:
     assert judge_pairs([(None, metric(1.0))] * 5, rule())[0].kind == "missing"
 
-
-def test_a_metric_only_the_reference_records_is_lost() -> None:
     assert judge_pairs([(metric(1.0), None)] * 5, rule())[0].kind == "lost"
 
 
-def test_exact_numbers_are_compared_exactly_and_at_once() -> None:
+def test_exact_numbers_are_compared_at_once_and_under_another_python_only_if_equal() -> None:
     assert judged([1.0], "exact") == (judged([1.0], "exact")[0], False)
     assert judged([1.0], "exact")[0].kind == "unchanged"
     assert judged([1.0 + 1e-12], "exact")[0].kind == "regressed"
 
-
-def test_exact_numbers_under_another_python_are_incomparable_unless_equal() -> None:
     assert judged([1.5], "exact", same_software=False)[0].kind == "incomparable"
     assert judged([1.0], "exact", same_software=False)[0].kind == "unchanged"
 
 
-def test_the_error_rate_is_shared_over_comparisons_and_looks() -> None:
-    shares = [rule(comparisons=10).alpha(look) for look in rule().looks]
-
-    assert sum(shares) == pytest.approx(0.02 / 10)
-    assert shares == sorted(shares)
-
-
-def test_power_is_that_of_the_noncentral_t_where_the_tolerance_does_not_matter() -> None:
-    """Ten pairs, noise 5 %, slowdown 8 %, against SciPy."""
+def test_power_is_that_of_the_noncentral_t_between_no_noise_and_hopeless_noise() -> None:
+    # Ten pairs, noise 5 %, slowdown 8 %, against SciPy
     one_look = rule(looks=(10,), tolerance=0.0)
     shift = math.log1p(0.08) / (0.05 / math.sqrt(10))
     expected = stats.nct.sf(stats.t.ppf(1 - one_look.alpha(10), 9), 9, shift)
-
     assert power(0.08, 0.05, one_look) == pytest.approx(expected, abs=0.002)
 
-
-def test_without_noise_everything_above_the_tolerance_is_found() -> None:
     assert smallest_slowdown(0.0, rule()) == pytest.approx(0.05, abs=1e-6)
 
-
-def test_hopeless_noise_finds_nothing() -> None:
     assert smallest_slowdown(100.0, rule()) == math.inf
+
+    shares = [rule(comparisons=10).alpha(look) for look in rule().looks]
+    assert sum(shares) == pytest.approx(0.02 / 10)
+    assert shares == sorted(shares)
 
 
 @pytest.mark.parametrize("sigma", [0.02, 0.05, 0.1])
@@ -261,16 +227,12 @@ def test_what_only_the_reference_records_is_lost() -> None:
     }
 
 
-def test_a_training_is_compared_with_the_references_curve() -> None:
+def test_a_training_and_a_fingerprint_are_compared_in_pairs_too() -> None:
     references = launches(curve(2.003, 1.507, 1.009))
-
     assert judged_of_pairs(references, launches(curve(2.003, 1.507, 1.009)))["loss_curve[seed=0]"].kind == "unchanged"
     assert judged_of_pairs(references, launches(curve(2.003, 1.6, 1.2)))["loss_curve[seed=0]"].kind == "regressed"
 
-
-def test_a_changed_fingerprint_is_seen_in_pairs_too() -> None:
     found = judged_of_pairs(launches(number("step", 1.0)), launches(number("step", 1.0), bytes_sent=8192))
-
     assert found["fingerprint"].kind == "changed"
 
 

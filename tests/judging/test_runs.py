@@ -24,42 +24,33 @@ def kinds(old: CaseResult, new: CaseResult, *, tolerance: float = 0.1) -> list[s
     return [v.kind for v in compare_runs(run(old), run(new), tolerance=tolerance).verdicts[NAME]]
 
 
-def test_the_older_run_takes_the_baselines_place() -> None:
+def test_the_older_run_takes_the_baselines_place_for_the_cases_of_both() -> None:
     slower = result(*[1.5 * v for v in QUIET])
-
     assert kinds(result(*QUIET), slower) == ["regressed"]
     assert kinds(slower, result(*QUIET)) == ["improved"]
     assert kinds(result(*QUIET), slower, tolerance=1.0) == ["unchanged"]
 
-
-def test_cases_of_one_run_only_are_named() -> None:
     found = compare_runs(run(result(*QUIET)), run(result(*QUIET, case=named("ws4"))), tolerance=0.1)
-
     assert (found.lost, [name.key for name in found.added]) == ([NAME], ["ws4.gloo.warm"])
     assert found.verdicts == {}
 
-
-def test_a_case_that_fails_now_is_named_and_not_judged() -> None:
-    found = compare_runs(run(result(*QUIET)), run(replace(result(*QUIET), launches=[HUNG])), tolerance=0.1)
-
-    assert (found.failed, found.verdicts) == ([NAME], {})
-
-
-def test_a_case_that_failed_before_is_as_good_as_new() -> None:
-    found = compare_runs(run(replace(result(*QUIET), launches=[HUNG])), run(result(*QUIET)), tolerance=0.1)
-
-    assert (found.added, found.lost) == ([NAME], [])
-
-
-def test_cases_with_few_launches_are_counted() -> None:
     assert compare_runs(run(result(*QUIET[:4])), run(result(*QUIET)), tolerance=0.1).few == 1
     assert compare_runs(run(result(*QUIET)), run(result(*QUIET[:4])), tolerance=0.1).few == 0
 
-
-def test_what_was_compared_on_the_spot_is_no_baseline() -> None:
     paired = result(*QUIET, reference=ReferenceRecord(kind="paired"))
-
     assert compare_runs(run(paired), run(paired), tolerance=0.1).verdicts == {}
+
+
+def test_a_case_that_failed_is_named_and_not_judged() -> None:
+    found = compare_runs(run(result(*QUIET)), run(replace(result(*QUIET), launches=[HUNG])), tolerance=0.1)
+    assert (found.failed, found.verdicts) == ([NAME], {})
+
+    found = compare_runs(run(replace(result(*QUIET), launches=[HUNG])), run(result(*QUIET)), tolerance=0.1)
+    assert (found.added, found.lost) == ([NAME], [])
+
+    broken = replace(result(*QUIET), launches=[HUNG])
+    found = compare_runs(run(broken), run(broken), tolerance=0.1)
+    assert (found.failed, found.added, found.lost) == ([NAME], [], [])
 
 
 @pytest.mark.parametrize(("cores", "kind"), [(2, "inconclusive"), (64, "regressed")])
@@ -73,10 +64,3 @@ def test_a_busier_machine_is_one_of_the_cores_that_measured_not_of_those_at_the_
     slower = result(*[1.5 * v for v in QUIET])
 
     assert kinds(on_the_machine(result(*QUIET), 0.0), on_the_machine(slower, 2.0)) == [kind]
-
-
-def test_a_case_that_fails_in_both_runs_is_failed_not_new() -> None:
-    broken = replace(result(*QUIET), launches=[HUNG])
-    found = compare_runs(run(broken), run(broken), tolerance=0.1)
-
-    assert (found.failed, found.added, found.lost) == ([NAME], [], [])

@@ -79,26 +79,19 @@ def suspicious_after(entry: BaselineEntry, launches: list[LaunchRecord], compari
     raise AssertionError("still open")
 
 
-def test_what_is_as_it_was_needs_one_launch() -> None:
+def test_what_is_slower_asks_for_three_launches_where_there_may_be_more_and_is_suspicious_then() -> None:
     entry = baseline(alone(random.Random(1), 0.01, STORED))
     found, suspicion = screened(entry, alone(random.Random(2), 0.0, 1))
-
     assert (found["step"].verdict.kind, found["step"].is_open, suspicion) == ("unchanged", False, 0)
 
-
-def test_what_is_slower_asks_for_three_and_is_suspicious_then() -> None:
     entry = baseline(alone(random.Random(1), 0.01, STORED))
     slower = alone(random.Random(2), 0.01, SCREENING_LAUNCHES, 1.2)
     opened = [screened(entry, slower[:n])[0]["step"].is_open for n in (1, 2, 3)]
-
     assert opened == [True, True, False]
     assert screened(entry, slower)[1] > 1
 
-
-def test_where_no_launch_can_be_added_none_is_asked_for() -> None:
     entry = baseline(alone(random.Random(1), 0.01, STORED))
     found, suspicion = screened(entry, alone(random.Random(2), 0.01, 1, 1.2), terms=replace_terms(max_launches=1))
-
     assert not found["step"].is_open
     assert suspicion > 1
 
@@ -128,15 +121,12 @@ def test_of_a_clock_whose_tolerance_it_would_not_see_nothing_is_known() -> None:
     assert verdict.detectable > 0.3
 
 
-def test_cpu_time_tells_a_slowdown_that_a_baseline_of_a_busy_machine_hides() -> None:
+def test_cpu_time_tells_a_slowdown_but_not_of_what_waits_on_a_gpu() -> None:
     rng = random.Random(3)
     busy = [launch(i, measurement(noisy(rng, 0.1, 1.5), noisy(rng, 0.02, 2.0))) for i in range(STORED)]
     slower = [launch(i, measurement(noisy(rng, 0.1, 1.2), noisy(rng, 0.02, 2.4))) for i in range(SCREENING_LAUNCHES)]
-
     assert screened(baseline(busy), slower)[1] > 1
 
-
-def test_cpu_time_of_one_that_waits_on_a_gpu_says_nothing() -> None:
     rng = random.Random(3)
 
     def on_gpu(cpu_s: float) -> Measurement:
@@ -188,17 +178,13 @@ def test_it_finds_what_it_says_it_sees() -> None:
     assert statistics.fmean(shares) > 0.7
 
 
-def test_a_workload_that_is_another_one_raises_no_suspicion() -> None:
+def test_another_workload_and_what_nobody_wants_judged_raise_no_suspicion() -> None:
     entry = replace(baseline(alone(random.Random(1), 0.01, STORED)), workload="other")
     found, suspicion = screened(entry, alone(random.Random(2), 0.01, 1, 2.0))
-
     assert (found["step"].verdict.kind, suspicion) == ("incomparable", 0)
 
-
-def test_what_the_test_does_not_want_judged_raises_none_either() -> None:
     entry = baseline(alone(random.Random(1), 0.01, STORED))
     terms = replace_terms(metrics=("other",))
-
     assert screened(entry, alone(random.Random(2), 0.01, SCREENING_LAUNCHES, 2.0), terms=terms)[1] == 0
 
 
@@ -234,39 +220,27 @@ def test_what_repeats_needs_two_launches(better: str) -> None:
     assert are_enough(terms(), launches([7.0, 7.0], better=better, **series))
 
 
-def test_a_quiet_clock_needs_five_launches_and_a_noisy_one_as_many_as_there_may_be() -> None:
+def test_launches_are_asked_for_as_the_noise_wants() -> None:
     assert not are_enough(terms(), launches(quiet(4)))
     assert are_enough(terms(), launches(quiet(5)))
     assert not are_enough(terms(), launches(quiet(9, sigma=0.1)))
 
-
-def test_the_noise_that_a_tolerance_allows_is_enough() -> None:
     made = launches(quiet(5, sigma=0.05))
-
     assert not are_enough(terms(0.1), made)
     assert are_enough(terms(1.0), made)
     assert are_enough(terms(0.1), made, entry(1.0, tolerance=1.0)), "as set by hand in the entry"
 
-
-def test_one_noisy_metric_asks_for_more_unless_it_is_not_judged() -> None:
     made = launches(quiet(5), quiet(5, sigma=0.3))
     other = [replace(m, measurements=[m.measurements[0], replace(m.measurements[1], name="b")]) for m in made]
-
     assert not are_enough(terms(), other)
     assert are_enough(terms(metrics=("step",)), other)
     assert fewest_launches(terms(metrics=("count",)), other) == 2
 
-
-def test_a_metric_is_believed_to_be_no_quieter_than_half_of_its_siblings() -> None:
     assert are_enough(terms(), launches(*[quiet(5)] * 5))
     assert not are_enough(terms(), launches(quiet(5), quiet(5), *[quiet(5, sigma=0.3)] * 4))
 
-
-def test_a_training_that_chance_is_in_asks_for_all_launches() -> None:
     assert not are_enough(terms(), launches(quiet(9), better="same"))
 
-
-def test_values_without_a_ratio_are_enough_where_they_repeat() -> None:
     assert are_enough(terms(), launches([0.0] * 5))
     assert not are_enough(terms(), launches([0.0, 0.0, 0.0, 0.0, 1.0]))
     assert not are_enough(terms(), launches([1.0, 1.0, 1.0, 1.0, None]))

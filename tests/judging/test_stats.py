@@ -25,8 +25,6 @@ from pytest_distbench.judging.stats import (
     worse_pairs,
 )
 
-finite = st.floats(-1e6, 1e6)
-
 
 @given(st.floats(-50, 50), st.integers(1, 60))
 def test_student_t_cdf_is_scipys(t: float, df: int) -> None:
@@ -40,36 +38,27 @@ def test_student_t_quantile_is_scipys(p: float, df: int) -> None:
     assert student_t_quantile(p, df) == pytest.approx(scipy.stats.t.ppf(p, df), rel=1e-6, abs=1e-9)
 
 
-def test_normal_quantile_is_scipys() -> None:
+def test_spreads_and_ranks_are_those_of_the_textbooks() -> None:
     assert normal_quantile(0.9) == pytest.approx(scipy.stats.norm.ppf(0.9))
+
+    a, b = [1.0, 2.0, 3.0, 4.0], [10.0, 12.0]
+    expected = ((3 * numpy.var(a, ddof=1) + numpy.var(b, ddof=1)) / 4) ** 0.5
+    assert pooled_stdev(a, b) == pytest.approx(expected)
+
+    a, b = [1.0, 2.0, 3.0, 4.0], [3.0, 5.0, 4.0]
+    shift = noise_limit(pooled_stdev(a, b), 4, 3, 0.01) - (numpy.mean(b) - numpy.mean(a))
+    p = scipy.stats.ttest_ind([x + shift for x in b], a, alternative="greater").pvalue
+    assert p == pytest.approx(0.01)
+
+    a, b = [1.0, 2.5, 3.0, 4.0], [3.5, 5.0, 2.0]
+    assert worse_pairs(a, b) * 12 == scipy.stats.mannwhitneyu(b, a).statistic
+    assert worse_pairs(a, b, -1.0) * 12 == scipy.stats.mannwhitneyu(a, b).statistic
 
 
 @pytest.mark.parametrize("df", [4, 9, 30])
 @pytest.mark.parametrize("p", [0.05, 0.2, 0.95])
 def test_chi_square_quantile_is_nearly_scipys(p: float, df: int) -> None:
     assert chi_square_quantile(p, df) == pytest.approx(scipy.stats.chi2.ppf(p, df), rel=0.035)
-
-
-def test_pooled_stdev_weighs_by_degrees_of_freedom() -> None:
-    a, b = [1.0, 2.0, 3.0, 4.0], [10.0, 12.0]
-    expected = ((3 * numpy.var(a, ddof=1) + numpy.var(b, ddof=1)) / 4) ** 0.5
-
-    assert pooled_stdev(a, b) == pytest.approx(expected)
-
-
-def test_the_noise_limit_is_where_students_test_turns() -> None:
-    a, b = [1.0, 2.0, 3.0, 4.0], [3.0, 5.0, 4.0]
-    shift = noise_limit(pooled_stdev(a, b), 4, 3, 0.01) - (numpy.mean(b) - numpy.mean(a))
-
-    p = scipy.stats.ttest_ind([x + shift for x in b], a, alternative="greater").pvalue
-    assert p == pytest.approx(0.01)
-
-
-def test_worse_pairs_is_mann_whitneys_u() -> None:
-    a, b = [1.0, 2.5, 3.0, 4.0], [3.5, 5.0, 2.0]
-
-    assert worse_pairs(a, b) * 12 == scipy.stats.mannwhitneyu(b, a).statistic
-    assert worse_pairs(a, b, -1.0) * 12 == scipy.stats.mannwhitneyu(a, b).statistic
 
 
 @pytest.mark.parametrize(("stored", "new"), [(10, 3), (10, 5), (10, 10), (20, 20)])
@@ -79,10 +68,6 @@ def test_the_detectable_slowdown_has_the_power_that_the_noncentral_t_distributio
 
     power = 1 - scipy.stats.nct.cdf(scipy.stats.t.ppf(1 - alpha, df), df, shift)
     assert power == pytest.approx(0.9, abs=0.015)
-
-
-def test_less_than_the_tolerance_is_never_detectable() -> None:
-    assert detectable_slowdown(0.0, 10, 5, 0.0004, tolerance=0.3) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(

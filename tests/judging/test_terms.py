@@ -64,10 +64,18 @@ def test_a_kind_with_a_tolerance_of_its_own_gives_way_to_nothing_less_than_its_n
     assert named.tolerance_of(memory, (None, 0.4)) == 0.4
 
 
-def test_metrics_that_are_not_listed_are_not_judged() -> None:
+def test_metrics_that_are_not_listed_and_parameters_that_say_nothing_change_nothing() -> None:
     terms = Terms(metrics=("step",), default_tolerance=0.1, max_launches=1, cores=2)
-
     assert (terms.wants("step"), terms.wants("loss")) == (True, False)
+
+    assert difference(stored({}), measured({}, better="exact")) == "the kind was 'lower', now it is 'exact'"
+    assert difference(stored({}), measured({}, unit="ms")) == "the unit was 's', now it is 'ms'"
+
+    assert compare({"a": 1}, {"a": 1}) == ("", "")
+    assert staleness(replace(entry(1.0), workload=""), case(a=1)) is None
+
+    then, now = ["--run=2026-11-21", "--n=3"], ["--run=2026-11-22", "--n=4"]
+    assert compare({"args": then}, {"args": now})[0] == "incomparable"
 
 
 @pytest.mark.parametrize(
@@ -135,11 +143,6 @@ def test_what_both_note_must_be_equal_and_what_one_notes_is_not_known_to_differ(
     assert difference(stored(then), measured(now)) == why_not
 
 
-def test_another_kind_or_unit_is_no_comparison_either() -> None:
-    assert difference(stored({}), measured({}, better="exact")) == "the kind was 'lower', now it is 'exact'"
-    assert difference(stored({}), measured({}, unit="ms")) == "the unit was 's', now it is 'ms'"
-
-
 @pytest.mark.parametrize("better", ["lower", "higher", "exact"])
 def test_a_clock_of_another_mode_is_incomparable(better: str) -> None:
     rule = Circumstances(tolerance=0.1, comparisons=1, max_launches=2)
@@ -197,15 +200,6 @@ def test_what_differs_is_told_by_name(stored: dict[str, str], current: dict[str,
     assert software_changes(stored, current) == told
 
 
-def test_what_the_code_itself_chooses_is_told_and_excuses_nothing() -> None:
-    stored = {"torch": "2.13", "matmul_precision": "ieee", "autocast": "off"}
-    current = {"torch": "2.13", "matmul_precision": "tf32", "autocast": "off"}
-
-    assert software_changes(stored, current) == ["matmul_precision ieee -> tf32"]
-    assert version_changes(stored, current) == []
-    assert version_changes(stored, {**current, "torch": "2.14"}) == ["torch 2.13 -> 2.14"]
-
-
 def case(**params: Any) -> Case:
     return replace(result(1.0).case, params=params)
 
@@ -214,11 +208,6 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
     stored = replace(entry(1.0), workload=case(**then).workload, params=then)
     found = staleness(stored, case(**now))
     return (found.kind, found.reason) if found is not None else ("", "")
-
-
-def test_the_same_workload_and_one_that_says_nothing_are_not_stale() -> None:
-    assert compare({"a": 1}, {"a": 1}) == ("", "")
-    assert staleness(replace(entry(1.0), workload=""), case(a=1)) is None
 
 
 @pytest.mark.parametrize(
@@ -242,29 +231,28 @@ def test_numbers_of_other_conditions_are_never_compared(changes: dict[str, Any],
     assert (found.kind, told in found.reason) == ("incomparable", True)
 
 
-def test_what_differs_is_named_by_its_place() -> None:
+def test_a_change_is_named_by_its_place() -> None:
     kind, reason = compare({"args": ["--n", "3"], "env": {"A": "1"}, "lr": 0.1}, {"args": ["--n", "4"], "env": {}})
-
     assert kind == "incomparable"
     assert reason == (
         "the workload's definition changed since the baseline; --distbench-update records it anew; args[1] was '3' and "
         "is '4'; env was not there and is {}; env.A was '1' and is not there; and 1 more"
     )
 
-
-def test_where_there_was_no_parameter_only_the_new_one_is_named() -> None:
     told = "the workload's definition changed since the baseline; --distbench-update records it anew; "
-
     assert compare({}, {"extra": 3})[1] == told + "extra was not there and is 3"
     assert compare({"extra": 3}, {})[1] == told + "extra was 3 and is not there"
 
-
-def test_another_number_of_ranks_has_no_place() -> None:
     stored = replace(entry(1.0), workload="other", params={})
-
     found = staleness(stored, case())
     assert found is not None
     assert found.reason.endswith("--distbench-update records it anew")
+
+    stored = {"torch": "2.13", "matmul_precision": "ieee", "autocast": "off"}
+    current = {"torch": "2.13", "matmul_precision": "tf32", "autocast": "off"}
+    assert software_changes(stored, current) == ["matmul_precision ieee -> tf32"]
+    assert version_changes(stored, current) == []
+    assert version_changes(stored, {**current, "torch": "2.14"}) == ["torch 2.13 -> 2.14"]
 
 
 @pytest.mark.parametrize(
@@ -297,9 +285,3 @@ def test_a_number_that_its_name_gives_to_a_run_is_volatile(name: str) -> None:
 )
 def test_a_parameter_that_changed_is_a_changed_workload(then: object, now: object) -> None:
     assert compare({"args": [then]}, {"args": [now]})[0] == "incomparable"
-
-
-def test_beside_a_parameter_that_changed_it_is_no_matter() -> None:
-    then, now = ["--run=2026-11-21", "--n=3"], ["--run=2026-11-22", "--n=4"]
-
-    assert compare({"args": then}, {"args": now})[0] == "incomparable"

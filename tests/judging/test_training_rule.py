@@ -42,21 +42,15 @@ def family(**changes: object) -> Family:
     return Family(**(made | changes))  # type: ignore[arg-type]
 
 
-def test_a_seed_has_the_mean_over_launches_and_none_where_a_launch_has_none() -> None:
+def test_a_seed_has_the_mean_over_launches_in_the_order_of_the_new_ones() -> None:
     assert family().new == [2.0, None, 7.0]
-
-
-def test_stored_values_stand_in_the_order_of_the_new_ones() -> None:
     assert family().old == [1.5, 4.0]
+    assert known_values([1.0, None, 0.0]) == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(("given", "accepted"), [(None, 0.2), (0.0, 0.0), (0.5, 0.5)])
 def test_the_tolerance_that_was_set_goes_before_the_rules_own(given: float | None, accepted: float) -> None:
     assert family(tolerance=given).tolerance_or(0.2) == accepted
-
-
-def test_values_that_are_not_there_are_left_out() -> None:
-    assert known_values([1.0, None, 0.0]) == [1.0, 0.0]
 
 
 Values = Sequence[float | None]
@@ -218,16 +212,21 @@ def test_behind_losses_that_agree_the_evaluation_is_suspected(better: Better, th
 # Curves
 
 
-def test_a_curve_with_the_same_digits_is_unchanged() -> None:
+def test_a_curve_is_unchanged_drifted_or_departed_by_its_digits() -> None:
     assert judged_curve(GOLDEN, GOLDEN).kind == "unchanged"
 
-
-def test_other_digits_under_the_same_software_are_drift_and_under_other_software_nothing() -> None:
     other = [a * (1 + 1e-7) for a in GOLDEN]
-
     assert judged_curve(other, GOLDEN).kind == "drifted"
     assert judged_curve(other, GOLDEN, same_software=False).kind == "unchanged"
     assert judged_curve(other, GOLDEN, spread=2e-7).kind == "unchanged"
+
+    assert judged_curve([a * 0.9 for a in GOLDEN], GOLDEN).kind == "regressed"
+
+    other = [a * 1.01 for a in GOLDEN]
+    assert judged_curve(other, GOLDEN, tolerance=0.05).kind == "drifted"
+    assert judged_curve([a * (1 + 1e-7) for a in GOLDEN], GOLDEN, tolerance=0.0).kind == "regressed"
+
+    assert "has 5 steps, this one 4" in judged_curve(GOLDEN[:4], GOLDEN).reason
 
 
 @pytest.mark.parametrize("same_software", [True, False])
@@ -249,21 +248,6 @@ def test_a_curve_that_a_script_printed_names_its_line() -> None:
     assert verdict.reason.startswith("departs at value 5 (iter 40), deviates by up to 5.7e-02 (16")
     assert "the value before agreed" in verdict.reason
     assert verdict.facts["departs_at_value"] == 5
-
-
-def test_a_better_loss_is_a_departure_too() -> None:
-    assert judged_curve([a * 0.9 for a in GOLDEN], GOLDEN).kind == "regressed"
-
-
-def test_a_tolerance_that_was_set_replaces_the_curves() -> None:
-    other = [a * 1.01 for a in GOLDEN]
-
-    assert judged_curve(other, GOLDEN, tolerance=0.05).kind == "drifted"
-    assert judged_curve([a * (1 + 1e-7) for a in GOLDEN], GOLDEN, tolerance=0.0).kind == "regressed"
-
-
-def test_curves_that_cannot_be_compared_say_why() -> None:
-    assert "has 5 steps, this one 4" in judged_curve(GOLDEN[:4], GOLDEN).reason
 
 
 # Real trainings, as benchmarks/numerics.py wrote them
@@ -380,34 +364,31 @@ def test_where_no_arithmetic_is_made_to_repeat_launches_that_part_later_are_seed
         assert "seed" not in verdict.reason
 
 
-def test_launches_that_differ_at_the_first_value_are_told_with_the_line_that_mends_it() -> None:
-    """At the update already, when there is nothing to compare with."""
+def test_what_is_not_seeded_is_told_by_the_value_that_differs_with_what_mends_it() -> None:
+    # At the update already, when there is nothing to compare with
     verdict = judged_launches(GOLDEN, OTHER, ANOTHER, baseline=[])
-
     assert verdict.kind == "unseeded"
     assert verdict.reason.startswith("its launches differ by up to 2.0e-02 from the first value on: seed it: torch")
     assert judged_launches(GOLDEN, GOLDEN, baseline=[]).kind == "missing"
 
-
-def test_a_script_is_told_how_it_gets_its_seed() -> None:
     verdict = judged_launches(GOLDEN, OTHER, baseline=[], beside=["iter"] * 5)
-
     assert (
         'the first value on: seed it: give the script args=["--seed", "{seed}"], or ["seed={seed}"] where it'
         in verdict.reason
     )
 
-
-def test_what_is_not_seeded_after_the_weights_is_told_by_the_value_it_starts_at() -> None:
     verdict = judged_launches(GOLDEN, [*GOLDEN[:2], *OTHER[2:]], baseline=[])
-
     assert "differ by up to 2.0e-02 from value 3 on: a race (a collective that nobody waits for," in verdict.reason
 
-
-def test_kernels_that_round_otherwise_in_each_launch_are_seeded() -> None:
     rounded = [GOLDEN[0], *(a * (1 + 2e-4) for a in GOLDEN[1:])]
-
     assert judged_launches(GOLDEN, rounded, baseline=[GOLDEN, rounded]).kind == "unchanged"
+
+    verdict = judged_curve(OTHER, GOLDEN, spread=0.05)
+    assert (verdict.kind, "the baseline's launches differ by up to 5.0e-02" in verdict.reason) == ("unseeded", True)
+
+    verdict = judged_launches(GOLDEN, GOLDEN, baseline=[OTHER, ANOTHER])
+    assert verdict.kind == "incomparable"
+    assert "were not seeded, and these 2 agree" in verdict.reason
 
 
 @pytest.mark.parametrize("now", [[GOLDEN], [GOLDEN, ANOTHER]])
@@ -418,36 +399,25 @@ def test_against_a_baseline_that_was_not_seeded_no_launch_departs(now: Sequence[
     assert "torch.manual_seed" in verdict.reason
 
 
-def test_a_file_of_before_that_holds_the_first_launchs_curve_is_no_golden_curve_either() -> None:
-    verdict = judged_curve(OTHER, GOLDEN, spread=0.05)
-
-    assert (verdict.kind, "the baseline's launches differ by up to 5.0e-02" in verdict.reason) == ("unseeded", True)
-
-
-def test_a_training_that_is_seeded_now_can_be_recorded() -> None:
-    verdict = judged_launches(GOLDEN, GOLDEN, baseline=[OTHER, ANOTHER])
-
-    assert verdict.kind == "incomparable"
-    assert "were not seeded, and these 2 agree" in verdict.reason
-
-
-def test_a_training_that_lost_its_seed_is_a_regression_that_says_so() -> None:
-    """One launch cannot tell it from another initialisation: it asks for a second."""
+def test_a_training_that_lost_its_seed_is_told_from_one_that_repeats_otherwise() -> None:
+    # One launch cannot tell it from another initialisation: it asks for a second
     first = judged_launches(OTHER, baseline=[GOLDEN, GOLDEN])
     verdict = judged_launches(OTHER, ANOTHER, baseline=[GOLDEN, GOLDEN])
-
     assert (first.kind, may_not_repeat(first)) == ("regressed", True)
     assert verdict.kind == "regressed"
     assert verdict.reason.startswith(
         "the training is not seeded any more: its launches differ by up to 2.9e-02 from the fi"
     )
 
-
-def test_another_initialisation_that_repeats_is_a_regression_that_says_that() -> None:
     verdict = judged_launches(OTHER, OTHER, baseline=[GOLDEN, GOLDEN])
-
     assert verdict.kind == "regressed"
     assert "the 2 launches of this run agree: it is seeded; before any update: seed or random" in verdict.reason
+
+    verdict = by_launch("floor", [0.9, 0.8], [0.95, 0.95], lost_its_seed=True)
+    assert (verdict.kind, verdict.reason) == ("unseeded", "the baseline's launches were seeded, and these are not")
+
+    verdict = judged_launches(from_value(3, 2e-2), from_value(3, 2e-2), baseline=[GOLDEN, GOLDEN])
+    assert "the 2 launches of this run agree; by the second update: " in verdict.reason
 
 
 @pytest.mark.parametrize("at", [1, 2, 4, 5])
@@ -476,12 +446,6 @@ def test_code_that_does_not_repeat_its_own_losses_is_told_so_and_no_optimizer_is
     assert "optimizer" not in verdict.reason
 
 
-def test_code_that_repeats_its_own_losses_is_told_with_where_to_look() -> None:
-    verdict = judged_launches(from_value(3, 2e-2), from_value(3, 2e-2), baseline=[GOLDEN, GOLDEN])
-
-    assert "the 2 launches of this run agree; by the second update: " in verdict.reason
-
-
 def by_launch(better: Better, current: Values, stored: Values, **changes: object) -> Verdict:
     """Launches of one seed that differ from each other."""
     identity: dict[str, Scalar] = {"evaluation_samples": 1000} if better == "floor" else {}
@@ -508,45 +472,32 @@ def test_where_launches_of_a_seed_differ_they_are_the_samples(
     assert by_launch(better, [worse], stored).kind == "regressed"
 
 
-def test_other_numbers_of_a_training_that_lost_its_seed_are_not_judged_by_it() -> None:
-    verdict = by_launch("floor", [0.9, 0.8], [0.95, 0.95], lost_its_seed=True)
-
-    assert (verdict.kind, verdict.reason) == ("unseeded", "the baseline's launches were seeded, and these are not")
-
-
 # Mean loss: neither up nor down
 
 
-def test_a_mean_loss_may_move_neither_up_nor_down() -> None:
+def test_seeds_are_paired_and_one_alone_proves_nothing() -> None:
     stored = [0.20, 0.22, 0.24, 0.21, 0.23]
     up, down = ([v * f for v in stored] for f in (1.02, 0.98))
-
     assert judged("same", up, stored).kind == "regressed"
     assert judged("same", down, stored).kind == "regressed"
     assert "down over 5 seeds" in judged("same", down, stored).reason
 
-
-def test_the_seeds_are_paired() -> None:
-    """The seeds differ by 20 %, the shift is 1 %: only differences of the same seed show it."""
+    # The seeds differ by 20 %, the shift is 1 %: only differences of the same seed show it
     stored = [0.2, 0.25, 0.3, 0.22, 0.28]
-
     assert (
         judged("same", [v * f for v, f in zip(stored, (1.01, 1.012, 1.009, 1.01, 1.011), strict=True)], stored).kind
         == "regressed"
     )
 
-
-def test_rounding_that_all_seeds_share_is_no_move() -> None:
     stored = [0.20, 0.22, 0.24, 0.21, 0.23]
-
     assert judged("same", [v * (1 + 1e-6) for v in stored], stored).kind == "unchanged"
 
-
-def test_one_seed_that_moved_proves_nothing() -> None:
     verdict = judged("same", [0.25], [0.2])
-
     assert verdict.kind == "inconclusive"
     assert "one seed moved by 25.0%" in verdict.reason
+
+    verdict = judged("same", [0.25], [0.2], same_software=True, curve="departs")
+    assert verdict.reason == "one seed moved by 25.0%, after a curve that departs"
 
 
 BEYOND: list[tuple[Better, float, float]] = [("same", 31.2, 35.4), ("same", -3.1, -2.6), ("floor", 0.62, 0.56)]
@@ -581,12 +532,6 @@ def test_one_seed_of_which_no_curve_says_that_it_is_the_same_training_proves_not
 def test_one_seed_beyond_a_tolerance_that_somebody_set_is_a_regression(better: Better, then: float, now: float) -> None:
     assert judged(better, [now], [then], tolerance=0.005).kind == "regressed"
     assert judged(better, [now], [then], tolerance=0.2).kind == "unchanged"
-
-
-def test_one_seed_that_moved_after_a_red_curve_is_not_called_chance() -> None:
-    verdict = judged("same", [0.25], [0.2], same_software=True, curve="departs")
-
-    assert verdict.reason == "one seed moved by 25.0%, after a curve that departs"
 
 
 # How far a curve moves
@@ -697,41 +642,29 @@ def test_one_unit_of_the_last_digit_is_no_departure_but_one_in_each_value_is(sca
 # Steps to a goal
 
 
-def test_more_steps_than_chance_allows_are_a_regression_and_fewer_an_improvement() -> None:
+def test_steps_to_a_goal_are_judged_by_what_chance_does() -> None:
     assert judged("steps", [80, 85, 75, 90, 80], STEPS).kind == "regressed"
     assert judged("steps", [30, 25, 30, 35, 30], STEPS).kind == "improved"
     assert judged("steps", [55, 50, 50, 60, 50], STEPS).kind == "unchanged"
 
-
-def test_nothing_is_seen_below_the_interval_between_evaluations() -> None:
     identity = {"every": 20}
-
     assert judged("steps", [80] * 5, [60] * 5, identity=identity).kind == "unchanged"
     assert judged("steps", [81] * 5, [60] * 5, identity=identity).kind == "regressed"
 
-
-def test_one_of_five_seeds_may_miss_the_goal_and_is_counted() -> None:
     verdict = judged("steps", [50, 55, None, 60, 50], STEPS)
-
     assert verdict.kind == "unchanged"
     assert verdict.reason == "goal missed in 1 of 5 seeds, counted as the slowest"
+
+    assert judged("steps", [None], []).kind == "regressed"
+
+    assert judged("steps", [50, 50], [50, None]).kind == "incomparable"
+
+    assert judged("steps", [20, 300, 100, 40, 500], [30, 250, 90, 35, 400]).kind == "inconclusive"
 
 
 @pytest.mark.parametrize("current", [[50, None, None, 60, 50], [None]])
 def test_more_misses_are_a_regression(current: Values) -> None:
     assert judged("steps", current, STEPS[: len(current)]).kind == "regressed"
-
-
-def test_a_missed_goal_is_a_regression_without_a_baseline_too() -> None:
-    assert judged("steps", [None], []).kind == "regressed"
-
-
-def test_a_baseline_that_missed_its_goal_says_so() -> None:
-    assert judged("steps", [50, 50], [50, None]).kind == "incomparable"
-
-
-def test_steps_hidden_by_noise_are_inconclusive() -> None:
-    assert judged("steps", [20, 300, 100, 40, 500], [30, 250, 90, 35, 400]).kind == "inconclusive"
 
 
 def test_unchanged_trainings_are_rarely_called_worse() -> None:
@@ -749,33 +682,22 @@ def test_unchanged_trainings_are_rarely_called_worse() -> None:
 # Final quality
 
 
-def test_an_accuracy_may_not_fall_below_what_chance_does_to_the_test_set() -> None:
-    """p = 0.97, 360 samples: one deviation is 0.9 points, the bound for one seed 2.33 * sqrt(2) * 0.94 = 3.1 points."""
+def test_an_accuracy_is_judged_by_the_size_of_its_test_set_where_that_is_known() -> None:
     identity = {"evaluation_samples": 360}
-
     assert judged("floor", [0.95], [0.97], identity=identity).kind == "unchanged"
     assert judged("floor", [0.93], [0.97], identity=identity).kind == "regressed"
     assert judged("floor", [0.93] * 5, [0.97] * 5, identity=identity).kind == "regressed"
     assert judged("floor", [0.93] * 5, [0.97] * 5, identity=identity).limit == pytest.approx(0.0141, abs=0.001)
 
-
-def test_a_test_set_without_an_error_has_chance_too() -> None:
     assert judged("floor", [0.99], [1.0], identity={"evaluation_samples": 100}).kind == "unchanged"
 
-
-def test_a_floor_in_per_cent_has_no_binomial_bound() -> None:
     assert judged("floor", [92.0], [93.5], identity={"evaluation_samples": 100}).kind == "inconclusive"
 
-
-def test_without_the_size_of_the_test_set_the_seeds_tell_the_chance() -> None:
     stored = [0.97, 0.96, 0.975, 0.965, 0.97]
-
     assert judged("floor", [0.965, 0.96, 0.97, 0.965, 0.97], stored).kind == "unchanged"
     assert judged("floor", [0.90, 0.91, 0.92, 0.90, 0.91], stored).kind == "regressed"
     assert judged("floor", [0.99, 0.99, 0.995, 0.99, 0.99], stored).kind == "improved"
 
-
-def test_one_seed_without_the_size_of_the_test_set_proves_nothing() -> None:
     assert judged("floor", [0.9], [0.97]).kind == "inconclusive"
 
 
@@ -811,37 +733,24 @@ def test_any_numbers_get_a_verdict_that_survives_a_file(data: st.DataObject) -> 
 # What is not the same number
 
 
-def test_a_goal_defined_otherwise_is_incomparable() -> None:
+def test_what_is_defined_otherwise_is_incomparable_and_no_value_a_regression() -> None:
     verdict = judged("steps", [50], [50], identity={"target": 0.9}, stored_identity={"target": 0.95})
-
     assert verdict.kind == "incomparable"
     assert verdict.reason == "target was 0.95, now 0.9"
 
-
-def test_a_seed_the_baseline_lacks_is_incomparable() -> None:
     assert "no m[seed=1]" in judged("steps", [50, 50], [50]).reason
 
-
-def test_another_kind_is_incomparable() -> None:
     now = Measurement(name="m", unit="", better="steps", value=50.0)
     stored = BaselineMetric(better="exact", unit="", launches=[50.0])
-
     assert judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True)).kind == "incomparable"
 
-
-def test_another_unit_is_incomparable() -> None:
     now = Measurement(name="m", unit="epochs", better="steps", value=50.0)
     stored = BaselineMetric(better="steps", unit="steps", launches=[50.0])
     verdict = judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True))
-
     assert (verdict.kind, verdict.reason) == ("incomparable", "the unit was 'steps', now it is 'epochs'")
 
-
-def test_no_value_is_a_regression() -> None:
     assert judged("floor", [0.9, None], [0.9, 0.9]).kind == "regressed"
 
-
-def test_a_zero_baseline_has_no_ratio_and_is_judged_all_the_same() -> None:
     assert judged("same", [0.0, 0.0], [0.0, 0.0]).kind == "unchanged"
     assert judged("same", [0.5, 0.5], [0.0, 0.0]).kind == "regressed"
 

@@ -10,7 +10,6 @@ from support.nvml import HOSTS, IDLE, SWITCH, Card, Host, Slice, State, made_up
 
 from pytest_distbench.machine.gpu_watch import (
     PATIENCE_S,
-    SLACK_BYTES,
     GpuWatch,
     Look,
     await_memory,
@@ -55,10 +54,6 @@ def test_the_clocks_are_those_of_a_gpu_at_work() -> None:
 
     assert (found.sm_mhz, found.memory_mhz, found.power_w, found.utilisation) == (1900, 2619, 600.0, 1.0)
     assert (found.looks, found.temperature_c, found.held) == (2, 70, {})
-
-
-def test_a_gpu_that_was_not_seen_at_work_has_no_clocks() -> None:
-    assert witness({0: IDLE}).sm_mhz is None
 
 
 @pytest.mark.parametrize(
@@ -129,13 +124,6 @@ def test_the_server_of_mps_computes_for_the_ranks(name: str, whose: int, others:
     assert (len(found.others), found.by_mps) == (others, by_mps)
 
 
-def test_clients_of_mps_that_are_others_count_as_ever() -> None:
-    states = {0: IDLE, 0.5: State(processes={7: 0.9, FOREIGN: 0.9})}
-    found = witness(states, names={7: "nvidia-cuda-mps-server", FOREIGN: "python"})
-
-    assert (len(found.others), found.by_mps) == (1, True)
-
-
 @pytest.mark.parametrize(
     ("pid", "uuid", "lacks", "num_bytes"),
     [
@@ -156,14 +144,6 @@ def test_what_a_process_has_in_use_is_told_apart_from_a_neighbours(
         assert memory_of(pid, uuid) == num_bytes
     with made_up(HOSTS["no driver"]):
         assert memory_of(pid, uuid) is None
-
-
-def test_what_a_card_does_not_tell_is_left_open() -> None:
-    [card] = HOSTS["GB10"].cards
-    found = witness({0: BUSY}, lacks=card.lacks | {"GetClock", "GetPowerUsage"}, power_limit_w=None)
-
-    assert (found.utilisation, found.power_w, found.power_limit_w, found.sm_limit_mhz) == (None, None, None, None)
-    assert found.sm_mhz == 1980
 
 
 def test_a_slice_has_the_clocks_of_its_card() -> None:
@@ -245,20 +225,6 @@ def test_what_does_not_come_back_is_told_after_so_long() -> None:
 
     assert await_memory(read, {"GPU 0": GIB, "GPU 1": GIB}, clock=clock, sleep=sleep) == {"GPU 1": 4 * GIB}
     assert PATIENCE_S <= clock() < PATIENCE_S + 1
-
-
-@pytest.fixture
-def at_once() -> Mapping[str, object]:
-    return {"clock": lambda: 0.0, "sleep": lambda seconds: pytest.fail("it waits")}
-
-
-@pytest.mark.parametrize("used", [0, GIB, GIB + SLACK_BYTES], ids=["less", "as much", "a little more"])
-def test_little_is_not_waited_for(at_once: Mapping[str, Callable], used: int) -> None:
-    assert await_memory(lambda: {"GPU 0": used}, {"GPU 0": GIB}, **at_once) == {}
-
-
-def test_a_gpu_that_no_longer_tells_is_not_waited_for(at_once: Mapping[str, Callable]) -> None:
-    assert await_memory(dict, {"GPU 0": GIB}, **at_once) == {}
 
 
 def test_the_remark_names_gpu_memory_and_processes() -> None:

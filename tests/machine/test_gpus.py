@@ -35,11 +35,6 @@ def test_what_a_device_does_not_support_is_no_answer() -> None:
         assert driver.ask("GetWhatNoBindingHas", handle) is None
 
 
-def test_versions() -> None:
-    with made_up(Host(driver="580.1", cuda=13000)), connect() as driver:
-        assert (driver.version, driver.newest_cuda) == ("580.1", "13.0")
-
-
 def matrix(*cards: Card) -> list[list[str]]:
     with made_up(Host(cards=cards)):
         return [list(row) for row in read_gpus({}).links]
@@ -50,12 +45,6 @@ def test_an_nvlink_has_its_generation_and_the_number_of_links(version: int, gene
     found = matrix(*(replace(card, nvlink=version) for card in h100s(2)))
 
     assert found[0][1] == f"nvlink{generation}x18"
-
-
-def test_through_switches_the_fewer_links_of_two_gpus_count() -> None:
-    one, two = h100s(2)
-
-    assert matrix(one, replace(two, nvlinks=two.nvlinks[:12]))[0][1] == "nvlink4x12"
 
 
 def test_links_that_lead_to_another_gpu_do_not_join_these_two() -> None:
@@ -69,12 +58,6 @@ def test_links_that_lead_to_another_gpu_do_not_join_these_two() -> None:
 
     assert [row[2] for row in found] == ["pcie4x8 NODE", "pcie4x8 NODE", ""]
     assert kinds(found) == ["nvlink4x4", "pcie4x8"]
-
-
-def test_what_the_driver_does_not_tell_is_left_out() -> None:
-    silent = frozenset({"GetP2PStatus", "GetTopologyCommonAncestor", "GetMaxPcieLinkGeneration", "GetNvLinkState"})
-
-    assert matrix(*(replace(card, lacks=silent) for card in h100s(2))) == [["", "pcie"], ["pcie", ""]]
 
 
 def peak(cards: Sequence[Card], ranks: int) -> float | None:
@@ -161,21 +144,6 @@ def test_one_gpu_that_does_not_answer_hides_no_other(host: str, count: int, unre
     assert [reason[: len(unreadable)] for reason in found.unreadable] == [unreadable]
 
 
-@pytest.mark.parametrize(
-    ("host", "failure"),
-    [
-        ("no driver", "there is no NVIDIA driver"),
-        ("driver not loaded", "the NVIDIA driver is not loaded"),
-        ("driver and library differ", "the NVIDIA driver and its library have different versions"),
-    ],
-)
-def test_a_driver_that_does_not_answer_says_why(host: str, failure: str) -> None:
-    found = read(host)
-
-    assert found.failure.startswith(failure)
-    assert found.visible == ()
-
-
 def test_the_matrix_has_a_row_for_each_gpu() -> None:
     near, far = "pcie4x16-p2p PIX", "pcie4x16-p2p NODE"
 
@@ -191,12 +159,6 @@ def test_what_a_gpu_is_told_to_be() -> None:
     assert (gpu.index, gpu.pci, gpu.capability, gpu.pcie) == (2, "00000000:12:00.0", "9.0", "5x16")
     assert (gpu.memory_bytes, gpu.ecc, gpu.persistence) == (85520809984, True, True)
     assert (gpu.power_limit_w, gpu.default_power_limit_w) == (700.0, 700.0)
-
-
-def test_what_a_gpu_does_not_tell_is_left_open() -> None:
-    [gpu] = read("GB10").visible
-
-    assert (gpu.memory_bytes, gpu.power_limit_w, gpu.ecc) == (None, None, None)
 
 
 def test_a_slice_has_its_own_name_memory_and_uuid() -> None:

@@ -37,33 +37,19 @@ def test_a_key_is_made_of_the_id_the_run_and_the_conditions(parts: dict[str, obj
     assert made.key.removeprefix(".") == key
 
 
-@pytest.mark.parametrize(("case_id", "title"), [("a::b-ws2", "TestC::test_b[a::b-ws2]"), ("", "TestC::test_b")])
-def test_a_title_is_the_function_with_its_class_and_the_id(case_id: str, title: str) -> None:
-    case = Case(test="a/test_a.py::TestC::test_b", id=case_id, conditions=ON_TWO, device="cpu")
-
-    assert case.title == title
-
-
-def test_the_workload_does_not_depend_on_backend_or_launcher() -> None:
-    """Stored entries carry it: what it is made of must not change."""
+def test_a_workload_is_apart_from_backend_and_launcher_and_a_series_from_its_world_size() -> None:
+    # Stored entries carry it: what it is made of must not change
     case = Case(test="t", id="x-ws2", conditions=ON_TWO, device="cpu", params={"b": [1, 2.5], "a": "x"})
     other = replace(case, conditions=replace(ON_TWO, backend="nccl", launcher="torchrun"))
-
     assert case.workload == "c6b2b44a" == other.workload
 
-
-def test_conditions_of_ranks_do_not_store_their_kind() -> None:
     conditions = Conditions(world_size=2, backend="gloo", launcher="warm", kind=Ranks(body=BODY).kind)
-
     assert msgspec.json.decode(msgspec.json.encode(conditions)) == {
         "world_size": 2,
         "backend": "gloo",
         "launcher": "warm",
     }
 
-
-def test_cases_that_differ_in_their_world_size_alone_are_of_one_series() -> None:
     made = Case(test="t.py::t", id="x-ws2", family="x", run="warm", conditions=ON_TWO, device="cpu")
-
     assert made.series == replace(made, id="x-ws4", conditions=replace(ON_TWO, world_size=4)).series == "t[x:warm]"
     assert replace(made, id="ws2", family="", run="").series == "t"

@@ -9,9 +9,8 @@ from pytest_distbench.records.elastic import ChangeResult, Demand, ElasticJob, M
 from pytest_distbench.records.record import replace
 
 
-def test_a_plan_is_told_as_it_was_written() -> None:
+def test_plans_jobs_and_pools_are_told_in_words() -> None:
     changes = [join(at_s=2, nodes=2), kill(at_step=90, slot=0), stop(at_s=4, for_s=1.5)]
-
     assert str(MembershipPlan(changes=changes)) == (
         "join(at_s=2, nodes=2), kill(at_step=90, slot=0), stop(at_s=4, for_s=1.5)"
     )
@@ -20,8 +19,6 @@ def test_a_plan_is_told_as_it_was_written() -> None:
     )
     assert str(MembershipPlan()) == "no change"
 
-
-def test_a_job_is_told_with_all_that_decides_about_its_numbers() -> None:
     job = ElasticJob(
         least=1,
         most=2,
@@ -30,31 +27,23 @@ def test_a_job_is_told_with_all_that_decides_about_its_numbers() -> None:
         timers={"last_call_s": 1, "keep_alive_s": 0.5},
         checkpoint_every=20,
     )
-
     assert str(job) == (
         "1 to 2 nodes, 1 at the start, cycle(period_s=8, on=1, off=1); checkpoint every 20 steps; engine stock, "
         "last_call_s=1, keep_alive_s=0.5"
     )
     assert "engine stock (in place of fast: why), last" in str(replace(job, in_place_of="fast: why"))
 
+    assert str(POOL) == "2 slots, elastic; A on 1 nodes from 0 s; B on 1 to 2 nodes from 2 s; engine stock"
+    assert str(SERVED).endswith("engine stock; serving on 1 from 2 s, 0 from 6 s")
+    assert str(replace(POOL, compute="synthetic", cores=2)).endswith("; synthetic compute; oversubscribed: 2 cores")
 
-def test_what_no_part_of_a_recovery_explains_is_unaccounted() -> None:
+    assert [SERVING.slots(at_s) for at_s in (0, 2, 51.9, 52, 99)] == [0, 1, 1, 3, 0]
+
     change = ChangeResult(
         index=0, kind="kill", slots=[1], at_s=1.0, before=2, recovery_s=5.0, parts={"detect": 1.0, "import": 3.5}
     )
-
     assert change.unaccounted_s == 0.5
     assert ChangeResult(index=0, kind="kill", slots=[1], at_s=1.0, before=2).unaccounted_s is None
 
 
 SERVING = Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=52, slots=3), Demand(at_s=62, slots=0)])
-
-
-def test_slots_are_those_of_the_last_demand_that_has_come() -> None:
-    assert [SERVING.slots(at_s) for at_s in (0, 2, 51.9, 52, 99)] == [0, 1, 1, 3, 0]
-
-
-def test_a_pool_in_words() -> None:
-    assert str(POOL) == "2 slots, elastic; A on 1 nodes from 0 s; B on 1 to 2 nodes from 2 s; engine stock"
-    assert str(SERVED).endswith("engine stock; serving on 1 from 2 s, 0 from 6 s")
-    assert str(replace(POOL, compute="synthetic", cores=2)).endswith("; synthetic compute; oversubscribed: 2 cores")

@@ -25,53 +25,36 @@ def load(**changes: float) -> Load:
     return Load(**{**usual, **changes})
 
 
-def test_foreign_cores_are_what_the_launch_did_not_use_itself() -> None:
+def test_foreign_cores_are_what_the_launch_did_not_use_and_a_short_body_tells_none() -> None:
     assert load(wall_s=2.0, busy_s=4.0, own_s=2.0).foreign_cores == 1.0
     assert load(own_s=21.0).foreign_cores == 0.0
 
-
-def test_a_short_body_says_nothing_about_others() -> None:
     short = load(wall_s=0.04)
-
     assert (short.foreign_cores, short.foreign_wanted, short.crowding) == (None, None, None)
 
 
-def test_alone_nothing_takes_longer() -> None:
+def test_others_delay_what_wants_a_cpu_by_their_share_and_the_hosts() -> None:
     assert load().crowding == 1.0
 
-
-def test_beside_eight_others_two_ranks_on_two_cores_take_five_times_as_long() -> None:
-    """A fifth of the cores is left; the cores in use, all of them, would say the same beside two."""
+    # A fifth of the cores is left; the cores in use, all of them, would say the same beside two
     crowded = load(own_s=4.0, ran_s=4.0, waited_s=16.0)
-
     assert crowded.foreign_cores == 1.6
     assert crowded.foreign_wanted == pytest.approx(8.0)
     assert crowded.crowding == pytest.approx(5.0)
 
-
-def test_helpers_that_the_code_starts_do_not_make_its_neighbours_want_more() -> None:
-    """A body that sleeps beside one busy loop; then its two helpers compute, and the loop has two thirds of a core."""
+    # A body that sleeps beside one busy loop; then its two helpers compute, and the loop has two thirds of a core
     sleeps = load(busy_s=10.1, own_s=0.1, ran_s=0.1, waited_s=0.0)
     helped = load(own_s=13.3, ran_s=13.3, waited_s=6.7)
-
     assert sleeps.foreign_wanted == pytest.approx(1.0)
     assert helped.foreign_wanted == pytest.approx(1.0, abs=0.02)
 
-
-def test_own_threads_that_wait_for_each_other_are_not_delayed_by_others() -> None:
-    """Two ranks and two helpers they started compute on two cores; then the same beside four others."""
+    # Two ranks and two helpers they started compute on two cores; then the same beside four others
     assert load(own_s=20.0, ran_s=20.0, waited_s=20.0).crowding == pytest.approx(1.0)
     assert load(own_s=10.0, ran_s=10.0, waited_s=30.0).crowding == pytest.approx(2.0)
 
-
-def test_what_sleeps_is_delayed_by_no_more_than_all_its_waits() -> None:
-    """It computes a hundredth of the time, and waits for a CPU five times as long as it computes."""
+    # It computes a hundredth of the time, and waits for a CPU five times as long as it computes
     assert load(own_s=0.1, ran_s=0.1, waited_s=0.5).crowding == pytest.approx(10 / 9.5)
 
-
-def test_a_host_that_takes_half_of_a_virtual_machines_cpus_doubles_the_time() -> None:
     assert load(own_s=10.0, ran_s=10.0, stolen_s=10.0).crowding == pytest.approx(2.0)
 
-
-def test_where_the_system_counts_no_waits_nothing_is_known() -> None:
     assert load(ran_s=0.0).crowding is None

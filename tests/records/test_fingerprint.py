@@ -26,19 +26,13 @@ def test_a_group_is_the_default_one_or_known_by_description_or_by_name(recorded:
     assert entry(process_group=recorded).group == told
 
 
-def test_types_have_their_torch_names() -> None:
+def test_types_and_ranks_are_told_in_torchs_words() -> None:
     assert entry(input_dtypes=["BFloat16", "Long", "Float8_e4m3fn"]).dtypes == ["bfloat16", "int64", "float8_e4m3fn"]
+    with pytest.raises(msgspec.ValidationError, match=r"\$\.collectives"):
+        msgspec.json.decode(b'{"collectives": {"1-x": []}}', type=Fingerprint)
+    assert [rank_ranges([0, 2, 3]), rank_ranges([0, 1], 2), rank_ranges([0, 1], 3)] == ["0,2-3", "all", "0-1"]
 
 
 @pytest.mark.parametrize(("recorded", "told"), [("nccl:all_reduce", "all_reduce"), ("", "collective")])
 def test_an_operation_has_its_torch_name(recorded: str, told: str) -> None:
     assert entry(profiling_name=recorded).op == told
-
-
-def test_a_record_of_ranks_that_are_no_ranks_is_refused() -> None:
-    with pytest.raises(msgspec.ValidationError, match=r"\$\.collectives"):
-        msgspec.json.decode(b'{"collectives": {"1-x": []}}', type=Fingerprint)
-
-
-def test_ranks_are_told_in_ranges() -> None:
-    assert [rank_ranges([0, 2, 3]), rank_ranges([0, 1], 2), rank_ranges([0, 1], 3)] == ["0,2-3", "all", "0-1"]

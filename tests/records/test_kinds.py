@@ -55,8 +55,14 @@ def test_marks_are_one_character_and_only_a_failure_has_the_exclamation_mark() -
         name for name, kind in VERDICT_KINDS.items() if kind.fails
     }
 
+    found = {name: kind.severity for name, kind in VERDICT_KINDS.items() if kind.severity != "plain"}
+    assert {name for name, severity in found.items() if severity == "failure"} == {
+        "beyond", "regressed", "lost", "changed", "volatile",
+    }  # fmt: skip
+    assert {name for name, severity in found.items() if severity == "doubt"} == {
+        "inconclusive", "incomparable", "unseeded",
+    }  # fmt: skip
 
-def test_an_unknown_kind_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(ValueError, match="unknown kind of metrics 'lwoer'; wanted one of higher, lower, exact"):
         metric_kind("lwoer")
     with pytest.raises(ValueError, match="unknown kind of verdicts 'worse'; wanted one of beyond, regressed, lost"):
@@ -97,14 +103,3 @@ def test_a_row_that_would_make_a_metric_that_never_fails_is_refused(row: dict[st
 def test_a_verdict_that_tables_cannot_show_is_refused(mark: str, words: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         VerdictKind(mark=mark, words=words)
-
-
-def test_a_verdict_that_fails_is_a_failure_and_one_that_is_no_answer_a_doubt() -> None:
-    found = {name: kind.severity for name, kind in VERDICT_KINDS.items() if kind.severity != "plain"}
-
-    assert {name for name, severity in found.items() if severity == "failure"} == {
-        "beyond", "regressed", "lost", "changed", "volatile",
-    }  # fmt: skip
-    assert {name for name, severity in found.items() if severity == "doubt"} == {
-        "inconclusive", "incomparable", "unseeded",
-    }  # fmt: skip

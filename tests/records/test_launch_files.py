@@ -24,32 +24,28 @@ from pytest_distbench.records.launch_files import (
     sockets_folders,
 )
 
-
-@pytest.mark.parametrize(
-    "name", ["RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_OF_A_LATER_TORCH", "PET_NNODES"]
-)
-def test_what_an_outer_torchrun_set_is_its_groups(name: str) -> None:
-    assert is_of_a_group(name)
-
-
-@pytest.mark.parametrize("name", ["TORCH_NCCL_ASYNC_ERROR_HANDLING", "RANKS", "OMP_NUM_THREADS"])
-def test_what_the_user_may_set_is_not(name: str) -> None:
-    assert not is_of_a_group(name)
-
-
-def test_only_what_torchrun_takes_over_from_the_user_is_both_given_and_the_users() -> None:
-    assert [name for name in CONTRACT if not is_of_a_group(name)] == ["TORCH_NCCL_ASYNC_ERROR_HANDLING"]
-
-
 PAGE = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
 
 
-def test_a_variable_is_of_one_row_and_stands_on_the_page() -> None:
+def test_variables_stand_in_one_row_and_names_in_one_module() -> None:
     counts = Counter(name for row in HOST_VARIABLES for name in row.names)
-
     assert max(counts.values()) == 1
     assert [name for name in [*counts, INTERFACE] if f"`{name}`" not in PAGE] == []
     assert [row.of for row in HOST_VARIABLES if row.is_dropped == row.is_the_hosts] == []
+
+    modules = Path(pytest_distbench.__file__).parent.rglob("*.py")
+    assert [path for path in modules if NAME.search(path.read_text())] == [Path(launch_files.__file__)]
+
+    of_a_rank = [
+        file(rank) for file in (FILES.report, FILES.log, FILES.stacks, FILES.flight, FILES.groups) for rank in (1, 11)
+    ]
+    of_all = [FILES.plan, FILES.control, FILES.sockets, FILES.launcher_log, FILES.torchrun_logs]
+    assert len({*of_a_rank, *of_all}) == 15
+
+    assert [name for name in CONTRACT if not is_of_a_group(name)] == ["TORCH_NCCL_ASYNC_ERROR_HANDLING"]
+
+    kept = {"SLURM_JOB_ID": "1", "SLURM_NTASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "WARN"}
+    assert of_a_step({**kept, "SLURM_GPUS_PER_TASK": "1", "SRUN_CPUS_PER_TASK": "2"}) == kept
 
 
 @pytest.mark.parametrize(
@@ -70,12 +66,6 @@ def test_what_names_devices_is_of_the_ranks_own_host(
     assert of_ranks(of_pytest, here) == of_its_ranks
 
 
-def test_a_step_gets_what_is_of_no_task() -> None:
-    kept = {"SLURM_JOB_ID": "1", "SLURM_NTASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "WARN"}
-
-    assert of_a_step({**kept, "SLURM_GPUS_PER_TASK": "1", "SRUN_CPUS_PER_TASK": "2"}) == kept
-
-
 FILES = LaunchFiles(Path("/launch1"))
 
 NAME = re.compile(
@@ -84,27 +74,12 @@ NAME = re.compile(
 )
 
 
-def test_two_files_never_share_a_name() -> None:
-    of_a_rank = [
-        file(rank) for file in (FILES.report, FILES.log, FILES.stacks, FILES.flight, FILES.groups) for rank in (1, 11)
-    ]
-    of_all = [FILES.plan, FILES.control, FILES.sockets, FILES.launcher_log, FILES.torchrun_logs]
-
-    assert len({*of_a_rank, *of_all}) == 15
-
-
 def test_sessions_that_share_a_run_directory_have_sockets_of_their_own(tmp_path: Path) -> None:
     folders = [sockets_folder(tmp_path, session) for session in ("", "a" * 32, "b" * 32)]
     for folder in folders:
         folder.mkdir()
 
     assert sorted(sockets_folders(tmp_path)) == folders
-
-
-def test_a_name_stands_in_no_other_module() -> None:
-    modules = Path(pytest_distbench.__file__).parent.rglob("*.py")
-
-    assert [path for path in modules if NAME.search(path.read_text())] == [Path(launch_files.__file__)]
 
 
 def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:

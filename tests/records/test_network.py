@@ -28,12 +28,26 @@ def test_a_network_is_read_and_written(text: str) -> None:
     assert WRITTEN[text].text == text
 
 
-def test_other_ways_to_write_it_are_the_same() -> None:
+def test_a_network_is_written_in_several_ways_and_shared_by_its_hosts() -> None:
     assert parse_network(" 1000mbit , delay=1000us ").text == "1gbit,delay=1ms"
     assert make_network(
         "1gbit", {"delay": "1ms", "overlay": True, "loss": None, "hosts": 2}, told="x"
     ) == parse_network("1gbit,delay=1ms,overlay,hosts=2")
     assert parse_network("1gbit,delay=0s").text == "1gbit"
+
+    with pytest.raises(ConfigurationError, match="'1gbit,delay=1ms,delay=2ms': delay stands there twice"):
+        parse_network("1gbit,delay=1ms,delay=2ms")
+
+    assert rank_hosts(Network(), 3) == [0, 1, 2]
+    assert rank_hosts(Network(hosts=2), 4) == [0, 0, 1, 1]
+    assert rank_hosts(Network(hosts=2), 1) == [0]
+    with pytest.raises(ConfigurationError, match="3 ranks cannot be shared evenly by 2 hosts"):
+        rank_hosts(Network(hosts=2), 3)
+
+    found = [host_address(host) for host in range(600)]
+    assert len(set(found)) == 600
+    assert found[:2] == ["10.78.0.10", "10.78.0.11"]
+    assert all(int(part) < 256 for address in found for part in address.split("."))
 
 
 @pytest.mark.parametrize(
@@ -62,23 +76,3 @@ def test_what_is_no_network_is_refused(text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match="wanted a rate of 10mbit to 1000gbit or 'unlimited'") as raised:
         parse_network(text)
     assert problem in str(raised.value)
-
-
-def test_what_is_said_twice_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="'1gbit,delay=1ms,delay=2ms': delay stands there twice"):
-        parse_network("1gbit,delay=1ms,delay=2ms")
-
-
-def test_each_rank_is_a_host_or_hosts_share_them_evenly() -> None:
-    assert rank_hosts(Network(), 3) == [0, 1, 2]
-    assert rank_hosts(Network(hosts=2), 4) == [0, 0, 1, 1]
-    assert rank_hosts(Network(hosts=2), 1) == [0]
-    with pytest.raises(ConfigurationError, match="3 ranks cannot be shared evenly by 2 hosts"):
-        rank_hosts(Network(hosts=2), 3)
-
-
-def test_hosts_have_addresses_of_their_own() -> None:
-    found = [host_address(host) for host in range(600)]
-    assert len(set(found)) == 600
-    assert found[:2] == ["10.78.0.10", "10.78.0.11"]
-    assert all(int(part) < 256 for address in found for part in address.split("."))

@@ -66,30 +66,21 @@ def test_a_plan_is_its_request_made_ready_and_leaves_out_nothing_of_it(tmp_path:
     assert (plan.index, plan.files) == (4, LaunchFiles(Path("d")))
 
 
-def test_a_kind_is_called_as_its_class_in_small_letters() -> None:
-    assert [work.kind for work in EACH] == ["ranks", "command", "job", "pool"]
-
-
-def test_only_what_a_plan_holds_can_be_expected_of_it(tmp_path: Path) -> None:
+def test_a_plan_tells_what_can_be_expected_of_its_kind(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
-
     assert plan.expect(Ranks) == plan.expect(Task) == plan.work
     with pytest.raises(AssertionError, match="wanted Job, found Ranks"):
         plan.expect(Job)
 
-
-def test_one_process_may_stand_for_a_rank_and_a_command_prints_to_one_place(tmp_path: Path) -> None:
     files = LaunchFiles(tmp_path)
-
     assert Ranks(body=BODY).processes(4) == 4
     assert Ranks(body=BODY, stands_for=3).processes(4) == 1
     assert (EACH[1].processes(4), EACH[1].outputs(4), EACH[1].logs(files, 4)) == (4, 1, [(0, files.log(0))])
 
-
-def test_the_jobs_of_a_pool_print_each_to_the_logs_of_their_slots(tmp_path: Path) -> None:
     files = LaunchFiles(tmp_path)
-
     assert EACH[3].logs(files, 2) == [(slot, files.job(index).log(slot)) for index in (0, 1) for slot in (0, 1)]
+
+    assert [work.kind for work in EACH] == ["ranks", "command", "job", "pool"]
 
 
 def test_words_of_a_command_line_are_filled_and_paths_lead_elsewhere() -> None:

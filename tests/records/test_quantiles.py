@@ -17,12 +17,10 @@ def test_quantile_is_numpys(values: list[float], q: float) -> None:
     assert quantile(values, q) == pytest.approx(numpy.quantile(values, q), rel=1e-9, abs=1e-6)
 
 
-def test_nearest_rank_is_an_observed_value() -> None:
+def test_quantiles_of_few_values_are_those_values() -> None:
     assert nearest_rank([5, 1, 3], 0.5) == 3
     assert nearest_rank([5, 1, 3], 0.99) == 5
 
-
-def test_the_distribution_of_few_values_is_all_of_them_with_four_digits() -> None:
     assert distribution([0.3, 0.123456, 0.2]) == [0.1235, 0.2, 0.3]
     assert distribution([7]) == [7.0]
     assert distribution([]) == []

@@ -9,8 +9,21 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, told_apart
 
 
-def test_the_name_is_without_the_point() -> None:
+def test_cases_and_kinds_are_named_as_short_as_they_are_told_apart() -> None:
     assert (point(4096).metric, point(4096).name) == ("latency[message_bytes=4096]", "latency")
+
+    with pytest.raises(ValueError, match=r"'worse'.*regressed"):
+        verdict("worse")
+
+    kinds = ["regressed", "beyond", "inconclusive", "unseen", "unchanged", "missing"]
+    control = Control(verdicts=[verdict(kind, metric=kind) for kind in kinds])
+    assert [v.metric for v in control.found] == ["regressed", "beyond"]
+
+    told = told_apart([of("a.py::test_it", "ws2"), of("a.py::test_it", "ws4"), of("a.py::test_it", "ws2")])
+    assert [r.case.title for r in told] == ["test_it[ws2]", "test_it[ws4]", "test_it[ws2]"]
+
+    told = told_apart([of("a.py::test_it"), of("b.py::test_it", "x-ws4")])
+    assert [r.case.series for r in told] == ["a.py::test_it[x]", "b.py::test_it[x]"]
 
 
 @pytest.mark.parametrize(
@@ -19,18 +32,6 @@ def test_the_name_is_without_the_point() -> None:
 )
 def test_some_kinds_fail_a_test_under_every_policy(kind: str, fails: bool) -> None:
     assert verdict(kind).is_failure is fails
-
-
-def test_an_unknown_kind_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"'worse'.*regressed"):
-        verdict("worse")
-
-
-def test_found_is_what_would_have_failed_its_test() -> None:
-    kinds = ["regressed", "beyond", "inconclusive", "unseen", "unchanged", "missing"]
-    control = Control(verdicts=[verdict(kind, metric=kind) for kind in kinds])
-
-    assert [v.metric for v in control.found] == ["regressed", "beyond"]
 
 
 def of(test: str, case_id: str = "ws2") -> CaseResult:
@@ -57,15 +58,3 @@ def test_as_much_of_a_path_is_told_as_it_takes(tests: list[str], titles: list[st
 
     assert [r.case.title for r in told] == titles
     assert [r.case.test for r in told] == tests
-
-
-def test_cases_of_one_test_are_told_by_their_own_names() -> None:
-    told = told_apart([of("a.py::test_it", "ws2"), of("a.py::test_it", "ws4"), of("a.py::test_it", "ws2")])
-
-    assert [r.case.title for r in told] == ["test_it[ws2]", "test_it[ws4]", "test_it[ws2]"]
-
-
-def test_what_cases_of_several_sizes_share_has_the_file_too() -> None:
-    told = told_apart([of("a.py::test_it"), of("b.py::test_it", "x-ws4")])
-
-    assert [r.case.series for r in told] == ["a.py::test_it[x]", "b.py::test_it[x]"]

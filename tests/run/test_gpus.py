@@ -120,13 +120,6 @@ def test_memory_that_comes_back_is_no_matter(nvml: Nvml, plan: LaunchPlan) -> No
     assert describe(nvml, FAILED, plan, [], goes=True, patience_s=60.0).remarks == []
 
 
-def test_after_a_launch_that_passed_nothing_is_awaited(nvml: Nvml, plan: LaunchPlan) -> None:
-    said: list[str] = []
-
-    assert describe(nvml, PASSED, plan, said, patience_s=60.0).remarks == []
-    assert said == []
-
-
 def test_the_wait_ends_before_somebody_else_ends_the_test(nvml: Nvml, plan: LaunchPlan) -> None:
     plan = replace(plan, test_ends_at=time.monotonic())
     [remark] = describe(nvml, FAILED, plan, [], patience_s=1000.0).remarks

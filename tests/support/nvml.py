@@ -34,19 +34,7 @@ SWITCH = "switch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How a GPU fares.
-
-    Attributes:
-        sm_mhz: its SM clock.
-        memory_mhz: its memory clock.
-        temperature_c: of the GPU.
-        power_w: that it draws.
-        utilisation: share of the time in which a kernel runs, 0 to 1.
-        held: what holds its clocks down, as NVML calls it: ``SwPowerCap``, ``HwThermalSlowdown``.
-        used_bytes: memory that is in use.
-        processes: that have a context on it -> share of the time for which their kernels run.
-        bytes_of: memory of these processes; of others it is not told.
-    """
+    """How a GPU fares: ``held`` holds its clocks down; of a process there is the share of time, and its memory."""
 
     sm_mhz: int = 1980
     memory_mhz: int = 2619
@@ -64,13 +52,7 @@ IDLE = State(sm_mhz=345, temperature_c=30, power_w=70.0, utilisation=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """A MIG slice.
-
-    Attributes:
-        profile: ``1g.10gb``.
-        uuid: ``MIG-...``.
-        place: numbers of its GPU instance and compute instance.
-    """
+    """A MIG slice; its place is the numbers of its GPU instance and compute instance."""
 
     profile: str
     uuid: str
@@ -80,29 +62,10 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A GPU.
+    """A GPU, as sold and as somebody has set it; None is not told, and ``lacks`` are functions without ``nvmlDevice``.
 
-    Attributes:
-        name: of the product.
-        uuid: ``GPU-...``.
-        bus: its number on the PCI bus.
-        trouble: the error of NVML that it answers with, without ``NVML_ERROR_``; empty: none.
-        is_mute: the trouble comes with its first answer only, not when it is looked up.
-        mig: MIG is on, and these are its slices; None: it is off.
-        nvlinks: other ends of its NVLinks: :data:`SWITCH`, or the UUID of a GPU.
-        nvlink: NVML's number of their version.
-        nvlink_mbps: the speed of one that it tells, in MB/s; None: not told.
-        reads: UUIDs of the GPUs whose memory it can read over PCIe.
-        routes: UUID of another GPU -> NVML's number of what lies between them; 40 for those not named.
-        pcie: generation and lanes.
-        memory_bytes: what NVML tells, less than the product is sold with; None: not told, as where memory is shared
-            with the CPU.
-        cores, capability: of the product.
-        power_limit_w, default_power_limit_w: None: not told.
-        set_mhz: the SM clock that somebody has set; None: none is set.
-        ecc, persistence: None: not told.
-        lacks: what it does not support, as NVML calls it without ``nvmlDevice``.
-        states: from so many seconds on -> how it fares.
+    ``trouble`` is the error that it answers with, ``is_mute`` of it that it comes with its first answer only. NVLinks
+    lead to :data:`SWITCH` or to the UUID of a GPU; ``routes`` has NVML's number of what lies between two, else 40.
     """
 
     name: str
@@ -137,14 +100,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A machine as NVML sees it.
-
-    Attributes:
-        cards: in NVML's order.
-        trouble: why NVML cannot be used at all, without ``NVML_ERROR_``; empty: it can.
-        driver: its version.
-        cuda: newest CUDA that it runs, as NVML writes it.
-    """
+    """A machine as NVML sees it; ``trouble`` is why NVML cannot be used at all."""
 
     cards: Sequence[Card] = ()
     trouble: str = ""

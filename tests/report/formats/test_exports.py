@@ -31,23 +31,16 @@ def events() -> list[dict[str, Any]]:
     return found
 
 
-def test_each_launch_is_a_process_of_its_own(events: list[dict[str, Any]]) -> None:
+def test_a_trace_has_a_process_per_launch_and_a_row_per_slot(events: list[dict[str, Any]]) -> None:
     names = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
-
     assert names == {1: "test_a[ws2], launch 1", 2: "test_a[ws2], launch 2"}
 
-
-def test_a_slot_has_the_spans_of_its_workers_in_microseconds(events: list[dict[str, Any]]) -> None:
     spans = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"], e["args"]["generation"]) == (1, 0, 1)]
-
     assert [e["name"] for e in spans] == ["import", "group init", "build and load", "first step", "train on 1"]
     assert [e["ts"] for e in spans] == pytest.approx([16.0e6, 16.3e6, 16.6e6, 16.8e6, 17.0e6])
     assert [e["dur"] for e in spans] == pytest.approx([0.3e6, 0.3e6, 0.2e6, 0.2e6, 2.5e6])
 
-
-def test_a_change_is_a_moment_of_its_slot(events: list[dict[str, Any]]) -> None:
     [change, _] = [event for event in events if event["ph"] == "i"]
-
     assert (change["name"], change["tid"], change["ts"]) == ("kill", 1, 12.5e6)
 
 
@@ -102,12 +95,6 @@ def test_github_action_benchmark_has_a_file_for_each_direction(
         "range": spread,
         "extra": "2 launches on cpu-x",
     }
-
-
-def test_a_file_that_would_be_empty_is_an_error() -> None:
-    slow = result(launches=[launch(0, latency(0.02))])
-    with pytest.raises(DistbenchError, match="no judged number is better higher in this run"):
-        written("github-action-benchmark-bigger", slow)
 
 
 def test_pytorchs_database_has_every_launch() -> None:
@@ -188,14 +175,24 @@ def test_a_number_has_its_value_its_verdict_its_limit_and_what_it_was_compared_w
     assert number_properties([result(told)]) == [("distbench.step", text)]
 
 
-def test_points_are_named_as_in_baseline_files_and_runs_by_their_names() -> None:
+def test_exported_names_are_short_and_those_of_baseline_files() -> None:
     cases = [result(point(4096)), named(result(verdict()), "one"), named(result(verdict(metric="gain")), "gain")]
-
     assert [name for name, _ in number_properties(cases)] == [
         "distbench.latency[message_bytes=4096]",
         "distbench.one.step",
         "distbench.gain",
     ]
+
+    long = verdict("inconclusive", metric="m" * 1000, reason="r" * 1000)
+    secret = verdict("inconclusive", metric="a[token=hunter2x]", reason="password=hunter2x \x1b[31m")
+    found = number_properties([result(long, secret)])
+    assert all(len(name) <= 170 and len(text) <= 250 for name, text in found)
+    assert "hunter2x" not in str(found)
+    assert "\x1b" not in found[1][1]
+
+    slow = result(launches=[launch(0, latency(0.02))])
+    with pytest.raises(DistbenchError, match="no judged number is better higher in this run"):
+        written("github-action-benchmark-bigger", slow)
 
 
 def test_what_was_only_measured_is_shown_as_the_median_of_its_launches() -> None:
@@ -222,13 +219,3 @@ def test_of_many_numbers_those_that_did_not_stay_are_kept_in_the_order_of_the_sw
     assert names[-2] == f"distbench.latency[message_bytes={max(slow)}]"
     assert names[:6] == [f"distbench.latency[message_bytes={n}]" for n in range(1, 7)]
     assert found[-1] == ("distbench.more", f"{MOST} numbers are left out: --distbench-json FILE has them all")
-
-
-def test_names_and_texts_are_short_hold_no_secret_and_no_control_character() -> None:
-    long = verdict("inconclusive", metric="m" * 1000, reason="r" * 1000)
-    secret = verdict("inconclusive", metric="a[token=hunter2x]", reason="password=hunter2x \x1b[31m")
-    found = number_properties([result(long, secret)])
-
-    assert all(len(name) <= 170 and len(text) <= 250 for name, text in found)
-    assert "hunter2x" not in str(found)
-    assert "\x1b" not in found[1][1]

@@ -46,30 +46,21 @@ def test_a_table_is_written_so_that_its_readers_are_safe(name: str, first: str, 
     assert cell in text
 
 
-def test_text_is_aligned_and_markdown_too() -> None:
+def test_people_get_aligned_text_and_markdown_and_parquet_is_for_files() -> None:
     section = LAUNCHES.section([result()])
-
     assert written("text", section).decode().splitlines() == [
         "test         launch  outcome   time  memory  cores of others  reason",
         "test_a[ws2]  1       passed   1.5 s       -                -",
     ]
     assert written("markdown", section).decode().splitlines()[1] == "|---|---|---|---:|---:|---:|---:|"
 
-
-def test_parquet_holds_the_values() -> None:
     table = pyarrow.parquet.read_table(io.BytesIO(written("parquet", LAUNCHES.section([result()]))))
-
     assert table.to_pylist()[0]["wall_s"] == 1.5
 
-
-def test_only_parquet_is_no_text() -> None:
     assert [name for name, row in FORMATS.items() if not row.is_text] == ["parquet"]
 
-
-def test_lines_below_a_table_are_no_markup() -> None:
     section = replace(SECTION, footer=["# <img src=x onerror=a>", "# Avg bus bandwidth: 1"])
     below = written("markdown", section).decode().rpartition("\n\n")[2]
-
     assert MarkdownIt("gfm-like").render(below) == (
         "<p>#<!-- --> &lt;img src=x onerror=a&gt;<br>\n#<!-- --> Avg bus bandwidth: 1<br></p>\n"
     )

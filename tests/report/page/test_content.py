@@ -38,79 +38,56 @@ def only_case(*results: object, **changes: object) -> PageCase:
     return case
 
 
-def test_cases_that_failed_come_first_then_the_gravest() -> None:
+def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
     steady, better = result(verdict("unchanged")), result(verdict("improved"))
     red, broken = result(verdict("regressed"), outcome="failed"), result(launches=[HUNG], outcome="failed")
     found = page(steady, better, red, broken)
-
     assert [case.state for case in found.cases] == [BROKEN, "regressed", "improved", "unchanged"]
     assert found.counts == {BROKEN: 1, "regressed": 1, "improved": 1, "unchanged": 1}
 
+    found = page(result(verdict("unchanged"), point(4)))
+    assert found.notes[0].text == "2 metrics of 1 case in 1 launch: 2 within limits"
 
-def test_a_row_has_its_launches_and_how_they_scatter() -> None:
-    [row] = only_case(result(verdict(detectable=0.25), launches=launches(0.03, 0.031, 0.029, 0.03, 0.032))).rows
-
-    assert (row.current, row.reference, row.change, row.limit) == ("30 ms", "20 ms", "+50.0 %", "+10%")
-    assert (row.values, row.base, row.allowed) == ([0.03, 0.031, 0.029, 0.03, 0.032], 0.02, 0.1)
-    assert (row.interval, row.noise, row.finds) == ("29 ms to 32 ms", "3.8%", "25.0%")
-
-
-def test_a_number_that_is_equal_or_not_has_no_noise() -> None:
-    [row] = only_case(result(verdict(better="exact", unit=""), launches=launches(1.0, 2.0, 1.0, 2.0, 1.0))).rows
-
-    assert (row.interval, row.noise) == ("", "")
-
-
-def test_launches_beside_it_are_there_too() -> None:
-    beside = replace(PAIRED, launches=launches(0.02, 0.021))
-    [row] = only_case(result(verdict(), launches=launches(0.03), reference=beside)).rows
-
-    assert row.others == {"reference": [0.02, 0.021]}
-
-
-def test_a_case_that_was_only_measured_shows_its_medians() -> None:
-    case = only_case(result(launches=launches(0.01, 0.03, 0.02), reference=ReferenceRecord(kind="nothing")))
-
-    assert case.state == MEASURED
-    assert [(row.text, row.current, row.launches) for row in case.rows] == [("step", "20 ms", 3)]
-
-
-def test_a_failed_launch_tells_what_became_of_the_ranks() -> None:
-    case = only_case(result(launches=[HUNG], outcome="failed"))
-
-    assert case.story[0] == "launch 1: hung in body"
-    assert not only_case(result(verdict("unchanged"))).story
-
-
-def test_secrets_in_what_ranks_printed_are_masked() -> None:
-    case = only_case(
-        result(launches=[replace(HUNG, reason="Authorization: Bearer abcdef0123456789")], outcome="failed")
-    )
-
-    assert "abcdef0123456789" not in "".join(case.story)
-
-
-def test_the_command_has_the_options_that_decide_how_a_test_runs() -> None:
-    settings = {"world-size": "4", "gpu": "true", "json": "run.json", "unknown": "1"}
-    case = only_case(result(verdict()), settings=settings)
-
-    assert case.command == "pytest 'suites/test_a.py::test_a[ws2]' --distbench-world-size=4 --distbench-gpu"
-
-
-def test_tables_are_those_of_the_run_but_for_that_of_its_cases() -> None:
     found = {table.name: table for table in page(result(verdict())).tables}
-
     assert {"launches", "environment", "record"} <= found.keys()
     assert "verdicts" not in found
     assert found["launches"].right[:4] == [False, True, False, True]
 
-
-def test_another_run_is_known_by_what_its_cases_have_in_common_with_this_one() -> None:
     record = run(result(verdict(), launches=launches(0.03)), commit="1234567890abcdef")
     found = other_of(record)
-
     assert found.name == name_of(record) == "2026-01-02 03:04 1234567890"
     assert found.cases == {page(result(verdict())).cases[0].key: {"step": [0.03]}}
+
+    settings = {"world-size": "4", "gpu": "true", "json": "run.json", "unknown": "1"}
+    case = only_case(result(verdict()), settings=settings)
+    assert case.command == "pytest 'suites/test_a.py::test_a[ws2]' --distbench-world-size=4 --distbench-gpu"
+
+
+def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
+    [row] = only_case(result(verdict(detectable=0.25), launches=launches(0.03, 0.031, 0.029, 0.03, 0.032))).rows
+    assert (row.current, row.reference, row.change, row.limit) == ("30 ms", "20 ms", "+50.0 %", "+10%")
+    assert (row.values, row.base, row.allowed) == ([0.03, 0.031, 0.029, 0.03, 0.032], 0.02, 0.1)
+    assert (row.interval, row.noise, row.finds) == ("29 ms to 32 ms", "3.8%", "25.0%")
+
+    [row] = only_case(result(verdict(better="exact", unit=""), launches=launches(1.0, 2.0, 1.0, 2.0, 1.0))).rows
+    assert (row.interval, row.noise) == ("", "")
+
+    beside = replace(PAIRED, launches=launches(0.02, 0.021))
+    [row] = only_case(result(verdict(), launches=launches(0.03), reference=beside)).rows
+    assert row.others == {"reference": [0.02, 0.021]}
+
+    case = only_case(result(launches=launches(0.01, 0.03, 0.02), reference=ReferenceRecord(kind="nothing")))
+    assert case.state == MEASURED
+    assert [(row.text, row.current, row.launches) for row in case.rows] == [("step", "20 ms", 3)]
+
+    case = only_case(result(launches=[HUNG], outcome="failed"))
+    assert case.story[0] == "launch 1: hung in body"
+    assert not only_case(result(verdict("unchanged"))).story
+
+    case = only_case(
+        result(launches=[replace(HUNG, reason="Authorization: Bearer abcdef0123456789")], outcome="failed")
+    )
+    assert "abcdef0123456789" not in "".join(case.story)
 
 
 @pytest.mark.parametrize("changes", [{"world_size": 4}, {"backend": "nccl"}, {"around": {"cpus": "0.5"}}])
@@ -119,12 +96,6 @@ def test_cases_under_other_conditions_are_others(changes: dict[str, object]) -> 
     other = replace(made, case=replace(made.case, conditions=replace(ON_TWO, **changes)))
 
     assert only_case(made).key != only_case(other).key
-
-
-def test_what_all_cases_share_is_told_once() -> None:
-    found = page(result(verdict("unchanged"), point(4)))
-
-    assert found.notes[0].text == "2 metrics of 1 case in 1 launch: 2 within limits"
 
 
 def test_with_a_history_what_moved_has_its_way_and_what_did_not_has_none() -> None:

@@ -23,45 +23,29 @@ from pytest_distbench.report.tables.collectives import (
 )
 
 
-def test_a_case_with_message_sizes_is_a_sweep() -> None:
+def test_a_sweep_has_its_sizes_in_order_with_rates_and_verdicts() -> None:
     assert is_sweep(result(verdict(), point(8)))
     assert not is_sweep(result(verdict()))
 
-
-def test_the_smallest_size_comes_first_whatever_the_order() -> None:
     assert [p.message_bytes for p in sweep_points(result(point(4096), point(8)))] == [8, 4096]
 
-
-def test_a_megabyte_in_a_millisecond_is_one_gigabyte_a_second() -> None:
     [found] = sweep_points(result(point(1_000_000, current=0.001)))
-
     assert (found.algbw, found.busbw) == (pytest.approx(1.0), pytest.approx(1.5))
 
-
-def test_the_share_of_the_links_peak_is_told_where_that_is_known() -> None:
     measured = point(1_000_000, current=0.001)
     [unknown], [known] = (
         sweep_points(result(replace(measured, facts={**measured.facts, **more}))) for more in ({}, {LINK_PEAK: 3.0})
     )
-
     assert (unknown.busbw_share, known.busbw_share) == (None, pytest.approx(0.5))
 
-
-def test_a_collective_without_factor_has_no_bus_bandwidth() -> None:
     [found] = sweep_points(result(replace(point(8), facts={})))
-
     assert found.busbw is None
 
-
-def test_the_gravest_verdict_of_a_size_is_that_of_any_of_its_metrics() -> None:
     at = {"message_bytes": 8}
     wrong = verdict("regressed", metric=metric_key("wrong_elements", at), at=at, current=3.0)
     [found] = sweep_points(result(point(8), wrong))
-
     assert (found.gravest, found.wrong_elements, found.time.kind) == ("regressed", 3.0, "unchanged")
 
-
-def test_a_size_without_a_time_is_left_out() -> None:
     assert list(sweep_points(result(point(8, current=None)))) == []
 
 
@@ -83,9 +67,8 @@ def refused(size: int) -> Verdict:
     return replace(made, facts={**FACTS, "reason": "Invalid scalar type", "message_bytes": size})
 
 
-def test_a_message_has_a_row_and_a_backend_a_column() -> None:
+def test_backends_stand_beside_each_other_where_all_else_is_equal() -> None:
     section = BACKENDS.section([swept("mpi", told(64, 3e-6), told(128, 4e-6)), swept("gloo", told(64, 1e-6))])
-
     assert section.header[-2:] == ["gloo time(us)", "mpi time(us)"]
     assert [row[4:6] + row[-2:] for row in section.texts] == [
         ["64", "16", "1.00", "3.00"],
@@ -93,23 +76,17 @@ def test_a_message_has_a_row_and_a_backend_a_column() -> None:
     ]
     assert section.rows[0][-1].value == 3e-6
 
-
-def test_in_place_and_out_of_place_are_rows_of_their_own() -> None:
     both = [told(64, 1e-6), told(64, 2e-6, in_place=False)]
     section = BACKENDS.section([swept("gloo", *both[:1]), swept("gloo", *both[1:]), swept("mpi", told(64, 3e-6))])
-
     assert [row[-2:] for row in section.texts] == [["1.00", "3.00"], ["2.00", "-"]]
 
-
-def test_what_a_backend_has_not_is_said_in_its_column() -> None:
     section = BACKENDS.section([swept("gloo", told(64, 1e-6)), swept("mpi", refused(64))])
-
     assert [row[-2:] for row in section.texts] == [["1.00", "unsupported"]]
 
-
-def test_one_backend_alone_and_other_world_sizes_are_not_beside_it() -> None:
     assert not BACKENDS.section([swept("gloo", told(64, 1e-6))]).rows
     assert not BACKENDS.section([swept("gloo", told(64, 1e-6)), swept("mpi", told(64, 1e-6), world_size=4)]).rows
+
+    assert not BACKENDS.section([swept("gloo", told(64, 1e-6)), sent_by("ring", 64, 1e-6)]).rows
 
 
 def over(network: str, *verdicts: Verdict) -> CaseResult:
@@ -118,7 +95,7 @@ def over(network: str, *verdicts: Verdict) -> CaseResult:
     return replace(made, case=replace(made.case, conditions=replace(made.case.conditions, around=around)))
 
 
-def test_a_network_has_a_column_and_how_many_times_the_first_it_takes() -> None:
+def test_networks_stand_beside_the_first() -> None:
     section = NETWORKS.section(
         [
             over("", told(64, 9e-6)),
@@ -126,12 +103,9 @@ def test_a_network_has_a_column_and_how_many_times_the_first_it_takes() -> None:
             over("1gbit,overlay", told(64, 3e-6), told(128, 4e-6)),
         ]
     )
-
     assert section.header[-3:] == ["1gbit time(us)", "1gbit,overlay time(us)", "x 1gbit,overlay"]
     assert [row[-3:] for row in section.texts] == [["2.00", "3.00", "1.500"], ["-", "4.00", "-"]]
 
-
-def test_one_network_alone_and_none_that_was_chosen_are_no_comparison() -> None:
     assert not NETWORKS.section([over("", told(64, 1e-6)), over("1gbit", told(64, 1e-6))]).rows
 
 
@@ -147,10 +121,6 @@ def test_a_transport_has_a_column_and_so_has_what_the_backend_would_have_taken()
     assert [row[-3:] for row in section.texts] == [["1.00", "3.00", "2.00"]]
     assert "backend" in section.header
     assert "transport" not in section.header
-
-
-def test_backends_are_beside_each_other_by_the_same_transport_alone() -> None:
-    assert not BACKENDS.section([swept("gloo", told(64, 1e-6)), sent_by("ring", 64, 1e-6)]).rows
 
 
 COLLECTIVES_FACTS = {
@@ -173,28 +143,26 @@ def failed() -> CaseResult:
     return replace(made, case=replace(made.case, params={"collective": "all_reduce", "dtype": "int8", "sizes": [4]}))
 
 
-def test_out_of_place_and_in_place_of_one_message_are_one_row() -> None:
+def test_placements_of_one_message_are_one_row_and_other_calls_another() -> None:
     rows = collective_rows(
         [
             result(told_of_collectives(64), told_of_collectives(128)),
             result(told_of_collectives(64, in_place=True, current=2e-3)),
         ]
     )
-
     assert [(row.message_bytes, [*row.sides]) for row in rows] == [(64, [False, True]), (128, [False])]
     assert rows[0].sides[True].time_s == 2e-3
     assert rows[0].count == 8
 
-
-def test_a_call_out_of_place_that_was_one_in_place_on_a_copy_says_so() -> None:
-    """nccl-tests' all_reduce has two buffers; torch's has one."""
+    # nccl-tests' all_reduce has two buffers; torch's has one
     copied, in_place = result(told_of_collectives(64, copies=True)), result(told_of_collectives(64, in_place=True))
     [row] = collective_rows([copied, in_place])
     [turned] = collective_rows([in_place, copied])
     [plain] = collective_rows([result(told_of_collectives(64)), in_place])
-
     assert row.note == turned.note == "out of place: in place on a copy, made outside the clock"
     assert plain.note == ""
+
+    assert len(collective_rows([result(told_of_collectives(64)), result(told_of_collectives(64))])) == 2
 
 
 def test_what_was_called_in_another_way_is_a_row_of_its_own() -> None:
@@ -211,47 +179,30 @@ def test_what_was_called_in_another_way_is_a_row_of_its_own() -> None:
     ]
 
 
-def test_the_same_side_twice_is_two_rows() -> None:
-    assert len(collective_rows([result(told_of_collectives(64)), result(told_of_collectives(64))])) == 2
-
-
-def test_a_pair_that_the_backend_has_not_is_a_row_with_its_reason() -> None:
+def test_a_pair_without_times_is_a_row_with_its_reason() -> None:
     first, second = collective_rows([result(refused_of_collectives()), result(refused_of_collectives(baseline=1.0))])
-
     assert (first.verdict, first.note, first.message_bytes) == ("unsupported", "gloo: Invalid scalar type", 64)
     assert second.note.endswith("(the baseline has it)")
 
-
-def test_a_pair_whose_times_the_baseline_has_says_so() -> None:
     lost = replace(told_of_collectives(64), current=None, baseline=1e-3, kind="incomparable")
     [row] = collective_rows([result(lost, refused_of_collectives())])
-
     assert row.note == "gloo: Invalid scalar type (the baseline has it)"
 
-
-def test_a_sweep_that_failed_is_a_row_and_its_values_are_not_called_right() -> None:
     rows = collective_rows([failed(), result(told_of_collectives(64))])
-
     assert (rows[0].verdict, rows[0].note, rows[0].kind.dtype) == ("failed", "all_reduce: 3 wrong elements", "int8")
     assert footer(rows)[0] == "# Out of bounds values : 0 FAILED, and 1 sweep without numbers"
 
-
-def test_wrong_elements_are_added_up() -> None:
     at = {"message_bytes": 64}
     wrong = verdict("regressed", metric=metric_key("wrong_elements", at), at=at, current=3.0)
-
     assert footer(collective_rows([result(told_of_collectives(64), wrong)]))[0] == "# Out of bounds values : 3 FAILED"
 
 
-def test_the_mean_is_that_of_all_messages_in_and_out_of_place() -> None:
+def test_means_are_of_all_messages_of_each_collective() -> None:
     rows = collective_rows(
         [result(told_of_collectives(2_000_000)), result(told_of_collectives(2_000_000, in_place=True, current=5e-4))]
     )
-
     assert footer(rows) == ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.5"]
 
-
-def test_of_several_collectives_there_is_a_mean_of_each() -> None:
     rows = collective_rows(
         [
             result(told_of_collectives(2_000_000), told_of_collectives(4_000_000)),
@@ -259,7 +210,6 @@ def test_of_several_collectives_there_is_a_mean_of_each() -> None:
         ]
     )
     more = collective_rows([result(told_of_collectives(2_000_000, collective="all_reduce"))])
-
     assert footer(rows + more)[1:] == [
         "# Avg bus bandwidth    : 1.5  all_gather, gloo, 2 ranks",
         "# Avg bus bandwidth    : 1  all_reduce, gloo, 2 ranks",
@@ -285,14 +235,6 @@ def test_collectives_have_the_columns_of_nccl_tests() -> None:
     ]
     assert section.footer == ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.5"]
     assert len(section.table.rows[0]) == len(section.columns) == 25
-
-
-def test_where_the_peak_of_the_links_is_known_its_share_has_a_column() -> None:
-    facts = {"collective": "all_reduce", "busbw_factor": 1.5, LINK_PEAK: 3.0}
-    section = COLLECTIVES.section([result(replace(point(1_000_000, current=0.001), facts=facts))])
-
-    assert section.header[section.header.index("busbw(GB/s)") + 1] == "of peak"
-    assert "50.0%" in section.texts[0]
 
 
 def test_both_placements_have_columns_where_both_ran() -> None:

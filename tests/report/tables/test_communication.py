@@ -17,17 +17,14 @@ def bucket(calls: str, tensors: int, seconds: float | None) -> Verdict:
     return verdict(metric=metric_key("latency", at), at=at, facts={"message_bytes": 10**6}, current=seconds)
 
 
-def test_each_way_is_told_beside_its_own_fewest_tensors() -> None:
+def test_each_way_is_told_beside_its_own_fewest_tensors_and_other_cases_not() -> None:
     made = result(bucket("each", 214, 0.04), bucket("each", 2, 0.01), bucket("coalesced", 2, 0.02))
-
     assert [row[1:] for row in BUCKETS.section([made]).texts] == [
         ["each", "2", "976.6 KiB", "10000.0", "1.00", "0.100", "unchanged"],
         ["each", "214", "976.6 KiB", "40000.0", "4.00", "0.025", "unchanged"],
         ["coalesced", "2", "976.6 KiB", "20000.0", "1.00", "0.050", "unchanged"],
     ]
 
-
-def test_other_cases_have_none_and_points_without_a_time_are_left_out() -> None:
     assert BUCKETS.section([result(point(8), bucket("each", 1, None))]).rows == []
 
 
@@ -40,37 +37,26 @@ def matrix(ranks: int, *slow: tuple[int, int]) -> CaseResult:
     return result(*(latency(link, 5e-4 if link in slow else 1e-4) for link in links))
 
 
-def test_a_slow_link_is_noted() -> None:
+def test_a_slow_link_or_rank_is_noted_at_each_link_of_more_than_two_ranks() -> None:
     assert {point.link: point.note for point in link_points(matrix(4, (1, 3))) if point.note} == {
         Link(1, 3): "this link"
     }
 
-
-def test_a_slow_rank_is_noted_at_each_of_its_links() -> None:
     points = list(link_points(matrix(4, (0, 2), (1, 2), (2, 3))))
-
     assert {point.link for point in points if point.note == "rank 2"} == {Link(0, 2), Link(1, 2), Link(2, 3)}
     assert {point.share for point in points} == {1.0, 5.0}
 
-
-def test_of_two_ranks_nothing_is_noted() -> None:
     [point] = link_points(matrix(2))
-
     assert (point.note, point.share, point.latency_s, point.bandwidth) == ("", None, 1e-4, None)
 
-
-def test_a_slow_link_shows_in_either_metric() -> None:
     links = [Link(0, 1), Link(0, 2), Link(1, 2)]
     rates = [
         verdict(metric=metric_key("bandwidth", link.at), at=link.at, better="higher", unit="GB/s", current=rate)
         for link, rate in zip(links, (10.0, 2.0, 10.0), strict=True)
     ]
     [_, slow, _] = link_points(result(*(latency(link, 1e-4) for link in links), *rates))
-
     assert (slow.note, slow.share, slow.bandwidth) == ("this link", 5.0, 2.0)
 
-
-def test_the_slowest_link_of_each_metric_is_telling() -> None:
     assert [v.at for v in slowest_links(matrix(4, (1, 3)))] == [{"from": 1, "to": 3}]
     assert slowest_links(result(verdict())) == []
 

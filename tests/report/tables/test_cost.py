@@ -57,9 +57,8 @@ def rows_of(section: Section, of: str) -> list[dict[str, object]]:
     return [row for row in found if row["of"] == of]
 
 
-def test_a_goal_costs_nodes_times_hours_times_price_and_its_index_is_price_over_performance_increase() -> None:
+def test_a_goal_costs_its_nodes_for_the_time_of_the_run() -> None:
     one, four = rows_of(COST.section([ON_ONE, ON_FOUR], {"prices": prices()}), "accuracy 0.97")
-
     assert (one["nodes"], four["nodes"]) == (1, 4)
     assert one["cost_regular"] == pytest.approx(0.5592 * 10 / 3600)
     assert four["cost_regular"] == pytest.approx(0.5592 * 4 * 4 / 3600)
@@ -69,38 +68,49 @@ def test_a_goal_costs_nodes_times_hours_times_price_and_its_index_is_price_over_
     assert one["price_index"] == 1.0
     assert (one["currency"], one["machine"]) == ("USD", "n1-standard-4")
 
-
-def test_more_ranks_than_cores_stand_beside_the_others_of_their_test() -> None:
-    conditions = replace(ON_FOUR.case.conditions, around={"oversubscribed": "2-cores"})
-    crowded = replace(ON_FOUR, case=replace(ON_FOUR.case, conditions=conditions))
-    _, four = rows_of(COST.section([ON_ONE, crowded], {"prices": prices()}), "accuracy 0.97")
-
-    assert four["speedup"] == 2.5
-
-
-def test_the_price_index_is_mlbenchs() -> None:
-    """Task 4b: about 5.5 $ on 1 node, about 9.3 $ on 8 and 4.36 times faster: an index below 1."""
+    # Task 4b: about 5.5 $ on 1 node, about 9.3 $ on 8 and 4.36 times faster: an index below 1
     node = prices({"regular": 5.5 / 8})
     hours = [trained(0, steps=1, step_s=1, time_s=3600 * 8 / speedup) for speedup in (1, 4.36)]
     one, eight = rows_of(COST.section([at(1, hours[0]), at(8, hours[1])], {"prices": node}), "accuracy 0.97")
-
     assert one["cost_regular"] == pytest.approx(5.5)
     assert eight["cost_regular"] == pytest.approx(10.1, abs=0.05)  # the task's page rounds
     assert eight["price_index"] == pytest.approx(8 / 4.36**2)
 
-
-def test_the_run_costs_from_its_start_to_its_end() -> None:
     one, four = rows_of(COST.section([ON_ONE, ON_FOUR], {"prices": prices()}), "run")
-
     assert four["cost_regular"] == pytest.approx(0.5592 * 4 * 8 / 3600)
     assert (one["time_s"], four["speedup"], four["steps"], four["met"]) == (16.0, 2.0, None, None)
 
-
-def test_what_loaded_torch_for_all_launches_is_no_part_of_a_run() -> None:
     launch = replace(ON_ONE.launches[0], phases={"launcher": 3.0, "body": 10.0})
     [row] = rows_of(COST.section([replace(ON_ONE, launches=[launch])]), "run")
-
     assert row["time_s"] == 13.0
+
+    missed = at(2, trained(0, steps=None, step_s=1))
+    _, row = rows_of(COST.section([ON_ONE, missed], {"prices": prices()}), "accuracy 0.97")
+    assert (row["met"], row["time_s"], row["cost_regular"], row["speedup"], row["price_index"]) == (
+        "0 of 1", None, None, None, None,
+    )  # fmt: skip
+
+
+def test_bases_are_of_a_test_a_run_and_a_backend() -> None:
+    conditions = replace(ON_FOUR.case.conditions, around={"oversubscribed": "2-cores"})
+    crowded = replace(ON_FOUR, case=replace(ON_FOUR.case, conditions=conditions))
+    _, four = rows_of(COST.section([ON_ONE, crowded], {"prices": prices()}), "accuracy 0.97")
+    assert four["speedup"] == 2.5
+
+    cases = [at(n, trained(0, steps=1, step_s=1, time_s=1.0 * n), run=r, backend=b)
+             for r, b in (("", "gloo"), ("", "nccl"), ("sgd", "gloo")) for n in (1, 2)]  # fmt: skip
+    rows: list[CostRow] = [row for row in cost_rows(cases) if row.bought.what != "run"]
+    assert [(row.result.case.series, row.ranks, row.speedup) for row in rows] == [
+        ("test_a", 1, 1.0), ("test_a", 2, 0.5), ("test_a", 1, 1.0), ("test_a", 2, 0.5),
+        ("test_a[sgd]", 1, 1.0), ("test_a[sgd]", 2, 0.5),
+    ]  # fmt: skip
+
+    launches = [
+        [*trained(0, steps=40, step_s=1, time_s=4.0), *trained(1, steps=None, step_s=1)],
+        [*trained(0, steps=60, step_s=3, time_s=8.0), *trained(1, steps=50, step_s=5, time_s=5.0)],
+    ]
+    [row] = rows_of(COST.section([at(1, *launches)]), "accuracy 0.97")
+    assert (row["met"], row["steps"], row["time_s"], row["step_s"]) == ("3 of 4", 50, 5.0, 2.0)
 
 
 def test_statistical_and_hardware_efficiency_stand_apart_and_need_no_price() -> None:
@@ -118,26 +128,7 @@ def test_statistical_and_hardware_efficiency_stand_apart_and_need_no_price() -> 
     assert section.footer == ["what it costs, and the price index: give --prices FILE.toml (docs/cost.md)"]
 
 
-def test_launches_and_seeds_count_by_their_median_and_a_missed_goal_is_counted() -> None:
-    launches = [
-        [*trained(0, steps=40, step_s=1, time_s=4.0), *trained(1, steps=None, step_s=1)],
-        [*trained(0, steps=60, step_s=3, time_s=8.0), *trained(1, steps=50, step_s=5, time_s=5.0)],
-    ]
-    [row] = rows_of(COST.section([at(1, *launches)]), "accuracy 0.97")
-
-    assert (row["met"], row["steps"], row["time_s"], row["step_s"]) == ("3 of 4", 50, 5.0, 2.0)
-
-
-def test_a_goal_that_was_never_met_has_no_cost() -> None:
-    missed = at(2, trained(0, steps=None, step_s=1))
-    _, row = rows_of(COST.section([ON_ONE, missed], {"prices": prices()}), "accuracy 0.97")
-
-    assert (row["met"], row["time_s"], row["cost_regular"], row["speedup"], row["price_index"]) == (
-        "0 of 1", None, None, None, None,
-    )  # fmt: skip
-
-
-def test_a_throughput_is_bought_by_the_million() -> None:
+def test_rates_are_bought_and_what_has_none_has_no_row() -> None:
     def rate(ranks: int, value: float) -> CaseResult:
         return at(ranks, [number("samples_per_second", value, unit="samples/s")])
 
@@ -146,44 +137,33 @@ def test_a_throughput_is_bought_by_the_million() -> None:
     assert (two[2], two[6]) == (2, 1.6)
     assert two[11] == pytest.approx(0.5592 * 2 * 250 / 3600)
 
-
-def test_steps_without_communication_are_not_bought() -> None:
     alone = number("samples_per_second", 100.0, unit="samples/s")
     apart = at(2, [replace(alone, facts={"communication": "off"})], run="apart")
     workers = [at(n, [replace(alone, facts={"communication": "on"})], run="workers") for n in (1, 2)]
-
     assert [(row.result.case.run, row.ranks) for row in cost_rows([apart, *workers])] == [
         ("workers", 1),
         ("workers", 2),
     ]
 
-
-def test_runs_and_backends_of_one_test_have_bases_of_their_own() -> None:
-    cases = [at(n, trained(0, steps=1, step_s=1, time_s=1.0 * n), run=r, backend=b)
-             for r, b in (("", "gloo"), ("", "nccl"), ("sgd", "gloo")) for n in (1, 2)]  # fmt: skip
-    rows: list[CostRow] = [row for row in cost_rows(cases) if row.bought.what != "run"]
-
-    assert [(row.result.case.series, row.ranks, row.speedup) for row in rows] == [
-        ("test_a", 1, 1.0), ("test_a", 2, 0.5), ("test_a", 1, 1.0), ("test_a", 2, 0.5),
-        ("test_a[sgd]", 1, 1.0), ("test_a[sgd]", 2, 0.5),
-    ]  # fmt: skip
+    failed = replace(ON_ONE, launches=[replace(ON_ONE.launches[0], outcome="failed")])
+    assert COST.section([result(), failed]).rows == []
 
 
-def test_the_footer_has_the_day_of_the_prices_and_what_they_are() -> None:
+def test_the_footer_has_the_day_of_the_prices_and_what_is_without_one() -> None:
     section = COST.section([ON_FOUR], {"prices": prices(), "run": run(started="2026-06-01T10:00:00+00:00")})
-
     assert section.footer == [
         "test_a: beside 4 ranks, the fewest that it ran on",
         "prices by the hour in USD, of 2026-01-01: a page",
         "n1-standard-4: 0.5592 regular, 0.154 preemptible; ranks per node: 1",
     ]
 
-
-def test_prices_of_another_time_are_noted_and_used() -> None:
     section = COST.section([ON_ONE], {"prices": prices(), "run": run(started="2026-09-01T10:00:00+00:00")})
-
     assert section.footer[-1] == "these prices are 243 days away from the run of 2026-09-01: look them up again"
     assert rows_of(section, "run")[0]["cost_regular"] is not None
+
+    section = COST.section([ON_ONE], {"prices": prices(platforms=("nvidia-*",))})
+    assert section.footer[-1] == "no price for the hardware class cpu-x: add it to platforms of a machine"
+    assert rows_of(section, "run")[0]["cost_regular"] is None
 
 
 def test_ranks_with_a_cpu_quota_are_priced_as_whole_nodes_and_that_is_told() -> None:
@@ -192,16 +172,3 @@ def test_ranks_with_a_cpu_quota_are_priced_as_whole_nodes_and_that_is_told() -> 
     section = COST.section([limited], {"prices": prices()})
 
     assert section.footer[-1] == "cpus=0.3: priced as whole nodes, of which each rank may use 0.3 cores"
-
-
-def test_hardware_without_a_price_is_named() -> None:
-    section = COST.section([ON_ONE], {"prices": prices(platforms=("nvidia-*",))})
-
-    assert section.footer[-1] == "no price for the hardware class cpu-x: add it to platforms of a machine"
-    assert rows_of(section, "run")[0]["cost_regular"] is None
-
-
-def test_what_trained_to_no_goal_and_has_no_rate_has_no_row() -> None:
-    failed = replace(ON_ONE, launches=[replace(ON_ONE.launches[0], outcome="failed")])
-
-    assert COST.section([result(), failed]).rows == []

@@ -44,17 +44,13 @@ def rows(section: Section) -> list[dict[str, object]]:
     return [dict(zip(section.columns, (cell.value for cell in row), strict=True)) for row in section.rows]
 
 
-def test_a_change_has_its_cost_and_where_it_went(results: list[CaseResult]) -> None:
+def test_a_launch_and_a_change_have_their_cost_and_quality(results: list[CaseResult]) -> None:
     [row] = rows(EVENTS.section(results))
-
     assert (row["kind"], row["before"], row["after"], row["stall_s"], row["steps_redone"]) == ("kill", 2, 1, 5.0, 4)
     assert row["detect_s"] == pytest.approx(3.0)
     assert "kill of slot 1" in EVENTS.section(results).texts[0]
 
-
-def test_a_launch_has_its_setup_time_and_quality(results: list[CaseResult]) -> None:
     fixed, cycled = rows(JOBS.section(results))
-
     assert (fixed["setup"], cycled["setup"]) == ("1:0", "1:1 (kill(at_s=9.5))")
     assert (cycled["epochs"], cycled["seconds"], cycled["start_s"], cycled["accuracy"]) == (3, 17.0, 3.0, None)
     assert cycled["lost_fraction"] == pytest.approx(5 / 16.5)
@@ -66,26 +62,36 @@ def results_of_pool() -> list[CaseResult]:
     return [result(launches=[launch_of(POOL)]), result(launches=[launch_of(SERVED)]), result()]
 
 
-def test_a_job_has_a_row_with_when_it_came_began_and_ended(results_of_pool: list[CaseResult]) -> None:
+def test_a_pool_has_a_row_per_job_and_per_stretch_of_its_serving(results_of_pool: list[CaseResult]) -> None:
     _, row, _ = rows(POOLS.section(results_of_pool))
-
     assert (row["policy"], row["job"]) == ("elastic", "B")
     assert (row["submitted_s"], row["started_s"], row["ended_s"]) == (2.0, 5.0, 20.0)
     assert (row["queue_wait_s"], row["jct_s"]) == (3.0, 18.0)
     assert row["workers"] == "1 from 5.0, 2 from 14.0"
     assert (row["makespan_s"], row["idle_gap_s"]) == (22.0, 4.0)
 
-
-def test_a_pool_says_what_it_is_not(results_of_pool: list[CaseResult]) -> None:
     from pytest_distbench.records.record import replace
 
     launch = launch_of(POOL)
     assert launch.pool is not None
     made = replace(launch.pool, pool=replace(POOL, slots=6, compute="synthetic", cores=2))
-
     assert rows(POOLS.section([result(launches=[replace(launch, pool=made)])]))[0]["policy"] == (
         "elastic, synthetic, 6 slots on 2 cores"
     )
+
+    section = SERVINGS.section(results_of_pool)
+    names = ("begin_s", "wanted", "serving", "training", "total", "capacity")
+    found = [tuple(row[name] for name in names) for row in rows(section)]
+    assert found[1:4] == [(2.0, 1, 0, 2, 2, 2), (2.5, 1, 1, 1, 2, 2), (4.0, 1, 1, 1, 2, 2)]
+    assert section.footer == ["at 2.00 s 1 more wanted: slots free after 500 ms, serving ready after 2 s"]
+
+    assert [row[-2].text for row in JOBS.section(results_of_pool).rows] == [
+        "test_a[ws2 A]",
+        "test_a[ws2 B]",
+        "test_a[ws2 train]",
+    ]
+    [joined, left] = rows(EVENTS.section(results_of_pool))
+    assert (joined["kind"], joined["stall_s"], left["kind"], left["stall_s"]) == ("join", 4.0, "leave", 3.0)
 
 
 def test_the_picture_has_a_line_per_slot() -> None:
@@ -97,25 +103,6 @@ def test_the_picture_has_a_line_per_slot() -> None:
     assert first == "slot 0 " + "-" * 7 + "A" * 29 + "-" * 2 + "." * 1 + "-" * 13 + "B" * 17 + "-" * 3
     assert second.startswith("slot 1 " + "." * 13 + "-" * 10 + "B" * 16)
     assert legend == "A: A, B: B; -: has it, and takes no step; .: nobody has it"
-
-
-def test_the_serving_has_a_row_per_stretch_and_a_line_per_rise(results_of_pool: list[CaseResult]) -> None:
-    section = SERVINGS.section(results_of_pool)
-    names = ("begin_s", "wanted", "serving", "training", "total", "capacity")
-    found = [tuple(row[name] for name in names) for row in rows(section)]
-
-    assert found[1:4] == [(2.0, 1, 0, 2, 2, 2), (2.5, 1, 1, 1, 2, 2), (4.0, 1, 1, 1, 2, 2)]
-    assert section.footer == ["at 2.00 s 1 more wanted: slots free after 500 ms, serving ready after 2 s"]
-
-
-def test_jobs_of_a_pool_are_in_the_tables_of_elastic_jobs_under_their_names(results_of_pool: list[CaseResult]) -> None:
-    assert [row[-2].text for row in JOBS.section(results_of_pool).rows] == [
-        "test_a[ws2 A]",
-        "test_a[ws2 B]",
-        "test_a[ws2 train]",
-    ]
-    [joined, left] = rows(EVENTS.section(results_of_pool))
-    assert (joined["kind"], joined["stall_s"], left["kind"], left["stall_s"]) == ("join", 4.0, "leave", 3.0)
 
 
 def test_the_trace_of_a_pool_has_who_had_a_slot_and_what_ran_in_it(results_of_pool: list[CaseResult]) -> None:

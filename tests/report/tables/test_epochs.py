@@ -37,7 +37,6 @@ def run(name: str, *launches: list[float]) -> CaseResult:
 
 def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
     section = ACCURACY.section([run("gang2", [0.5, 0.75]), run("elastic", [0.25, 0.5, 0.9]), result()])
-
     assert [*section.columns] == ["test", "epoch", "gang2", "elastic"]
     assert [row[1:] for row in section.texts] == [
         ["0", "0.5000", "0.2500"],
@@ -45,25 +44,17 @@ def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
         ["2", "-", "0.9000"],
     ]
 
-
-def test_what_was_noted_in_training_has_a_column_that_says_so() -> None:
     timeline = killed()
     timeline.lines = [replace(line, accuracy=0.5) if isinstance(line, Stepped) else line for line in timeline.lines]
     elastic, _ = measure(JOB, timeline.history)
     noted = run("cycle", [0.5, 0.75])
     noted = replace(noted, launches=[replace(noted.launches[0], elastic=elastic)])
     section = ACCURACY.section([run("gang2", [0.25, 0.5]), noted])
-
     assert [*section.columns] == ["test", "epoch", "gang2", "cycle, in training"]
 
-
-def test_of_several_launches_the_median_is_shown() -> None:
     section = ACCURACY.section([run("gang2", [0.5], [0.75], [0.5]), run("gang4", [0.25])])
-
     assert section.texts == [["test_a", "0", "0.5000", "0.2500"]]
 
-
-def test_a_run_that_has_none_beside_it_has_no_row() -> None:
     assert ACCURACY.section([result(), run("gang2", [0.5])]).rows == []
 
 
@@ -154,35 +145,25 @@ def test_rows_are_those_of_the_report_with_events_before_the_epoch_they_cost(fix
     ]  # fmt: skip
 
 
-def test_an_epoch_has_its_nodes_and_what_changed_in_it(fixed: CaseResult) -> None:
+def test_epochs_and_what_is_unaccounted_sum_up_without_the_cold_start(fixed: CaseResult) -> None:
     *_, last = (row for row in rows(EPOCHS.section([fixed, case(killed(), CYCLED)])) if row["epoch"] == 2)
-
     assert (last["elastic_s"], last["ondemand_s"], last["difference_s"]) == (11.5, 3.0, 8.5)
     assert (last["nodes"], last["changes"], last["stall_s"], last["steps_redone"]) == ("1", "kill to 1", 5.0, 4)
 
-
-def test_the_epochs_of_a_launch_and_what_is_unaccounted_sum_up_to_its_total() -> None:
     found = rows(EPOCHS.section([case(killed(), CYCLED)]))
     epochs = [row["elastic_s"] for row in found if str(row["elastic"]).startswith(("Epoch 0", "Epoch 1", "Epoch 2"))]
     *_, unaccounted, total = (row["elastic_s"] for row in found)
-
     assert sum([*epochs, unaccounted]) == pytest.approx(total)  # type: ignore[list-item]
     assert total == 17.0
 
-
-def test_the_total_holds_no_cold_start(fixed: CaseResult) -> None:
     [launch] = fixed.launches
     assert launch.elastic is not None
     cold = replace(launch, elastic=replace(launch.elastic, start_s=launch.elastic.start_s + 10))
     section = EPOCHS.section([replace(fixed, launches=[cold]), case(killed(), CYCLED)])
-
     assert cycled(section)[0][5] == "-10.00000"
     assert cycled(section)[-1][5] == "+8.50000"
 
-
-def test_without_a_fixed_run_the_elastic_side_stands_alone() -> None:
     section = EPOCHS.section([case(killed(), CYCLED)])
-
     assert section.header[:3] == ["Epoch", "Elastic Cycle 9.5 s on and off 1 on demand 1 elastic", "Perf"]
 
 

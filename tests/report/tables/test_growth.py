@@ -49,9 +49,6 @@ def test_runs_of_one_test_at_several_sizes_stand_apart_by_their_names() -> None:
     ]
 
 
-def test_what_ran_at_one_world_size_did_not_grow() -> None:
+def test_what_did_not_grow_or_has_no_fingerprint_has_no_row() -> None:
     assert growth_rows([at("", 2, of()), at("", 2, of())]) == []
-
-
-def test_what_has_no_fingerprint_has_no_row() -> None:
     assert growth_rows([at("", 2, Fingerprint(missing="not recorded")), result()]) == []

@@ -42,7 +42,7 @@ STEP = Breakdown(
 )
 
 
-def test_the_parts_and_what_is_unaccounted_are_the_step() -> None:
+def test_the_parts_and_what_is_unaccounted_are_the_step_also_of_a_script() -> None:
     assert texts(on(STEP)) == [
         ["step", "2", "20 ms", "100.0%", "4.5 ms", "-", "1 (x 1.58)", "10 : 5.4"],
         ["· forward", "2", "4 ms", "20.0%", "-", "-", "0 (x 1.00)", ""],
@@ -52,17 +52,22 @@ def test_the_parts_and_what_is_unaccounted_are_the_step() -> None:
         ["· evaluation (apart)", "2", "2 ms", "10.0%", "-", "-", "0 (x 3.00)", ""],
     ]
 
-
-def test_the_parts_of_a_script_are_told_so() -> None:
     script = Breakdown(times_s=[4.0], parts=[part("load", "read", times=[0.5]), part("load", times=[1.0])])
     launch = LaunchRecord(index=0, outcome="passed", wall_s=5.0, breakdowns={WALL_TIME: script})
-
     assert [row[1:5] for row in PHASES.section([result(verdict(), launches=[launch])]).texts] == [
         [WALL_TIME, "script", "2", "4 s"],
         [WALL_TIME, "· load", "2", "1 s"],
         [WALL_TIME, "· · read", "2", "500 ms"],
         [WALL_TIME, "· unaccounted", "2", "3 s"],
     ]
+
+    assert PHASES.section([on(None)]).rows == []
+
+    kernels = Breakdown(times_s=[2 * MS], parts=[part("forward", times=[2 * MS], hosts_s=[0.5 * MS])])
+    section = PHASES.section([on(kernels)])
+    assert section.header[-2] == "host"
+    assert [row[-2] for row in section.texts] == ["-", "500 us", "-"]
+    assert "host" not in PHASES.section([on(STEP)]).header
 
 
 def test_machines_read_the_parent_and_base_units() -> None:
@@ -121,25 +126,21 @@ def test_a_task_is_all_the_steps_that_a_launch_timed(steps: list[int], totals: l
     assert (None if column is None else [row[column] for row in section.texts]) == totals
 
 
-def test_seeds_of_a_training_are_told_in_the_mean() -> None:
+def test_seeds_and_launches_are_told_in_the_mean() -> None:
     made = on(None)
     seeds = {f"step[seed={seed}]": Breakdown(times_s=[time_s], parts=[part("load", times=[4 * MS])])
              for seed, time_s in enumerate((10 * MS, 30 * MS))}  # fmt: skip
     measured = [Measurement(name="step", unit="s", better="lower", value=MS, at={"seed": seed}) for seed in range(2)]
     launch = replace(made.launches[0], breakdowns=seeds, measurements=measured)
     section = PHASES.section([replace(made, launches=[launch])])
-
     assert [row[1:6] for row in section.texts] == [
         ["step", "step", "2", "20 ms", "100.0%"],
         ["step", "· load", "2", "4 ms", "20.0%"],
         ["step", "· unaccounted", "2", "16 ms", "80.0%"],
     ]
 
-
-def test_launches_are_told_in_the_mean_and_one_without_a_part_has_spent_no_time_in_it() -> None:
     slower = Breakdown(times_s=[40 * MS], parts=[part("load", times=[8 * MS]), part("save", times=[4 * MS])])
     faster = Breakdown(times_s=[20 * MS], parts=[part("load", times=[6 * MS])])
-
     assert [row[:4] for row in texts(on(faster, None, slower))] == [
         ["step", "2", "30 ms", "100.0%"],
         ["· load", "2", "7 ms", "23.3%"],
@@ -158,19 +159,6 @@ def test_communication_inside_communication_counts_once_and_without_any_there_is
 
     assert texts(on(Breakdown(times_s=[26 * MS], parts=inside)))[0][-1] == "10 : 3"
     assert texts(on(Breakdown(times_s=[26 * MS], parts=inside[2:3])))[0][-1] == ""
-
-
-def test_the_hosts_time_is_a_column_where_phases_are_the_devices() -> None:
-    kernels = Breakdown(times_s=[2 * MS], parts=[part("forward", times=[2 * MS], hosts_s=[0.5 * MS])])
-    section = PHASES.section([on(kernels)])
-
-    assert section.header[-2] == "host"
-    assert [row[-2] for row in section.texts] == ["-", "500 us", "-"]
-    assert "host" not in PHASES.section([on(STEP)]).header
-
-
-def test_a_run_without_phases_has_no_rows() -> None:
-    assert PHASES.section([on(None)]).rows == []
 
 
 def test_busy_communication_stands_beside_a_step_of_which_there_is_a_trace() -> None:

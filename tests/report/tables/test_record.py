@@ -106,17 +106,13 @@ def test_a_set_up_says_what_was_told_what_was_measured_and_where_it_ran() -> Non
     }
 
 
-def test_world_sizes_stand_together_and_what_differs_stands_side_by_side() -> None:
+def test_set_ups_stand_by_world_size_and_only_of_what_trains() -> None:
     found = values_of(
         trained(4, told=False, batch=8), trained(1, told=False, batch=32), trained(2, told=False, batch=8)
     )
-
     assert (found["workers"], found["batch"]) == ("1, 2, 4", "32, 8")
 
-
-def test_tests_that_train_nothing_have_no_set_up_and_addresses_are_masked() -> None:
     measured = trained(1, told=False, url="tcp://10.11.12.13:80")
-
     assert not setup_rows([result()])
     assert "10.11.12.13" not in values_of(measured)["url"]
     assert ["test_a", "trainable tensors", "214"] in SETUP.section([measured], {"run": run(measured)}).texts
@@ -162,16 +158,23 @@ def test_a_run_fills_in_what_it_knows_of_report_001s_fields() -> None:
     }
 
 
-def test_what_was_stated_counts_and_follows_what_became_of_the_test() -> None:
+def test_what_was_stated_counts_and_planned_things_are_seen() -> None:
     case = result(outcome="failed", headline="1 metric regressed")
     row = row_of(of(case, cluster="Cruiser10", expected="220 images/s", summary="Requires further investigation"))
-
     assert (row["Cluster"], row["Expected results"]) == ("Cruiser10", "220 images/s")
     assert row["Brief summary and next steps"] == "1 metric regressed. Requires further investigation"
 
-
-def test_a_description_that_was_stated_follows_the_case_that_it_is_of() -> None:
     assert row_of(of(result(), description="1 node"))["Description"] == "test_a[ws2]: 1 node"
+
+    made = result()
+    case = replace(made, case=replace(made.case, params={"backup_dir": "s3://10.1.2.3/backup"}))
+    assert row_of(run(case, settings={"addresses": "true"}))["backup folder"] == "backup_dir=s3://10.1.2.3/backup"
+
+    new = replace(STORED, software={})
+    assert row_of(run(result(reference=PAIRED)))["Expected results"] == "main (123)"
+    assert row_of(run(result(reference=new)))["Expected results"] == "-"
+
+    assert row_of(run(result(), settings={"logs": "kept"}))["Pointer to results"] == "this run record; logs in kept"
 
 
 def test_what_report_000_writes_down_is_seen_where_there_is_some() -> None:
@@ -192,13 +195,6 @@ def test_what_report_000_writes_down_is_seen_where_there_is_some() -> None:
     assert row["backup folder"] == f"backup_dir=s3://{MASK}/backup"
 
 
-def test_addresses_of_parameters_are_seen_where_the_run_was_to_keep_them() -> None:
-    made = result()
-    case = replace(made, case=replace(made.case, params={"backup_dir": "s3://10.1.2.3/backup"}))
-
-    assert row_of(run(case, settings={"addresses": "true"}))["backup folder"] == "backup_dir=s3://10.1.2.3/backup"
-
-
 def test_the_kind_of_data_and_of_storage_is_part_of_what_defines_a_number() -> None:
     made = result()
     rate = Measurement(
@@ -208,13 +204,6 @@ def test_the_kind_of_data_and_of_storage_is_part_of_what_defines_a_number() -> N
     row = row_of(of(replace(made, launches=[replace(made.launches[0], measurements=[rate])])))
 
     assert (row["input data set"], row["Storage options"]) == ("generated", "object")
-
-
-def test_what_ran_beside_is_expected_and_without_a_baseline_nothing_is() -> None:
-    new = replace(STORED, software={})
-
-    assert row_of(run(result(reference=PAIRED)))["Expected results"] == "main (123)"
-    assert row_of(run(result(reference=new)))["Expected results"] == "-"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +221,3 @@ def test_ranks_of_a_launcher_that_is_not_known_are_on_nobody_knows_how_many_serv
     under = Conditions(**{"world_size": 2, "backend": "gloo", "launcher": "warm", **conditions})  # type: ignore[arg-type]
 
     assert row_of(of(replace(made, case=replace(made.case, conditions=under))))["# of servers"] == servers
-
-
-def test_logs_that_were_kept_are_pointed_to() -> None:
-    assert row_of(run(result(), settings={"logs": "kept"}))["Pointer to results"] == "this run record; logs in kept"

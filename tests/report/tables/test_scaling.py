@@ -66,49 +66,36 @@ def test_report_003s_table_comes_of_its_numbers() -> None:
     assert section.texts[3][columns["Scaling efficiency"]] == "23%"
 
 
-def test_a_step_of_fewer_samples_is_no_faster_worker() -> None:
-    """Strong scaling: half the samples in half the time is twice the rate of two workers, and no more."""
+def test_launches_count_by_their_median_and_samples_per_step() -> None:
+    # Strong scaling: half the samples in half the time is twice the rate of two workers, and no more
     rows = scaling_rows([sized(1, 1.0, communication="off", batch=64), sized(2, 0.5, batch=32)])
-
     assert (rows[1].speedup, rows[1].efficiency) == (pytest.approx(2.0), pytest.approx(1.0))
 
-
-def test_several_launches_are_their_median_and_failed_ones_do_not_count() -> None:
     local, more = sized(1, 1.0, communication="off"), sized(2, 1.0, 3.0, 1.25)
     more.launches.append(LaunchRecord(index=3, outcome="failed", wall_s=1.0))
     rows = scaling_rows([local, more])
-
     assert rows[1].speedup == pytest.approx(2 / 1.25)
 
 
-def test_noise_makes_no_communication_of_less_than_nothing() -> None:
+def test_communication_below_the_noise_is_told_as_what_it_is_at_most() -> None:
     rows = scaling_rows([sized(2, 1.0), sized(2, 1.1, communication="off")])
-
     assert (rows[0].exposed, rows[0].communication, rows[0].ratio) == (0.0, (None, "-"), (None, "-"))
 
-
-def test_communication_that_noise_hides_is_told_as_what_it_is_at_most() -> None:
-    """Two standard errors of the difference: of logarithms, sqrt(2) of those of a side alone."""
+    # Two standard errors of the difference: of logarithms, sqrt(2) of those of a side alone
     apart, beside = sized(2, 0.98, 1.02, communication="off"), sized(2, 1.0, 1.0)
     section = SCALING.section([apart, beside])
     place = section.header.index("communication")
     noise = 2 * stdev([math.log(0.98), math.log(1.02)]) / math.sqrt(2)
-
     assert section.texts[0][place - 1 : place + 1] == [f"10 : < {10 * noise / (1 - noise):.1f}", f"< {noise:.1%}"]
     row = dict(zip(section.columns, section.table.rows[0], strict=True))
     assert (row["communication"], row["communication_at_most"]) == (None, pytest.approx(noise))
     [told] = section.footer
     assert told.startswith("communication < N%: hidden in the noise of the two steps that it is made of")
 
-
-def test_what_is_above_the_noise_is_told_as_it_is() -> None:
     section = SCALING.section([sized(2, 0.79, 0.81, communication="off"), sized(2, 1.0, 1.0)])
-
     assert section.texts[0][section.header.index("communication")] == "20.0%"
     assert section.footer == []
 
-
-def test_of_one_launch_its_iterations_tell_the_noise() -> None:
     def iterated(given: CaseResult) -> CaseResult:
         [launch] = given.launches
         summary = Summary(n=48, minimum=0.9, p25=1.0, median=1.04, p95=1.2, p99=1.2, mean=1.1, stdev=0.1)
@@ -116,20 +103,17 @@ def test_of_one_launch_its_iterations_tell_the_noise() -> None:
         return replace(given, launches=[replace(launch, measurements=measured)])
 
     [row] = scaling_rows([iterated(sized(2, 1.0, communication="off")), iterated(sized(2, 1.0))])
-
     assert row.exposed_at_most == pytest.approx(2 * math.sqrt(2) * 0.01)
 
 
-def test_tests_and_models_have_tables_of_their_own() -> None:
+def test_tests_models_and_calls_have_tables_of_their_own() -> None:
     one, two = sized(1, 1.0, communication="off", model="a"), sized(2, 1.0, model="b")
-
     assert [row.speedup for row in scaling_rows([one, two])] == [1.0, None]
 
-
-def test_two_calls_of_a_test_have_tables_of_their_own() -> None:
     one, two = sized(1, 1.0, communication="off", call="weak"), sized(2, 1.0, call="strong")
-
     assert [row.speedup for row in scaling_rows([one, two])] == [1.0, None]
+
+    assert scaling_rows([result()]) == []
 
 
 def test_with_a_quota_and_without_are_compared_each_by_itself() -> None:
@@ -146,10 +130,6 @@ def test_with_a_quota_and_without_are_compared_each_by_itself() -> None:
         (1.0, "cpus=0.3"),
         (pytest.approx(0.75), "cpus=0.3"),
     ]
-
-
-def test_what_told_of_no_loop_is_no_row() -> None:
-    assert scaling_rows([result()]) == []
 
 
 def test_busy_communication_stands_beside_the_exposed_where_there_is_a_trace() -> None:

@@ -36,23 +36,27 @@ KIND: TableKind[CaseResult] = TableKind(
 )
 
 
-def test_machines_get_all_values_with_their_types() -> None:
+def test_machines_get_values_and_people_texts() -> None:
     table = KIND.section([result()]).table
-
     assert table.columns == {"name": str, "cores": int, "wall_s": float, "unit": str, "third": float, "no": int}
     assert list(table.rows) == [["test_a[ws2]", 2, 1.5, "s", 1 / 3, None]]
 
-
-def test_people_get_the_texts_that_have_a_heading() -> None:
     section = KIND.section([result()])
-
     assert section.header == ["name", "of 1", "time", "third", "no"]
     assert section.texts == [["test_a[ws2]", "2", "short", "0.3333", "-"]]
     assert section.footer == ["the end"]
 
-
-def test_a_table_without_rows_has_its_columns() -> None:
     assert KIND.section([]).header == ["name", "of 0", "time", "third", "no"]
+
+    assert number(0.5, ".2f", unit=" s") == (0.5, "0.50 s")
+    assert number(None, ".2f", nothing="N/A") == (None, "N/A")
+    assert (seconds(0.5), seconds(None)) == ((0.5, "500 ms"), (None, "-"))
+    assert microseconds(1e-5, ".1f") == (1e-5, "10.0")
+
+    case = result()
+    row = OfLaunch(case, case.launches[0], None)
+    assert TEST.make_cell(row) == ("suites/test_a.py::test_a[ws2]", "test_a[ws2]")
+    assert LAUNCH.make_cell(row) == (0, "1")
 
 
 @pytest.mark.parametrize("made", ["abc", Cell("abc", "a text")])
@@ -61,18 +65,3 @@ def test_a_cell_of_another_type_is_an_error_that_names_its_column(made: object) 
 
     with pytest.raises(TableError, match=f"column 'third' of {__name__}: TypeError: wanted float or None, found 'abc'"):
         column.make_cell(result())
-
-
-def test_numbers_have_a_text_of_their_own_and_none_has_a_stroke() -> None:
-    assert number(0.5, ".2f", unit=" s") == (0.5, "0.50 s")
-    assert number(None, ".2f", nothing="N/A") == (None, "N/A")
-    assert (seconds(0.5), seconds(None)) == ((0.5, "500 ms"), (None, "-"))
-    assert microseconds(1e-5, ".1f") == (1e-5, "10.0")
-
-
-def test_launches_count_from_one_for_people() -> None:
-    case = result()
-    row = OfLaunch(case, case.launches[0], None)
-
-    assert TEST.make_cell(row) == ("suites/test_a.py::test_a[ws2]", "test_a[ws2]")
-    assert LAUNCH.make_cell(row) == (0, "1")

@@ -59,15 +59,11 @@ def test_where_no_commit_lies_between_there_is_nothing_to_bisect(commits: tuple[
     assert changed(trend(*commits), 1).bisect == ""
 
 
-def test_without_a_change_it_is_the_first_runs_beside_the_last() -> None:
+def test_trends_are_points_with_commits_and_without_a_change_the_first_beside_the_last() -> None:
     row = TrendRow(trend=trend(*"abcdefghij"), change=None)
-
     assert (row.first, row.last, row.commits, row.bisect) == (3.0, 8.0, ("", ""), "")
 
-
-def test_points_are_a_row_each_with_their_times_and_commits() -> None:
     section = points_section([trend("a" * 40, f"{'b' * 40}-dirty")])
-
     assert section.texts == [
         ["test_a[ws2]", "step", "2026-01-01T00:00:00+00:00", "aaaaaaaaaa", "1 s"],
         ["test_a[ws2]", "step", "2026-01-02T00:00:00+00:00", "bbbbbbbbbb-dirty", "2 s"],
@@ -86,15 +82,12 @@ def test_each_clock_is_a_row_with_what_was_planted_and_seen() -> None:
     assert section.table.rows[1][2:5] == [0.8, 0.9, False]
 
 
-def test_verdicts_come_the_gravest_first_with_values_for_machines_and_texts_for_people() -> None:
+def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
     section = VERDICTS.section([result(verdict("unchanged")), result(verdict("regressed"))])
-
     assert [row[0].value for row in section.rows] == ["regressed", "unchanged"]
     assert section.header == ["verdict", "test", "metric", "this run", "baseline", "change", "limit", "n"]
     assert section.texts[0] == ["regressed", "test_a[ws2]", "step", "30 ms", "20 ms", "+50.0 %", "+10%", "5"]
     row = dict(zip(section.columns, next(iter(section.table.rows)), strict=True))
     assert (row["test"], row["current"], row["ratio"]) == ("suites/test_a.py::test_a[ws2]", 0.03, 1.5)
 
-
-def test_beside_another_revision_the_other_side_has_its_name() -> None:
     assert "reference" in VERDICTS.section([result(verdict(), reference=PAIRED)]).header

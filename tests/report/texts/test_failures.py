@@ -66,18 +66,14 @@ def test_the_whole_text_begins_with_that_line(made: CaseResult) -> None:
     assert headline(made, conclusion) != ""
 
 
-def test_an_update_accepts_a_changed_fingerprint_which_has_no_value() -> None:
-    other = result(verdict("changed", metric="fingerprint", better="exact", current=None, baseline=None))
-
-    assert "--distbench-update" in explanation(other, conclude(other, STRICT), command="pytest x", platforms=[])
-
-
 def test_no_update_is_advised_that_would_be_refused() -> None:
     lacking = result(verdict("regressed", current=None, reason="no value in 1 of 1 launches"))
     text = explanation(lacking, conclude(lacking, STRICT), command="pytest x", platforms=[])
-
     assert "no update accepts a metric without a value" in text
     assert "--distbench-update" not in text
+
+    other = result(verdict("changed", metric="fingerprint", better="exact", current=None, baseline=None))
+    assert "--distbench-update" in explanation(other, conclude(other, STRICT), command="pytest x", platforms=[])
 
 
 def fate(rank: int, **changes: Any) -> RankFate:
@@ -94,25 +90,38 @@ def text(*fates: RankFate, **changes: Any) -> list[str]:
     return launch_text(made, rerun_command="pytest x").splitlines()
 
 
-def test_the_headline_counts_from_one_and_has_the_first_line_of_the_reason() -> None:
+def test_a_launch_is_told_by_its_ranks_with_what_they_were_at() -> None:
     assert launch_headline(launch(fate(0), fate(1), reason="hung\nand more")) == "launch 2 on 2 ranks: hung"
     assert launch_headline(launch(fate(0))) == "launch 2 on 1 rank: failed"
 
-
-def test_equal_fates_are_told_once_with_their_ranks() -> None:
     error = ErrorReport(kind="ValueError", message="bad", traceback="Traceback: bad", raised_at=0.0)
     lines = text(fate(2, error=error), fate(0, error=error), fate(1, how="exit code 3", is_victim=True))
-
     assert "--- ranks 0, 2: raised ValueError, in phase body" in lines
     assert "--- rank 1: exit code 3, in phase body; followed from another rank's failure" in lines
     assert lines.count("Traceback: bad") == 1
 
-
-def test_ranks_of_several_hosts_are_named_with_theirs() -> None:
     lines = text(fate(2), fate(0), fate(1, how="exit code 3"), hosts=["a", "a", "b"])
-
     assert "--- ranks 0 (a), 2 (b): raised ValueError, in phase body" in lines
     assert "--- rank 1 (a): exit code 3, in phase body" in lines
+
+    lines = text(fate(0, how="hung", stacks="line 1\nline 2", waits_at="a.py:7 in b"))
+    assert "--- rank 0: hung, in phase body; at a.py:7 in b" in lines
+    assert lines[lines.index("    line 1") + 1] == "    line 2"
+
+    lines = text(fate(3, log_tail="said\n"), reason="died\nthe launcher's own words")
+    assert "    | said" in lines
+    assert "    | the launcher's own words" in lines
+    assert lines[-2:] == ["re-run:  pytest x", "debug:   pytest x --distbench-attach 3"]
+
+    lines = text(
+        fate(0),
+        reason="died",
+        remarks=["GPU 1 holds 3 GiB more than before"],
+    )
+    assert lines[1] == "GPU 1 holds 3 GiB more than before"
+
+    launches = [launch(remarks=["rank 0: a", "rank 0: a"]), launch(remarks=["rank 0: a", "rank 1: b"]), launch()]
+    assert remark_lines(launches) == ["rank 0: a (2 of 3 launches)", "rank 1: b (1 of 3 launches)"]
 
 
 @pytest.mark.parametrize(("launcher", "is_told"), [("warm", True), ("slurm", False), ("cmd", False), ("mine", True)])
@@ -122,37 +131,6 @@ def test_a_debugger_is_offered_where_there_is_a_terminal(launcher: str, is_told:
     lines = launch_text(replace(made, case=replace(made.case, conditions=conditions)), rerun_command="pytest x")
 
     assert ("--distbench-attach 0" in lines) == is_told
-
-
-def test_a_rank_that_hung_shows_where() -> None:
-    lines = text(fate(0, how="hung", stacks="line 1\nline 2", waits_at="a.py:7 in b"))
-
-    assert "--- rank 0: hung, in phase body; at a.py:7 in b" in lines
-    assert lines[lines.index("    line 1") + 1] == "    line 2"
-
-
-def test_the_end_of_a_log_and_the_commands_stand_last() -> None:
-    lines = text(fate(3, log_tail="said\n"), reason="died\nthe launcher's own words")
-
-    assert "    | said" in lines
-    assert "    | the launcher's own words" in lines
-    assert lines[-2:] == ["re-run:  pytest x", "debug:   pytest x --distbench-attach 3"]
-
-
-def test_what_gpus_and_launcher_have_to_say_stands_below_the_headline() -> None:
-    lines = text(
-        fate(0),
-        reason="died",
-        remarks=["GPU 1 holds 3 GiB more than before"],
-    )
-
-    assert lines[1] == "GPU 1 holds 3 GiB more than before"
-
-
-def test_what_launches_that_passed_have_to_say_is_said_once() -> None:
-    launches = [launch(remarks=["rank 0: a", "rank 0: a"]), launch(remarks=["rank 0: a", "rank 1: b"]), launch()]
-
-    assert remark_lines(launches) == ["rank 0: a (2 of 3 launches)", "rank 1: b (1 of 3 launches)"]
 
 
 CHANGED = Verdict(metric="fingerprint", kind="changed", unit="", better="exact", reason="2 became 3")
@@ -195,9 +173,8 @@ def test_the_headline_says_what_moved_by_how_much_against_what(
     assert regression_headline(result(*verdicts, reference=reference)) == line
 
 
-def test_a_regression_against_a_baseline_tells_how_to_accept_it() -> None:
+def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
     lines = regression_text(result(verdict("regressed", reason="why")), command="pytest x").splitlines()
-
     assert lines == [
         "step +50.0 % (limit +10%)",
         "",
@@ -212,27 +189,18 @@ def test_a_regression_against_a_baseline_tells_how_to_accept_it() -> None:
         "If this change is intended:  pytest x --distbench-update",
     ]
 
-
-def test_a_regression_against_another_revision_has_its_columns_and_no_update() -> None:
     text = regression_text(result(verdict("regressed", detectable=0.05), reference=PAIRED), command="pytest x")
-
     assert "   metric  this tree  reference   change  limit  finds  pairs" in text
     assert "reference  main (123)  torch 2.13.0\nthis tree  torch 2.14.0\n" in text
     assert text.endswith("again:  pytest x")
     assert "update" not in text
 
-
-def test_what_is_not_accepted_names_the_option() -> None:
     improved = verdict("improved", ratio=0.5)
     text = unaccepted_text(result(improved), [improved], command="pytest x")
-
     assert text.startswith("step: improved: -50.0 %; --distbench-fail-on-improvement\n")
     assert text.endswith("If what was measured is right:  pytest x --distbench-update")
 
-
-def test_a_missing_baseline_says_where_there_are_some() -> None:
     text = missing_text(result(verdict("missing")), platforms=["gpu-y"], command="pytest x")
-
     assert text.splitlines() == [
         "no baseline for cpu-x (have: gpu-y)",
         "",

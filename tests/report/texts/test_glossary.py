@@ -41,12 +41,10 @@ def test_what_was_printed_leads_to_its_entry(printed: str, name: str) -> None:
     assert name in names(printed)
 
 
-def test_a_word_within_another_one_is_none() -> None:
+def test_only_whole_words_lead_to_an_entry() -> None:
     assert "lost" not in names("lost_fraction")
     assert names("blatency") == []
 
-
-def test_what_is_known_of_torch_and_nccl_is_there() -> None:
     assert {sign.meaning for sign in SIGNS if sign.meaning} <= {entry.name for entry in entries()}
 
 

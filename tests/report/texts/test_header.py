@@ -53,42 +53,30 @@ def lines(folder: Path, *, shares_host: bool = False, **changes: Any) -> list[st
     return header_lines(environment, BaselineStore(folder, "cpu-x"), **(given | changes))
 
 
-def test_what_is_measured_on_what_and_against_which_baselines(tmp_path: Path) -> None:
+def test_the_header_names_gpus_updates_and_revisions(tmp_path: Path) -> None:
     BaselineStore(tmp_path, "cpu-x").write(TEST, KEY, entry(1.0))
     first, second = lines(tmp_path)
-
     assert first.endswith(": world size 2, 4, gloo, 2 CPU cores (X), torch 2.14.0, warm launcher")
     assert second == f"distbench: baselines {tmp_path}/cpu-x (1 entry)"
 
-
-def test_gpus_are_counted(tmp_path: Path) -> None:
     gpus = Gpus(visible=tuple(Gpu(name="NVIDIA H200", uuid=f"GPU-{i}") for i in range(8)))
-
     assert "nccl, 8 GPUs (X)" in lines(tmp_path, gpus=gpus, backend="nccl")[0]
 
-
-def test_what_the_driver_does_not_describe_is_named(tmp_path: Path) -> None:
     gpus = Gpus(visible=(Gpu(name="NVIDIA H200", uuid="GPU-1"),), unreadable=("GPU 0: lost",))
     first, second, *_ = lines(tmp_path, gpus=gpus, backend="nccl")
-
     assert "nccl, 1 GPU (X)" in first
     assert second == "distbench: not used: GPU 0: lost"
+
+    assert lines(tmp_path, update="new")[-1] == "distbench: update=new; baselines will be written"
+
+    told = "distbench: against main, in turns; nothing is compared with stored baselines"
+    assert lines(tmp_path, against="main")[1:] == [told]
 
 
 @pytest.mark.parametrize("against", ["", "main"])
 def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, against: str) -> None:
     assert "(--distbench-share-host): CPU clocks" in lines(tmp_path, shares_host=True, against=against)[1]
     assert not any("share-host" in line for line in lines(tmp_path, against=against))
-
-
-def test_an_update_is_announced(tmp_path: Path) -> None:
-    assert lines(tmp_path, update="new")[-1] == "distbench: update=new; baselines will be written"
-
-
-def test_against_another_revision_no_baselines_are_named(tmp_path: Path) -> None:
-    told = "distbench: against main, in turns; nothing is compared with stored baselines"
-
-    assert lines(tmp_path, against="main")[1:] == [told]
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,20 @@ def test_printable_text_has_no_control_characters(text: str) -> None:
     assert escape(shown) == shown
 
 
-def test_what_moves_the_cursor_or_reorders_text_is_spelled_out() -> None:
+def test_a_text_keeps_its_lines_and_moves_no_cursor() -> None:
     assert escape("a\x1b[2Jb\u202ec\n\td") == "a\\x1b[2Jb\\u202ec\\n\td"
+
+    assert escape_lines("a\n  b\x1b") == "a\n  b\\x1b"
+
+    assert escape_cell("x\n::error::a\r\x9b2J") == "x\\n::error::a\\r\\x9b2J"
+    assert escape_cell("::error::a") == "\\::error::a"
+
+    assert escape_markdown("a\nb\x1b") == "a b "
+
+    assert escape_markdown("@you #12") == "@<!-- -->you #<!-- -->12"
+
+    lines = layout(("a",), [("x\n::error file=a::PWNED",), ("::error::x",)])
+    assert lines == ["a", "x\\n::error file=a::PWNED", "\\::error::x"]
 
 
 @pytest.mark.parametrize("command", ["::error file=a::PWNED", "  ::set-output name=a::b", "##[error]PWNED"])
@@ -39,10 +51,6 @@ def test_no_line_begins_with_a_command_to_the_ci(command: str) -> None:
     for shown in (escape(command), escape(f"x\n{command}"), *escape_lines(f"Traceback\n{command}").split("\n")):
         assert not shown.lstrip().startswith(("::", "##["))
         assert "\n" not in shown
-
-
-def test_a_text_of_several_lines_keeps_them() -> None:
-    assert escape_lines("a\n  b\x1b") == "a\n  b\\x1b"
 
 
 @pytest.mark.parametrize("command", ["a ##[add-mask]b", "a ##vso[task]b", "a ##teamcity[b]", "###[x]"])
@@ -62,11 +70,6 @@ def test_a_cell_of_a_spreadsheet_is_no_formula(formula: str) -> None:
 @pytest.mark.parametrize("text", ["-5", "+1e-3", "-inf", "a=b", "2-1", "step[seed=1]", ""])
 def test_numbers_and_names_in_a_cell_stay_as_they_are(text: str) -> None:
     assert escape_cell(text) == text
-
-
-def test_a_cell_is_safe_where_a_terminal_or_a_ci_system_reads_it() -> None:
-    assert escape_cell("x\n::error::a\r\x9b2J") == "x\\n::error::a\\r\\x9b2J"
-    assert escape_cell("::error::a") == "\\::error::a"
 
 
 RENDERER = MarkdownIt("gfm-like")
@@ -100,16 +103,10 @@ def test_any_text_reads_as_it_is(text: str) -> None:
     assert rendered(f"x{text}x") == f"x{text}x"
 
 
-def test_line_ends_and_control_characters_become_blanks() -> None:
-    assert escape_markdown("a\nb\x1b") == "a b "
-
-
-def test_mentions_and_issues_are_no_links() -> None:
-    assert escape_markdown("@you #12") == "@<!-- -->you #<!-- -->12"
-
-
-def test_a_head_has_the_side_of_each_column() -> None:
+def test_columns_stand_to_their_sides_without_blanks_at_the_end() -> None:
     assert table_head(("a", "n"), left=1) == ["| a | n |", "|---|---:|"]
+    assert layout(("name", "unit", "n"), [("a", "s", "12")], left=2) == ["name  unit   n", "a     s     12"]
+    assert layout(("a", ""), [("b", "")]) == ["a", "b"]
 
 
 def rendered(text: str) -> str:
@@ -120,17 +117,3 @@ def rendered(text: str) -> str:
     shown = cells[0].replace("<!-- -->", "")
     assert "<" not in shown, page
     return html.unescape(shown)
-
-
-def test_the_first_columns_stand_left_and_the_others_right() -> None:
-    assert layout(("name", "unit", "n"), [("a", "s", "12")], left=2) == ["name  unit   n", "a     s     12"]
-
-
-def test_no_line_ends_in_blanks() -> None:
-    assert layout(("a", ""), [("b", "")]) == ["a", "b"]
-
-
-def test_a_text_can_neither_leave_its_line_nor_begin_a_command() -> None:
-    lines = layout(("a",), [("x\n::error file=a::PWNED",), ("::error::x",)])
-
-    assert lines == ["a", "x\\n::error file=a::PWNED", "\\::error::x"]

@@ -46,21 +46,18 @@ def test_each_case_is_a_row_and_the_last_line_counts_them() -> None:
     assert [line.severity for line in lines] == ["plain", "plain", "doubt", "doubt", "doubt"]
 
 
-def test_where_nothing_was_planted_nothing_is_said() -> None:
+def test_planted_slowdowns_are_told_by_share_and_what_they_cannot_reach() -> None:
     assert control_lines([result()]) == []
 
-
-def test_the_last_line_names_a_share_that_was_chosen() -> None:
     lines = control_lines([of(replace(FOUND, is_chosen=True))])
-
     assert lines[-1].text == "1 of 1 case would have shown a slowdown of 20 %"
 
-
-def test_a_rate_is_planted_as_less() -> None:
     rate = verdict("regressed", better="higher", ratio=0.8)
     [_, row, _] = control_lines([of(replace(FOUND, share=0.25, verdicts=[rate]))])
-
     assert "-20.0 %  -20.0 %" in row.text
+
+    lines = control_lines([of(replace(FOUND, left_out=["loss_time"]))])
+    assert lines[-2].text == "? not delayed in test_a[ws2]: loss_time, which the script prints of clocks of its own"
 
 
 @pytest.mark.parametrize(
@@ -79,12 +76,6 @@ def test_the_row_says_at_which_step_it_was_decided(changes: dict[str, object], s
     assert f"  {said}  " in row.text
 
 
-def test_what_the_delay_cannot_reach_is_told() -> None:
-    lines = control_lines([of(replace(FOUND, left_out=["loss_time"]))])
-
-    assert lines[-2].text == "? not delayed in test_a[ws2]: loss_time, which the script prints of clocks of its own"
-
-
 def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> None:
     assert not_found_headline(of(LOST)) == (
         "a planted slowdown was not found: not suspicious beside the baseline: step planted +20.0 %, seen +2.0 % "
@@ -96,44 +87,39 @@ def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> Non
     assert text.endswith("again:  pytest test_a.py --distbench-control")
 
 
-def test_all_cases_moving_together_is_said_once() -> None:
+def test_doubts_about_a_run_are_a_line_each() -> None:
     [line] = doubt_lines([result(verdict("regressed", ratio=1.2))] * 4)
-
     assert line.severity == "plain"
     assert line.text.startswith("all 4 cases with clocks are slower than their baselines, by 1.20 to 1.20 times: that")
 
-
-def test_metrics_that_could_not_have_failed_are_one_line_for_each_reason() -> None:
     blind = result(verdict("unchanged", ratio=1.0, detectable=2.1), verdict("unchanged", ratio=1.0, detectable=3.0))
-
     [line] = doubt_lines([blind, blind])
     first, _, why = line.text.partition(" and 3 more: ")
-
     assert first == "? 4 metrics could not have turned red: test_a[ws2] step"
     assert why == "no slowdown below +210.0 % would have been red"
 
-
-def test_slow_iterations_among_fast_ones_are_one_line_with_the_longest() -> None:
     long, longer = (result(verdict("unchanged", companions={"tail": (1.1, now)})) for now in (2.5, 4.25))
-
     [line] = doubt_lines([long, longer])
-
     assert line.severity == "doubt"
     assert line.text.startswith(
         "? test_a[ws2] step and 1 more: some iterations take 4.2 times as long as what is judged, the fast side (1.1 "
         "times in the baseline); "
     )
 
-
-def test_an_improvement_that_is_too_good_is_asked_about() -> None:
     [line] = doubt_lines([result(verdict("improved", ratio=0.001)), result(verdict("improved", ratio=0.5))])
-
     assert line.severity == "doubt"
     assert line.text.startswith("? test_a[ws2] step -99.9 %: better by 5 times or more; is it the same number?")
 
-
-def test_a_run_without_doubts_says_nothing() -> None:
     assert doubt_lines([result(verdict("regressed"))]) == []
+
+    shown = replace(LOSS, better="info")
+    [line] = unjudged_learning([script(WALL, RATE, shown), script(WALL), script(WALL, LOSS)])
+    assert line.text.startswith("test_a[ws2] and 1 more: trains, and nothing judges whether it learns; print its loss")
+
+    samples = replace(LOSS, name=SAMPLES, better="exact")
+    [line] = unjudged_learning([script(RATE, samples, key="step")])
+    assert line.text.startswith("test_a[ws2]: trains, and nothing judges whether it learns; keep its losses, and call ")
+    assert line.text.endswith('rank.record("loss_curve", losses[:10], better="curve") after the loop')
 
 
 def script(*measurements: Measurement, key: str = TRAINING_STEP, optimizer_steps: int = 2) -> CaseResult:
@@ -151,21 +137,6 @@ def script(*measurements: Measurement, key: str = TRAINING_STEP, optimizer_steps
 WALL = Measurement(name="wall_time", unit="s", better="lower", value=2.0)
 RATE = Measurement(name="rate", unit="samples/s", better="higher", value=2.0)
 LOSS = Measurement(name="loss", unit="", better="same", value=2.0)
-
-
-def test_a_script_that_trains_and_of_which_nothing_judges_the_learning_is_told() -> None:
-    shown = replace(LOSS, better="info")
-    [line] = unjudged_learning([script(WALL, RATE, shown), script(WALL), script(WALL, LOSS)])
-
-    assert line.text.startswith("test_a[ws2] and 1 more: trains, and nothing judges whether it learns; print its loss")
-
-
-def test_a_body_whose_loop_trains_is_told_how_a_body_records_its_losses() -> None:
-    samples = replace(LOSS, name=SAMPLES, better="exact")
-    [line] = unjudged_learning([script(RATE, samples, key="step")])
-
-    assert line.text.startswith("test_a[ws2]: trains, and nothing judges whether it learns; keep its losses, and call ")
-    assert line.text.endswith('rank.record("loss_curve", losses[:10], better="curve") after the loop')
 
 
 @pytest.mark.parametrize(

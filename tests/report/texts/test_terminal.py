@@ -33,12 +33,34 @@ def test_software_that_differs_is_told_once_in_the_words_of_the_reference(
     assert [found.text for found in lines if "software" in found.text] == [line]
 
 
-def test_software_that_no_rank_could_tell_is_no_difference() -> None:
+def test_remarks_about_a_run_are_told_once() -> None:
     made = result(verdict(), reference=STORED)
     failed = replace(made, launches=[replace(made.launches[0], outcome="failed")])
     lines = summary_lines([failed], verbosity=0, record_command="", folder=Path("b"))
-
     assert [found.text for found in lines if "software" in found.text] == []
+
+    why = f"{NOT_RECORDED} torch 2.7.1 on gloo"
+    blind = result(verdict("incomparable", metric="fingerprint", reason=f"step: {why}"))
+    launches = [replace(blind.launches[0], fingerprints={key: Fingerprint(missing=why) for key in ("step", "other")})]
+    lines = summary_lines([replace(blind, launches=launches)] * 2, verbosity=0, record_command="", folder=Path("b"))
+    assert [line.text for line in lines if NOT_RECORDED in line.text] == [f"no fingerprint of 2 cases: {why}"]
+
+    seen = result(verdict())
+    unseen = replace(seen, launches=[replace(seen.launches[0], unseen_collectives=3)])
+    lines = summary_lines([seen, unseen, unseen], verbosity=0, record_command="", folder=Path("b"))
+    [line] = [line.text for line in lines if "no fingerprint" in line.text]
+    assert line.startswith("no fingerprint: test_a[ws2] and 1 more: what the body sends is not compared; wrap its loop")
+
+    cases = [result(verdict(), nodeid=f"a.py::test_{i}", flaky=["no luck"]) for i in range(12)]
+    lines = summary_lines(cases, verbosity=0, record_command="", folder=Path("b"))
+    assert ("test_0 is flaky: passed at attempt 2, before: no luck", "plain") in lines
+    assert ("2 more tests are flaky", "plain") in lines
+
+    verdicts = [verdict("regressed"), verdict(metric="other")]
+    assert case_table(result(*verdicts), show_all=False)[-1].text == "  1 more within their limits (-v shows all)"
+    assert (
+        case_table(result(*verdicts, reference=PAIRED), show_all=False)[-1].text == "  1 more unchanged (-v shows all)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,56 +80,17 @@ def test_a_reason_of_many_cases_is_one_line(kind: VerdictName, reasons: list[str
     assert f"and {4 - lines - 1} more of {4 - lines} cases: {reasons[0]}" in found[0]
 
 
-def test_a_torch_that_gives_no_fingerprints_is_told_once() -> None:
-    why = f"{NOT_RECORDED} torch 2.7.1 on gloo"
-    blind = result(verdict("incomparable", metric="fingerprint", reason=f"step: {why}"))
-    launches = [replace(blind.launches[0], fingerprints={key: Fingerprint(missing=why) for key in ("step", "other")})]
-    lines = summary_lines([replace(blind, launches=launches)] * 2, verbosity=0, record_command="", folder=Path("b"))
-
-    assert [line.text for line in lines if NOT_RECORDED in line.text] == [f"no fingerprint of 2 cases: {why}"]
-
-
-def test_bodies_that_send_and_have_no_fingerprint_are_told_once_with_what_to_do() -> None:
-    seen = result(verdict())
-    unseen = replace(seen, launches=[replace(seen.launches[0], unseen_collectives=3)])
-    lines = summary_lines([seen, unseen, unseen], verbosity=0, record_command="", folder=Path("b"))
-
-    [line] = [line.text for line in lines if "no fingerprint" in line.text]
-    assert line.startswith("no fingerprint: test_a[ws2] and 1 more: what the body sends is not compared; wrap its loop")
-
-
 def test_cases_of_both_kinds_have_a_table_each() -> None:
     lines = overview([result(verdict()), result(verdict(), reference=PAIRED)])
-
     assert [line.text.split() for line in lines if " test " in line.text] == [
         ["test", "metric", "this", "run", "baseline", "change", "limit", "n"],
         ["test", "metric", "this", "tree", "reference", "change", "limit", "finds", "pairs"],
     ]
     assert (FINDS, "plain") in lines
 
-
-def test_flaky_tests_are_named_a_few_of_them() -> None:
-    cases = [result(verdict(), nodeid=f"a.py::test_{i}", flaky=["no luck"]) for i in range(12)]
-    lines = summary_lines(cases, verbosity=0, record_command="", folder=Path("b"))
-
-    assert ("test_0 is flaky: passed at attempt 2, before: no luck", "plain") in lines
-    assert ("2 more tests are flaky", "plain") in lines
-
-
-def test_what_is_unchanged_is_counted_in_the_words_of_the_reference() -> None:
-    verdicts = [verdict("regressed"), verdict(metric="other")]
-
-    assert case_table(result(*verdicts), show_all=False)[-1].text == "  1 more within their limits (-v shows all)"
-    assert (
-        case_table(result(*verdicts, reference=PAIRED), show_all=False)[-1].text == "  1 more unchanged (-v shows all)"
-    )
-
-
-def test_a_sweep_has_the_columns_of_nccl_tests_and_shows_the_gravest_verdict_of_a_size() -> None:
     at = {"message_bytes": 8}
     wrong = verdict("regressed", metric="wrong_elements[message_bytes=8]", at=at, unit="", better="exact", current=3.0)
     time = point(8, current=1e-5, baseline=1e-5, ratio=1.0)
-
     assert [line.text for line in case_table(result(time, point(16), wrong), show_all=False)] == [
         "   size  time us  algbw GB/s  busbw GB/s  #wrong  baseline us  change  limit  n",
         "!   8 B     10.0       0.001       0.001       3         10.0  +0.0 %   +10%  5",

@@ -21,50 +21,23 @@ from pytest_distbench.report.texts.verdicts import (
 from pytest_distbench.store.changes import EntryChange, entry_change
 
 
-def test_what_is_within_its_limits_is_counted_unless_all_is_asked_for() -> None:
-    made = result(verdict("regressed", metric="slow"), verdict("unchanged", metric="fine"))
-
-    assert case_table(made, show_all=False)[-1].text == "  1 more within their limits (-v shows all)"
-    assert len(case_table(made, show_all=False)) == 3
-    assert [line.text.split()[0] for line in case_table(made, show_all=True)[1:]] == ["!", "fine"]
-
-
-def test_a_sweep_has_a_row_for_each_size_with_its_rates() -> None:
+def test_a_sweep_and_many_pairs_are_told_by_their_ends_and_what_moved() -> None:
     lines = case_table(result(point(1_000_000, "regressed", current=0.001), point(8)), show_all=False)
-
     assert lines[0].text.split()[:4] == ["size", "time", "us", "algbw"]
     assert lines[1].severity == "failure"
     assert lines[1].text.split()[:6] == ["!", "976.6", "KiB", "1000.0", "1.000", "1.500"]
     assert lines[2].text == "  1 size within their limits not shown (-v shows all)"
 
-
-def test_of_a_sweep_the_ends_and_the_size_that_moved_most_are_told() -> None:
     sizes = [point(size, ratio=ratio) for size, ratio in [(8, 1.0), (16, 1.1), (32, 1.3), (64, 1.0)]]
-
     assert [v.at["message_bytes"] for v in telling_verdicts(result(*sizes))] == [8, 32, 64]
 
-
-def test_of_many_pairs_the_ends_and_what_moved_are_told() -> None:
     verdicts = [verdict("regressed" if i == 3 else "unchanged", metric=f"m{i}") for i in range(8)]
-
     assert [v.metric for v in telling_verdicts(result(*verdicts, reference=PAIRED))] == ["m0", "m3", "m7"]
 
-
-def test_the_name_of_a_case_stands_once() -> None:
-    lines = overview([result(verdict(metric="a", ratio=None), verdict(metric="b", ratio=None))])
-
-    assert [line.text.split()[0] for line in lines] == ["test", "test_a[ws2]", "b"]
-
-
-def test_a_change_that_is_not_that_of_the_values_beside_it_is_explained() -> None:
-    assert Line(FAST_SIDE) not in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.5))])
-    assert Line(FAST_SIDE) in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.2))])
-    assert Line(FAST_SIDE) not in overview([result(verdict(better="higher", current=0.03, baseline=0.02, ratio=1.2))])
-    assert overview([result(verdict(), reference=PAIRED)])[-1].text == FINDS
-
-
-def test_more_than_twenty_cases_are_counted() -> None:
     assert overview([result(verdict())] * 22)[-1].text == "  2 more cases (-v shows all)"
+
+    lines = overview([result(verdict(metric="a", ratio=None), verdict(metric="b", ratio=None))])
+    assert [line.text.split()[0] for line in lines] == ["test", "test_a[ws2]", "b"]
 
 
 def test_what_the_backend_has_not_is_told_by_its_reasons() -> None:
@@ -89,37 +62,36 @@ def change(name: str, old: BaselineEntry | None, new: BaselineEntry | None) -> E
     return made
 
 
-def test_the_worst_stand_first() -> None:
+def test_the_worst_stand_first_and_what_is_within_limits_is_counted() -> None:
     lines = change_lines(
         [change("better", entry(2.0), entry(1.0)), change("worse", entry(1.0), entry(2.0))], unchanged=3
     )
-
     assert [line.split("[")[0] for line in lines[1:3]] == ["worse.py::worse", "better.py::better"]
     assert lines[-1] == "2 changed, 0 new, 0 removed, 3 unchanged"
 
+    made = result(verdict("regressed", metric="slow"), verdict("unchanged", metric="fine"))
+    assert case_table(made, show_all=False)[-1].text == "  1 more within their limits (-v shows all)"
+    assert len(case_table(made, show_all=False)) == 3
+    assert [line.text.split()[0] for line in case_table(made, show_all=True)[1:]] == ["!", "fine"]
 
-def test_entries_that_came_or_went_are_named_with_what_they_hold() -> None:
+    assert Line(FAST_SIDE) not in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.5))])
+    assert Line(FAST_SIDE) in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.2))])
+    assert Line(FAST_SIDE) not in overview([result(verdict(better="higher", current=0.03, baseline=0.02, ratio=1.2))])
+    assert overview([result(verdict(), reference=PAIRED)])[-1].text == FINDS
+
+
+def test_entries_that_came_or_went_are_named_once_and_counted() -> None:
     lines = change_lines([change("a", None, entry(1.0, 2.0))], unchanged=0)
-
     assert lines[0] == f"new: a.py::a[{KEY}] (1 metric, 2 launches)"
 
-
-def test_a_note_that_entries_share_is_told_once() -> None:
     new = entry(1.0, software={"torch": "2.14.0"})
     lines = change_lines([change(name, entry(1.0), new) for name in "ab"], unchanged=0)
-
     assert lines == ["2 entries: software.torch 2.13.0 -> 2.14.0", "2 changed, 0 new, 0 removed, 0 unchanged"]
 
-
-def test_more_rows_than_anybody_reads_are_counted() -> None:
     changes = [change(f"t{i}", entry(1.0), entry(2.0)) for i in range(MOST_ROWS + 2)]
-
     assert "2 more metrics, less worse than these" in change_lines(changes, unchanged=0)
     assert len(change_lines(changes, unchanged=0)) == MOST_ROWS + 3
 
-
-def test_markdown_begins_with_the_counts() -> None:
     lines = change_markdown([change("a", entry(1.0), entry(2.0))], unchanged=0)
-
     assert lines[0] == "### baselines: 1 changed, 0 new, 0 removed, 0 unchanged"
     assert lines[2].startswith("| test | metric | old | new |")

@@ -25,15 +25,18 @@ def told(**changes: Any) -> dict[str, str]:
     return dict(zip(columns, cells(verdict(**changes), columns), strict=True))
 
 
-def test_every_cell_is_a_text_with_its_unit() -> None:
+def test_cells_and_points_are_named_as_people_say_them() -> None:
     assert told(kind="regressed", detectable=0.2) == {
         "": "!", "metric": "step", "this run": "30 ms", "baseline": "20 ms", "this tree": "30 ms", "reference": "20 ms",
         "change": "+50.0 %", "limit": "+10%", "finds": "+20.0%", "n": "5", "pairs": "5",
     }  # fmt: skip
 
-
-def test_a_point_is_named_as_people_say_it() -> None:
     assert metric_text(point(4096)) == "latency at 4 KiB"
+
+    stored, paired = (words_for(made).columns for made in (result(), result(reference=PAIRED)))
+    assert [*stored] == ["", "metric", "this run", "baseline", "change", "limit", "n"]
+    assert cells(verdict(), stored)[1:4] == ("step", "30 ms", "20 ms")
+    assert [*paired][2:4] == ["this tree", "reference"]
 
 
 @pytest.mark.parametrize(
@@ -56,14 +59,6 @@ def test_a_point_is_named_as_people_say_it() -> None:
 )
 def test_where_there_is_nothing_to_say_a_cell_says_so(changes: dict[str, Any], cell: str, text: str) -> None:
     assert told(**changes)[cell] == text
-
-
-def test_the_columns_are_those_of_the_reference() -> None:
-    stored, paired = (words_for(made).columns for made in (result(), result(reference=PAIRED)))
-
-    assert [*stored] == ["", "metric", "this run", "baseline", "change", "limit", "n"]
-    assert cells(verdict(), stored)[1:4] == ("step", "30 ms", "20 ms")
-    assert [*paired][2:4] == ["this tree", "reference"]
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,8 @@ def lost_a_node(launches: int) -> list[LaunchRecord]:
     return [LaunchRecord(index=i, outcome="passed", wall_s=20.0, elastic=found) for i in range(launches)]
 
 
-def test_a_row_per_slot_shows_its_workers_then_come_stalls_and_epochs() -> None:
+def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None:
     [chart] = elastic(result(launches=lost_a_node(1)))
-
     assert isinstance(chart, Spans)
     assert chart.title == "Nodes over time"
     assert chart.rows == ["slot 0", "slot 1", "stalls", "epochs"]
@@ -53,27 +52,18 @@ def test_a_row_per_slot_shows_its_workers_then_come_stalls_and_epochs() -> None:
     assert chart.marks[0][1] == "kill of slot 1"
     assert all(end >= begin for _, begin, end, _ in chart.spans)
 
-
-def test_of_many_launches_the_first_are_drawn() -> None:
     titles = [chart.title for chart in elastic(result(launches=lost_a_node(MOST_TIMELINES + 2)))]
-
     assert titles == [f"Nodes over time, launch {number}" for number in range(1, MOST_TIMELINES + 1)]
 
-
-def test_a_pool_shows_who_has_which_slot() -> None:
     [chart] = pool(result(launches=[launch_of(POOL)]))
-
     assert isinstance(chart, Spans)
     assert chart.rows == ["slot 0", "slot 1"]
     assert {what for *_, what in chart.spans} == {"A has it", "A trains", "B has it", "B trains"}
     assert (0, 0, 9, "A trains") in [(slot, round(begin), round(end), what) for slot, begin, end, what in chart.spans]
     assert [what for _, what in chart.marks] == ["A asks for slots", "B asks for slots"]
 
-
-def test_a_serving_shows_who_had_slots_over_time() -> None:
     made = result(launches=[launch_of(SERVED)])
     [chart] = serving(made)
-
     assert isinstance(chart, Lines)
     assert {series.name: [y for _, y in series.points] for series in chart.series} == {
         "wanted by the serving": [0, 1, 1, 1, 0, 0],
@@ -84,11 +74,6 @@ def test_a_serving_shows_who_had_slots_over_time() -> None:
     assert {f"{SERVING} has it", f"{SERVING} is ready"} <= {
         what for chart in pool(made) if isinstance(chart, Spans) for *_, what in chart.spans
     }
-
-
-@pytest.mark.parametrize("charts", [elastic, pool, serving])
-def test_what_has_no_job_has_no_chart(charts: object) -> None:
-    assert not list(charts(result()))  # type: ignore[operator]
 
 
 def series(name: str, *values: float, every: int = 1, seed: int = 0, unit: str = "") -> Measurement:
@@ -126,31 +111,32 @@ def test_a_step_was_taken_between_the_evaluations_about_it(ends: list[Measuremen
     assert [x for x, _ in over_time(of(*ends), steps)] == times
 
 
-def test_when_evaluations_ended_is_no_curve() -> None:
+def test_what_was_evaluated_stands_at_its_steps_or_epochs() -> None:
     found = curves_of(of(series("evaluation_ends", 1.0, 2.0), series("learning_rate", 0.1, 0.2)).launches)
-
     assert list(found) == ["learning_rate"]
 
-
-def test_what_was_evaluated_stands_for_what_the_training_computed() -> None:
-    """Their median would be neither."""
+    # Their median would be neither
     evaluated = series("evaluated_loss", 0.4, 0.3, every=2)
     found = curves_of(of(series("loss", 0.9, 0.8, 0.7, 0.6), evaluated, series("accuracy", 0.5, 0.6)).launches)
-
     assert found["loss"] == [("seed 0", [(2, 0.4), (4, 0.3)])]
     assert list(found) == ["loss", "accuracy"]
 
+    measured = [
+        Measurement(name="bleu", unit="", better="info", value=value, at={"epoch": epoch})
+        for epoch, value in ((1, 20.0), (0, 10.0))
+    ]
+    [chart] = epochs(result(launches=[launch(*measured)]))
+    assert isinstance(chart, Lines)
+    assert chart.series[0].points == [(0, 10.0), (1, 20.0)]
 
-def test_a_median_has_at_each_step_what_came_so_far() -> None:
+    goal = Measurement(name="steps_to_accuracy", unit="", better="steps", value=10, identity={"target": 0.9})
+    evaluated = replace(curve("evaluated_accuracy", 0.5, 0.95), facts={"every": 5})
+    [chart] = curves(result(launches=[launch(evaluated, goal)]))
+    assert isinstance(chart, Lines)
+    assert (chart.title, chart.target) == ("accuracy by step", 0.9)
+    assert chart.series[0].points == [(5, 0.5), (10, 0.95)]
+
     assert median_curve([[(1, 3.0), (2, 1.0)], [(1, 5.0)], [(1, 4.0), (2, 2.0)]]) == [(1, 4.0), (2, 1.5)]
-
-
-def test_unit_and_target_are_those_of_the_name() -> None:
-    goal = Measurement(name="steps_to_loss", unit="steps", better="steps", value=2, identity={"target": 0.2828})
-    results = [of(series("waited", 1.0, 2.0, unit="s"), goal)]
-
-    assert (unit_of(results, "waited"), unit_of(results, "loss")) == ("s", "")
-    assert (target_of(results, "loss"), target_of(results, "waited")) == (0.2828, None)
 
 
 def launch(*measured: Measurement, **changes: object) -> LaunchRecord:
@@ -162,9 +148,8 @@ def curve(name: str, *values: float, seed: int = 0, better: str = "info") -> Mea
     return Measurement(name=name, unit="", better=better, value=values[-1], series=list(values), at={"seed": seed})
 
 
-def test_bandwidth_stands_beside_that_of_the_baseline() -> None:
+def test_a_sweep_is_drawn_beside_its_baseline() -> None:
     [chart] = bandwidth(result(point(1024), point(4096)))
-
     assert isinstance(chart, Lines)
     assert (chart.x.scale, chart.y.unit) == ("log2", "B/s")
     here, before = chart.series
@@ -172,24 +157,18 @@ def test_bandwidth_stands_beside_that_of_the_baseline() -> None:
     assert (before.name, before.look) == ("baseline", "reference")
     assert before.points[0][1] == pytest.approx(1024 / 0.02 * 1.5)
 
-
-def test_one_size_is_no_sweep() -> None:
     assert not list(bandwidth(result(point(1024))))
     assert not list(change_by_size(result(point(1024))))
 
-
-def test_a_change_that_decades_hide_has_a_chart_with_its_band() -> None:
     [chart] = change_by_size(result(point(1024), point(4096)))
-
     assert isinstance(chart, Lines)
     assert chart.series[0].points == [(1024, 1.5), (4096, 1.5)]
     assert chart.allowed == [(1024, 0.9091, 1.1), (4096, 0.9091, 1.1)]
 
 
-def test_curves_of_seeds_are_thin_and_their_median_is_thick() -> None:
+def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
     measured = [curve("loss", 3.0, 1.0, seed=0), curve("loss", 2.0, 1.0, seed=1), curve("loss", 4.0, 2.0, seed=2)]
     [chart] = curves(result(launches=[launch(*measured)]))
-
     assert isinstance(chart, Lines)
     assert [(s.name, s.look) for s in chart.series] == [
         ("seed 0", "thin"),
@@ -199,57 +178,29 @@ def test_curves_of_seeds_are_thin_and_their_median_is_thick() -> None:
     ]
     assert chart.series[-1].points == [(1, 3.0), (2, 1.0)]
 
-
-def test_a_curve_has_its_target_and_the_reference_dotted() -> None:
     goal = Measurement(name="steps_to_loss", unit="", better="steps", value=2, identity={"target": 1.5})
     reference = replace(PAIRED, launches=[launch(curve("loss", 5.0, 4.0))])
     [by_step] = curves(result(launches=[launch(curve("loss", 2.0, 1.0), goal)], reference=reference))
-
     assert isinstance(by_step, Lines)
     assert [s.look for s in by_step.series] == ["", "reference"]
     assert by_step.target == 1.5
 
-
-def test_a_curve_has_its_unit_and_phases_have_a_chart_of_their_own() -> None:
     waits = replace(curve("waited", 2.0, 1.0), unit="s")
     [chart] = curves(result(launches=[launch(waits, replace(waits, name="phase/step/forward"))]))
-
     assert isinstance(chart, Lines)
     assert (chart.title, chart.y.unit) == ("waited by step", "s")
 
-
-def test_a_long_curve_is_thinned_out() -> None:
     [chart] = curves(result(launches=[launch(curve("loss", *map(float, range(100_000))))]))
-
     assert isinstance(chart, Lines)
     assert len(chart.series[0].points) <= MOST_POINTS
 
-
-def test_the_first_losses_have_no_chart_where_all_have() -> None:
     measured = [curve("loss", 3.0, 2.0, 1.0), curve("loss_curve", 3.0, 2.0, better="curve")]
-
     assert [chart.title for chart in curves(result(launches=[launch(*measured)]))] == ["loss by step"]
 
-
-def test_what_was_recorded_at_each_epoch_is_a_curve() -> None:
-    measured = [
-        Measurement(name="bleu", unit="", better="info", value=value, at={"epoch": epoch})
-        for epoch, value in ((1, 20.0), (0, 10.0))
-    ]
-    [chart] = epochs(result(launches=[launch(*measured)]))
-
-    assert isinstance(chart, Lines)
-    assert chart.series[0].points == [(0, 10.0), (1, 20.0)]
-
-
-def test_what_a_goal_evaluated_stands_at_its_steps_with_the_target() -> None:
-    goal = Measurement(name="steps_to_accuracy", unit="", better="steps", value=10, identity={"target": 0.9})
-    evaluated = replace(curve("evaluated_accuracy", 0.5, 0.95), facts={"every": 5})
-    [chart] = curves(result(launches=[launch(evaluated, goal)]))
-
-    assert isinstance(chart, Lines)
-    assert (chart.title, chart.target) == ("accuracy by step", 0.9)
-    assert chart.series[0].points == [(5, 0.5), (10, 0.95)]
+    goal = Measurement(name="steps_to_loss", unit="steps", better="steps", value=2, identity={"target": 0.2828})
+    results = [of(series("waited", 1.0, 2.0, unit="s"), goal)]
+    assert (unit_of(results, "waited"), unit_of(results, "loss")) == ("s", "")
+    assert (target_of(results, "loss"), target_of(results, "waited")) == (0.2828, None)
 
 
 def test_the_phases_of_a_step_add_up_rank_by_rank() -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.results import point, result, verdict
+from support.results import point, result
 
-from pytest_distbench.report.page.charts import OF_CASE, OF_RUN, charts_above, charts_of
-from pytest_distbench.report.tables import TABLES
+from pytest_distbench.report.page.charts import OF_CASE, charts_of
 
 
 def test_a_sweep_has_its_charts_in_the_order_of_the_table() -> None:
@@ -22,8 +21,3 @@ def test_one_that_cannot_be_made_is_told_and_the_others_are_there(monkeypatch: p
 
     assert len(charts) == 2
     assert problems == ["the chart 'epochs' cannot be made: ZeroDivisionError: division by zero"]
-
-
-def test_charts_of_a_run_stand_above_tables_that_there_are() -> None:
-    assert OF_RUN.keys() <= TABLES.keys()
-    assert charts_above("verdicts", [result(verdict())]) == ([], [])

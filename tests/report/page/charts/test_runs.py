@@ -20,23 +20,17 @@ from pytest_distbench.report.page.chart import Bars, Lines
 from pytest_distbench.report.page.charts.runs import cost, phases, scaling, trend_chart, trends_of
 
 
-def test_each_run_is_a_dot_with_its_day_and_commit_and_each_level_a_line() -> None:
+def test_a_trend_is_a_dot_per_run_and_a_line_per_level() -> None:
     values = steps(20, 1.0, 1.2, 3.0)
     chart = trend_chart(trend(values), change_points(values))
     runs, level = chart.series
-
     assert (runs.points[0], runs.names[0], runs.look) == ((1, 1.0), "2026-01-01 cccccccc00", "dots")
     assert level.points == [(1, 1.0), (21, 1.2), (41, 3.0)]
     assert level.labels == ["", "+20.0 %", "+150.0 %"]
 
-
-def test_what_did_not_change_has_no_levels() -> None:
     assert [series.name for series in trend_chart(trend(steps(5, 1.0)), []).series] == ["a run"]
 
-
-def test_the_trends_of_a_case_are_found_by_where_and_what_it_is() -> None:
     first, second = trend([1.0]), trend([2.0], metric="other")
-
     assert trends_of(History(records=1, trends=[first, second])) == {
         ("cpu-x", "suites/test_a.py::test_a", "ws2.gloo.warm"): [first, second]
     }
@@ -111,10 +105,9 @@ def series(name: str, *values: float, **changes: object) -> Measurement:
     return replace(made, **changes)
 
 
-def test_all_sizes_of_a_training_stand_in_one_chart_by_time_with_the_target() -> None:
+def test_trainings_of_all_sizes_stand_in_one_chart() -> None:
     charts = {chart.title: chart for chart in cost([to_accuracy(1, 8, 1.0), to_accuracy(2, 4, 0.5)])}
     accuracy, loss = charts["accuracy by time: test_a"], charts["loss by time: test_a"]
-
     assert isinstance(accuracy, Lines)
     assert isinstance(loss, Lines)
     assert [(s.name, s.points) for s in accuracy.series] == [
@@ -125,11 +118,8 @@ def test_all_sizes_of_a_training_stand_in_one_chart_by_time_with_the_target() ->
     assert [x for x, _ in loss.series[1].points] == [0.5, 1.0, 1.5, 2.0]
     assert "learning_rate by time: test_a" in charts
 
-
-def test_speed_up_to_a_goal_is_fewer_steps_and_faster_ones() -> None:
     charts = {chart.title: chart for chart in cost([to_accuracy(1, 8, 1.0), to_accuracy(2, 4, 0.8)])}
     speedup = charts["Speed-up to accuracy 0.9: test_a"]
-
     assert isinstance(speedup, Lines)
     assert {s.name: s.points[-1] for s in speedup.series} == {
         "speed-up": (2, 2.5),
@@ -139,23 +129,19 @@ def test_speed_up_to_a_goal_is_fewer_steps_and_faster_ones() -> None:
     }
 
 
-def test_cost_is_ranks_times_time_and_points_have_their_ranks() -> None:
+def test_cost_is_ranks_times_time_or_money_where_prices_are_known() -> None:
     [chart] = cost([trained(1, 1.0), trained(4, 2.0)])
-
     assert isinstance(chart, Lines)
     assert chart.series[0].labels == ["1 rank", "4 ranks"]
     assert [y for _, y in chart.series[0].points] == [1.0, 2.0]
     assert chart.series[0].points[1][0] == pytest.approx(2 * chart.series[0].points[0][0])
     assert not list(cost([trained(1, 1.0)]))
 
-
-def test_with_a_price_list_cost_is_money_in_each_of_its_terms() -> None:
     machine = Machine(
         name="n1", platforms=["cpu-*"], ranks_per_node=1, per_hour={"regular": 3600.0, "preemptible": 360.0}
     )
     prices = Prices(currency="USD", date=date(2020, 10, 5), source="a page", machines=[machine])
     [chart] = cost([trained(1, 1.0), trained(4, 2.0)], prices)
-
     assert isinstance(chart, Lines)
     assert (chart.x.name, chart.x.unit) == ("cost", "USD")
     priced, cheaper = chart.series
@@ -163,9 +149,6 @@ def test_with_a_price_list_cost_is_money_in_each_of_its_terms() -> None:
     assert priced.points[1][0] == pytest.approx(2 * priced.points[0][0])
     assert cheaper.points[0][0] == pytest.approx(priced.points[0][0] / 10)
 
-
-def test_each_training_has_a_chart_of_its_cost() -> None:
     other = [replace(made, case=replace(made.case, test="a.py::test_b")) for made in (trained(1, 1.0), trained(2, 1.0))]
     charts = list(cost([trained(1, 1.0), trained(2, 2.0), *other]))
-
     assert [chart.title for chart in charts] == [f"Speed-up and its cost: {name}[on]" for name in ("test_a", "test_b")]
