@@ -58,22 +58,6 @@ def test_several_runs_become_a_baseline(run: Run, store: BaselineStore) -> None:
     assert entry.metrics["latency[message_bytes=65536]"].launches == [2.012e-05] * 3
 
 
-def test_what_is_there_stays_unless_it_is_to_be_replaced(run: Run, store: BaselineStore) -> None:
-    run("import", data("nccl-tests-2020.txt"), "--as", "bounds", *WHOSE)
-    again = ("import", data("nccl-tests-2020.txt"), "--as", "bounds", "--margin", "0.5", *WHOSE)
-    kept, replaced = run(*again)[1], run(*again, "--existing", "replace")[1]
-
-    assert kept.splitlines()[-1].startswith("kept  ")
-    assert "0 bounds, 4 there already were kept (--existing replace)" in kept
-    assert replaced.splitlines()[-1] == f"changed  {PLATFORM}  {TEST}[{KEY}]: 4 bounds"
-
-
-def test_a_run_without_its_end_is_remarked(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "cut.txt").write_text(Path(data("nccl-tests-2020.txt")).read_text().partition("# Out of")[0])
-
-    assert "? a run has no summary at its end" in run("import", str(tmp_path / "cut.txt"), "--as", "bounds", *WHOSE)[1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -116,9 +116,3 @@ def test_what_is_not_there_is_an_error(data: Data, tmp_path: Path, arguments: li
     assert code == 2
     assert re.search(message, text)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_set_that_was_asked_for_and_is_not_there_cannot_be_verified(data: Data) -> None:
-    code, text = data("verify", "cifar10")
-
-    assert (code, "cifar10: " in text, "they come from https://www.cs.toronto.edu" in text) == (1, True, True)

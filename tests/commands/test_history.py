@@ -59,12 +59,6 @@ def test_a_change_is_a_row_and_a_command_that_finds_its_commit(
     ]
 
 
-def test_runs_that_did_not_change_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, 50)
-
-    assert history(capsys, tmp_path) == ["50 runs, 2026-01-01 to 2026-02-22: 1 metric, 0 changed"]
-
-
 def test_all_shows_what_did_not_change_and_what_is_not_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,9 +42,8 @@ def test_only_what_is_known_is_good_or_bad(kinds: list[Any], code: int) -> None:
     assert judge(run(result(*map(verdict, kinds))), metric="", is_exact=False)[0] == code
 
 
-def test_one_metric_counts_or_one_point_of_it() -> None:
+def test_a_search_counts_one_metric_or_exact_ones_alone() -> None:
     measured = run(result(verdict("regressed", metric=POINT), verdict("unchanged", metric="other")))
-
     assert judge(measured, metric="other", is_exact=False) == (GOOD, "nothing is worse")
     assert judge(measured, metric="step", is_exact=False)[0] == BAD
     assert judge(measured, metric=POINT, is_exact=False)[0] == BAD
@@ -52,22 +51,16 @@ def test_one_metric_counts_or_one_point_of_it() -> None:
         SKIP, "no verdict on step[message_bytes=4]"
     )  # fmt: skip
 
-
-def test_clocks_do_not_count_where_what_is_exact_is_asked_for() -> None:
     measured = run(result(verdict("regressed"), verdict("unchanged", **COUNT)))
     changed = run(result(verdict("unchanged"), verdict("changed", metric="fingerprint", better="exact")))
-
     assert judge(measured, metric="", is_exact=True)[0] == GOOD
     assert judge(changed, metric="", is_exact=True)[0] == BAD
     assert judge(run(result(verdict("regressed"))), metric="", is_exact=True) == (
         SKIP, "no verdict on an exact metric"
     )  # fmt: skip
 
-
-def test_what_fails_without_an_answer_is_skipped_unless_something_else_is_worse() -> None:
     failed = result(launches=FAILED, headline="rank 1 raised ValueError")
     besides = run(result(verdict("unchanged")), failed_besides=1)
-
     assert judge(run(failed), metric="", is_exact=False) == (SKIP, f"{failed.nodeid}: rank 1 raised ValueError")
     assert judge(run(failed, result(verdict("regressed"))), metric="", is_exact=False)[0] == BAD
     assert judge(besides, metric="", is_exact=False)[0] == SKIP

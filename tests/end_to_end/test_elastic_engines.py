@@ -77,16 +77,6 @@ def test_an_agent_that_dies_alone_is_told_though_its_worker_lives_on(engine: str
     check_nothing_left(tmp_path)
 
 
-def test_a_controller_that_dies_takes_the_store_and_all_nodes_with_it(tmp_path: Path) -> None:
-    def kill_controller(plan: LaunchPlan) -> None:
-        processes_of(plan, "pytest_distbench.jobs.control")[1].kill()  # the guardian is above, what it forked below
-
-    record = run_until_stable(elastic_plan(tmp_path, "fast", LATER, nodes=(1, 2)), kill_controller)
-
-    assert record.reason.startswith("the controller of the elastic job was killed by SIGKILL")
-    check_nothing_left(tmp_path)
-
-
 def test_a_forkserver_that_dies_is_told_and_its_children_end(tmp_path: Path) -> None:
     def kill_forkserver(plan: LaunchPlan) -> None:
         forkserver = psutil.Process(agent_of(plan, slot=1)).parent()

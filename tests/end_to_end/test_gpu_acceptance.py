@@ -54,37 +54,9 @@ def test_what_was_seen_before_the_script_was_killed_stands_and_the_rest_follows(
 
 
 @pytest.mark.spawn
-@pytest.mark.timeout(300)
-def test_a_run_that_reaches_its_limit_fails_with_what_it_had_printed_and_is_run_again(tmp_path: Path) -> None:
-    kept = ["--stand-in", "--only", "fork", "--keep", str(tmp_path)]
-    done = run(*kept, "--limit", "1")
-
-    assert done.returncode == 1
-    assert "ended in the middle, by its limit: ..." in done.stdout
-    again = run(*kept, "--resume")
-    assert "1 ok, 0 FAILED, 0 not run" in again.stdout
-
-
-def test_to_go_on_on_another_machine_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "seen.json").write_text('{"machine": {"gpus": ["NVIDIA H200"]}, "lines": []}')
-
-    assert "is of another machine" in run("--stand-in", "--only", "fork", "--keep", str(tmp_path), "--resume").stderr
-    assert "needs the folder" in run("--stand-in", "--resume").stderr
-
-
-@pytest.mark.spawn
-def test_the_suites_are_repeated_only_after_they_were_recorded(tmp_path: Path) -> None:
-    assert "needs the baselines of the line record" in run("--stand-in", "--only", "repeat").stdout
-
-
-@pytest.mark.spawn
 def test_a_line_that_finds_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_ADDOPTS", "--nonsense")
     done = run("--stand-in", "--only", "fork")
 
     assert done.returncode == 1
     assert "0 ok, 1 FAILED, 0 not run" in done.stdout
-
-
-def test_a_line_that_is_none_is_refused() -> None:
-    assert "--only: no line 'x'; there are driver, fork" in run("--only", "x").stderr

@@ -7,11 +7,6 @@ from pathlib import Path
 
 import museum
 import pytest
-from support.timelines import JOB, killed
-
-from pytest_distbench.jobs.measures.ledger import RANDOM
-from pytest_distbench.jobs.measures.measure import measure
-from pytest_distbench.records.record import replace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "museum.md").read_text()
 BY_NAME = {exhibit.name: exhibit for exhibit in museum.EXHIBITS}
@@ -26,28 +21,12 @@ def test_each_exhibit_is_planted_once_and_has_a_thread_of_its_own() -> None:
     assert [t for t in threads if not re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", t)] == []
 
 
-def test_each_row_that_is_to_name_an_exhibit_is_a_metric_with_a_bound() -> None:
-    _, found = measure(replace(JOB, checkpoint_every=10), killed().history)
-    bounded = {m.name for m in found if m.bounds} | {RANDOM}  # where the body keeps its random state
-    rows = {row for exhibit in museum.EXHIBITS for row in (exhibit.row, *exhibit.follows)}
-
-    assert rows - bounded == {museum.RESUME}
-
-
 def test_the_page_has_each_exhibit_with_its_thread_and_its_row() -> None:
     lines = dict(re.findall(r"^\| ([^|]+) \| (\[.*) \|$", PAGE, re.MULTILINE))
 
     assert lines.keys() == BY_NAME.keys()
     assert [e.name for e in museum.EXHIBITS if f"({e.thread})" not in lines[e.name]] == []
     assert [e.name for e in museum.EXHIBITS if not lines[e.name].endswith(f"| `{e.row}`")] == []
-
-
-def test_an_exhibit_that_its_row_does_not_name_or_that_another_row_names_too_is_wrong() -> None:
-    exhibit = BY_NAME["corrupt replica"]
-
-    assert museum.trouble_with(exhibit, [exhibit.row, *exhibit.follows, museum.BACKSTOP]) == ""
-    assert museum.trouble_with(exhibit, []) == f"not named by {exhibit.row}"
-    assert museum.trouble_with(exhibit, [exhibit.row, "samples_skipped"]) == "also red: samples_skipped"
 
 
 @pytest.mark.spawn

@@ -114,18 +114,6 @@ def test_before_pytest_timeout_strikes_the_ranks_show_where_they_are_and_the_run
     )
 
 
-@pytest.mark.spawn
-def test_where_pytest_timeout_strikes_all_the_same_nothing_is_left(pytester: pytest.Pytester) -> None:
-    """It ends pytest's own process, while torch is still loaded: whoever waits for nothing has nothing to tell."""
-    pytester.makepyfile(test_it=textwrap.dedent(HANG))
-    result = pytester.runpytest_subprocess(
-        "-p", "no:sugar", "-p", "no:cacheprovider", "--timeout=1", "--timeout-method=thread", "-k", "fine"
-    )
-
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(["*+ Timeout +*"])
-
-
 MEASURED = """
     def in_a_rank():
         return 1

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from support.processes import wait_for
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.store.run_record import read_run_record
@@ -83,23 +78,3 @@ def test_a_training_yields_to_a_serving_by_its_timetable(
 
     main(["report", str(pytester.path / "run.json"), "--table", "serving"])
     assert "1 more wanted: slots free after" in capsys.readouterr().out
-
-
-def test_nothing_is_left_of_a_pool_that_is_killed_while_it_serves(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor plans, which name what ran; the fixture that looks for processes does the rest."""
-    (pytester.path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(pytester.path / "tmp"))
-    pytester.makepyfile(test_mine=TEST.replace("EPOCHS", "2000").replace("OVER", "1000"))
-    command = [sys.executable, "-m", "pytest", *COMMAND]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        wait_for(lambda: '"server_ready"' in timeline(pytester.path), process)
-        assert len(list(pytester.path.rglob("plan.json"))) == 2
-        process.kill()
-
-    wait_for(lambda: not list(pytester.path.rglob("plan.json")))
-
-
-def timeline(folder: Path) -> str:
-    return "".join(path.read_text() for path in folder.rglob("pool.jsonl"))

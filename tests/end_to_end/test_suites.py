@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.processes import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 SHOWN = {
@@ -45,16 +44,3 @@ def test_the_first_picture_has_something_of_everything_within_150_seconds(tmp_pa
     [(time, unit, rest)] = re.findall(r"^distbench: \d+ tests, about ([\d.]+) (s|min)(.*)$", told, re.MULTILINE)
     assert float(time) * {"s": 1, "min": 60}[unit] <= MOST_S
     assert not rest, "each test of the suites says what it takes: @pytest.mark.distbench(takes=...)"
-
-
-@pytest.mark.spawn
-@pytest.mark.timeout(LIMIT_S)
-@pytest.mark.parametrize("suite", ["communication/test_links", "networks/test_networks", "scaling/test_scaling"])
-def test_what_needs_two_ranks_is_not_run_on_one(suite: str, tmp_path: Path) -> None:
-    """Under the repository's own ini, which makes each warning an error."""
-    command = [sys.executable, "-m", "pytest", f"suites/{suite}.py", "--world-size=1", "--distbench-full", "-rs"]
-    nothing_stored = [f"--distbench-baselines={tmp_path}", "-p", "no:cacheprovider"]
-    done = subprocess.run([*command, *nothing_stored], cwd=ROOT, check=False, capture_output=True, text=True)
-
-    assert "not run: needs 2 ranks, 1 given" in done.stdout
-    assert re.search(r"^=+ \d+ skipped in ", done.stdout, re.MULTILINE), done.stdout

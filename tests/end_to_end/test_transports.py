@@ -54,30 +54,6 @@ def test_variables_are_part_of_the_id_and_of_the_launch_and_those_of_the_user_st
     assert [(each["is_ring"], each["is_loud"]) for each in values] == [(1.0, 1.0), (0.0, 1.0)]
 
 
-CHANGED = """
-    def body(rank):
-        for _ in rank.timed("step", warmup=1, iterations=3):
-            pass
-
-    def test_it(distbench):
-        distbench.run(body, env={"NCCL_ALGO": "Ring"})
-"""
-
-
-def test_a_baseline_of_other_variables_is_compared_with_nothing(
-    pytester: pytest.Pytester, run_inside: RunInside
-) -> None:
-    file = pytester.makepyfile(test_v=CHANGED.replace("\n    ", "\n"))
-    run_inside("--distbench-update", "--distbench-launches=3").assert_outcomes(passed=1)
-    file.write_text(file.read_text().replace("Ring", "Tree"))
-    result = run_inside("--distbench-json=run.json")
-
-    result.assert_outcomes(passed=1)
-    [case] = read_run_record(pytester.path / "run.json").results
-    assert {verdict.kind for verdict in case.verdicts if verdict.baseline is not None} <= {"incomparable"}
-    assert "incomparable" in {verdict.kind for verdict in case.verdicts}
-
-
 SWEPT = """
     import pytest
 

@@ -24,7 +24,6 @@ from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Pool, Task
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import (
-    AgentEnded,
     Finished,
     LeftOut,
     Loaded,
@@ -135,26 +134,8 @@ def test_a_job_whose_guardian_is_stopped_is_ended_and_says_so(tmp_path: Path, mo
     assert re.match(r"the process \d+, which starts the others .* has been stopped \(SIGSTOP\)", made.reason)
 
 
-def test_a_job_that_did_not_end_in_time_is_told_as_that(plan: LaunchPlan) -> None:
-    made = record(plan, killed(), code=-9, timed_out=True)
-
-    assert made.timed_out
-    assert made.reason == (
-        "the elastic job had not ended after 20.0 s, and was ended. Its furthest step, 12, came 1 s before the last "
-        "thing that it did; 0 generations have begun since, and the last step of all was one of slot 0"
-    )
-
-
 def test_a_body_without_a_training_is_told_what_to_call(plan: LaunchPlan) -> None:
     assert "whose body does not loop over rank.training(...).batches(...)" in record(plan, Timeline()).reason
-
-
-def test_agents_that_outlive_their_workers_are_remarked(plan: LaunchPlan) -> None:
-    timeline = killed()
-    timeline.lines = [line for line in timeline.lines if not (isinstance(line, AgentEnded) and line.slot == 0)]
-
-    [told] = [remark for remark in record(plan, timeline).remarks if "agents" in remark]
-    assert told == "the agents of slots 0 had not ended 30 s after their workers, and were ended"
 
 
 def test_torn_checkpoints_a_recovery_of_minutes_and_too_few_cores_are_remarked(plan: LaunchPlan) -> None:
@@ -206,13 +187,6 @@ def test_a_script_is_read_and_what_its_last_generation_recorded_is_kept(plan: La
     assert "samples_skipped" not in values
 
 
-def test_what_the_last_generation_of_a_script_recorded_must_be_whole(plan: LaunchPlan) -> None:
-    write_report(plan, 0, [], reason="it recorded numbers, and ended before it could write them down")
-    made = record(plan, killed(), job=replace(JOB, checkpoint_every=None, steps=stdout("step (.*)")))
-
-    assert made.reason.startswith("rank 0: it recorded numbers, and ended")
-
-
 WORK = Pool(sharing=POOL, tasks={job.name: Task(body=BODY) for job in POOL.jobs})
 
 
@@ -260,14 +234,6 @@ def test_one_that_failed_says_why_and_has_no_metric(
     assert made.pool is not None
 
 
-def test_a_controller_that_died_is_told_with_its_log_of_launch_pool(plan_of_launch_pool: LaunchPlan) -> None:
-    plan_of_launch_pool.files.log(0).write_text("Traceback: no store")
-
-    assert record_of_launch_pool(plan_of_launch_pool, code=1).reason == (
-        "the controller of the pool ended with exit code 1; its log:\nTraceback: no store"
-    )
-
-
 def test_a_job_that_raised_is_named_and_one_that_finished_is_not(plan_of_launch_pool: LaunchPlan) -> None:
     """What it raised itself, not what followed from a change before it."""
     timeline = plan_of_launch_pool.files.job(1).timeline
@@ -280,7 +246,3 @@ def test_a_job_that_raised_is_named_and_one_that_finished_is_not(plan_of_launch_
     [b] = record_of_launch_pool(plan_of_launch_pool, code=1).fates
 
     assert (b.rank, b.how, b.error, b.is_victim) == (1, "raised ValueError", ERROR, False)
-
-
-def test_without_a_step_there_is_nothing_to_measure(tmp_path: Path) -> None:
-    assert "no body took a step" in record_of_launch_pool(make_plan(tmp_path, work=WORK)).reason

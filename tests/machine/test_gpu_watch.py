@@ -49,11 +49,17 @@ def witness(
     return summarise(GPU, timed)
 
 
-def test_the_clocks_are_those_of_a_gpu_at_work() -> None:
+def test_clocks_and_what_holds_them_are_those_of_a_gpu_at_work() -> None:
     found = witness({0: IDLE, 0.5: State(sm_mhz=1900, power_w=600.0, temperature_c=70), 2.5: IDLE})
-
     assert (found.sm_mhz, found.memory_mhz, found.power_w, found.utilisation) == (1900, 2619, 600.0, 1.0)
     assert (found.looks, found.temperature_c, found.held) == (2, 70, {})
+
+    held = State(held=("HwThermalSlowdown",))
+    assert witness({0: BUSY, 0.25: held, 0.75: BUSY}, (0, 1)).held == {"temperature": 0.5}
+
+    found = witness({0: BUSY}, set_mhz=1200, power_limit_w=500.0)
+    assert (found.sm_limit_mhz, found.power_limit_w) == (1200.0, 500.0)
+    assert witness({0: BUSY}).sm_limit_mhz is None
 
 
 @pytest.mark.parametrize(
@@ -71,35 +77,15 @@ def test_what_held_the_clocks_down_has_its_share_of_the_looks(reason: str, name:
     assert witness({0: BUSY, 1.5: held}, lacks=frozenset({"GetViolationStatus"})).held == {name: 0.667}
 
 
-def test_what_happened_between_two_looks_is_counted() -> None:
-    held = State(held=("HwThermalSlowdown",))
-
-    assert witness({0: BUSY, 0.25: held, 0.75: BUSY}, (0, 1)).held == {"temperature": 0.5}
-
-
-def test_a_clock_that_is_set_and_the_power_limit_are_told() -> None:
-    found = witness({0: BUSY}, set_mhz=1200, power_limit_w=500.0)
-
-    assert (found.sm_limit_mhz, found.power_limit_w) == (1200.0, 500.0)
-    assert witness({0: BUSY}).sm_limit_mhz is None
-
-
-def test_others_count_that_computed() -> None:
+def test_others_count_that_computed_or_where_nobody_tells_that_are_there() -> None:
     [other] = witness({0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.1})}).others
-
     assert str(FOREIGN) in other
     assert witness({0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.0})}).others == []
 
-
-def test_where_the_driver_does_not_tell_who_computed_others_count_that_are_there() -> None:
     states = {0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.0})}
-
     assert len(witness(states, lacks=frozenset({"GetProcessUtilization"})).others) == 1
 
-
-def test_where_nobody_knows_whose_a_process_is_one_counts_that_was_there_before_and_after() -> None:
     always = State(processes={UNKNOWN: 0.5})
-
     assert len(witness({0: always}).others) == 1
     assert witness({0: IDLE, 0.5: always, 2.5: IDLE}).others == []
     assert witness({0: IDLE, 0.5: always}).others == []
@@ -213,21 +199,15 @@ def driver(held_until: Mapping[str, float]) -> tuple[Callable[[], float], Callab
     return lambda: now[0], sleep, read
 
 
-def test_it_is_waited_for() -> None:
+def test_memory_is_waited_for_and_what_does_not_come_back_is_told() -> None:
     clock, sleep, read = driver({"GPU 0": 0.0, "GPU 1": 3.0})
-
     assert await_memory(read, {"GPU 0": GIB, "GPU 1": GIB}, clock=clock, sleep=sleep) == {}
     assert 3.0 <= clock() < 3.5
 
-
-def test_what_does_not_come_back_is_told_after_so_long() -> None:
     clock, sleep, read = driver({"GPU 0": 0.0, "GPU 1": 1000.0})
-
     assert await_memory(read, {"GPU 0": GIB, "GPU 1": GIB}, clock=clock, sleep=sleep) == {"GPU 1": 4 * GIB}
     assert PATIENCE_S <= clock() < PATIENCE_S + 1
 
-
-def test_the_remark_names_gpu_memory_and_processes() -> None:
     assert held_remark("GPU 1", 4 * GIB, ["python (pid 12)"]).startswith(
         "GPU 1 holds 4 GiB more than before the launch, 20 s after its ranks were ended; on it: python (pid 12)."
     )

@@ -144,28 +144,23 @@ def test_one_gpu_that_does_not_answer_hides_no_other(host: str, count: int, unre
     assert [reason[: len(unreadable)] for reason in found.unreadable] == [unreadable]
 
 
-def test_the_matrix_has_a_row_for_each_gpu() -> None:
-    near, far = "pcie4x16-p2p PIX", "pcie4x16-p2p NODE"
-
-    assert read("4xL40S", CUDA_VISIBLE_DEVICES="0,1,2").links == (("", near, far), (near, "", far), (far, far, ""))
-    assert read("8xH100", CUDA_VISIBLE_DEVICES="3").links == ()
-
-
-def test_what_a_gpu_is_told_to_be() -> None:
+def test_a_gpu_and_a_slice_are_told_as_what_they_are() -> None:
     found = read("8xH100", CUDA_VISIBLE_DEVICES="2")
     [gpu] = found.visible
-
     assert (found.driver, found.cuda) == ("570.124.06", "12.8")
     assert (gpu.index, gpu.pci, gpu.capability, gpu.pcie) == (2, "00000000:12:00.0", "9.0", "5x16")
     assert (gpu.memory_bytes, gpu.ecc, gpu.persistence) == (85520809984, True, True)
     assert (gpu.power_limit_w, gpu.default_power_limit_w) == (700.0, 700.0)
 
-
-def test_a_slice_has_its_own_name_memory_and_uuid() -> None:
     [piece] = read("H100 in MIG", CUDA_VISIBLE_DEVICES="MIG-0b").visible
-
     assert (piece.name, piece.uuid) == ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "MIG-0b")
     assert (piece.slice_of, piece.memory_bytes) == ("GPU-0000aaaa", 9984 * 2**20)
+
+    assert misplaced(read("H100 in MIG").visible, ["0000aaaa"]) == ""
+
+    near, far = "pcie4x16-p2p PIX", "pcie4x16-p2p NODE"
+    assert read("4xL40S", CUDA_VISIBLE_DEVICES="0,1,2").links == (("", near, far), (near, "", far), (far, far, ""))
+    assert read("8xH100", CUDA_VISIBLE_DEVICES="3").links == ()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +212,3 @@ def test_a_rank_that_computed_elsewhere_is_told(used: list[str], rank: int | Non
     assert (
         remark.startswith(f"rank {rank} computed on the GPU {used[rank]}, and GPU-") if rank is not None else not remark
     )
-
-
-def test_a_slice_is_not_told_by_its_uuid() -> None:
-    assert misplaced(read("H100 in MIG").visible, ["0000aaaa"]) == ""

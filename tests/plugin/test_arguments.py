@@ -22,7 +22,7 @@ from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.elastic import Elastic, ElasticPool
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
 from pytest_distbench.plugin.traffic import Communication
-from pytest_distbench.read import csv, jsonl, mllog, stdout, tensorboard
+from pytest_distbench.read import csv, jsonl, mllog, stdout
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.reader import Reader
 
@@ -195,19 +195,6 @@ def test_a_reader_that_cannot_read_is_refused(reading: dict[str, Any], tmp_path:
     )
 
 
-@pytest.mark.parametrize("name", ["wall_time", "fingerprint", "phase/step"])
-def test_a_number_that_is_read_has_a_name_of_its_own(name: str, tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match="the plugin itself records something of that name"):
-        make(tmp_path).run(HERE, read={name: stdout(r"(\d+)")})
-
-
-def test_output_of_a_rank_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match="rank=9, and there are 2 ranks"):
-        make(tmp_path).run(HERE, read={"loss": stdout(r"(\d+)", rank=9)})
-    with pytest.raises(Misuse, match="rank=1, and a command has one output"):
-        make(tmp_path).run(["true"], read={"loss": stdout(r"(\d+)", rank=1)})
-
-
 @pytest.mark.parametrize("pattern", ["(", "loss", "(a)(b)"])
 def test_a_pattern_has_one_group_or_one_that_is_named_value(pattern: Any, tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="read"):
@@ -222,7 +209,6 @@ def test_a_pattern_has_one_group_or_one_that_is_named_value(pattern: Any, tmp_pa
         (lambda: stdout(r"(.)", bettr="lower"), r"read\.stdout: unknown keyword bettr; known are at, .*"),
         (lambda: stdout(3), r"read\.stdout: 3 is a int; wanted a text or a path .*"),
         (lambda: csv(None, "loss"), r"read\.csv: None is a NoneType; wanted a text or a path .*"),
-        (lambda: tensorboard(b"runs", "loss"), r"read\.tensorboard: b'runs' is a bytes; wanted a text or a path .*"),
         (lambda: jsonl("log", "loss", unit=3, at_most=2), r"read\.jsonl: unit=3; wanted text.*"),
         (lambda: jsonl("log", "loss", at_most="fast"), r"read\.jsonl: at_most: 'fast' is no bound: .*"),
         (lambda: jsonl("log", "loss", unit="s", at_most="3 B"), r"read\.jsonl: at_most: .*"),
@@ -250,19 +236,6 @@ def test_half_of_a_surrogate_pair_is_refused(arguments: dict[str, Any], tmp_path
         make(tmp_path).run(**{"body": HERE, **arguments})
 
 
-def test_a_script_whose_path_is_no_text_is_refused(tmp_path: Path) -> None:
-    script = tmp_path / "train\udcff.py"
-    script.touch()
-
-    with pytest.raises(Misuse, match="its path is no UTF-8"):
-        make(tmp_path).run(script)
-
-
-def test_yes_and_no_are_no_arguments_of_a_command_line(tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match="args: True is a bool; wanted text, a number or a path"):
-        make(tmp_path).run(HERE, args=[True])  # type: ignore[list-item]
-
-
 @pytest.mark.parametrize(("written", "meant"), [("{launchdir}", "{launch_dir}"), ("{World-Size}", "{world_size}")])
 def test_a_placeholder_that_is_written_in_another_way_is_refused(written: str, meant: str, tmp_path: Path) -> None:
     words = rf"'--x={written}' has {written}, which is no placeholder; wanted {meant}".replace("{", r"\{")
@@ -282,12 +255,6 @@ def test_what_torchrun_tells_a_rank_is_not_the_test_s_to_say(name: str, tmp_path
             make(tmp_path).run(workload, env={name: "3"})
     assert make(tmp_path).run(["true"], env={name: "3"})  # it starts its processes itself
     assert make(tmp_path / "b").run(HERE, env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
-
-
-def test_the_mark_of_our_processes_is_not_the_test_s(tmp_path: Path) -> None:
-    for workload in (HERE, ["true"]):
-        with pytest.raises(Misuse, match="env: DISTBENCH_SESSION is the plugin's own"):
-            make(tmp_path).run(workload, env={"DISTBENCH_SESSION": "3"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -327,22 +294,13 @@ def test_a_program_that_cannot_be_executed_is_told_as_such(tmp_path: Path) -> No
         ({"tolerance": -1.5}, "tolerance=-1.5; wanted a fraction from 0 to 5, such as 0.05, which is 5 %"),
         ({"tolerance": {"a": 0.1, "b": 10}}, "tolerance['b']=10; wanted a fraction from 0 to 5"),
         ({"launches": "3"}, "launches='3'; wanted a whole number of at least 1 and at most 1000"),
-        ({"seeds": ()}, "seeds=(); wanted 1 to 1000 whole numbers, each once, such as range(5)"),
-        ({"seeds": [1, 1]}, "seeds=[1, 1]; wanted 1 to 1000 whole numbers, each once"),
-        ({"seeds": range(10**30)}, f"seeds=range(0, {10**30}); wanted 1 to 1000 whole numbers, each once"),
         ({"seeds": "12"}, "seeds='12'; wanted a list of whole numbers, each once"),
         (
             {"seeds": [2**64]},
             "seeds: a seed=18446744073709551616; wanted a whole number of at least -922337203685",
         ),
-        ({"seeds": [1, 2**60]}, "seeds=[1, 1152921504606846976]; wanted none beyond 9007199254740992 among several"),
-        ({"cwd": ""}, "cwd=''; wanted a path, or '{launch_dir}'"),
-        ({"name": "  "}, "name='  '; wanted printable text"),
         ({"timeout": 0}, "timeout=0; wanted a finite number above 0"),
-        ({"world_size": 0}, "world_size=0; wanted a whole number of at least 1"),
-        ({"args": range(10**9)}, "args has 1000000000 arguments; wanted at most 10000"),
         ({"args": "--steps 5"}, "args='--steps 5'; wanted a list, one text for each argument: ['--steps', '50']"),
-        ({"params": {1: 2}}, "params={1: 2}; wanted a dict whose keys are text"),
         ({"params": {"a": {1: 2}}}, "params['a']: the key 1 is no text: ranks get parameters as JSON"),
     ],
 )
@@ -385,7 +343,6 @@ def test_an_error_says_what_was_wanted_what_was_found_and_where(
             {"better": "exact", "tolerance": 0.1},
             "distbench.judge('e'): tolerance=0.1 has no effect with better='exact': it is equal or not",
         ),
-        ({"at": {"a": None}}, "distbench.judge('e'): at['a']=None; wanted True, False, printable text of at most 100"),
     ],
 )
 def test_a_number_that_a_test_derives_is_what_a_rank_could_record(
@@ -398,12 +355,6 @@ def test_a_number_that_a_test_derives_is_what_a_rank_could_record(
     assert "(test_arguments.py:" in str(raised.value)
 
 
-def test_a_point_of_numpy_s_numbers_is_taken(tmp_path: Path) -> None:
-    judged = make(tmp_path).judge("e", [1.0], at={"n": numpy.int64(3), "x": numpy.float32(0.5)})
-
-    assert judged.values("e[n=3,x=0.5]") == [1.0]
-
-
 @pytest.mark.parametrize(
     ("work", "told"),
     [
@@ -411,11 +362,8 @@ def test_a_point_of_numpy_s_numbers_is_taken(tmp_path: Path) -> None:
         (lambda d: TimeToAccuracy(d)(3, goal=0.9), "time_to_accuracy: train 3 is a int; wanted a function at module"),
         (lambda d: TimeToAccuracy(d)("no.py::t", goal=0.9), "time_to_accuracy: train 'no.py::t': there is no file"),
         (lambda d: TimeToAccuracy(d)(body, goal=0.9, timeout=0), "time_to_accuracy: timeout=0; wanted a finite number"),
-        (lambda d: Communication(d, None).overlap(launches=0), "communication.overlap: launches=0; wanted a whole"),
         (lambda d: d.run(body, tolerence=1), "distbench.run: unknown keyword tolerence; known are body, module, "),
         (lambda d: d.measure(body, tolerance=1), "distbench.measure: unknown keyword tolerance; known are body, "),
-        (lambda d: d.check(body, launches=2), "distbench.check: unknown keyword launches; known are body, module, "),
-        (lambda d: d.replay(SENDS, tolerance="x"), "distbench.replay: tolerance='x'; wanted a fraction from 0 to 5"),
         (lambda d: d.replay(SENDS, warmup=10**30), f"distbench.replay: warmup={10**30}; wanted a whole number of at"),
     ],
 )
@@ -435,13 +383,6 @@ def test_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
     assert len(run.launches) >= 2
 
 
-def test_runs_of_another_test_are_not_taken(tmp_path: Path) -> None:
-    other = make(tmp_path).measure(body)
-
-    with pytest.raises(Misuse, match=r"wanted what distbench\.run or measure of this test returned"):
-        make(tmp_path).judge("x", lambda a: 1.0, of=other)
-
-
 def test_a_helper_outside_the_test_is_named_where_no_line_of_the_test_is() -> None:
     with pytest.raises(Misuse, match=r"f: nonsense \(test_arguments\.py:\d+\)"):
         Arguments("f", Path("elsewhere.py")).refuse("nonsense")
@@ -450,7 +391,3 @@ def test_a_helper_outside_the_test_is_named_where_no_line_of_the_test_is() -> No
 @pytest.mark.parametrize("values", [[1, 2.5], (1.0, 2.5), numpy.array([1.0, 2.5]), [numpy.float32(1.0), 2.5]])
 def test_derived_numbers_may_come_in_any_list_or_array(values: Any, tmp_path: Path) -> None:
     assert make(tmp_path).judge("x", values).values("x") == [1.0, 2.5]
-
-
-def test_an_array_without_dimension_is_one_number(tmp_path: Path) -> None:
-    assert make(tmp_path).judge("x", numpy.array(3.0)).values("x") == [3.0]  # type: ignore[arg-type]

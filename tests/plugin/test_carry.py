@@ -41,12 +41,6 @@ def over_the_wire(config: pytest.Config, report: pytest.TestReport) -> pytest.Te
     return arrived
 
 
-def test_a_report_without_ours_has_nothing() -> None:
-    assert carry.test_of(make_report()) is None
-    assert carry.texts_of(make_report()) == []
-    assert carry.decode([]) == []
-
-
 def test_the_name_and_the_cases_of_a_test_arrive_as_they_were(pytestconfig: pytest.Config) -> None:
     cases = [result(verdict("regressed")), result(point(4096), update="new")]
     report = make_report()
@@ -95,12 +89,6 @@ def test_of_a_test_that_is_run_again_the_last_attempt_counts_and_says_what_ended
     )
 
     assert attempts.cases() == [replace(good, flaky=["Regression: +50 %", "password=***"])]
-
-
-def test_a_test_that_failed_in_all_its_attempts_is_not_flaky() -> None:
-    slow = result(verdict("regressed"))
-
-    assert taken(attempt("1", "rerun", slow), attempt("2", "failed", slow)).cases() == [slow]
 
 
 def test_reports_of_subtests_count_that_come_before_the_others_of_their_attempt() -> None:

@@ -89,12 +89,6 @@ def test_sizes(distbench, size):
     after.stdout.no_fnmatch_line("*not used*")  # what is stored of long forms
 
 
-def test_a_run_of_long_forms_alone_says_how_to_have_them(project: Project) -> None:
-    made = project(TEST.replace("    def test", "    import pytest\n    @pytest.mark.full\n    def test"))
-
-    run(made).stdout.fnmatch_lines(["0 of 1 tests: 1 long form was left out; all: --distbench-full"])
-
-
 def test_a_line_is_coloured_by_what_it_says(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     made = project(TEST)
     run(made, "--distbench-update", "--distbench-launches=5")

@@ -57,14 +57,6 @@ def add(project: Path, test: str) -> None:
     file.write_text(f"{file.read_text()}\n# another line\n{test}")
 
 
-def test_a_file_of_results_has_each_test_once_with_how_it_ended(doubtful: Path, run_inside: RunInside) -> None:
-    result = run_inside("--junit-xml=results.xml", *SHORT)
-    result.assert_outcomes(passed=1)
-
-    text = (doubtful / "results.xml").read_text()
-    assert (text.count("<testcase "), 'failures="0"' in text, 'tests="1"' in text) == (1, True, True)
-
-
 def test_what_fails_for_another_reason_is_not_run_again(doubtful: Path, run_inside: RunInside) -> None:
     file = doubtful / "test_it.py"
     file.write_text(
@@ -162,14 +154,6 @@ def test_where_another_plugin_runs_tests_again_it_does(doubtful: Path, run_insid
     )
 
 
-@pytest.mark.other_plugins
-def test_workers_of_pytest_xdist_settle_their_doubts(doubtful: Path, run_inside: RunInside) -> None:
-    result = run_inside("-n", "2", "--distbench-confirm-budget=1000", *SHORT)
-    result.assert_outcomes(passed=1)
-
-    result.stdout.fnmatch_lines(["*1 slower by a drifted machine, not by the code*"])
-
-
 def doubt(takes_s: float, suspicion: float, *sources: str) -> Any:
     result = SimpleNamespace(suspicion=suspicion, verdicts=[])
     return SimpleNamespace(
@@ -225,19 +209,6 @@ def test_what_is_too_noisy_and_does_not_fit_is_not_announced_as_if_it_ran() -> N
     quiet, loud = told
     assert quiet.startswith("distbench: 1 case too noisy to tell, and none runs in turns: that would take about 83 s, ")
     assert loud.endswith("as far as 60 s reach: cases 1 in doubt; about 40 s")
-
-
-def test_a_test_of_minutes_is_not_begun_beyond_the_budget(
-    doubtful: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(confirm, "MOST_BEYOND_BUDGET_S", 1.0)
-    monkeypatch.setattr(confirm, "MOST_OF_A_REGRESSION_S", 1.0)
-    result = run_inside("--distbench-confirm-budget=0.5", *SHORT)
-    result.assert_outcomes(passed=1)
-
-    result.stdout.fnmatch_lines(
-        ["*? test_step[[]ws2] step: not confirmed: it would take about * s, and the budget of*"]
-    )
 
 
 def test_what_stored_numbers_call_regressed_is_begun_beyond_the_budget(

@@ -42,13 +42,6 @@ def test_sigterm_interrupts_as_ctrl_c_does_until_the_run_has_ended(interrupts: I
     assert handlers() == before
 
 
-def test_nothing_changes_where_nothing_was_started(interrupts: Interrupts) -> None:
-    before = handlers()
-    interrupts.hold_on()
-
-    assert handlers() == before
-
-
 def test_a_handler_of_the_user_stays_whether_it_came_first_or_last(interrupts: Interrupts) -> None:
     def own(*arguments: object) -> None: ...
 

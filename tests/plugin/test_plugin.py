@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import textwrap
 from collections.abc import Callable
 
 import pytest
@@ -32,10 +30,6 @@ def test_missing_fail_fails_and_names_the_command(project: Project) -> None:
         ["*no baseline for cpu-* (have: none)*", "record it:  pytest *test_step?ws2?* --distbench-update=new"]
     )
     assert result.ret == 1
-
-
-def test_missing_skip_skips(project: Project) -> None:
-    run(project(TEST), "--distbench-missing=skip").assert_outcomes(skipped=1)
 
 
 def test_an_update_writes_and_tells_old_and_new(project: Project) -> None:
@@ -97,14 +91,6 @@ def test_a_faster_body_passes_and_is_told(recorded: pytest.Pytester, monkeypatch
     assert result.ret == 0
 
 
-def test_an_improvement_fails_where_it_is_told_to(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.5")
-    result = run(recorded, "--distbench-fail-on-improvement")
-
-    result.stdout.fnmatch_lines(["FAILED test_it.py::test_step?ws2? - Unaccepted: step: improved: -50*"])
-    assert result.ret == 1
-
-
 def test_strict_fails_what_could_not_be_compared(recorded: pytest.Pytester) -> None:
     test = recorded.path / "test_it.py"
     test.write_text(test.read_text().replace('"count!exact": 7', '"count!exact": 8'))
@@ -118,10 +104,6 @@ def test_strict_fails_what_could_not_be_compared(recorded: pytest.Pytester) -> N
         ]
     )
     assert result.ret == 1
-
-
-def test_strict_leaves_unchanged_code_alone(recorded: pytest.Pytester) -> None:
-    assert run(recorded, "--distbench-strict", "--distbench-fail-on-improvement").ret == 0
 
 
 @pytest.mark.parametrize(
@@ -145,14 +127,6 @@ def test_update_modes(
 
     assert result.ret == 0
     assert ('"numpy": "2"' in path.read_text()) is is_rewritten
-
-
-def test_update_new_still_judges_what_has_a_baseline(
-    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
-
-    assert run(recorded, "--distbench-update=new").ret == 1
 
 
 def test_a_failed_launch_is_never_stored(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,12 +212,6 @@ def test_structure_is_judged_exactly_whatever_the_marker_says_of_clocks(
     result.stdout.fnmatch_lines(["*step: 1 all_reduce of 4 B float32 was added*"])
 
 
-def test_a_rank_that_there_is_not_is_told(structure: pytest.Pytester) -> None:
-    result = run(structure, "--distbench-backend=fake", "--world-size=2", "--distbench-fake-rank=7", "-rs")
-
-    result.stdout.fnmatch_lines(["*not run: there is no rank 7 among 2*"])
-
-
 @pytest.mark.parametrize(("software", "told"), [("torch=9.9", "torch 2.13.0 -> 9.9"), ("mkl=2025", "mkl - -> 2025")])
 def test_other_software_makes_a_changed_exact_number_incomparable(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, software: str, told: str
@@ -256,31 +224,6 @@ def test_other_software_makes_a_changed_exact_number_incomparable(
     result.stdout.fnmatch_lines(["x test_step?ws2? count: the number changed, and so did the software"])
     result.stdout.fnmatch_lines([f"software differs from the baselines': {told} (*"])
     assert result.ret == 0
-
-
-def test_another_precision_of_the_codes_choice_excuses_no_exact_number(
-    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "matmul_precision=tf32")
-    path = stored(recorded)[0]
-    text = path.read_text()
-    text = re.sub(r"\[7(, 7)+\]", lambda found: found[0].replace("7", "8"), text)
-    path.write_text(text.replace('"torch":', '"matmul_precision": "ieee",\n    "torch":', 1))
-    result = run(recorded)
-
-    result.stdout.fnmatch_lines(["*differs   matmul_precision ieee -> tf32"])
-    assert result.ret == 1
-
-
-def test_a_regression_names_the_software_that_differs_as_the_summary_does(
-    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "mkl=2025")
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "3")
-    result = run(recorded)
-
-    result.stdout.fnmatch_lines(["*differs   mkl - -> 2025", "*software differs from the baselines': mkl - -> 2025 (*"])
-    assert result.ret == 1
 
 
 def test_xfail_perf_expects_the_regression(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,13 +310,6 @@ BLOCKS = """
 """
 
 
-def test_a_run_record_that_cannot_be_written_is_an_error(project: Project) -> None:
-    result = run(project(TEST + BLOCKS), "--distbench-json=out/run.json")
-
-    result.stdout.fnmatch_lines(["distbench: *run.json: cannot write*"])
-    assert result.ret == 1
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -425,26 +361,11 @@ def test_a_page_says_first_what_keeps_its_run_from_being_whole_or_green(
     assert f"<h1>distbench: {heading}</h1>" in (made.path / "page.html").read_text()
 
 
-def test_a_page_of_a_module_that_cannot_be_collected_says_so(project: Project) -> None:
-    made = project("import nothing_of_that_name")
-    run(made, "--distbench-report=page.html")
-
-    assert "<h1>distbench: interrupted, 1 failed besides</h1>" in (made.path / "page.html").read_text()
-
-
 def test_a_page_that_cannot_be_written_is_an_error(project: Project) -> None:
     result = run(project(TEST + BLOCKS), "--distbench-report=out/page.html")
 
     result.stdout.fnmatch_lines(["distbench: *page.html: cannot write*--distbench-report*"])
     assert result.ret == 1
-
-
-@pytest.mark.other_plugins
-def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester) -> None:
-    for arguments in (["-p", "no:terminalprogress"], ["-s"], ["--force-sugar"]):
-        result = recorded.runpytest_subprocess(*arguments)
-        result.stdout.fnmatch_lines(["*2 metrics of 1 case in 1 launch: 2 within limits"])
-        assert result.ret == 0
 
 
 def test_ranks_that_share_a_gpu_are_compared_with_nothing(project: Project, gpus: Callable[[int], None]) -> None:
@@ -460,16 +381,6 @@ def test_ranks_that_share_a_gpu_are_compared_with_nothing(project: Project, gpus
     record = json.loads((made.path / "run.json").read_text())
     assert record["results"][0]["environment"]["shares_gpu"] is True
     assert stored(made) == []
-
-
-def test_ranks_that_share_a_gpu_keep_to_bounds(project: Project, gpus: Callable[[int], None]) -> None:
-    gpus(1)
-    bounded = "import pytest\n\n" + "@pytest.mark.distbench(bounds={'count': '<= 6'})\ndef test_step"
-    made = project(textwrap.dedent(TEST).replace("def test_step", bounded))
-    shared = run(made, "--gpu", "--world-size=2", "--distbench-share-gpu")
-
-    shared.stdout.fnmatch_lines(["count: 7, bound: at most 6 (marker of test_step[[]ws2])", "x test_step?ws2? step: *"])
-    assert shared.ret == 1
 
 
 def test_a_test_that_runs_again_is_in_the_record_once(project: Project) -> None:
@@ -522,37 +433,6 @@ def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses(proj
         {"of": "", "fields": {"storage": "bucket a, password: ***", "cluster": "Cruiser10, behind ***"}}
     ]
     assert "node1" not in json.dumps(record["experiment"])
-
-
-def test_what_was_stated_of_no_test_is_told_unless_tests_were_selected(project: Project) -> None:
-    made = project(TEST)
-    (made.path / "experiment.toml").write_text('[test.test_resnet]\nstorage = "COS"\n')
-    told = "*distbench_experiment: [[]test.'test_resnet'] is of no test of this run; *"
-
-    run(made, "--distbench-experiment=experiment.toml").stdout.fnmatch_lines([told])
-    run(made, "--distbench-experiment=experiment.toml", "-k", "test").stdout.no_fnmatch_line(told)
-
-
-def test_it_keeps_addresses_where_they_are_asked_for(project: Project) -> None:
-    made = project(TEST)
-    (made.path / "experiment.toml").write_text(STATED)
-    run(made, "--distbench-json=run.json", "--distbench-experiment=experiment.toml", "--distbench-addresses")
-    record = json.loads((made.path / "run.json").read_text())
-    _, stated = record["experiment"]["statements"]
-
-    assert stated["fields"]["addresses"] == "node1.example.org"
-    assert stated["fields"]["cluster"] == "Cruiser10, behind 10.1.2.3"
-    assert "s3cr3t" not in json.dumps(record)
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_addresses_in_the_command_are_kept_only_where_they_are_asked_for(project: Project, *, keeps: bool) -> None:
-    made = project(TEST)
-    run(made, "--distbench-json=run.json", "--distbench-logs=of 10.1.2.4", *["--distbench-addresses"][: int(keeps)])
-    record = json.loads((made.path / "run.json").read_text())
-
-    assert ("of 10.1.2.4" in record["settings"]["logs"]) is keeps
-    assert ("of 10.1.2.4" in record["command"]) is keeps
 
 
 def test_the_run_record_says_how_it_came_about(project: Project) -> None:

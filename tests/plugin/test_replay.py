@@ -92,28 +92,19 @@ def test_what_cannot_be_replayed_is_told(source: object, of_which: str, said: st
     assert said in str(refused.value)
 
 
-def test_a_ring_answers_itself() -> None:
+def test_groups_of_a_replay_are_those_that_its_collectives_use() -> None:
     assert list(params(RING)["collectives"]) == ["all"]
 
-
-def test_with_two_ranks_the_next_is_the_one_before() -> None:
     both = of(partner("send", "to +1"), partner("recv", "from +1"))
-
     assert list(params(both, world_size=2)["collectives"]) == ["all"]
     with pytest.raises(Misuse, match="do not answer each other"):
         params(both, world_size=3)
 
-
-def test_partners_are_counted_in_their_own_group() -> None:
     rows = [Collective(op, "float32", 4, "mesh_pp", 1, f"{way} +1") for op, way in (("send", "to"), ("recv", "from"))]
     pairs = of(*rows, groups={"all": [Group("mesh_pp", 2, 1)]})
-
     assert params(pairs, world_size=4)["groups"] == [["mesh_pp", 2, 1]]
 
-
-def test_groups_that_no_collective_uses_are_not_made() -> None:
-    """A mesh of 64 ranks has a row of two that is used and a column of 32 that is not: two ranks can replay it."""
+    # A mesh of 64 ranks has a row of two that is used and a column of 32 that is not: two ranks can replay it
     mesh = {"0": [Group("mesh_dp", 32, 2), Group("mesh_tp", 2, 1)]}
     found = params(Fingerprint(collectives={"0": [reduce(4, group="mesh_tp")]}, groups=mesh))
-
     assert found["groups"] == [["mesh_tp", 2, 1]]

@@ -36,13 +36,6 @@ OTHER_LAUNCHER = """
 """The made-up launcher with something else in its row."""
 
 
-def test_more_ranks_than_given_are_not_run(project: Project) -> None:
-    result = run(project(TEST.format(ranks=3, more="")), "-rs")
-
-    result.stdout.fnmatch_lines(["*not run: needs 3 ranks, 2 given*"])
-    result.assert_outcomes(skipped=1)
-
-
 def test_where_the_test_asks_for_it_they_are_run_and_no_clock_becomes_a_baseline(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,12 +78,6 @@ def test_with_gpus_each_rank_has_its_own_whatever_the_test_says(project: Project
     result.stdout.fnmatch_lines(["*not run: needs 4 ranks, 2 given*"])
 
 
-def test_a_word_in_place_of_yes_or_no_is_refused(project: Project) -> None:
-    result = run(project(TEST.format(ranks=2, more=", oversubscribed='yes'")))
-
-    result.stdout.fnmatch_lines(["*oversubscribed='yes'?*True or False*"])
-
-
 def test_a_quota_is_part_of_the_name(project: Project) -> None:
     made = project(TEST.format(ranks=2, more=", cpus=0.3"))
     run(made, "--distbench-update").assert_outcomes(passed=1)
@@ -109,13 +96,6 @@ def test_a_quota_that_no_rank_can_have_is_refused(project: Project, cpus: str, m
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*distbench.run: cpus=*; wanted a finite number of at least 0.01, at most 2 (*"])
-
-
-def test_without_clocks_a_quota_is_no_use(project: Project) -> None:
-    result = run(project(TEST.format(ranks=2, more=", cpus=0.3")), "--distbench-backend", "fake", "-rs")
-
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*not run: a CPU quota changes clocks, and the fake backend has none*"])
 
 
 def test_ranks_of_other_hosts_have_no_quota(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,17 +95,11 @@ def test_a_rerun_keeps_what_decides_how_a_test_runs(given: list[str], kept: list
     assert command == " ".join(["pytest", "'suites/test_a.py::test_b[ws2]'", *kept])
 
 
-def test_a_rerun_names_the_file_wherever_it_lies_and_whatever_pytest_calls_it() -> None:
+def test_the_command_that_records_names_one_update_before_two_dashes() -> None:
     item: Any = SimpleNamespace(path=Path("/q/tests/test_a.py"), nodeid="tests/test_a.py::test_b")
-
     assert rerun_command(config(), item) == "pytest ../q/tests/test_a.py::test_b"
 
-
-def test_the_command_that_records_has_one_update_and_its_own_number_of_launches() -> None:
     command = record_command(config("suites", "--distbench-update", "failed", "--distbench-launches", "2", "--gpu"))
-
     assert command == "pytest suites --gpu --distbench-update=new"
 
-
-def test_what_is_added_stands_before_the_names_behind_two_dashes() -> None:
     assert record_command(config("--gpu", "--", "-odd.py")) == "pytest --gpu --distbench-update=new -- -odd.py"

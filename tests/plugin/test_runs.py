@@ -20,15 +20,11 @@ class NoSamples(Samples):
 RUN = Run(NoSamples(), lambda: result(1.0, None, 3.0, verdicts=[verdict("regressed", metric="step")]))
 
 
-def test_a_metric_has_a_value_for_each_launch() -> None:
+def test_a_run_has_its_values_by_launch_and_its_verdicts_by_metric() -> None:
     assert RUN.values("step") == [1.0, None, 3.0]
     assert len(RUN.launches) == 3
 
-
-def test_a_metric_that_was_not_measured_is_an_error_that_names_those_there_are() -> None:
     with pytest.raises(KeyError, match="'gone' was not measured; there are step"):
         RUN.values("gone")
 
-
-def test_verdicts_are_found_by_their_metric() -> None:
     assert RUN.verdicts["step"].kind == "regressed"

@@ -131,13 +131,6 @@ def test_one_worker_has_nothing_to_be_compared_with(made_up: tuple[Distbench, li
     assert (run.result.case.label, values(found)) == ("workers@ws1", {})
 
 
-def test_a_size_that_is_no_power_of_two_is_the_last(made_up: tuple[Distbench, list[CaseResult]]) -> None:
-    distbench, _ = made_up
-    runs = Scaling(distbench)(body, params={"batch": 3}, world_size=3)
-
-    assert [run.result.case.world_size for run in runs] == [1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -158,17 +151,6 @@ def test_what_cannot_be_scaled_is_refused_with_what_was_wanted(
     with pytest.raises(Misuse, match=message):
         Scaling(made_up[0])(body, **options)
     assert Timed.order == []
-
-
-def test_ranks_with_other_threads_are_compared_with_nobody(
-    made_up: tuple[Distbench, list[CaseResult]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a body gives the one rank all cores."""
-    monkeypatch.setattr(Timed, "threads", {1: 2})
-    told = r"different numbers of threads.*: 2 in local@ws1, workers@ws1; 1 in workers@ws2, workers@ws4, apart@ws2"
-    with pytest.raises(Misuse, match=told):
-        Scaling(made_up[0])(body, params={"batch": 50})
-    assert values(made_up[1]) == {}
 
 
 def test_a_run_without_communication_that_communicates_is_refused(
@@ -203,15 +185,6 @@ def test_samples_that_do_not_follow_the_batch_are_refused(
     with pytest.raises(Misuse, match=told):
         Scaling(made_up[0])(body, mode="strong", params={"batch": 100})
     assert values(made_up[1]) == {}
-
-
-def test_a_tolerance_of_nothing_is_refused_with_what_there_is(made_up: tuple[Distbench, list[CaseResult]]) -> None:
-    message = (
-        r"tolerance\['scaling_eficiency'\]: nothing of that name has one; wanted one of computing_share, "
-        "scaling_efficiency, step"
-    )
-    with pytest.raises(Misuse, match=message):
-        Scaling(made_up[0])(body, params={"batch": 50}, tolerance={"scaling_eficiency": 0.1})
 
 
 @pytest.mark.parametrize(
@@ -263,14 +236,6 @@ def test_beyond_the_cores_of_this_host_sizes_are_labelled_and_their_clocks_are_n
     assert four["case"]["conditions"]["around"] == {"oversubscribed": "2-cores"}
     assert labels["workers", 4]["update"] != "new"
     assert run(made).ret == 0
-
-
-def test_beyond_the_ranks_at_hand_nothing_is_launched_unless_the_test_says_so(
-    made_up: tuple[Distbench, list[CaseResult]],
-) -> None:
-    with pytest.raises(pytest.skip.Exception, match="not run: needs 8 ranks, 4 given"):
-        Scaling(made_up[0])(body, params={"batch": 8}, world_size=8)
-    assert Timed.order == []
 
 
 SPAWNED = """

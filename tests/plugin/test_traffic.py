@@ -15,7 +15,6 @@ from support.projects import Project, run
         ("buckets(tensors=[])", "*tensors=[[]]; wanted a list*"),
         ("buckets(tensors=[2, __import__('numpy').int64(2)])", "*each can be measured once only*"),
         ("buckets(tensors=__import__('torch').tensor(3.0))", "*tensors=tensor(3.); wanted a list*"),
-        ("buckets(tensors=range(10**9))", "*tensors=range(0, 1000000000); wanted a list of 1 to 1000*"),
         ("buckets(calls=['all'])", "*unknown calls 'all': known are each, coalesced, flattened*"),
         ("buckets(dtype='float33')", "*unknown dtype 'float33': known are*"),
         ("buckets(root=0)", "*communication.buckets: unknown keyword root; known are message_bytes, *world_size*"),
@@ -27,7 +26,6 @@ from support.projects import Project, run
         ("links(pattern='ring')", "*unknown pattern 'ring': known are ping-pong, one-way*"),
         ("links(max_imbalance=1)", "*max_imbalance=1; wanted a finite number above 1*"),
         ("links(world_size=1)", "*communication.links: a link needs two ranks, and this test has 1*"),
-        ("links(iterations=0)", "*iterations=0; wanted a whole number of at least 1*"),
     ],
 )
 def test_what_cannot_be_measured_is_explained(project: Project, call: str, message: str) -> None:

@@ -41,18 +41,22 @@ def test_places_of_a_machine_or_a_run_are_left_out(given: str, kept: str) -> Non
     assert Places(Path("/home/me/project")).leave_out({"a": [given], "n": 3}) == {"a": [kept], "n": 3}
 
 
-def test_tests_below_the_temporary_folder_are_told_from_their_root() -> None:
+def test_names_of_functions_and_folders_are_taken_from_their_root() -> None:
     root = Path(tempfile.gettempdir(), "project")
-
     assert Places(root).leave_out(f"{root}/data/train.bin") == "{rootdir}/data/train.bin"
 
-
-def test_a_folder_for_temporary_ones_may_lie_below_the_root() -> None:
     places = Places(Path("/project"), Path("/project/made"))
-
     assert places.leave_out("/project/made/test_it0/out") == "{path}/out"
     assert places.leave_out("/project/made/test_it0") == "{path}"
     assert places.leave_out("/project/data/x") == "{rootdir}/data/x"
+
+    reference = locate(body, beside=Path())
+    assert (reference.file, reference.function, reference.module) == (__file__, "body", __name__)
+    assert reference.is_rewritten
+    assert locate(Bodies.inner, beside=Path()).function == "Bodies.inner"
+    assert locate(Inherited.of_class, beside=Path()).function == "Inherited.of_class"
+
+    assert json_able({"sizes": (1, 2), "at": {"x": None}}) == {"sizes": [1, 2], "at": {"x": None}}
 
 
 @pytest.mark.parametrize(
@@ -104,15 +108,6 @@ class Inherited(Bodies):
     """Has the methods of another."""
 
 
-def test_a_function_is_named_by_its_file_and_its_name() -> None:
-    reference = locate(body, beside=Path())
-
-    assert (reference.file, reference.function, reference.module) == (__file__, "body", __name__)
-    assert reference.is_rewritten
-    assert locate(Bodies.inner, beside=Path()).function == "Bodies.inner"
-    assert locate(Inherited.of_class, beside=Path()).function == "Inherited.of_class"
-
-
 def test_a_method_is_handed_over_with_what_its_object_has_as_far_as_json_holds_it() -> None:
     made = Inherited()
     vars(made).update(rate=0.1, folder=Path("/a"), model=object())
@@ -134,20 +129,6 @@ def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: p
         file=f"{package}/train.py", module="made_up_package.train"
     )
     assert locate_module("made_up_package.inner").file == f"{package}/inner/__main__.py"
-
-
-def test_a_module_is_looked_for_where_it_is_run(tmp_path: Path) -> None:
-    (tmp_path / "made_up_beside.py").touch()
-
-    assert locate_module("made_up_beside", str(tmp_path)).file == f"{tmp_path}/made_up_beside.py"
-    with pytest.raises(BodyError, match="there is no such module"):
-        locate_module("made_up_beside")
-
-
-@pytest.mark.parametrize("name", ["made_up_nowhere", "json.nowhere", "json", "a b", "", 3])
-def test_a_module_that_cannot_be_run_is_refused(name: object) -> None:
-    with pytest.raises(BodyError, match="module="):
-        locate_module(name)
 
 
 def test_a_text_is_a_file_beside_the_test_with_or_without_a_function(tmp_path: Path) -> None:
@@ -177,10 +158,6 @@ def test_what_ranks_cannot_import_is_refused(given: object, said: str, tmp_path:
         locate(given, beside=tmp_path)
     with pytest.raises(BodyError, match=r"^train "):
         locate(given, beside=tmp_path, argument="train")
-
-
-def test_parameters_arrive_as_json_has_them() -> None:
-    assert json_able({"sizes": (1, 2), "at": {"x": None}}) == {"sizes": [1, 2], "at": {"x": None}}
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from support.plans import ended
-from support.projects import EXIT_USAGE, TEST, Project, run
+from support.projects import EXIT_USAGE, run
 from support.repositories import git
 from support.timelines import killed
 
-from pytest_distbench.errors import ConfigurationError, LauncherError
+from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.jobs.launch import make_record
-from pytest_distbench.launch.starters.forkserver import read_at_start
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.plan import Job, LaunchPlan
@@ -55,11 +54,6 @@ def test_what_the_working_tree_has_is_linked(root: Path, tree: Path) -> None:
 def test_a_path_that_cannot_be_linked_is_refused(path: str, root: Path) -> None:
     with pytest.raises(ConfigurationError, match="distbench_against_link: "):
         find_links([path], folder=root, root=root)
-
-
-def test_what_the_revision_has_is_not_covered(root: Path, tree: Path) -> None:
-    with pytest.raises(LauncherError, match="the other revision has pkg itself"):
-        link([Path("pkg")], root=root, tree=tree)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +170,6 @@ def test_an_elastic_job_runs_on_both_sides_one_after_the_other(
     result.stdout.fnmatch_lines([told])
 
 
-def test_the_tolerance_of_comparisons_is_its_own(committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.1")
-
-    assert run(committed, "--distbench-against", "HEAD", "--distbench-tolerance", "1").ret == 1
-    assert run(committed, "--distbench-against", "HEAD", "--distbench-against-tolerance", "0.2").ret == 0
-
-
 @pytest.mark.parametrize(
     ("error", "outcome", "said"),
     [
@@ -257,13 +244,6 @@ def test_what_cannot_be_compared_with_is_refused_before_anything_runs(
     assert result.ret == EXIT_USAGE
 
 
-def test_outside_a_repository_a_revision_is_refused(project: Project) -> None:
-    result = run(project(TEST), "--distbench-against", "HEAD")
-
-    result.stderr.fnmatch_lines(["*git finds no working tree at *: fatal: not a git repository*"])
-    assert result.ret == EXIT_USAGE
-
-
 def test_modules_of_the_repository_are_not_shared_by_both_sides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,23 +253,6 @@ def test_modules_of_the_repository_are_not_shared_by_both_sides(
     variant = Variant(revision=revision, interpreter=None)
 
     assert outside(["of_the_project", "json.decoder", "msgspec"], variant) == ("json.decoder", "msgspec")
-
-
-def test_a_bound_goes_before_another_revision_that_is_as_slow(committed: pytest.Pytester) -> None:
-    file = committed.path / "test_it.py"
-    marker = "import pytest\n\n@pytest.mark.distbench(bounds={'step': '15ms', 'count': '<= 7'})\ndef test_step"
-    file.write_text(file.read_text().replace("def test_step", marker))
-    result = run(committed, "--distbench-against", "HEAD")
-
-    result.stdout.fnmatch_lines(
-        [
-            "step: 20 ms, bound: at most 15 ms (marker of test_step[[]ws2])*",
-            "!  step * 20 ms * 20 ms * +0.0 % * +5%, <= 15 ms *",
-            "again:  pytest *--distbench-against HEAD",
-            "2 metrics of 1 case in 10 launches: 1 beyond a bound, 1 within limits",
-        ]
-    )
-    assert result.ret == 1
 
 
 @pytest.mark.parametrize("given", [None, "/of/the/user", ""])
@@ -307,10 +270,6 @@ def test_each_side_builds_extensions_in_a_folder_of_its_own_unless_the_user_has_
     found = {bool(plan["tree"]): plan["variables"].get("TORCH_EXTENSIONS_DIR") for plan in plans}
     there = found[True] if given is not None else Path(found[True]).name.partition("-")[0]
     assert (found[False], there) == (given, "extensions" if given is None else given)
-
-
-def test_a_folder_that_differs_by_side_starts_no_process_anew() -> None:
-    assert read_at_start({"TORCH_EXTENSIONS_DIR": "a", "TORCH_HOME": "b"}) == {"TORCH_HOME": "b"}
 
 
 RECORDER = """

@@ -19,7 +19,6 @@ from support.processes import LIMIT_S
 from pytest_distbench.errors import AroundUnavailable, ExtensionError
 from pytest_distbench.launch.starters.contract import Engine
 from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind
-from pytest_distbench.machine import control_groups
 from pytest_distbench.machine.control_groups import CpuController, find_controller
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
@@ -100,14 +99,6 @@ def test_it_is_made_for_the_first_launch_and_stays(hosts: type[MadeUpOfNetwork],
     assert [made.closed for made in hosts.made] == [1, 1]
 
 
-def test_one_that_is_gone_is_made_anew(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    around = NetworkAround()
-    with around.during(plan_of(tmp_path), HERE):
-        hosts.made[0].is_there = False
-    with around.during(plan_of(tmp_path), HERE):
-        assert len(hosts.made) == 2
-
-
 def test_the_worse_of_both_probes_is_recorded(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
     hosts.found = [[passage(rate=960e6)], [passage(rate=940e6, round_trip_s=5e-5)]]
     with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
@@ -161,13 +152,6 @@ def test_what_this_machine_does_not_carry_is_refused(hosts: type[MadeUpOfNetwork
         pytest.fail("it was launched")
 
 
-def test_a_probe_on_a_busy_machine_is_tried_again(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    hosts.found = [[passage(rate=5e8)], [passage(rate=6e8)], [passage()]]
-    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
-        pass
-    assert [p.rate for p in carried.before] == [956e6]
-
-
 @pytest.mark.parametrize(
     ("text", "found", "is_missed"),
     [
@@ -193,16 +177,6 @@ def test_ranks_are_of_its_hosts_and_else_of_those_they_were_on(hosts: type[MadeU
         assert carried.describe(PASSED).hosts == ["host0", "host1"]
     with NetworkAround().during(plan_of(tmp_path, None), HERE) as carried:
         assert carried.describe(elsewhere) == elsewhere
-
-
-def test_nothing_is_made_for_a_label_or_on_other_hosts(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, parse_network("label=roce"))
-    with NetworkAround().during(plan, HERE) as carried:
-        assert carried.describe(PASSED) == PASSED
-    assert hosts.made == []
-    assert NetworkAround().conditions(plan) == {"network": "label=roce"}
-    assert NetworkAround().conditions(plan_of(tmp_path, None)) == {}
-    assert network_place(plan_of(tmp_path), Hosting(hosts="many"), tmp_path) == ""
 
 
 def on_nodes_of(most: int, asked: list[tuple[int, bool]]) -> LauncherKind:
@@ -255,13 +229,6 @@ def test_clocks_of_ranks_that_share_cores_become_information(tmp_path: Path) -> 
     assert around.conditions(plan) == {"oversubscribed": "2-cores"}
 
 
-def test_with_a_core_for_each_nothing_changes(tmp_path: Path) -> None:
-    around = OversubscribedAround()
-    with around.during(make_plan(tmp_path), HERE) as witness:
-        assert witness.describe(AROUND_PASSED) == AROUND_PASSED
-    assert around.conditions(make_plan(tmp_path)) == {}
-
-
 QUOTA_PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
 FAILED = replace(QUOTA_PASSED, outcome="failed")
 OWN = [f"distbench-{os.getpid()}-rank{rank}" for rank in range(2)]
@@ -309,23 +276,6 @@ def test_none_is_left_where_the_second_cannot_be_made(made_up: MadeUp) -> None:
     ):
         pass
     assert made_up.groups() == OWN[1:]
-
-
-def test_one_that_is_still_in_use_is_told(made_up: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_groups, "_PATIENCE_S", 0.0)
-    plan = plan_of_of_around(made_up)
-    with QuotaAround().during(plan, HERE) as witness:
-        (Path(plan.cpu_groups[1]) / "cgroup.procs").write_text("77\n")
-
-    [told] = witness.describe(FAILED).remarks
-    assert told == f"{plan.cpu_groups[1]} is still there: a process that its rank has started did not end"
-    assert made_up.groups() == OWN[1:]
-
-
-def test_those_of_a_pytest_that_was_killed_are_removed(made_up: MadeUp) -> None:
-    (made_up.folder / f"distbench-{2**22 + 1}-rank0").mkdir()  # no process has a number beyond 2**22
-    with QuotaAround().during(plan_of_of_around(made_up), HERE):
-        assert made_up.groups() == OWN
 
 
 def test_the_quota_is_a_condition_of_the_case(tmp_path: Path) -> None:

@@ -167,16 +167,6 @@ def test_where_nothing_can_be_seen_again_the_first_red_stands(budget_s: float, o
     assert reason.endswith("against itself +0.1 %")
 
 
-def test_what_is_out_of_time_stays_in_doubt() -> None:
-    raised = doubt()
-
-    assert settle(Turns(1.3), raised, again(raised, why_not="no time")) == (
-        "inconclusive",
-        "not confirmed: no time",
-        -1,
-    )
-
-
 @pytest.mark.parametrize(("breaks_at", "error"), [(0, ""), (0, "cannot start"), (2, "")])
 def test_a_revision_that_breaks_leaves_the_doubt_with_the_reason(breaks_at: int, error: str) -> None:
     raised = doubt()
@@ -277,11 +267,6 @@ def test_a_launch_in_turns_takes_no_longer_than_this_tree_made_likely() -> None:
     assert in_time(request, [500.0]).timeout_s == 600.0
 
 
-def test_it_says_about_how_long_it_takes() -> None:
-    assert doubt().takes_s > 3 * LOOKS[0]
-    assert doubt(is_itself=True).takes_s == pytest.approx(LOOKS[0])
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> BaselineStore:
     git(tmp_path, "init", "--quiet")
@@ -344,12 +329,6 @@ def test_a_commit_that_records_itself_is_no_witness_unless_it_changed_baselines_
     assert (later.variant.is_itself, later.before) == (False, None)
 
 
-def test_the_first_commit_of_all_is_its_own_recorder(store: BaselineStore, tmp_path: Path) -> None:
-    found = recorders(tmp_path).find(store.path(TEST, KEY))
-
-    assert (found.variant.is_itself, found.before) == (True, None)
-
-
 def test_a_reason_is_found_once(store: BaselineStore, tmp_path: Path) -> None:
     found = recorders(tmp_path)
     missing = store.path("never.py::test_a", KEY)
@@ -360,14 +339,3 @@ def test_a_reason_is_found_once(store: BaselineStore, tmp_path: Path) -> None:
         reasons.append(error.value)
 
     assert reasons[0] is reasons[1]
-
-
-def test_a_link_to_nothing_is_a_reason(store: BaselineStore, tmp_path: Path) -> None:
-    with pytest.raises(NotRecorded, match="data"):
-        recorders(tmp_path, links=("data",)).find(store.path(TEST, KEY))
-
-
-def test_without_a_python_of_its_time_there_is_no_variant_of_it(store: BaselineStore, tmp_path: Path) -> None:
-    found = recorders(tmp_path)
-
-    assert found.of_its_time(found.find(store.path(TEST, KEY)).variant) is None

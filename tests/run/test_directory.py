@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import tempfile
 import time
@@ -45,16 +44,6 @@ def test_a_folder_goes_unless_somebody_may_want_to_read_it() -> None:
     assert ended(keep=True).exists()
 
 
-def test_the_newest_folders_of_earlier_runs_stay(tmp_path: Path) -> None:
-    earlier = []
-    for second in range(KEPT + 2):
-        earlier.append(ended())
-        os.utime(earlier[-1], (second, second))
-    now = RunDirectory(PROJECT)
-
-    assert set(tmp_path.iterdir()) == {*earlier[-KEPT:], now.path}
-
-
 def test_folders_of_other_projects_are_not_counted_and_go_when_they_are_old(tmp_path: Path) -> None:
     mine = ended()
     others = [ended(project=Path(f"/other/{i}")) for i in range(KEPT + 2)]
@@ -71,15 +60,6 @@ def test_the_folder_of_a_run_that_goes_on_is_never_removed() -> None:
 
     assert all(directory.path.exists() for directory in running)
     assert not any(is_of_an_ended_run(directory.path) for directory in running)
-
-
-def test_a_folder_of_that_name_without_a_lock_is_somebody_elses(tmp_path: Path) -> None:
-    foreign = [tmp_path / f"distbench-{i}" for i in range(KEPT + 2)]
-    for path in foreign:
-        path.mkdir()
-    RunDirectory(PROJECT)
-
-    assert all(path.exists() for path in foreign)
 
 
 def test_what_a_killed_run_left_of_its_secrets_and_sockets_goes_and_its_logs_stay() -> None:
@@ -110,11 +90,6 @@ def test_a_link_that_another_user_left_leads_nowhere(tmp_path: Path) -> None:
     assert files.plan.exists()
 
 
-@pytest.mark.parametrize(("name", "is_one"), [("distbench-gone", True), ("somebody-elses", False)])
-def test_a_folder_that_is_gone_was_one_if_it_has_the_name(tmp_path: Path, name: str, is_one: bool) -> None:
-    assert is_of_an_ended_run(tmp_path / name) == is_one
-
-
 def test_a_failed_launch_keeps_its_runs_folder_and_removes_those_of_long_ago(
     project: Callable[[str], pytest.Pytester], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,14 +99,6 @@ def test_a_failed_launch_keeps_its_runs_folder_and_removes_those_of_long_ago(
         made.runpytest_inprocess().assert_outcomes(failed=1)
 
     assert len(list(tmp_path.glob("distbench-*/"))) == KEPT + 1  # the last one's, and those before it
-
-
-def test_a_folder_that_somebody_removed_is_not_whole() -> None:
-    directory = RunDirectory(PROJECT)
-    assert directory.is_whole()
-    shutil.rmtree(directory.path)
-
-    assert not directory.is_whole()
 
 
 def test_semaphores_of_ended_runs_are_unlinked_and_those_of_others_stay(

@@ -33,27 +33,24 @@ def test_each_kind_says_under_which_launcher_its_baselines_are_stored(work: Work
     assert kind_of(work).launcher(work, "mine") == carried
 
 
-def test_only_ranks_go_by_the_row_of_their_launcher() -> None:
+def test_rows_of_kinds_say_what_runs_where() -> None:
     elsewhere = Hosting(hosts="many", is_spaced=False, sets_threads=True)
     hosted = {kind: row.hosted_by(elsewhere) for kind, row in LAUNCH_KINDS.items()}
-
     assert hosted[Ranks] is elsewhere
     assert all(hosted[kind].hosts == "one" for kind in (Command, Job, Pool))
     assert (hosted[Command].sets_threads, hosted[Job].sets_threads) == (False, True)
     assert isinstance(LAUNCHERS["warm"], Hosting)
 
-
-def test_a_kind_that_is_not_compared_says_why_and_only_jobs_have_a_limit_to_their_launches() -> None:
     assert all(bool(row.why_alone) is (row.in_turns is None) for row in LAUNCH_KINDS.values())
     assert {kind for kind, row in LAUNCH_KINDS.items() if row.open_s < math.inf} == {Job, Pool}
 
-
-def test_what_has_no_row_is_told_where_there_are_some() -> None:
     class Nap(Work, frozen=True, kw_only=True):
         pass
 
     with pytest.raises(ConfigurationError, match="has no row for Nap; it has rows for Ranks, Command, Job, Pool"):
         kind_of(Nap())
+
+    assert Hosting() == HERE
 
 
 def test_ranks_of_a_side_without_a_launcher_are_told_what_lacks(tmp_path: Path) -> None:
@@ -81,7 +78,3 @@ def test_the_second_of_two_that_take_no_turns_runs_only_where_the_first_has_pass
     else:
         assert set(ran) == runs
         assert (first and first.reason, second and second.reason) == ("first", "second")
-
-
-def test_a_row_that_says_nothing_is_of_this_host() -> None:
-    assert Hosting() == HERE

@@ -79,10 +79,6 @@ def test_a_rank_has_the_launchers_variables_unless_the_user_has_set_them(plan_of
     assert plan_of(MINE="yes").variables["MINE"] == "yes"
 
 
-def test_what_an_outer_torchrun_set_is_not_handed_on(plan_of: Callable[..., LaunchPlan]) -> None:
-    assert "RANK" not in plan_of(RANK="7").variables
-
-
 def test_a_launch_knows_when_pytest_timeout_ends_its_test(plan_of: Callable[..., LaunchPlan]) -> None:
     before = time.monotonic()
     limited = plan_of("--timeout=60", "--timeout-method=thread").test_ends_at
@@ -102,10 +98,6 @@ def test_ranks_see_the_gpus_that_are_leased(plan_of: Callable[..., LaunchPlan]) 
     assert "CUDA_VISIBLE_DEVICES" not in by_bus.variables
     assert (fastest.variables["CUDA_DEVICE_ORDER"], fastest.devices) == ("FASTEST_FIRST", [0])
     assert fastest.variables["CUDA_VISIBLE_DEVICES"] == "GPU-4090"
-
-
-def test_on_the_cpu_the_order_of_gpus_is_left_alone(plan_of: Callable[..., LaunchPlan]) -> None:
-    assert "CUDA_DEVICE_ORDER" not in plan_of().variables
 
 
 STUCK = """

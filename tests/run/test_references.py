@@ -40,46 +40,40 @@ def stored(known: BaselineEntry | None = None, **changes: Any) -> Stored:
     return Stored(REQUEST, store=store, entry=known, **(given | changes))
 
 
-def test_a_stored_baseline_is_looked_at_after_each_launch_up_to_the_most() -> None:
+def test_launches_are_looked_at_as_the_reference_wants() -> None:
     assert list(stored().looks()) == [2, 3, 4]
 
-
-def test_an_update_is_looked_at_once_unless_its_mode_leaves_the_case_alone() -> None:
     assert list(stored(update="all").looks()) == [10]
     assert list(stored(entry(1.0), update="new").looks()) == [2, 3, 4]
 
-
-def test_no_answer_stays_open_where_no_launch_can_be_added() -> None:
     slow = Made(1.5, 1.5)
     before = [j.is_open for j in stored(entry(*QUIET)).judge(slow)]
     slow.most = 2
-
     assert (before, [j.is_open for j in stored(entry(*QUIET)).judge(slow)]) == ([True], [False])
 
-
-def test_a_limit_is_that_of_the_most_launches_an_open_answer_is_worth() -> None:
     dear, cheap = Made(1.0), Made(1.0)
     dear.most_open = 2
     limits = [stored(entry(*QUIET)).judge(samples)[0].verdict.detectable or 0.0 for samples in (dear, cheap)]
-
     assert limits[0] > limits[1]
 
 
-def test_an_update_leaves_what_it_wants_to_write_pending() -> None:
+def test_an_update_writes_what_moved_and_has_noise_within_bounds() -> None:
     reference = stored(update="all")
     concluded = reference.conclude(result(*QUIET, kind="missing"))
     [made] = reference.pending
-
     assert (concluded.update, concluded.previous) == ("new", {"step": None})
     assert (made.case, made.entry.metrics["step"].launches, made.of_gone) == (CASE, list(QUIET), None)
 
-
-def test_an_update_keeps_what_did_not_move_and_refuses_what_has_no_noise() -> None:
     reference = stored(entry(*QUIET), update="changed")
-
     assert reference.conclude(result(*QUIET, kind="unchanged")).update == "kept"
     assert reference.conclude(result(1.0, kind="regressed")).update == "refused"
     assert reference.pending == []
+
+    assert stored(entry(*QUIET), update="all").conclude(result(*QUIET, kind="beyond")).update == "refused"
+
+    reference = stored(entry(*QUIET), update="all")
+    assert reference.conclude(result(*QUIET, kind="unchanged")).update == "rewritten"
+    assert reference.conclude(result(*QUIET, kind="improved")).update == "changed"
 
 
 def test_an_update_wants_launches_until_they_are_a_baseline_and_no_more_than_there_may_be() -> None:
@@ -157,10 +151,6 @@ def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
     assert reference.pending[0].entry.bounds == {"step": "2 s"}
 
 
-def test_an_update_refuses_what_is_beyond_a_bound() -> None:
-    assert stored(entry(*QUIET), update="all").conclude(result(*QUIET, kind="beyond")).update == "refused"
-
-
 def with_number(*values: float, **changes: Any) -> Any:
     """The case, with an exact number beside its clock."""
     made = result(*values, kind="unchanged", **changes)
@@ -211,10 +201,3 @@ def test_a_clock_of_one_launch_cannot_be_compared_and_is_measured_anew_with_the_
 
     assert (concluded.update, set(made.metrics)) == ("completed", {"step", "samples"})
     assert (made.metrics["step"].launches, made.metrics["step"].tolerance) == (list(QUIET), 0.3)
-
-
-def test_an_entry_that_is_written_without_having_moved_is_rewritten() -> None:
-    reference = stored(entry(*QUIET), update="all")
-
-    assert reference.conclude(result(*QUIET, kind="unchanged")).update == "rewritten"
-    assert reference.conclude(result(*QUIET, kind="improved")).update == "changed"

@@ -53,26 +53,19 @@ def values(samples: Samples) -> list[float | None]:
     return [launch.measurements[0].value for launch in samples.launches]
 
 
-def test_given_numbers_are_one_to_a_sample_and_no_more() -> None:
+def test_a_number_is_made_of_one_launch_of_each_run_up_to_those_there_are() -> None:
     made = GivenNumbers(metric(None), [1.0, 2.0], {"torch": "2"})
     made.add()
     made.add()
-
     assert (values(made), made.most) == ([1.0, 2.0], 2)
     assert made.launches[0].software == {"torch": "2"}
 
-
-def test_a_number_is_made_of_one_launch_of_each_run() -> None:
     made = derived(lambda a, b: a["step"] / b["step"], Made(1.0, 9.0), Made(2.0, 3.0))
     made.add()
-
     assert values(made) == [0.5, 3.0]
 
-
-def test_launches_that_are_there_already_are_not_made_again() -> None:
     source = Made(4.0)
     source.add()
-
     assert values(derived(lambda a: a["step"], source)) == [4.0]
     assert len(source) == 1
 
@@ -91,29 +84,20 @@ def test_the_busiest_of_its_launches_is_how_busy_the_machine_was() -> None:
     assert made.launches[0].foreign_cores == 1.5
 
 
-def test_a_function_that_gives_none_has_no_value() -> None:
+def test_functions_without_a_number_are_told_with_their_line() -> None:
     assert values(derived(lambda a: None, Made(1.0))) == [None]
+    with pytest.raises(DerivationError, match=r"its function returned -5.0: -5 s is no time that anything takes"):
+        derived(lambda a: -5.0, Made(1.0))
+    with pytest.raises(DerivationError, match=r"KeyError: 'gone' was not measured; there are step \(.*derived.py:\d+"):
+        derived(lambda a: a["gone"], Made(1.0))
+    with pytest.raises(KeyError, match="there are none"):
+        Values()["step"]
 
 
 @pytest.mark.parametrize("returned", [True, "3", b"3", math.nan, math.inf, 1e308, [1.0]])
 def test_what_is_no_number_is_refused(returned: object) -> None:
     with pytest.raises(DerivationError, match=r"judge\('latency'\): its function returned .*; wanted a finite number"):
         derived(lambda a: returned, Made(1.0))
-
-
-def test_a_time_below_zero_is_refused() -> None:
-    with pytest.raises(DerivationError, match=r"its function returned -5.0: -5 s is no time that anything takes"):
-        derived(lambda a: -5.0, Made(1.0))
-
-
-def test_an_error_of_the_function_names_its_line_and_the_metrics_there_are() -> None:
-    with pytest.raises(DerivationError, match=r"KeyError: 'gone' was not measured; there are step \(.*derived.py:\d+"):
-        derived(lambda a: a["gone"], Made(1.0))
-
-
-def test_values_without_any_metric_say_so() -> None:
-    with pytest.raises(KeyError, match="there are none"):
-        Values()["step"]
 
 
 REQUEST = LaunchRequest(
@@ -189,28 +173,21 @@ class Sides:
         self.forgotten.append(record)
 
 
-def test_sources_take_turns_and_none_is_ahead_of_the_others() -> None:
+def test_sources_take_turns_and_those_that_end_hold_nobody_up() -> None:
     turns: list[str] = []
     sources = [Counted(name, turns, [launch(i) for i in range(3)]) for name in "ab"]
     take_turns(sources, 3)
-
     assert turns == ["a", "b", "a", "b", "a", "b"]
 
-
-def test_a_launch_that_measured_only_a_part_counts_for_nothing() -> None:
     turns: list[str] = []
     source = Counted("a", turns, [launch(only=["step"]), launch(), launch(only=["step"]), launch()])
     take_turns([source], 2)
-
     assert (source.whole, len(source)) == ([1, 3], 4)
 
-
-def test_a_source_that_can_have_no_more_holds_nobody_up() -> None:
     turns: list[str] = []
     first, second = (Counted(name, turns, [launch(i) for i in range(3)]) for name in "ab")
     first.most = 1
     take_turns([first, second], 3)
-
     assert turns == ["a", "b", "b", "b"]
 
 

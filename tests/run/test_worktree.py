@@ -54,15 +54,6 @@ def test_what_a_killed_run_left_is_removed_and_a_living_run_keeps_its_own(commit
     assert str(mine) in left
 
 
-def test_a_revision_may_be_there_twice(committed: pytest.Pytester) -> None:
-    revision, folder = find_revision("HEAD", committed.path), committed.path / "tmp"
-    with check_out(revision, folder) as first, check_out(revision, folder) as second:
-        assert first != second
-        assert [*map(Path.is_dir, (first, second))] == [True, True]
-
-    assert git(committed.path, "worktree", "list").count("\n") == 1
-
-
 def test_no_hook_of_the_repository_runs(committed: pytest.Pytester) -> None:
     hook = committed.path / ".git" / "hooks" / "post-checkout"
     hook.write_text(f"#!/bin/sh\ntouch {committed.path}/tmp/ran\n")
@@ -105,12 +96,6 @@ def test_submodules_are_there_at_the_commits_of_the_revision_and_go_again(nested
         assert len(git(repository, "worktree", "list").splitlines()) == 1
     assert not (nested.path / "tmp" / "reference").exists()
     assert (nested.path / "outer" / "value.py").read_text() == "VALUE = 2"
-
-
-def test_a_submodule_that_is_not_checked_out_here_is_not_there_either(nested: pytest.Pytester) -> None:
-    git(nested.path, "submodule", "deinit", "-q", "--force", "outer")
-    with check_out(find_revision("HEAD", nested.path), nested.path / "tmp") as tree:
-        assert list((tree / "outer").iterdir()) == []
 
 
 def test_a_commit_of_a_submodule_that_is_not_here_is_told_with_what_fetches_it(nested: pytest.Pytester) -> None:
@@ -284,11 +269,3 @@ def test_a_file_that_has_moved_is_compared_with_what_it_was(project: Path, is_ot
     seen = differing(Evaluation(plugins=["conftest_of_it"]), revision, moved)
 
     assert [*seen.names] == ["conftest_of_it.py"] * is_other
-
-
-def test_a_file_that_the_revision_does_not_have_differs(project: Path) -> None:
-    git(project, "rm", "--quiet", "--cached", "conftest_of_it.py")
-    git(project, "commit", "--quiet", "--message", "without")
-    git(project, "add", "conftest_of_it.py")
-
-    assert found(project) == (["conftest_of_it.py"], True)

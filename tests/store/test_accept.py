@@ -40,10 +40,26 @@ def output(*rows: PerfRow) -> PerfOutput:
     return PerfOutput(program="all_reduce_perf", ranks=8, device="", rows=rows, is_whole=True)
 
 
-def test_rows_are_chosen_by_side_type_operation_and_size() -> None:
+def test_bounds_are_made_of_rows_of_one_kind_with_a_margin() -> None:
     run = output(row(8), row(4096), row(8192), row(in_place=False), row(dtype="half"), row(redop="max"))
-
     assert [r.size for r in Rows(in_place=True, dtype="float32", redop="sum", least=9, most=4096).of(run)] == [4096]
+
+    runs = [[row(time_s=time)] for time in (1e-4, 2e-4, 9e-4)]
+    assert bounds_of(runs, metric="latency", margin=0.1) == {"latency[message_bytes=4096]": "<= 220 us"}
+    assert bounds_of(runs, metric="busbw", margin=0.1) == {"busbw[message_bytes=4096]": ">= 90 GB/s"}
+
+    assert bounds_of([[row(8, busbw=0.0), row()]], metric="busbw", margin=0.0).keys() == {"busbw[message_bytes=4096]"}
+    assert bounds_of([[row(8, time_s=0.0)]], metric="latency", margin=0.0) == {}
+
+    for time in (1e-9, 3.3e-7, 0.123456, 7.0):
+        for value in bounds_of([[row(time_s=time)]], metric="latency", margin=0.07).values():
+            assert terms_of(value)[0].side == "most"
+
+    runs = [[row(time_s=1.23456e-4), row(8)], [row(time_s=1e-4), row(time_s=3e-4)]]
+    found = baselines_of(runs, in_place=True)
+    assert found.keys() == {"latency[message_bytes=4096]"}
+    [metric] = found.values()
+    assert (metric.launches, metric.identity) == ([1.235e-4, 2e-4], {"in_place": True, "redop": "sum"})
 
 
 @pytest.mark.parametrize(
@@ -60,33 +76,6 @@ def test_rows_of_several_kinds_or_none_are_an_error(rows: list[PerfRow], chosen:
         Rows(in_place=True, **chosen).of(output(*rows))
 
 
-def test_a_bound_is_the_median_over_runs_with_a_margin() -> None:
-    runs = [[row(time_s=time)] for time in (1e-4, 2e-4, 9e-4)]
-
-    assert bounds_of(runs, metric="latency", margin=0.1) == {"latency[message_bytes=4096]": "<= 220 us"}
-    assert bounds_of(runs, metric="busbw", margin=0.1) == {"busbw[message_bytes=4096]": ">= 90 GB/s"}
-
-
-def test_what_was_printed_as_nothing_is_no_bound() -> None:
-    assert bounds_of([[row(8, busbw=0.0), row()]], metric="busbw", margin=0.0).keys() == {"busbw[message_bytes=4096]"}
-    assert bounds_of([[row(8, time_s=0.0)]], metric="latency", margin=0.0) == {}
-
-
-def test_every_bound_that_is_made_can_be_read() -> None:
-    for time in (1e-9, 3.3e-7, 0.123456, 7.0):
-        for value in bounds_of([[row(time_s=time)]], metric="latency", margin=0.07).values():
-            assert terms_of(value)[0].side == "most"
-
-
-def test_a_baseline_has_a_time_per_run_where_all_have_one() -> None:
-    runs = [[row(time_s=1.23456e-4), row(8)], [row(time_s=1e-4), row(time_s=3e-4)]]
-    found = baselines_of(runs, in_place=True)
-
-    assert found.keys() == {"latency[message_bytes=4096]"}
-    [metric] = found.values()
-    assert (metric.launches, metric.identity) == ([1.235e-4, 2e-4], {"in_place": True, "redop": "sum"})
-
-
 FIVE = (0.004, 0.004, 0.004, 0.004, 0.004)
 
 
@@ -94,26 +83,36 @@ def take(made: CaseResult, stored: Any = None, *, mode: str = "all", force: bool
     return propose_entry(made, stored, mode=mode, force=force)
 
 
-def test_the_values_of_the_launches_take_the_place_of_the_stored_ones() -> None:
+def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
     made = take(result(*FIVE), entry(1.0, tolerance=0.25, xfail_perf="bug"))
-
     assert made.metrics["step"].launches == [0.004] * 5
     assert (made.tolerance, made.xfail_perf, made.software) == (0.25, "bug", {"torch": "2.14.0"})
 
-
-def test_what_the_mode_does_not_want_stays() -> None:
     assert take(result(*FIVE, kind="improved"), entry(1.0), mode="failed") is None
     assert take(result(*FIVE), entry(1.0), mode="new") is None
 
-
-def test_a_run_that_was_compared_with_something_else_proposes_nothing() -> None:
     beside = ReferenceRecord(kind="paired", name="main (3f2a91c0d4)")
-
     assert take(result(*FIVE, reference=beside, verdicts=[verdict("unchanged")])) is None
     with pytest.raises(
         NotABaseline, match=r"compared with main \(3f2a91c0d4\) in turns, .* without --distbench-against"
     ):
         take(result(*FIVE, reference=beside, verdicts=[verdict("regressed")]))
+
+    stored = replace(entry(0.001, 0.002), workload=result(0.004).case.workload)
+    still = result(0.004, kind="unchanged")
+    assert take(still, stored).metrics == stored.metrics
+    assert take(still, stored, force=True).metrics["step"].launches == [0.004]
+
+    with pytest.raises(NotABaseline, match=r"step is beyond a bound: 4 s, bound: at most 3 s \(the store\)"):
+        take(result(4.0, 4.0, 4.0), entry(1.0, bounds={"step": "3 s"}), force=True)
+    with pytest.raises(NotABaseline, match="step is beyond a bound"):
+        take(result(*FIVE, kind="beyond"), force=True)
+    with pytest.raises(NotABaseline, match="the unit 'B' does not fit"):
+        take(result(*FIVE), entry(1.0, bounds={"step": "3 B"}))
+    assert take(result(*FIVE), entry(1.0, bounds={"step": "3 s"})).bounds == {"step": "3 s"}
+
+    bare = entry(1.0, metrics={}, workload="", bounds={"step": "3 s"})
+    assert take(result(*FIVE, kind="missing"), bare, mode="new").metrics["step"].launches == [0.004] * 5
 
 
 @pytest.mark.parametrize(
@@ -155,14 +154,6 @@ def test_what_must_not_be_a_baseline_is_refused(made: CaseResult, said: str) -> 
         take(made)
 
 
-def test_few_launches_of_what_did_not_move_keep_what_is_stored_unless_forced() -> None:
-    stored = replace(entry(0.001, 0.002), workload=result(0.004).case.workload)
-    still = result(0.004, kind="unchanged")
-
-    assert take(still, stored).metrics == stored.metrics
-    assert take(still, stored, force=True).metrics["step"].launches == [0.004]
-
-
 @pytest.mark.parametrize("update", ["new", "changed"])
 def test_what_an_update_stored_is_taken_with_the_launches_that_it_made(update: str) -> None:
     made = result(*FIVE[:3], update=update)
@@ -194,22 +185,6 @@ def test_few_launches_keep_what_more_have_shown_of_the_steps_of_a_loop() -> None
     assert taken(Course(steps=30, is_whole=True)) == {"step": known}
     other = Course(steps=20, others=[Kind(entered=1, steps=1, first=3, last=3)])
     assert taken(other) == {"step": of(course={"all": other})}
-
-
-def test_a_bound_is_not_accepted_away() -> None:
-    with pytest.raises(NotABaseline, match=r"step is beyond a bound: 4 s, bound: at most 3 s \(the store\)"):
-        take(result(4.0, 4.0, 4.0), entry(1.0, bounds={"step": "3 s"}), force=True)
-    with pytest.raises(NotABaseline, match="step is beyond a bound"):
-        take(result(*FIVE, kind="beyond"), force=True)
-    with pytest.raises(NotABaseline, match="the unit 'B' does not fit"):
-        take(result(*FIVE), entry(1.0, bounds={"step": "3 B"}))
-    assert take(result(*FIVE), entry(1.0, bounds={"step": "3 s"})).bounds == {"step": "3 s"}
-
-
-def test_an_entry_of_bounds_alone_is_new() -> None:
-    bare = entry(1.0, metrics={}, workload="", bounds={"step": "3 s"})
-
-    assert take(result(*FIVE, kind="missing"), bare, mode="new").metrics["step"].launches == [0.004] * 5
 
 
 def metric(name: str, better: str, value: float, series: Sequence[float] = ()) -> Measurement:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import ON_TWO
 from support.documents import documents, texts
@@ -31,12 +31,10 @@ from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.store.baselines import (
     SCHEMA,
-    BaselineFile,
     BaselineStore,
     NotRecorded,
     read_file,
     recordings,
-    render,
 )
 
 
@@ -67,13 +65,6 @@ def test_it_is_the_last_one_that_changed_numbers(store: BaselineStore, tmp_path:
     commit(tmp_path, "something else")
 
     assert recording_commit(store.path(TEST, KEY), tmp_path) == second
-
-
-def test_the_first_commit_of_all_counts(store: BaselineStore, tmp_path: Path) -> None:
-    store.write(TEST, KEY, entry(1.0, 1.1))
-    first = commit(tmp_path, "one")
-
-    assert recording_commit(store.path(TEST, KEY), tmp_path) == first
 
 
 def test_one_whose_parent_nobody_can_read_has_recorded_it(store: BaselineStore, tmp_path: Path) -> None:
@@ -170,15 +161,6 @@ def test_what_is_not_committed_or_ignored_is_told_with_the_command(store: Baseli
     (tmp_path / ".gitignore").write_text("baselines/\n")
     with pytest.raises(NotRecorded, match="not committed"):
         recording_commit(path, tmp_path)
-
-
-def test_a_changed_file_is_not_committed_either(store: BaselineStore, tmp_path: Path) -> None:
-    store.write(TEST, KEY, entry(1.0, 1.1))
-    commit(tmp_path, "one")
-    store.write(TEST, KEY, entry(2.0, 2.1))
-
-    with pytest.raises(NotRecorded, match="not committed"):
-        recording_commit(store.path(TEST, KEY), tmp_path)
 
 
 def test_another_repository_or_none_is_told(tmp_path: Path) -> None:
@@ -324,20 +306,6 @@ def test_writing_one_case_leaves_the_others_untouched(store_of_baselines: Baseli
     assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)  # of its inode nothing was set
 
 
-def test_a_test_without_files_has_no_entries(store_of_baselines: BaselineStore) -> None:
-    assert store_of_baselines.entries(BASELINES_TEST) == {}
-    assert store_of_baselines.entry(BASELINES_TEST, BASELINES_KEY) is None
-    assert not store_of_baselines.delete(BASELINES_TEST, BASELINES_KEY)
-
-
-def test_a_copied_file_is_not_taken_for_another_case(store_of_baselines: BaselineStore) -> None:
-    path = store_of_baselines.write(BASELINES_TEST, BASELINES_KEY, entry_of_baselines(1.0))
-    path.with_name("ws4.gloo.warm.json").write_bytes(path.read_bytes())
-
-    with pytest.raises(StoredFileError, match=r"ws4.gloo.warm.json: holds .*\[ws2.gloo.warm\], whose place is"):
-        store_of_baselines.entry(BASELINES_TEST, "ws4.gloo.warm")
-
-
 def test_branches_that_record_different_cases_merge_without_conflict(store_of_baselines: BaselineStore) -> None:
     store_of_baselines.write(BASELINES_TEST, "m.gloo.warm", entry_of_baselines(1.0))
     git(store_of_baselines.folder, "init", "-b", "main")
@@ -473,22 +441,6 @@ def test_a_recorded_entry_without_metrics_is_refused_and_one_that_holds_bounds_a
     )
 
 
-def test_a_folder_in_the_place_of_a_file_is_not_a_matter_of_permissions(store_of_baselines: BaselineStore) -> None:
-    path = store_of_baselines.write(BASELINES_TEST, BASELINES_KEY, entry_of_baselines(1.0))
-    path.unlink()
-    path.mkdir()
-
-    with pytest.raises(StoredFileError, match=r"wanted a regular file, found a folder.*restore it"):
-        read_file(path)
-
-
-def test_files_of_other_cases_are_not_read(store_of_baselines: BaselineStore) -> None:
-    store_of_baselines.write(BASELINES_TEST, BASELINES_KEY, entry_of_baselines(1.0))
-    store_of_baselines.write(BASELINES_TEST, "ws4.gloo.warm", entry_of_baselines(1.0)).write_text("{")
-
-    assert set(store_of_baselines.entries(BASELINES_TEST, test_ids=["ws2"])) == {BASELINES_KEY}
-
-
 def test_a_file_knows_whose_it_is_even_where_its_name_could_be_anothers(store_of_baselines: BaselineStore) -> None:
     store_of_baselines.write(BASELINES_TEST, "a:b-ws2.gloo.warm", replace(entry_of_baselines(1.0), test_id="a:b-ws2"))
 
@@ -565,15 +517,6 @@ def test_truncation_at_any_offset_is_a_clear_error(store_of_baselines: BaselineS
             StoredFileError, match="not a baseline file" if length else "is empty, and no baseline file"
         ):
             read_file(path)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.binary(max_size=200))
-def test_random_bytes_are_a_clear_error(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "x.json"
-    path.write_bytes(data)
-    with pytest.raises(StoredFileError):
-        read_file(path)
 
 
 def test_a_wrong_field_is_named_with_its_path(store_of_baselines: BaselineStore) -> None:
@@ -744,12 +687,6 @@ class TestBaselines:
         store_of_baselines.write(BASELINES_TEST, "a", _entry())
 
         assert sorted(path.parent.iterdir()) == sorted([path, living])
-
-
-def test_a_rendered_file_is_the_same_each_time() -> None:
-    content = BaselineFile(schema=1, test=BASELINES_TEST, platform="cpu", key="a", entry=_entry())
-
-    assert render(content) == render(content)
 
 
 def test_a_file_that_is_a_link_is_refused_and_stays(tmp_path: Path) -> None:

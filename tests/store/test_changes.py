@@ -52,13 +52,6 @@ def test_a_revision_holds_what_was_committed_whatever_lies_there_now(store: Base
     assert content == again == before != FolderVersion(store.folder).read(path)
 
 
-def test_a_folder_that_the_revision_lacks_is_empty_there(store: BaselineStore) -> None:
-    new = store.folder.parent / "new"
-    new.mkdir()
-
-    assert RevisionVersion(new, "HEAD").paths() == set()
-
-
 @pytest.mark.parametrize("revision", ["nowhere", "--help", ""])
 def test_what_is_no_revision_is_refused(store: BaselineStore, revision: str) -> None:
     with pytest.raises(DistbenchError, match="is neither a folder nor a git revision known in"):
@@ -109,49 +102,36 @@ def exact(*values: float) -> BaselineEntry:
     return entry(1.0, metrics={"count": BaselineMetric(better="exact", unit="", launches=list(values))})
 
 
-def test_equal_entries_are_no_change() -> None:
+def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> None:
     assert entry_change(NAME, entry(1.0), entry(1.0)) is None
 
-
-def test_entries_come_and_go() -> None:
     assert (change(None, entry(1.0)).kind, change(entry(1.0), None).kind) == ("new", "removed")
 
-
-def test_a_metric_has_its_medians_and_how_many_launches_they_are_of() -> None:
     [moved] = change(entry(1.0, 2.0, 9.0), entry(4.0)).metrics
-
     assert (moved.old, moved.new, moved.ratio) == (2.0, 4.0, 2.0)
     assert (moved.old_launches, moved.new_launches) == (3, 1)
 
-
-def test_exact_numbers_that_were_seen_more_often_did_not_change() -> None:
     assert change(exact(7), exact(7, 7)).metrics == []
     assert len(change(exact(7), exact(8)).metrics) == 1
 
-
-def test_every_other_field_that_differs_is_noted() -> None:
     new = entry(1.0, software={"torch": "2.14.0", "mkl": "1"}, tolerance=0.25)
-
     assert change(entry(1.0), new).notes == [
         "software.mkl none -> 1",
         "software.torch 2.13.0 -> 2.14.0",
         "tolerance none -> 0.25",
     ]
 
-
-def test_of_a_fingerprint_it_is_told_what_became_of_its_collectives() -> None:
     old, new = of(reduce(64)), of(reduce(64), reduce(8))
-
     assert change(entry(1.0, fingerprints={"step": old}), entry(1.0, fingerprints={"step": new})).notes == [
         "fingerprints.step: 1 all_reduce of 8 B float32 was added",
         "fingerprints.step: 64 B sent per rank became 72 B",
     ]
 
-
-def test_long_values_are_cut_in_notes() -> None:
     [note] = change(entry(1.0), entry(1.0, xfail_perf="x" * 61)).notes
-
     assert note == f"xfail_perf none -> {'x' * 60}..."
+
+    moved = change(entry(1.0, bounds={"a": 1.0}), entry(1.0, bounds={"a": 2.0, "b": "<= 3 s"}))
+    assert moved.notes == ["bounds.a 1.0 -> 2.0", "bounds.b none -> <= 3 s"]
 
 
 @pytest.mark.parametrize(
@@ -171,9 +151,3 @@ def test_worse_is_positive_in_the_metrics_own_direction(
     made = MetricChange(metric="a", unit="s", better=better, old=old, new=new, old_launches=1, new_launches=1)
 
     assert made.worse_by == pytest.approx(worse_by)
-
-
-def test_a_bound_that_was_set_or_moved_is_noted() -> None:
-    moved = change(entry(1.0, bounds={"a": 1.0}), entry(1.0, bounds={"a": 2.0, "b": "<= 3 s"}))
-
-    assert moved.notes == ["bounds.a 1.0 -> 2.0", "bounds.b none -> <= 3 s"]

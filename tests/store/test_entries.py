@@ -59,11 +59,6 @@ def test_what_looks_like_an_expression_is_refused_with_what_to_write(text: str) 
         selection(["test_a", text])
 
 
-@pytest.mark.parametrize("text", ["android", "floor-ws2", "notes", "orb"])
-def test_a_name_that_merely_holds_such_a_word_is_a_name(text: str) -> None:
-    assert selection([text])(EntryName(platform="p", test=f"test_{text}.py::test_it", key="ws2.gloo.warm"))
-
-
 SOURCE = """
 from elsewhere import test_imported, other as test_renamed
 test_assigned = make()
@@ -260,9 +255,3 @@ def test_entries_outside_the_folders_of_the_run_are_left_alone(store: BaselineSt
 
     assert unused(store, {(UNUSED_TEST, "ws2"): True}, root="suites/test_a.py") == []
     assert unused(store, {(UNUSED_TEST, "ws2"): True}, root="suites") != []
-
-
-def test_a_run_that_measured_nothing_knows_nothing(store: BaselineStore) -> None:
-    stored_of_unused(store, "suites/test_gone.py::test_a", "ws2")
-
-    assert unused(store, {(UNUSED_TEST, "ws2"): False}) == []

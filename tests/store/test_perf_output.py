@@ -69,21 +69,31 @@ def test_each_release_is_read(name: str, ranks: int, device: str, dtypes: set[st
     assert last.busbw == pytest.approx(250.47 if ranks == 4 else 292.21)
 
 
-def test_several_runs_in_one_file_are_told_apart() -> None:
+def test_files_without_results_or_sides_are_read_as_far_as_they_go() -> None:
     for name in ("nccl-tests-2022.txt", "nccl-tests-2026.txt"):
         assert len(read(text_of(name) * 3)) == 3
 
-
-def test_a_replayed_trace_has_one_side() -> None:
     text = text_of("nccl-tests-2022.txt")
     blank = text.replace("12.06    0.00    0.00    N/A", " " * 30)
     [found] = read(blank)
-
     assert [row.in_place for row in found.rows if row.size == 8] == [True, True]
 
-
-def test_a_run_that_was_cut_off_is_known() -> None:
     assert not read(text_of("nccl-tests-2022.txt").partition("# Out of")[0])[0].is_whole
+
+    with pytest.raises(StoredFileError, match="holds no line of results: the run failed"):
+        read("\n".join(text_of("nccl-tests-2022.txt").splitlines()[:12]))
+
+    assert not looks_like_text("# size count\n1 2 3\n")
+
+    found = read_json(text_of("nccl-tests.json"))
+    assert (found.program, found.ranks, found.device) == ("all_reduce_perf", 8, "NVIDIA H100 80GB HBM3")
+    assert [(row.size, row.in_place) for row in found.rows[:3]] == [(8, True), (65536, False), (65536, True)]
+    assert (found.rows[-1].root, found.rows[-1].time_s) == ("-1", pytest.approx(401.9e-6))
+    assert found.is_whole
+
+    found = read_json(text_of("rccl-tests.json"))
+    assert (found.program, found.ranks, len(found.rows)) == ("AllReduce", 8, 8)
+    assert found.rows[-1].busbw == pytest.approx(292.213267)
 
 
 @pytest.mark.parametrize(
@@ -107,33 +117,8 @@ def test_a_damaged_line_is_named(name: str, old: str, new: str, message: str) ->
         read(text_of(name).replace(old, new))
 
 
-def test_a_run_without_results_is_an_error() -> None:
-    with pytest.raises(StoredFileError, match="holds no line of results: the run failed"):
-        read("\n".join(text_of("nccl-tests-2022.txt").splitlines()[:12]))
-
-
-def test_other_text_is_not_mistaken() -> None:
-    assert not looks_like_text("# size count\n1 2 3\n")
-
-
 def read_json(text: str) -> PerfOutput:
     return read_perf_json(text, Path("run.json"))
-
-
-def test_nccl_tests_has_a_device_per_process_and_may_lack_a_side() -> None:
-    found = read_json(text_of("nccl-tests.json"))
-
-    assert (found.program, found.ranks, found.device) == ("all_reduce_perf", 8, "NVIDIA H100 80GB HBM3")
-    assert [(row.size, row.in_place) for row in found.rows[:3]] == [(8, True), (65536, False), (65536, True)]
-    assert (found.rows[-1].root, found.rows[-1].time_s) == ("-1", pytest.approx(401.9e-6))
-    assert found.is_whole
-
-
-def test_rccl_tests_has_a_list() -> None:
-    found = read_json(text_of("rccl-tests.json"))
-
-    assert (found.program, found.ranks, len(found.rows)) == ("AllReduce", 8, 8)
-    assert found.rows[-1].busbw == pytest.approx(292.213267)
 
 
 @pytest.mark.parametrize(

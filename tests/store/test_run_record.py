@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from support.cases import ON_TWO
 from support.results import result, run
 
-from pytest_distbench.errors import DistbenchError, StoredFileError
+from pytest_distbench.errors import StoredFileError
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.run_record import SCHEMA, read_history, read_run_record, write_run_record
 
 
@@ -54,13 +53,6 @@ def test_a_metric_has_the_median_of_each_run_by_their_start(tmp_path: Path) -> N
     assert (history.records, history.first[:10], history.last[:10]) == (2, "2026-01-01", "2026-01-02")
 
 
-def test_only_the_last_runs_count_where_that_is_asked_for(tmp_path: Path) -> None:
-    for day in (3, 1, 2):
-        write(tmp_path, day, float(day))
-
-    assert values(tmp_path, last=2) == {"step": [2.0, 3.0]}
-
-
 def test_what_is_no_run_record_is_told_and_the_others_count(tmp_path: Path) -> None:
     write(tmp_path, 1, 1.0)
     write(tmp_path / ".hidden", 2, 2.0)
@@ -72,11 +64,6 @@ def test_what_is_no_run_record_is_told_and_the_others_count(tmp_path: Path) -> N
     assert values(tmp_path) == {"step": [1.0]}
     assert [str(tmp_path / name) in problem for name, problem in zip(["3", "later"], history.problems, strict=True)]
     assert "schema" in history.problems[1]
-
-
-def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DistbenchError, match="is not a folder: give one that holds run records"):
-        read_history(tmp_path / "nowhere", last=1)
 
 
 STORED = Path(__file__).with_name("run_record.json")
@@ -135,20 +122,6 @@ def test_what_only_begins_like_a_record_is_refused(folder: Path, results: list[o
     path.write_bytes(msgspec.json.encode({"schema": SCHEMA, "results": results}))
     with pytest.raises(StoredFileError, match=r"run\.json: not a run record"):
         read_run_record(path)
-
-
-def test_truncation_at_any_offset_is_a_clear_error(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    record = RunRecord(
-        schema=SCHEMA, distbench="0", started="now", duration_s=1.0, world_sizes=[2], gpu=False, results=[]
-    )
-    write_run_record(path, record)
-    whole = path.read_bytes()
-    assert read_run_record(path) == record
-    for length in range(len(whole.rstrip())):
-        path.write_bytes(whole[:length])
-        with pytest.raises(StoredFileError):
-            read_run_record(path)
 
 
 def test_a_later_schema_is_refused(tmp_path: Path) -> None:

@@ -156,20 +156,6 @@ def test_what_is_wrong_with_a_list_is_told_with_its_key(tmp_path: Path, line: st
     assert str(told.value).endswith(". docs/cost.md has a price list to start from")
 
 
-def test_a_list_without_machines_prices_nothing(tmp_path: Path) -> None:
-    with pytest.raises(
-        StoredFileError, match=re.escape("machine: wanted at least one table [machine.NAME]; found none")
-    ):
-        read_prices(written(tmp_path, LIST.partition("[machine")[0]))
-
-
-def test_an_accelerator_without_a_table_of_any_is_told_so(tmp_path: Path) -> None:
-    told = "accelerator: wanted nothing, as there is no table [accelerator.NAME]; found 'T4'"
-    bare = re.sub(r"\[accelerator.T4\].*?\[machine", "[machine", LIST, flags=re.DOTALL)
-    with pytest.raises(StoredFileError, match=re.escape(told)):
-        read_prices(written(tmp_path, bare))
-
-
 STATED = """\
 description = "1 node, 1 GPU, with an object store"
 behind_gateway = true

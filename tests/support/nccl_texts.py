@@ -69,11 +69,7 @@ TEXTS: dict[str, tuple[str, str, str]] = {
         "cause",
         "/dev/shm is full",
     ),
-    "ECC": (
-        f"{_WATCHDOG}CUDA error: uncorrectable ECC error encountered",
-        "cause",
-        "the GPU's memory is damaged",
-    ),
+    "ECC": (f"{_WATCHDOG}CUDA error: uncorrectable ECC error encountered", "cause", "the GPU's memory is damaged"),
     "NVLink": (
         "AcceleratorError: CUDA error: uncorrectable NVLink error detected during the execution",
         "cause",
@@ -105,11 +101,7 @@ TEXTS: dict[str, tuple[str, str, str]] = {
         "this torch has no kernels for this GPU",
     ),
     "driver": (
-        _of(
-            "unhandled cuda error",
-            _CUDA,
-            "Cuda failure 35 'CUDA driver version is insufficient'",
-        ),
+        _of("unhandled cuda error", _CUDA, "Cuda failure 35 'CUDA driver version is insufficient'"),
         "cause",
         "the driver does not fit this torch",
     ),

@@ -30,49 +30,36 @@ def test_a_skip_is_no_failure_and_has_its_reason(kind: type[Exception]) -> None:
     assert (outcome, reason) == ("skipped", "no data")
 
 
-def test_an_error_of_the_user_that_is_only_called_so_is_a_failure() -> None:
-    assert classify(type("Skipped", (Exception,), {"__module__": "mine"})("x"))[:2] == ("failed", "")
-
-
-def test_kind_text_and_place_are_told() -> None:
+def test_what_the_user_raised_is_told_from_what_torch_raised_on_top() -> None:
     report = told(ValueError("bad"))
-
     assert (report.kind, report.message) == ("ValueError", "bad")
     assert 'test_failure.py", line' in report.traceback
     assert report.traceback.endswith("ValueError: bad\n")
     assert (report.torch_errors, report.began_in_torch) == ([], False)
 
-
-def test_what_torch_raised_on_top_does_not_hide_what_went_wrong() -> None:
     class DistError(RuntimeError):
         __module__ = "torch.distributed"
 
     on_top = DistError("connection closed")
     on_top.__context__ = ValueError("bad")
     report = told(on_top)
-
     assert (report.kind, report.message) == ("ValueError", "bad")
     assert (report.torch_errors, report.began_in_torch) == (["DistError: connection closed"], False)
+
+    assert raised_by("raise KeyError('xid')", "/home/me/torch/train.py").torch_errors == []
+
+    # As CUDA's errors do, which are plain RuntimeErrors
+    native = raised_by("import torch\ntorch.ones(2) @ torch.ones(3)", "/home/me/train.py")
+    own = raised_by("raise RuntimeError('CUDA error: mine')", "/home/me/train.py")
+    assert native.began_in_torch
+    assert native.torch_errors[0].startswith("RuntimeError: inconsistent tensor size")
+    assert (own.torch_errors, own.began_in_torch) == ([], False)
 
 
 def raised_by(code: str, file: str) -> ErrorReport:
     with pytest.raises(Exception) as caught:  # noqa: PT011 any
         exec(compile(code, file, "exec"))
     return classify(caught.value)[2]
-
-
-def test_a_folder_that_is_called_torch_is_not_torch() -> None:
-    assert raised_by("raise KeyError('xid')", "/home/me/torch/train.py").torch_errors == []
-
-
-def test_what_torchs_c_raises_at_the_users_line_is_torchs() -> None:
-    """As CUDA's errors do, which are plain RuntimeErrors."""
-    native = raised_by("import torch\ntorch.ones(2) @ torch.ones(3)", "/home/me/train.py")
-    own = raised_by("raise RuntimeError('CUDA error: mine')", "/home/me/train.py")
-
-    assert native.began_in_torch
-    assert native.torch_errors[0].startswith("RuntimeError: inconsistent tensor size")
-    assert (own.torch_errors, own.began_in_torch) == ([], False)
 
 
 def as_fake(code: str, file: str) -> tuple[str, str]:
@@ -82,34 +69,43 @@ def as_fake(code: str, file: str) -> tuple[str, str]:
     return outcome, report.message
 
 
-def test_without_values_an_assert_of_the_users_is_a_skip_and_one_of_a_library_a_failure() -> None:
-    outcome, told = as_fake("assert 0, 'all ranks agree'", "/home/me/train.py")
-
-    assert (outcome, told) == ("skipped", "needs values, and the backend fake has none: all ranks agree")
+def test_without_values_a_failure_asks_whether_it_needs_them() -> None:
+    outcome, message = as_fake("assert 0, 'all ranks agree'", "/home/me/train.py")
+    assert (outcome, message) == ("skipped", "needs values, and the backend fake has none: all ranks agree")
     assert as_fake("assert 0, 'must be int'", "/x/site-packages/torch/distributed/x.py")[0] == "failed"
 
-
-def test_without_values_what_fails_asks_whether_it_needs_them() -> None:
-    outcome, told = as_fake("import torch\ntorch.empty(2**60)", "/home/me/train.py")
-
+    outcome, message = as_fake("import torch\ntorch.empty(2**60)", "/home/me/train.py")
     assert outcome == "failed"
-    assert "(the backend fake moves no data: does it need what it received?)" in told.splitlines()[0]
+    assert "(the backend fake moves no data: does it need what it received?)" in message.splitlines()[0]
 
+    assert classify(type("Skipped", (Exception,), {"__module__": "mine"})("x"))[:2] == ("failed", "")
 
-def test_a_body_that_exits_is_told_what_a_body_does() -> None:
     assert "a body returns when it is done" in told(SystemExit(0)).message
     assert told(SystemExit(3)).message == "3"
 
 
-def test_an_error_without_text_is_told_all_the_same() -> None:
-    assert told(Unspeakable()).message == "<Unspeakable whose text cannot be made: RuntimeError>"
-
-
-def test_a_long_text_is_cut_in_the_middle_and_half_a_character_is_written_out() -> None:
+def test_long_texts_and_chains_of_causes_are_cut() -> None:
     message = told(ValueError("a" * 5000 + "b" * 5000)).message
-
     assert message.startswith("a" * 4000 + "\n... 2000 characters left out ...\nb")
     assert told(ValueError("\ud800")).message == "\\ud800"
+
+    first = ValueError("bad")
+    error: Exception = first
+    for _ in range(5000):
+        error, before = RuntimeError("then"), error
+        error.__context__ = before
+
+    assert told(error).message == "then"
+
+    class Empty(RuntimeError):
+        __module__ = "torch.distributed"
+
+        def __bool__(self) -> bool:
+            raise RuntimeError
+
+    error = ValueError("bad")
+    error.__cause__ = Empty("connection closed")
+    assert told(error).torch_errors == ["Empty: connection closed"]
 
 
 class Hostile(Exception):
@@ -138,22 +134,21 @@ class Nameless(type):
 
 def test_an_exception_is_told_whatever_its_class_does() -> None:
     report = told(Hostile())
-
     assert report.kind == "Hostile"
     assert report.message == "<Hostile whose text cannot be made: KeyboardInterrupt>"
     assert "test_failure.py" in report.traceback
 
-
-def test_equality_is_not_asked_where_identity_is_meant() -> None:
-    """As of a dataclass that holds a tensor: == gives no truth value."""
+    # As of a dataclass that holds a tensor: == gives no truth value
     first, second = Hostile(), ValueError("then")
     second.__context__ = first
-
     assert told(second).message == "then"
 
-
-def test_an_exception_whose_class_has_no_name_is_told() -> None:
     assert told(Nameless("Odd", (Exception,), {})("bad")).kind == "an exception without a name"
+
+    report = told(Endless())
+    assert (report.kind, report.message) == ("Endless", "the text")
+
+    assert told(Unspeakable()).message == "<Unspeakable whose text cannot be made: RuntimeError>"
 
 
 def test_a_stream_that_ends_the_process_does_not_hide_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,36 +181,7 @@ class Endless(Exception):
         return Slippery("the text")
 
 
-def test_texts_and_causes_that_a_class_makes_up_are_taken_as_they_are() -> None:
-    report = told(Endless())
-
-    assert (report.kind, report.message) == ("Endless", "the text")
-
-
-def test_a_long_chain_of_causes_is_followed_for_a_while() -> None:
-    first = ValueError("bad")
-    error: Exception = first
-    for _ in range(5000):
-        error, before = RuntimeError("then"), error
-        error.__context__ = before
-
-    assert told(error).message == "then"
-
-
 def test_what_nobody_thought_of_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_distbench.worker.leaving._classify", None)
 
     assert told(ValueError("bad")).message == "its report could not be made"
-
-
-def test_a_cause_that_counts_as_false_is_a_cause() -> None:
-    class Empty(RuntimeError):
-        __module__ = "torch.distributed"
-
-        def __bool__(self) -> bool:
-            raise RuntimeError
-
-    error = ValueError("bad")
-    error.__cause__ = Empty("connection closed")
-
-    assert told(error).torch_errors == ["Empty: connection closed"]

@@ -47,15 +47,11 @@ def test_threads_are_waited_for_and_handlers_run(code: str, said: list[str]) -> 
     assert run(f"{code}\nleave()") == [*said, "left"]
 
 
-def test_a_thread_that_goes_on_is_named_and_ended() -> None:
+def test_what_goes_on_at_the_end_is_named_and_ended() -> None:
     (told,) = run("threading.Thread(target=time.sleep, args=(1000,), name='poll').start()\nleave()", limit_s=0.5)
-
     assert told == "told: threads it had started still ran (poll) after 0 s, and were ended"
 
-
-def test_a_handler_that_goes_on_is_named_and_ended() -> None:
     (told,) = run("def slow():\n    time.sleep(1000)\natexit.register(slow)\nleave()", limit_s=0.5)
-
     assert told.startswith("told: its exit handlers were not done")
 
 

@@ -21,7 +21,7 @@ def note(notebook: Notebook, value: object, better: str = "info", **options: obj
     notebook.note("m", value, better=better, **arguments)  # type: ignore[arg-type]
 
 
-def test_a_metric_is_noted_once_at_each_point() -> None:
+def test_a_metric_is_noted_once_at_each_point_and_not_where_it_is_refused() -> None:
     notebook = Notebook()
     note(notebook, 1, at={"size": 1})
     note(notebook, 1, at={"size": 2})
@@ -29,14 +29,14 @@ def test_a_metric_is_noted_once_at_each_point() -> None:
     with pytest.raises(RecordingError, match=r"'m\[size=2\]' is recorded twice: give each its own name or point"):
         note(notebook, 1, at={"size": 2})
 
-
-def test_what_is_refused_is_not_noted() -> None:
     notebook = Notebook()
     with pytest.raises(RecordingError):
         note(notebook, "fast")
     note(notebook, 1)
-
     assert [o.values for o in notebook.observations] == [[1.0]]
+
+    with pytest.raises(RecordingError, match="no time"):
+        note(Notebook(), -1.0, unit="s", bounds=[Bound(side="most", value=1.0, where="here")])
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,3 @@ def test_what_is_not_judged_and_what_a_clock_of_ours_says_is_noted(value: object
     note(notebook, value, **options)
 
     assert len(notebook.observations) == 1
-
-
-def test_a_time_that_cannot_be_keeps_no_bound() -> None:
-    with pytest.raises(RecordingError, match="no time"):
-        note(Notebook(), -1.0, unit="s", bounds=[Bound(side="most", value=1.0, where="here")])

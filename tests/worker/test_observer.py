@@ -59,24 +59,17 @@ class Loop:
         return self.follower.made(self.ordinary)
 
 
-def test_steps_like_the_described_one_are_counted_and_not_read() -> None:
+def test_steps_like_the_described_one_are_counted_and_others_read_once() -> None:
     loop = Loop(described=1)
-
     assert loop.steps([SMALL], [SMALL], [SMALL]) == Course(steps=3)
     assert loop.reads == 0
 
-
-def test_a_kind_of_step_that_comes_every_third_is_read_once() -> None:
     loop = Loop(described=0)
-
     found = loop.steps(*([[], [], [LARGE]] * 3))
-
     assert found == Course(steps=9, others=[Kind(collectives=[LARGE], entered=1, steps=3, first=3, last=9, every=3)])
     assert loop.reads == 1
 
-
-def test_where_most_steps_are_others_the_described_kind_is_named_too() -> None:
-    """The last warm-up iteration may be one of those that come every third."""
+    # The last warm-up iteration may be one of those that come every third
     assert Loop(described=1).steps(*([[], [], [SMALL]] * 2)) == Course(
         steps=6,
         others=[
@@ -85,10 +78,7 @@ def test_where_most_steps_are_others_the_described_kind_is_named_too() -> None:
         ],
     )
 
-
-def test_steps_that_send_as_many_of_another_kind_are_told_apart() -> None:
     found = Loop(described=0).steps(*([[], [], [LARGE], [], [], [SMALL]] * 2))
-
     assert found == Course(
         steps=12,
         others=[
@@ -106,39 +96,27 @@ def test_a_kind_is_read_before_it_is_forgotten(apart: int) -> None:
     assert [kind.collectives for kind in found.others] == [[LARGE], [SMALL]]
 
 
-def test_a_long_loop_is_not_read_without_end() -> None:
+def test_long_loops_and_uneven_steps_are_told_as_far_as_anybody_remembers() -> None:
     loop = Loop(described=10)
     found = loop.steps(*([[SMALL] * 10, [SMALL] * 10, [LARGE]] * 400))
-
     assert found == Course(
         steps=1200, others=[Kind(collectives=[LARGE], entered=1, steps=400, first=3, last=1200, every=3)]
     )
     assert loop.reads == MOST_READS
 
-
-def test_steps_at_uneven_distances_are_not_regular_again() -> None:
     found = Loop(described=0).steps([SMALL], [SMALL], [], [SMALL], [], [], [], [])
-
     assert found is not None
     assert [(kind.every, kind.first, kind.last, kind.steps) for kind in found.others] == [(0, 1, 4, 3)]
 
-
-def test_where_torch_does_not_remember_a_kind_is_known_by_its_number() -> None:
     found = Loop(described=0, remembers=False).steps([], [], [SMALL, SMALL])
-
     assert found == Course(steps=3, others=[Kind(entered=2, steps=1, first=3, last=3)])
 
-
-def test_steps_of_ever_other_numbers_are_no_kinds() -> None:
     assert Loop(described=0).steps(*([SMALL] * number for number in range(1, MOST_KINDS + 2))) is None
 
-
-def test_where_nobody_counts_there_is_no_course() -> None:
     loop = Loop(described=0)
     loop.entered = None
     loop.follower.begin()
     loop.follower.end(1)
-
     assert loop.follower.made([]) is None
 
 
@@ -157,7 +135,7 @@ def script(*steps: Sequence[Collective], start: Sequence[Collective], described:
     return loop.follower.made(steps[described - 1])
 
 
-def test_of_a_script_what_comes_before_its_first_step_and_at_its_end_is_known_too() -> None:
+def test_a_script_has_a_course_from_before_its_first_step_to_its_end() -> None:
     assert script([], [], [], [LARGE], start=[SMALL, SMALL], described=3) == Course(
         steps=4,
         others=[
@@ -167,10 +145,7 @@ def test_of_a_script_what_comes_before_its_first_step_and_at_its_end_is_known_to
         is_whole=True,
     )
 
-
-def test_the_last_step_of_a_script_is_of_the_kind_that_sends_the_same() -> None:
     found = script([], [], [LARGE], [], [], [LARGE], start=[], described=2)
-
     assert found == Course(
         steps=6,
         others=[Kind(collectives=[LARGE], entered=1, steps=2, first=3, last=6, every=3)],
@@ -178,13 +153,10 @@ def test_the_last_step_of_a_script_is_of_the_kind_that_sends_the_same() -> None:
     )
     assert script([SMALL], [SMALL], [SMALL], [SMALL], start=[], described=3) == Course(steps=4, is_whole=True)
 
-
-def test_a_script_whose_end_nobody_remembers_is_not_whole() -> None:
     loop = Loop(described=0, remembers=False)
     loop.steps([], [])
     loop.send(SMALL)
     loop.follower.end_last(3, [])
-
     assert loop.follower.made([]) == Course(steps=2)
 
 

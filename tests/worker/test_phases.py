@@ -99,15 +99,6 @@ def test_a_goals_loop_counts_as_its_step_time(rank: RankContext) -> None:
     assert found(rank)["phase/step_time/evaluate"].values == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_the_same_loop_at_two_points_has_phases_of_its_own(rank: RankContext) -> None:
-    for size in (1, 2):
-        for _ in rank.timed("step", warmup=0, iterations=1, at={"size": size}):
-            with rank.phase("send"):
-                pass
-
-    assert [o.at for o in rank.notebook.observations if o.name == "phase/step/send"] == [{"size": 1}, {"size": 2}]
-
-
 def test_a_name_used_twice_outside_loops_is_refused_before_its_work(rank: RankContext) -> None:
     with rank.phase("load"):
         pass
@@ -123,16 +114,6 @@ def test_a_phase_is_judged_where_it_is_asked_for(rank: RankContext, better: str)
             pass
 
     assert found(rank)["phase/step/send"].better == better
-
-
-def test_a_phase_judged_two_ways_in_a_loop_is_an_error(rank: RankContext) -> None:
-    def body() -> None:
-        for i in rank.timed("step", warmup=0, iterations=2):
-            with rank.phase("send", better="lower" if i else "info"):
-                pass
-
-    with pytest.raises(RecordingError, match="better='lower', and 'info' before in the same loop"):
-        body()
 
 
 def test_an_exception_inside_is_itself_and_leaves_no_phase_open(rank: RankContext) -> None:
@@ -185,15 +166,6 @@ def test_a_phase_around_a_loop_that_ends_inside_of_it_is_an_error(rank: RankCont
 
     with pytest.raises(RecordingError, match=r"phase\('train'\) was left before the loop 'step'"):
         body()
-
-
-def test_a_phase_left_again_is_an_error(rank: RankContext) -> None:
-    phase = rank.phase("send")
-    with phase:
-        pass
-
-    with pytest.raises(RecordingError, match=r"phase\('send'\) was left after what it was entered in"):
-        phase.__exit__(None, None, None)
 
 
 def test_a_phase_in_another_thread_is_an_error(rank: RankContext) -> None:

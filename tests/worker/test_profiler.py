@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from support.ranks import make_rank
 
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker import profiler
@@ -110,18 +109,6 @@ def test_of_a_body_without_loops_these_are_steps_of_its_optimizer(tmp_path: Path
     assert made.waited == 0
 
 
-def test_steps_of_an_optimizer_before_the_first_loop_or_in_one_are_none(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    with made.profiler.body():
-        train(5)
-        made.iterate("step", 2)
-        made.in_loop = True
-        train(5)
-
-    assert made.loops == ["step"]
-    assert [name for name in made.names() if name.startswith(("step #", "optimizer_step"))] == ["step #0", "step #1"]
-
-
 def test_a_body_that_has_neither_leaves_no_trace_and_is_looked_at_as_a_whole_when_asked(tmp_path: Path) -> None:
     made = Made(tmp_path)
     with made.profiler.body():
@@ -157,8 +144,3 @@ def test_a_body_that_raises_leaves_no_profiler_behind_and_no_list_of_traces(tmp_
 
     assert not torch.autograd._profiler_enabled()
     assert not made.files.loops(0).exists()
-
-
-def test_a_rank_of_a_judged_launch_has_none() -> None:
-    assert make_rank().profiler is None
-    assert make_rank(profiled="loops").profiler is not None

@@ -80,15 +80,6 @@ def test_outside_of_timed_loops_phases_are_parts_of_the_script(rank: RankContext
     }
 
 
-def test_in_a_timed_loop_a_phase_belongs_to_it(rank: RankContext, notes: ScriptNotes) -> None:
-    for _ in notes.timed("step", warmup=1, iterations=2):
-        with notes.phase("forward"):
-            pass
-    notes.finish()
-
-    assert len(found(rank)["phase/step/forward"].values) == 2
-
-
 @pytest.mark.parametrize(
     ("use", "said"),
     [

@@ -33,28 +33,19 @@ def refuses(reason: str) -> Call:
     return Call((BUFFERS,), FORM, run)
 
 
-def test_what_is_taken_is_no_refusal() -> None:
+def test_a_pair_is_refused_where_the_usual_one_is_taken() -> None:
     assert refusal(make_rank(), takes, lambda: None) == ""
 
-
-def test_a_pair_is_refused_where_the_usual_one_is_taken() -> None:
     assert refusal(make_rank(), lambda: refuses("Invalid scalar type\nmore"), takes) == "Invalid scalar type"
 
-
-def test_signs_that_cannot_be_printed_are_replaced() -> None:
     assert refusal(make_rank(), lambda: refuses("no \x02 here"), takes) == "no ? here"
 
-
-def test_where_the_usual_pair_is_refused_too_the_call_is_wrong() -> None:
     with pytest.raises(RuntimeError, match="shape"):
         refusal(make_rank(), lambda: refuses("shape"), lambda: refuses("shape"))
     with pytest.raises(RuntimeError, match="shape"):
         refusal(make_rank(), lambda: refuses("shape"), lambda: None)
 
-
-def test_an_operation_that_the_backend_has_not_at_all_says_so() -> None:
     reason = "Backend gloo does not support alltoall"
-
     assert refusal(make_rank(), lambda: refuses(reason), lambda: refuses(reason)) == reason
 
 
@@ -148,7 +139,7 @@ def slots() -> Callable[[int], Buffers]:
     return lambda k: Buffers(torch.tensor([k]), torch.tensor([k]))
 
 
-def test_each_call_has_buffers_of_its_own_unless_they_are_to_stay() -> None:
+def test_roots_shift_and_buffers_are_each_calls_own() -> None:
     log: list[Any] = []
     maker = CallMaker(operation(log), CALLS_FORM)
     for call in (maker.make(slots(), 3), maker.make(slots(), 3, at=0)):
@@ -156,8 +147,6 @@ def test_each_call_has_buffers_of_its_own_unless_they_are_to_stay() -> None:
 
     assert log == [(3, 0), (0, 0)]
 
-
-def test_the_root_shifts_with_each_call_and_begins_again() -> None:
     log: list[Any] = []
     maker = CallMaker(operation(log), CALLS_FORM, shifts_root=True)
     for k in range(4):
@@ -165,6 +154,12 @@ def test_the_root_shifts_with_each_call_and_begins_again() -> None:
 
     assert maker.period == 3
     assert [root for _, root in log] == [0, 1, 2, 0]
+
+    call = CallMaker(operation([]), None, shifts_root=True).make(slots(), 2)
+    assert (call.buffers, call.form, call.run()) == ((), None, None)
+
+    assert Form(ranks=(4, 5, 6), rank=1, root=2).global_root == 6
+    assert CALLS_FORM.size == 3
 
 
 @pytest.mark.parametrize(
@@ -176,14 +171,3 @@ def test_the_parts_of_a_message_are_sent_in_turns_or_at_once(together: Any, log:
     CallMaker(operation(found), CALLS_FORM, parts=2, together=together).make(slots(), 1).run()
 
     assert found == log
-
-
-def test_a_rank_without_a_group_looks_on() -> None:
-    call = CallMaker(operation([]), None, shifts_root=True).make(slots(), 2)
-
-    assert (call.buffers, call.form, call.run()) == ((), None, None)
-
-
-def test_a_root_is_told_as_the_default_group_counts() -> None:
-    assert Form(ranks=(4, 5, 6), rank=1, root=2).global_root == 6
-    assert CALLS_FORM.size == 3

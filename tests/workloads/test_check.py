@@ -83,36 +83,31 @@ def test_nothing_delivered_is_wrong_in_every_element_of_every_dtype(dtype: str) 
     assert wrong(nothing, buffers)[0] == 11
 
 
-def test_wrong_elements_are_counted_over_all_chunks_and_the_first_is_shown() -> None:
+def test_wrong_elements_are_counted_in_every_chunk_up_to_the_last() -> None:
     buffers = Buffers(torch.zeros(11), torch.zeros(11))
-
     assert wrong(send_two_wrong, buffers) == (2, "; on rank 0 element 7 is 8, expected 7")
 
-
-def test_one_wrong_element_at_the_last_index_is_found() -> None:
     buffers = Buffers(torch.zeros(1 << 12), torch.zeros(1 << 12))
-
     assert wrong(send_all_but_the_last, buffers)[0] == 1
 
-
-def test_each_part_of_a_message_is_checked() -> None:
     buffers = Buffers(torch.zeros(12), torch.zeros(12))
-
     assert wrong(send, buffers, parts=3) == (0, "")
     assert wrong(send_first_part_only, buffers, parts=3)[0] == 8
 
-
-def test_one_buffer_for_both_holds_what_is_sent() -> None:
     memory = torch.zeros(11)
-
     assert wrong(nothing, Buffers(memory, memory)) == (0, "")
 
-
-def test_what_works_in_place_only_is_given_a_copy() -> None:
     buffers = Buffers(torch.zeros(11), torch.zeros(11))
-
     assert wrong(nothing, buffers, copies=True) == (0, "")
     assert wrong(nothing, buffers)[0] == 11
+
+    message = torch.zeros(130)
+
+    def reduce() -> None:
+        message[-1] += 1
+
+    assert count_wrong_sums(make_rank(), message, reduce) == (1, "; on rank 0 element 129 is 130, expected 129")
+    assert not message.any()
 
 
 def test_sums_in_place_by_whatever_calls_are_checked_in_every_dtype() -> None:
@@ -121,16 +116,6 @@ def test_sums_in_place_by_whatever_calls_are_checked_in_every_dtype() -> None:
         message = torch.zeros(11).to(getattr(torch, dtype))
 
         assert count_wrong_sums(make_rank(), message, lambda: None) == (0, "")
-
-
-def test_a_wrong_last_element_of_a_sum_is_found_and_told() -> None:
-    message = torch.zeros(130)
-
-    def reduce() -> None:
-        message[-1] += 1
-
-    assert count_wrong_sums(make_rank(), message, reduce) == (1, "; on rank 0 element 129 is 130, expected 129")
-    assert not message.any()
 
 
 def test_a_mean_may_be_off_by_two_units_in_the_last_place_and_by_no_more() -> None:

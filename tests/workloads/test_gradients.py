@@ -32,11 +32,6 @@ def test_tensors_are_as_equal_as_they_can_be_and_aligned_where_they_can(
     assert tensor_lengths(elements, tensors, aligned=aligned) == lengths
 
 
-def test_there_are_no_more_tensors_than_elements() -> None:
-    with pytest.raises(ConfigurationError, match="214 tensors of 100 elements: there can be 100 at most"):
-        tensor_lengths(100, 214)
-
-
 @pytest.mark.parametrize("message_bytes", [0, 10])
 def test_a_message_is_a_whole_number_of_elements(message_bytes: int) -> None:
     with pytest.raises(ConfigurationError, match=f"{message_bytes} B are no whole number of float32 elements"):
@@ -120,15 +115,6 @@ def test_what_torch_refuses_here_is_skipped_with_its_reason(train: Train) -> Non
 
     assert record.outcome == "skipped"
     assert record.reason.startswith("bf16: BF16 all reduce communication hook required CUDA")
-
-
-@pytest.mark.spawn
-@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
-def test_power_sgd_on_several_buckets_is_skipped_on_gloo_where_it_may_wait_for_ever(train: Train) -> None:
-    record = train("powersgd", width=512)
-
-    assert record.outcome == "skipped"
-    assert "on several buckets for ever" in record.reason
 
 
 @pytest.mark.parametrize(

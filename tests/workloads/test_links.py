@@ -69,12 +69,10 @@ def times(record: LaunchRecord) -> dict[Link, float]:
     }
 
 
-def test_there_and_back_takes_each_pair_once_and_one_way_takes_both_directions() -> None:
+def test_patterns_take_each_pair_once_or_both_directions() -> None:
     assert pairs(3, "ping-pong") == [(0, 1), (0, 2), (1, 2)]
     assert pairs(3, "one-way") == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
 
-
-def test_an_unknown_pattern_is_told_with_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match="unknown pattern 'ring': known are ping-pong, one-way"):
         pairs(2, "ring")
 

@@ -32,16 +32,6 @@ def pool(measured: Operation, *, rank: int = 0, world_size: int = 1, **options: 
     return Pool(measured, torch.device("cpu"), torch.float32, rank=rank, world_size=world_size, **usual)
 
 
-def test_slots_are_aligned_wrap_around_and_never_overlap() -> None:
-    slot = pool(ALL_REDUCE, largest=40, least_bytes=400).slots(20)
-    starts = [slot(k).sent.storage_offset() for k in range(7)]
-
-    assert starts == [0, 20, 40, 60, 80, 0, 20]
-    both = slot(3)
-    assert both.sent is both.received  # in place
-    assert all(slot(k).sent.numel() == 20 for k in range(7))
-
-
 def test_a_pool_is_larger_than_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert least_bytes(make_rank()) == LEAST_BYTES
 
@@ -71,11 +61,6 @@ def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch
     assert sizes_that_fit(rank, ALL_REDUCE, [4, 400, 404], 4) == [4, 400]
 
 
-def test_memory_that_cannot_be_registered_is_told() -> None:
-    with pytest.raises(RecordingError, match=r"buffers='registered' needs NCCL on a GPU, .* no process group on cpu"):
-        pool(ALL_REDUCE, largest=4, is_registered=True)
-
-
 def test_a_device_without_registered_memory_skips_with_torchs_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """An A100, say: torch 2.7 and later refuse NCCL's allocator where the device has no multicast."""
 
@@ -97,20 +82,26 @@ def test_a_device_without_registered_memory_skips_with_torchs_reason(monkeypatch
         pool(ALL_REDUCE, largest=4, is_registered=True)
 
 
-def test_in_place_the_smaller_buffer_is_this_ranks_part_of_the_larger_one() -> None:
+def test_buffers_in_place_are_parts_and_out_of_place_apart() -> None:
     gathered = pool(OPERATIONS["all_gather"], largest=40, rank=1, world_size=4).slots(40)(0)
     scattered = pool(OPERATIONS["reduce_scatter"], largest=40, rank=1, world_size=4).slots(40)(0)
-
     assert gathered.received.numel() == 40
     assert gathered.sent.data_ptr() == gathered.received[10:20].data_ptr()
     assert (scattered.sent.numel(), scattered.received.storage_offset()) == (40, 10)
 
-
-def test_out_of_place_they_are_apart_and_the_larger_one_is_cut_for_calls_that_take_a_list() -> None:
     buffers = pool(OPERATIONS["gather"], largest=40, world_size=4, in_place=False).slots(40)(0)
-
     assert (buffers.sent.numel(), buffers.received.numel()) == (10, 40)
     assert [part.storage_offset() for part in buffers.parts or ()] == [0, 10, 20, 30]
+
+    slot = pool(ALL_REDUCE, largest=4, parts=3).slots(4)
+    assert len({slot(k).sent.data_ptr() for k in range(3)}) == 3
+
+    slot = pool(ALL_REDUCE, largest=40, least_bytes=400).slots(20)
+    starts = [slot(k).sent.storage_offset() for k in range(7)]
+    assert starts == [0, 20, 40, 60, 80, 0, 20]
+    both = slot(3)
+    assert both.sent is both.received  # in place
+    assert all(slot(k).sent.numel() == 20 for k in range(7))
 
 
 @pytest.mark.parametrize("name", ["gather", "scatter"])
@@ -120,23 +111,18 @@ def test_of_one_rank_there_is_a_list_of_one_part(name: str) -> None:
     assert [part.numel() for part in buffers.parts or ()] == [40]
 
 
-def test_all_parts_of_a_message_have_room() -> None:
-    slot = pool(ALL_REDUCE, largest=4, parts=3).slots(4)
-
-    assert len({slot(k).sent.data_ptr() for k in range(3)}) == 3
-
-
-def test_what_fits_is_let_through() -> None:
+def test_what_does_not_fit_is_told_with_what_there_is() -> None:
     expect_room(make_rank(), 1024, what="a message")
 
-
-def test_what_does_not_fit_is_told_with_what_there_is() -> None:
     wanted = (
         r"1 of 1 ranks have no memory for a message: wanted 1\.024e\+06 GiB, rank 0 may take .* GiB; choose a smaller"
     )
 
     with pytest.raises(RecordingError, match=wanted):
         expect_room(make_rank(), 10**6 * 2**30 + 24000 * 2**30, what="a message")
+
+    with pytest.raises(RecordingError, match=r"buffers='registered' needs NCCL on a GPU, .* no process group on cpu"):
+        pool(ALL_REDUCE, largest=4, is_registered=True)
 
 
 def test_on_a_cpu_it_is_the_resident_size() -> None:

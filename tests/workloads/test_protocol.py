@@ -33,9 +33,18 @@ def test_every_whole_number_up_to_the_largest_is_exact(name: str) -> None:
     assert (found.real if found.is_complex() else found).to(torch.int64).tolist() == numbers.tolist()
 
 
-def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
+def test_sizes_are_those_of_the_protocols_and_unknown_names_are_told() -> None:
     with pytest.raises(ConfigurationError, match=r"float33.*bfloat16"):
         dtype_of("float33")
+
+    with pytest.raises(ConfigurationError, match="unknown transport 'star': known are ring, tree"):
+        transport_of("star")
+
+    sizes = power_of_two_sizes(4, 64 * 2**20)
+    assert (sizes[0], sizes[-1], len(sizes)) == (4, 67108864, 25)
+
+    counts = sorted(set(numpy.logspace(0, 8, num=80).astype(int).tolist()))
+    assert mlbench_sizes(4) == [4 * c for c in counts]
 
 
 @pytest.mark.parametrize("name", TRANSPORTS)
@@ -46,23 +55,6 @@ def test_a_transport_is_of_known_backends_and_collectives_and_sets_what_no_other
     assert set(row.collectives) <= set(OPERATIONS)
     assert all(row.variables.values())
     assert all(row.variables != other.variables for key, other in TRANSPORTS.items() if key != name)
-
-
-def test_an_unknown_one_is_told_with_those_there_are() -> None:
-    with pytest.raises(ConfigurationError, match="unknown transport 'star': known are ring, tree"):
-        transport_of("star")
-
-
-def test_the_default_sweep_goes_from_4_b_to_64_mib() -> None:
-    sizes = power_of_two_sizes(4, 64 * 2**20)
-
-    assert (sizes[0], sizes[-1], len(sizes)) == (4, 67108864, 25)
-
-
-def test_mlbench_sizes_are_numpys_logspace() -> None:
-    counts = sorted(set(numpy.logspace(0, 8, num=80).astype(int).tolist()))
-
-    assert mlbench_sizes(4) == [4 * c for c in counts]
 
 
 @pytest.mark.parametrize(

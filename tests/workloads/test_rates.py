@@ -162,44 +162,31 @@ def test_no_peak_is_guessed(name: str) -> None:
         peak_flops(name)
 
 
-def test_each_row_of_the_table_can_match() -> None:
+def test_rates_are_judged_and_their_share_of_a_known_peak_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({pattern for pattern, _ in PEAKS}) == len(PEAKS)
 
-
-def test_flops_per_token_are_those_of_palm() -> None:
-    """PaLM 540B: 118 layers, width 48 heads * 256, sequences of 2048: appendix B's formula by hand."""
+    # PaLM 540B: 118 layers, width 48 heads * 256, sequences of 2048: appendix B's formula by hand
     assert transformer_flops_per_token(540_350_000_000, layers=118, width=48 * 256, sequence=2048) == pytest.approx(
         6 * 540.35e9 + 12 * 118 * 12288 * 2048
     )
 
-
-def test_rates_are_recorded_and_judged() -> None:
     rank = make_rank()
     record_throughput(rank, tokens=3000.0, seconds=2.0, flops_per_token=2e9, peak=6e12)
-
     found = {o.name: o for o in rank.notebook.observations}
     assert found["tokens_per_second"].values == [1500.0]
     assert found["mfu"].values == [pytest.approx(0.5)]
     assert {o.better for o in found.values()} == {"higher"}
 
-
-def test_on_a_cpu_there_is_no_share_of_an_unknown_peak() -> None:
     rank = make_rank()
     record_throughput(rank, tokens=3000.0, seconds=2.0, flops_per_token=2e9)
-
     assert [o.name for o in rank.notebook.observations] == ["tokens_per_second"]
 
-
-def test_on_a_gpu_the_peak_is_that_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     rank = make_rank()
     rank.device = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     record_throughput(rank, tokens=312.0, seconds=1.0, flops_per_token=0.5e12)
-
     assert rank.notebook.observations[1].values == [pytest.approx(0.5)]
 
-
-def test_more_than_the_peak_is_refused_with_its_unit() -> None:
     with pytest.raises(RecordingError, match=r"an mfu of 2.02e\+11.*peak= is in FLOP/s \(989e12 for 989 TFLOP/s\)"):
         record_throughput(make_rank(), tokens=1000.0, seconds=1.0, flops_per_token=2e11, peak=989)
 

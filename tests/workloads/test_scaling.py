@@ -19,20 +19,31 @@ from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads.scaling import average_gradients, parallel, rate_of, record_rate
 
 
-def test_the_rate_has_the_spread_of_its_steps() -> None:
+def test_the_rate_has_the_spread_of_its_steps_and_adds_up_over_ranks() -> None:
     found = rate_of(8, [0.1, 0.1, 0.2, 0.4])  # 80, 80, 40 and 20 samples a second
-
     assert found.mean == pytest.approx(8 / 0.2)
     assert found.uncertainty == pytest.approx(statistics.pstdev([80, 80, 40, 20]) / 2)
     assert found.jitter == pytest.approx(1.4826 * 20)
 
-
-def test_equal_steps_have_no_spread() -> None:
     assert rate_of(4, [0.5, 0.5]) == (8.0, 0.0, 0.0)
 
-
-def test_one_step_tells_of_no_spread() -> None:
     assert rate_of(4, [0.5]) == (8.0, None, None)
+
+    step, samples, rate, *spreads = rated(8).observations
+    assert (samples.name, samples.values) == ("samples_per_step", [8])
+    assert rate.values == [pytest.approx(8 / statistics.fmean(step.values))]
+    assert rate.facts == {"loop": "step", "communication": "on", "ranks_per_node": 4}
+    assert [o.name for o in spreads] == ["samples_per_second_uncertainty", "samples_per_second_jitter"]
+
+    reports = [rated(8), rated(2, 1)]
+    found = {m.name: m for m in merge(recorded(reports))}
+    rates = [report.observations[2].values[0] for report in reports]
+    assert (found["samples_per_step"].value, found["samples_per_step"].better) == (10, "exact")
+    assert found["samples_per_second"].value == pytest.approx(sum(rates))
+
+    rank, model = make_rank(), torch.nn.Linear(2, 2)
+    rank.params = {"communication": "off"}
+    assert parallel(rank, model) is model
 
 
 def rated(samples: int, rank_number: int = 0) -> RankReport:
@@ -46,24 +57,6 @@ def rated(samples: int, rank_number: int = 0) -> RankReport:
     return RankReport(rank=rank_number, outcome="passed", phase="body", phases={}, observations=observations)
 
 
-def test_the_rate_of_a_rank_is_its_own_and_names_its_loop() -> None:
-    step, samples, rate, *spreads = rated(8).observations
-
-    assert (samples.name, samples.values) == ("samples_per_step", [8])
-    assert rate.values == [pytest.approx(8 / statistics.fmean(step.values))]
-    assert rate.facts == {"loop": "step", "communication": "on", "ranks_per_node": 4}
-    assert [o.name for o in spreads] == ["samples_per_second_uncertainty", "samples_per_second_jitter"]
-
-
-def test_ranks_with_other_samples_add_up() -> None:
-    reports = [rated(8), rated(2, 1)]
-    found = {m.name: m for m in merge(recorded(reports))}
-    rates = [report.observations[2].values[0] for report in reports]
-
-    assert (found["samples_per_step"].value, found["samples_per_step"].better) == (10, "exact")
-    assert found["samples_per_second"].value == pytest.approx(sum(rates))
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -75,13 +68,6 @@ def test_ranks_with_other_samples_add_up() -> None:
 def test_a_rate_of_nothing_is_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(RecordingError, match=message):
         record_rate(make_rank(), **given)  # type: ignore[arg-type]
-
-
-def test_without_communication_a_model_stays_as_it_is() -> None:
-    rank, model = make_rank(), torch.nn.Linear(2, 2)
-    rank.params = {"communication": "off"}
-
-    assert parallel(rank, model) is model
 
 
 @pytest.mark.parametrize(

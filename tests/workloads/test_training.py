@@ -78,11 +78,19 @@ def test_steps_that_must_cost_the_same_leave_out_what_fills_none(samples: int, b
     assert {*torch.cat(one[:steps]).tolist()} & {*torch.cat([one[steps], following[steps]]).tolist()}, "an epoch later"
 
 
-def test_the_next_epoch_has_another_order() -> None:
+def test_batches_of_an_epoch_have_an_order_of_their_own_and_all_where_nothing_is_learnt() -> None:
     first, second = islice(sharded_batches(rank_of(0, 1), samples=50, batch=50), 2)
-
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(50))
     assert first.tolist() != second.tolist()
+
+    scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    assert accuracy_over_ranks(make_rank(), torch.nn.Identity(), scores, torch.tensor([0, 1, 1, 1])) == 0.75
+
+    rank = SimpleNamespace(rank=63, world_size=64, seed=3, only_structure=True, device=CPU)
+    assert sorted(next(sharded_batches(rank, samples=7, batch=7)).tolist()) == list(range(7))
+
+    with pytest.raises(RecordingError, match=r"wanted rate to have state_dict and load_state_dict, found 0.1"):
+        Checkpoints(make_rank(), rate=0.1)  # type: ignore[arg-type]
 
 
 def test_an_epochs_indices_are_sent_once_to_where_the_samples_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,12 +106,6 @@ def test_an_epochs_indices_are_sent_once_to_where_the_samples_are(monkeypatch: p
     assert [batch.device.type for batch in batches] == ["meta"] * 20
     assert sent == [rank.device, rank.device, "cpu"]
     assert sorted(on_cpu.tolist()) == [0, 1, 2, 3]
-
-
-def test_accuracy_is_the_share_of_right_answers() -> None:
-    scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
-
-    assert accuracy_over_ranks(make_rank(), torch.nn.Identity(), scores, torch.tensor([0, 1, 1, 1])) == 0.75
 
 
 @pytest.mark.parametrize(("top", "accuracy"), [(1, 0.25), (2, 0.5), (3, 0.75)])
@@ -238,12 +240,6 @@ def test_cublas_gets_a_fixed_workspace_unless_the_user_has_chosen_one(monkeypatc
         torch.use_deterministic_algorithms(mode=False)
 
 
-def test_where_nothing_is_learnt_a_rank_of_many_gets_all_samples() -> None:
-    rank = SimpleNamespace(rank=63, world_size=64, seed=3, only_structure=True, device=CPU)
-
-    assert sorted(next(sharded_batches(rank, samples=7, batch=7)).tolist()) == list(range(7))
-
-
 @dataclass(frozen=True)
 class Row:
     batch: int
@@ -332,24 +328,6 @@ def test_steps_are_counted_over_all_launches(tmp_path: Path) -> None:
     assert last.losses(2) == whole[5:]
 
 
-def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
-    whole = Training(1, tmp_path).losses(5, saved_at=2)
-    (tmp_path / "step4.pt").write_bytes((tmp_path / "step2.pt").read_bytes()[:-1])
-    later = Training(1, tmp_path)
-
-    assert later.checkpoints.step == 2
-    assert later.losses(3) == whole[2:]
-
-
-def test_nothing_is_saved_unless_a_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    training = Training(1, None)
-    training.losses(3, saved_at=3)
-
-    assert training.checkpoints.step == 0
-    assert not [*tmp_path.iterdir()]
-
-
 def test_each_rank_goes_on_with_random_numbers_of_its_own(tmp_path: Path) -> None:
     """Rank 1 of two; what rank 0 would have written is made here."""
     first: Any = Training(1, tmp_path)
@@ -378,8 +356,3 @@ def test_what_was_saved_of_another_training_is_refused(ranks: int, name: str, tm
         RecordingError, match=rf"a training of {ranks} ranks with {name}, found one of 1 ranks with mod"
     ):
         Checkpoints(rank, **{name: net})
-
-
-def test_a_part_without_a_state_is_refused() -> None:
-    with pytest.raises(RecordingError, match=r"wanted rate to have state_dict and load_state_dict, found 0.1"):
-        Checkpoints(make_rank(), rate=0.1)  # type: ignore[arg-type]

@@ -45,13 +45,20 @@ def rank_of(rank: int, world_size: int, seed: int = 3) -> Any:
 # Batches
 
 
-def test_a_batch_ends_its_sentences_and_begins_its_targets() -> None:
+def test_batches_end_their_sentences_and_go_on_where_they_were() -> None:
     batch = make_batch([([A, B, C], [D]), ([A], [C, D])])
-
     assert batch.source.tolist() == [[A, B, C, EOS], [A, EOS, PAD, PAD]]
     assert batch.lengths.tolist() == [4, 2]
     assert batch.target.tolist() == [[BOS, D, EOS, PAD], [BOS, C, D, EOS]]
     assert batch.tokens == 5
+
+    shard = TokenBatches(rank_of(1, 2), np.array([3, 5, 4, 4, 2, 7, 7, 1]), tokens=8)
+    steps = [batch.tolist() for batch in islice(shard.batches(), 3 * shard.epoch_steps)]
+    assert [batch.tolist() for batch in islice(shard.batches(start=5), len(steps) - 5)] == steps[5:]
+    assert len({json.dumps(steps[i : i + shard.epoch_steps]) for i in range(0, len(steps), shard.epoch_steps)}) == 3
+
+    with pytest.raises(RecordingError, match="3 sentences for 4 ranks"):
+        TokenBatches(rank_of(0, 4), [1, 2, 3], tokens=8)
 
 
 @given(
@@ -72,19 +79,6 @@ def test_shards_of_an_epoch_are_disjoint_and_complete_and_keep_to_the_tokens(
         assert len(batch) > 0
         longest = max(lengths[index] for index in batch)
         assert longest * (len(batch) - 1) <= tokens  # one more where the last step has what is left
-
-
-def test_a_training_that_goes_on_gets_its_next_batch_and_epochs_differ() -> None:
-    shard = TokenBatches(rank_of(1, 2), np.array([3, 5, 4, 4, 2, 7, 7, 1]), tokens=8)
-    steps = [batch.tolist() for batch in islice(shard.batches(), 3 * shard.epoch_steps)]
-
-    assert [batch.tolist() for batch in islice(shard.batches(start=5), len(steps) - 5)] == steps[5:]
-    assert len({json.dumps(steps[i : i + shard.epoch_steps]) for i in range(0, len(steps), shard.epoch_steps)}) == 3
-
-
-def test_fewer_sentences_than_ranks_are_refused() -> None:
-    with pytest.raises(RecordingError, match="3 sentences for 4 ranks"):
-        TokenBatches(rank_of(0, 4), [1, 2, 3], tokens=8)
 
 
 # Loss
@@ -181,24 +175,31 @@ def test_translations_are_in_the_order_of_their_sources_and_the_model_goes_on_tr
 # BLEU
 
 
-def test_bleu_is_the_geometric_mean_of_shares_of_right_n_grams_times_a_penalty_for_brevity() -> None:
-    """Of the hypotheses 9 words, 7 pairs, 5 triples, 3 quadruples; right are 8, 5, 3 and 1."""
+def test_bleu_is_of_the_set_by_joined_words() -> None:
+    # Of the hypotheses 9 words, 7 pairs, 5 triples, 3 quadruples; right are 8, 5, 3 and 1
     hypotheses = ["the cat sat on mats", "a dog ran home"]
     references = ["the cat sat on the mat", "a dog ran home"]
     right, there = (8, 6, 4, 2), (9, 7, 5, 3)
     brevity = math.exp(1 - 10 / 9)
     by_hand = 100 * brevity * math.exp(sum(math.log(r / t) for r, t in zip(right, there, strict=True)) / 4)
-
     assert corpus_bleu(hypotheses, references) == pytest.approx(by_hand)
 
-
-def test_bleu_is_of_the_set_and_no_mean_of_sentences() -> None:
     whole = corpus_bleu(["a b c d e f g h", "x y"], ["a b c d e f g h", "a b"])
-
     assert whole == pytest.approx(100 * (8 / 10 * 7 / 8) ** (1 / 4))
     assert corpus_bleu(["a b c d ."], ["a b c d ."]) == pytest.approx(100)
     with pytest.raises(RecordingError, match="found 1 and 2"):
         corpus_bleu(["a"], ["a", "b"])
+
+    # Four words each: of pieces it would be five, of which four are right in the second
+    test = made_pairs([[A, B, C, D, D], [A, B, C, D, D]])
+    score = bleu_over_ranks(make_rank(), lambda chosen: [[A, B, C, D, D], [A, C, C, D, D]], test)
+    assert score == corpus_bleu(["low er new new", "loer er new new"], ["low er new new"] * 2)
+
+    test = made_pairs([[D, D, D, D, UNK]])
+    assert bleu_over_ranks(make_rank(), lambda chosen: [[D, D, D, D, UNK]], test) < 100
+    assert bleu_over_ranks(make_rank(), lambda chosen: [[D, D, D, D]], test) == corpus_bleu(
+        ["new new new new"], ["new new new new <unk>"]
+    )
 
 
 VOCABULARY = Vocabulary(["lo@@", "w", "er", "new"], join_bpe)
@@ -208,23 +209,6 @@ def made_pairs(targets: Sequence[Sequence[int]]) -> Pairs:
     ends = np.cumsum([len(target) for target in targets])
     sentences = Sentences(np.array([token for target in targets for token in target]), np.r_[0, ends[:-1]], ends)
     return Pairs(sentences, sentences, VOCABULARY)
-
-
-def test_pieces_are_joined_before_words_are_counted() -> None:
-    """Four words each: of pieces it would be five, of which four are right in the second."""
-    test = made_pairs([[A, B, C, D, D], [A, B, C, D, D]])
-    score = bleu_over_ranks(make_rank(), lambda chosen: [[A, B, C, D, D], [A, C, C, D, D]], test)
-
-    assert score == corpus_bleu(["low er new new", "loer er new new"], ["low er new new"] * 2)
-
-
-def test_an_unknown_word_is_wrong_also_where_the_reference_has_one() -> None:
-    test = made_pairs([[D, D, D, D, UNK]])
-
-    assert bleu_over_ranks(make_rank(), lambda chosen: [[D, D, D, D, UNK]], test) < 100
-    assert bleu_over_ranks(make_rank(), lambda chosen: [[D, D, D, D]], test) == corpus_bleu(
-        ["new new new new"], ["new new new new <unk>"]
-    )
 
 
 TARGETS = [[D, C, B, D], [C, C, D, B, D], [B, D, D, D, C], [D, D, B, B], [C, D, C, B, B, D, D]]

@@ -16,7 +16,6 @@ from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.jobs.control.controller import Controller, WorkerEnds, tell_agent_end, tell_slow, tell_unstable
 from pytest_distbench.jobs.engines.table import CannotGoOn
-from pytest_distbench.read import stdout
 from pytest_distbench.records.elastic import Change, ChangeKind, ChangeResult, Cycle, ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import ErrorReport
 from pytest_distbench.records.record import Number, replace
@@ -68,15 +67,6 @@ def test_a_job_that_does_not_come_to_rest_is_told_by_name(since: list[Line], cha
     assert told in text
 
 
-SCRIPT = replace(JOB, steps=stdout(r"step (\d+)"))
-
-
-def test_a_script_whose_lines_match_nothing_is_told_which_pattern_that_was() -> None:
-    text = tell_unstable([MET, STARTED, JOINED], {0}, None, SCRIPT)
-
-    assert r"No step: workers have joined their group, and no line that rank 0 printed since matches" in text
-
-
 @pytest.mark.parametrize(("restarts", "code", "is_told"), [(3, 1, True), (2, 1, False), (3, -9, False)])
 def test_an_agent_that_has_no_restarts_left_is_told_who_uses_them_up(restarts: int, code: int, is_told: bool) -> None:
     job = replace(JOB, timers={**JOB.timers, "max_restarts": 3})
@@ -126,10 +116,6 @@ def test_a_recovery_of_minutes_is_told_by_its_largest_part_and_the_knob_it_hangs
 
     assert text.startswith(f"recovery of {change.recovery_s:.0f} s after the {change.kind} at 5.0 s, of which ")
     assert told in text
-
-
-def test_a_recovery_of_seconds_needs_no_words() -> None:
-    assert tell_slow(slow("kill", "rendezvous", 20.0), JOB) == ""
 
 
 def started(slot: int, pid: int) -> Started:
@@ -288,13 +274,6 @@ def test_seconds_of_a_plan_are_of_training_and_each_change_waits_until_the_job_i
     assert stables[1].t - changes[0].t > 1.0
 
 
-def test_a_change_may_wait_for_a_step(run: Callable[..., MadeUp]) -> None:
-    lines = read_timeline(run([join(at_step=40)]).timeline)
-    [at] = [line.t for line in lines if isinstance(line, Changed)]
-
-    assert max(line.step for line in lines if isinstance(line, Stepped) and line.t <= at) in (40, 41)
-
-
 def test_a_change_waits_for_the_checkpoint_behind_which_nodes_hold(run: Callable[..., MadeUp], tmp_path: Path) -> None:
     engine = MadeUp(tmp_path / "timeline", steps=100)
     engine.saves = {33: 30, 46: 40}
@@ -302,14 +281,6 @@ def test_a_change_waits_for_the_checkpoint_behind_which_nodes_hold(run: Callable
     [at] = [line.t for line in lines if isinstance(line, Changed)]
 
     assert max(line.step for line in lines if isinstance(line, Stepped) and line.t <= at) in (46, 47)
-
-
-def test_a_change_that_overlaps_does_not_wait(run: Callable[..., MadeUp]) -> None:
-    lines = read_timeline(run([join(at_s=1), kill(at_s=1, slot=0, overlaps=True)]).timeline)
-    changes = [line for line in lines if isinstance(line, Changed)]
-
-    assert changes[1].t - changes[0].t < 0.5
-    assert [line.index for line in lines if isinstance(line, Stable)] == [-1, 1]
 
 
 def test_a_node_may_join_at_once_in_the_place_of_one_that_was_lost(run: Callable[..., MadeUp]) -> None:
@@ -348,10 +319,6 @@ def test_a_training_may_end_so_many_steps_behind_the_last_change(run: Callable[.
     then = max(line.step for line in lines if isinstance(line, Stepped) and line.t <= last)
 
     assert int((engine.timeline.parent / "last_step").read_text()) == then + 30
-
-
-def test_a_training_that_ends_by_itself_is_not_told_when(run: Callable[..., MadeUp]) -> None:
-    assert not (run([join(at_s=1)]).timeline.parent / "last_step").exists()
 
 
 def test_a_training_that_ends_before_its_plan_has_failed(run: Callable[..., MadeUp]) -> None:
@@ -493,11 +460,3 @@ def test_one_line_of_a_script_makes_a_job_stable_but_none_of_a_generation_that_a
         for stable in lines
         if isinstance(stable, Stable)
     ] == [(0, 1), (1, 1)]
-
-
-def test_an_agent_that_ends_unasked_ends_the_job(run: Callable[..., MadeUp], tmp_path: Path) -> None:
-    engine = MadeUp(tmp_path / "timeline", steps=100)
-    engine.events = [AgentEnded(t=100.0, slot=0, code=1)]
-
-    with pytest.raises(CannotGoOn, match=r"the agent of slot 0 ended with exit code 1, .*\nlog of 0"):
-        run([], engine)

@@ -80,13 +80,6 @@ def test_what_it_raised_before_it_had_a_group_is_told_with_it(two: Timeline) -> 
         progress([*two.lines, raised, lost, *started(ATTEMPTS + 1)], 0, 1)
 
 
-def test_a_change_or_a_step_further_lets_it_try_anew(two: Timeline) -> None:
-    made = progress([*two.lines, *started(ATTEMPTS)], 0, 1)
-    made.forget_steps(30.0)
-    for line in started(ATTEMPTS):
-        made.heed(line)
-
-
 def test_whose_worker_is_gone_first_is_named(two: Timeline) -> None:
     pids = {worker.joined.slot: worker.joined.pid for worker in two.history.workers.values()}
     gone: list[Line] = [WorkerEnded(t=15.0 + slot, slot=slot, pid=pid) for slot, pid in pids.items()]
@@ -114,38 +107,25 @@ def test_a_step_is_a_line_that_matches_and_what_its_groups_say() -> None:
         lines.take("epoch 3 step 8 loss nan")
 
 
-def test_a_line_that_is_printed_twice_is_one_step() -> None:
-    assert numbers(StepLines(r"step (\d+)"), "step 1", "step 1", "step 2") == [1, 2]
-
-
-def test_epochs_that_count_anew_are_laid_end_to_end_and_a_script_that_goes_back_goes_back() -> None:
+def test_epochs_are_laid_end_to_end_unless_a_script_goes_back_or_counts_on() -> None:
     first = StepLines(EPOCHS)
     assert numbers(first, *[f"epoch {e} step {s}" for e in range(2) for s in range(3)]) == [0, 1, 2, 3, 4, 5]
-
     again = StepLines(EPOCHS, first)
     assert numbers(again, "epoch 1 step 0", "epoch 1 step 1", "epoch 1 step 2", "epoch 1 step 3", "epoch 2 step 0") == [
         3, 4, 5, 6, 7,
     ]  # fmt: skip
 
-
-def test_where_an_epoch_was_laid_behind_the_last_nobody_knows_how_many_steps_lie_between() -> None:
     lines = StepLines(EPOCHS)
     texts = [f"epoch {e} step {s}" for e in range(3) for s in (0, 10)]
     on = StepLines(EPOCHS)
     counted_on = [f"epoch {e} step {20 * e + s}" for e in range(3) for s in (0, 10)]
-
     assert [step.is_laid for text in texts if (step := lines.take(text))] == [False, False, True, False, True, False]
     assert not any(step.is_laid for text in counted_on if (step := on.take(text)))
 
-
-def test_a_generation_that_begins_with_an_epoch_nobody_saw_goes_on_behind_the_last() -> None:
     first = StepLines(EPOCHS)
     numbers(first, "epoch 0 step 0", "epoch 0 step 1")
-
     assert numbers(StepLines(EPOCHS, first), "epoch 1 step 0", "epoch 1 step 1") == [2, 3]
 
-
-def test_a_script_that_counts_on_over_epochs_is_taken_at_its_word() -> None:
     first = StepLines(EPOCHS)
     assert numbers(first, "epoch 0 step 10", "epoch 0 step 20", "epoch 1 step 30", "epoch 2 step 40") == [
         10,
@@ -153,7 +133,6 @@ def test_a_script_that_counts_on_over_epochs_is_taken_at_its_word() -> None:
         30,
         40,
     ]
-
     assert numbers(StepLines(EPOCHS, first), "epoch 1 step 30", "epoch 2 step 40", "epoch 3 step 50") == [30, 40, 50]
 
 

@@ -60,14 +60,11 @@ def test_every_engine_has_advice_for_every_failure(engine: str) -> None:
     assert set(ENGINES[engine].advice.knobs) == set(PARTS) - {"rendezvous"}
 
 
-def test_agents_in_processes_of_ours_have_no_limit_of_restarts_and_no_command_line() -> None:
+def test_rows_of_engines_have_what_controller_and_workers_need() -> None:
     told = " ".join(texts(job_of("fast")))
-
     assert "--max-restarts" not in told
     assert "torchrun" not in told
 
-
-def test_who_uses_torchrun_reads_of_its_options() -> None:
     told = " ".join(texts(job_of("stock")))
 
     for word in (
@@ -78,9 +75,13 @@ def test_who_uses_torchrun_reads_of_its_options() -> None:
     ):
         assert word in told
 
-
-def test_the_default_can_be_used_everywhere() -> None:
     assert ENGINES[DEFAULT_ENGINE].problem() == ""
+
+    found = ENGINES["stock"].all_timers({"last_call_s": 0.3, "keep_alive_s": 2, "poll_s": 0.05})
+    assert list(found) == list(ENGINES["stock"].timers)
+    assert (found["last_call_s"], found["keep_alive_s"], found["settle_s"]) == (1, 2, 120)
+
+    assert f"{installed_version('torch')}.".startswith(f"{torch_release().removeprefix('torch ')}.")
 
 
 @pytest.mark.parametrize("kind", ENGINES.values(), ids=list(ENGINES))
@@ -88,13 +89,6 @@ def test_each_row_has_what_controller_and_workers_need_and_a_stand_in_that_can_a
     assert {"collective_s", "settle_s"} <= kind.timers.keys()
     assert kind.stand_in in ("", DEFAULT_ENGINE)
     assert all(isinstance(timer.default, int) for timer in kind.timers.values() if timer.is_whole)
-
-
-def test_timers_that_were_not_given_are_the_rows_and_those_of_another_engine_are_made_to_fit() -> None:
-    found = ENGINES["stock"].all_timers({"last_call_s": 0.3, "keep_alive_s": 2, "poll_s": 0.05})
-
-    assert list(found) == list(ENGINES["stock"].timers)
-    assert (found["last_call_s"], found["keep_alive_s"], found["settle_s"]) == (1, 2, 120)
 
 
 def test_the_fast_engine_can_be_used_with_this_torch_and_this_python() -> None:
@@ -114,7 +108,3 @@ def test_what_a_torch_lacks_of_the_private_parts_of_the_fast_engine_is_named_and
     assert fast_problem(tmp_path / "changed.py") == f"{told}_op_executor"
     assert fast_problem(tmp_path / "moved.py") == told + ", ".join(sorted(FAST_PARTS))
     assert ENGINES["fast"].stand_in == "stock"
-
-
-def test_a_release_of_torch_is_told_without_its_build() -> None:
-    assert f"{installed_version('torch')}.".startswith(f"{torch_release().removeprefix('torch ')}.")

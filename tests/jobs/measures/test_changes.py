@@ -77,23 +77,6 @@ def test_a_leave_stops_the_node_first_and_is_noticed_then_and_its_slot_is_free_w
     assert change.unaccounted_s == pytest.approx(0.0)
 
 
-def test_a_slot_is_free_when_its_agent_has_ended_whoever_takes_it_later_and_ends_there() -> None:
-    timeline = Timeline()
-    timeline.begin(0.0, 0, 1)
-    timeline.generation(0, [0, 1], first=10.0, steps=5)
-    timeline.change(14.5, 0, "leave", [1], [0])
-    timeline.agent_ended(16.75, 1)
-    timeline.generation(1, [0], first=20.0, steps=5, met=18.9, resumed=3)
-    timeline.stable(22.0, 0, 1, 1)
-    timeline.change(24.0, 1, "join", [1], [0, 1])
-    timeline.generation(2, [0, 1], first=30.0, steps=5, resumed=6)
-    timeline.stable(32.0, 1, 2, 2)
-    timeline.agent_ended(40.0, 1)
-    leave, join = change_results(timeline.history)
-
-    assert (leave.slot_free_s, join.slot_free_s) == (2.25, None)
-
-
 def test_a_join_stops_the_survivor_from_its_last_step_on() -> None:
     timeline = Timeline()
     timeline.begin(0.0, 0)
@@ -165,24 +148,13 @@ def test_changes_without_a_stable_moment_between_them_are_overlapped() -> None:
     assert changes[0].rounds == 2
 
 
-def test_nobody_who_survives_has_no_stall_to_tell_of() -> None:
-    timeline = Timeline()
-    timeline.begin(0.0, 0)
-    timeline.generation(0, [0], first=10.0, steps=5)
-    timeline.change(14.5, 0, "kill", [0], [1])
-    timeline.generation(1, [1], first=20.0, steps=5)
-    timeline.stable(23.0, 0, 1, 1)
-    [change] = change_results(timeline.history)
-
-    assert (change.stall_s, change.recovery_s, change.parts) == (None, None, {})
-
-
-def test_without_a_step_there_is_nothing_to_tell() -> None:
+def test_without_a_step_or_a_cause_there_is_nothing_to_tell() -> None:
     timeline = Timeline()
     timeline.change(1.0, 0, "join", [1], [0, 1])
-
     assert change_results(timeline.history) == []
     assert timeline.history.first_step_t is None
+
+    assert unplanned(killed().history) == []
 
 
 def test_a_crash_stalls_those_who_did_not_crash_for_all_its_generations_together() -> None:
@@ -215,10 +187,6 @@ def died() -> Timeline:
         WorkerEnded(t=20.7, slot=0, pid=pids[0]),
     ]
     return timeline
-
-
-def test_a_plan_explains_the_generations_between_its_changes_and_their_being_over() -> None:
-    assert unplanned(killed().history) == []
 
 
 def test_a_worker_that_dies_of_itself_is_told_with_what_it_cost() -> None:

@@ -39,8 +39,20 @@ def of_script(*generations: list[tuple[int, int | None]]) -> History:
     return timeline.history
 
 
-def test_a_training_that_went_on_at_its_newest_checkpoint_is_as_it_should_be() -> None:
+def test_a_step_changes_its_epoch_only_as_the_training_goes_on() -> None:
     assert tell_wrong_resume(killed().history, JOB) == ""
+
+    lines = [replace(x, epoch=0) if isinstance(x, Batch) and x.generation else x for x in killed().history.lines]
+    told = tell_wrong_resume(History(lines), JOB)
+    assert told.startswith("Wrong epoch on resume: step 7 was of epoch 2, and after the change it is of epoch 0.")
+
+    before = [(1, 0), (2, 0), (3, 1)]
+    assert [bool(tell_wrong_resume(of_script(before, [(4, epoch)]), SCRIPT)) for epoch in (0, 1, 2, 3)] == [
+        True, False, False, True,
+    ]  # fmt: skip
+
+    history = of_script([(1, 0), (2, 0), (3, 1), (4, 1)], [(3, 0), (4, 0)])
+    assert "step 3 was of epoch 1, and after the change it is of epoch 0" in tell_wrong_resume(history, SCRIPT)
 
 
 def test_a_body_that_went_on_behind_an_older_checkpoint_is_told_unless_the_newer_one_was_torn() -> None:
@@ -54,21 +66,6 @@ def test_a_body_that_went_on_behind_an_older_checkpoint_is_told_unless_the_newer
     )
     assert "Nobody but rank.training(...) may set" in told
     assert tell_wrong_resume(History(sorted(torn, key=lambda x: x.t)), JOB) == ""
-
-
-def test_a_step_that_has_changed_its_epoch_is_told() -> None:
-    lines = [replace(x, epoch=0) if isinstance(x, Batch) and x.generation else x for x in killed().history.lines]
-    told = tell_wrong_resume(History(lines), JOB)
-
-    assert told.startswith("Wrong epoch on resume: step 7 was of epoch 2, and after the change it is of epoch 0.")
-
-
-def test_a_new_step_is_of_the_last_epoch_or_of_the_next() -> None:
-    before = [(1, 0), (2, 0), (3, 1)]
-
-    assert [bool(tell_wrong_resume(of_script(before, [(4, epoch)]), SCRIPT)) for epoch in (0, 1, 2, 3)] == [
-        True, False, False, True,
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -87,12 +84,6 @@ def test_a_script_goes_back_to_its_last_checkpoint_and_no_further(every: int | N
 
     assert told in found
     assert bool(found) is bool(told)
-
-
-def test_an_epoch_that_goes_on_under_another_number_is_told_of_a_script_too() -> None:
-    history = of_script([(1, 0), (2, 0), (3, 1), (4, 1)], [(3, 0), (4, 0)])
-
-    assert "step 3 was of epoch 1, and after the change it is of epoch 0" in tell_wrong_resume(history, SCRIPT)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +108,21 @@ def test_a_generation_that_begins_the_training_again_has_nothing_to_remember() -
     assert optimizers_that_forgot(timeline.history) == 0
 
 
-def test_a_step_that_was_redone_counts_once() -> None:
+def test_samples_that_no_generation_asked_for_are_skipped_but_for_the_remainder() -> None:
     found = count_samples(killed().history)
-
     assert (found.skipped, found.repeated, found.first_skipped, found.first_repeated) == (0, 0, "", "")
+
+    timeline = killed()
+    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=14, epochs=3))
+    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3))
+    found = count_samples(timeline.history)
+    assert found.skipped == 3 * 2
+    assert found.first_skipped.startswith("training.batches was asked for 14 samples before, and for 12 in generation")
+
+    timeline = killed()
+    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=13, epochs=3))
+    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3))
+    assert count_samples(timeline.history).skipped == 0
 
 
 def test_a_training_that_goes_on_at_the_beginning_of_its_epoch_repeats_samples() -> None:
@@ -178,24 +180,6 @@ def test_a_wish_that_shrinks_from_one_generation_to_the_next_counts_as_it_was_be
     assert found.first_skipped.startswith(told)
 
 
-def test_samples_that_a_later_generation_does_not_ask_for_are_skipped() -> None:
-    timeline = killed()
-    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=14, epochs=3))
-    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3))
-    found = count_samples(timeline.history)
-
-    assert found.skipped == 3 * 2
-    assert found.first_skipped.startswith("training.batches was asked for 14 samples before, and for 12 in generation")
-
-
-def test_samples_that_do_not_come_out_even_on_so_many_nodes_may_be_left_out() -> None:
-    timeline = killed()
-    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=13, epochs=3))
-    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3))
-
-    assert count_samples(timeline.history).skipped == 0
-
-
 def test_what_a_body_says_it_drew_counts_in_place_of_what_it_was_given() -> None:
     timeline = Timeline()
     timeline.lines.append(Wanted(t=0.0, slot=0, generation=0, samples=12, epochs=1))
@@ -241,37 +225,24 @@ def trained(
     return History(lines)
 
 
-def test_an_epoch_behind_a_load_in_the_order_of_epoch_0_is_named_with_both() -> None:
+def test_orders_that_are_equal_behind_a_load_are_named() -> None:
     count, told = epochs_in_one_order(trained([shuffled(0), shuffled(1), shuffled(0), shuffled(3)], resumed=2))
-
     assert count == 1
     assert told.startswith(
         "epoch 2, which a generation went on with behind a load, has the samples in the order of epoch 0"
     )
 
-
-def test_it_is_known_by_another_number_of_nodes_too() -> None:
     orders = [shuffled(0), shuffled(0), shuffled(2)]
-
     assert epochs_in_one_order(trained(orders, resumed=1, nodes=(2, 1)))[0] == 1
     assert epochs_in_one_order(trained(orders, resumed=1, nodes=(1, 2)))[0] == 1
 
-
-def test_orders_of_their_own_are_none() -> None:
     assert epochs_in_one_order(trained([shuffled(0), shuffled(1), shuffled(2)], resumed=1)) == (0, "")
 
-
-def test_of_a_training_that_does_not_shuffle_nothing_is_told() -> None:
     assert epochs_in_one_order(trained([range(SAMPLES)] * 4, resumed=2)) == (0, "")
 
-
-def test_orders_that_may_be_equal_by_chance_say_nothing() -> None:
     orders = [shuffled(0), shuffled(0), shuffled(2)]
-
     assert epochs_in_one_order(trained(orders, resumed=1, batch=SAMPLES // 2)) == (0, "")  # one step per epoch
 
-
-def test_an_epoch_that_no_load_lies_before_is_not_asked_about() -> None:
     assert epochs_in_one_order(trained([shuffled(0), shuffled(0), shuffled(2)], resumed=2)) == (0, "")
 
 
@@ -296,15 +267,20 @@ def test_a_load_lost_the_share_by_which_the_loss_rose_of_that_by_which_it_had_fa
     assert worst_relapse(trained_of_learning(after=after).history).share == pytest.approx(share)
 
 
-def test_it_is_told_with_its_numbers() -> None:
+def test_what_a_load_lost_is_told_with_its_numbers_where_it_is_more_than_chance() -> None:
     assert worst_relapse(trained_of_learning(after=2.0).history).told == (
         "the loss had come down from 2 to 1 at the checkpoint of step 20, and generation 1 went on behind it with 2 "
         "(means of 5 steps)"
     )
 
-
-def test_where_one_batch_differs_from_the_next_as_much_as_was_learned_nothing_is_said() -> None:
     assert worst_relapse(trained_of_learning(after=2.0, noise=0.3).history).share == 0.0
+
+    silent = trained_of_learning(after=2.0)
+    silent.lines = [replace(line, loss=None) if isinstance(line, Stepped) else line for line in silent.lines]
+    timeline = Timeline()
+    timeline.generation(0, [0], first=1.0, steps=8)
+    timeline.generation(1, [0], first=50.0, steps=8, resumed=0)
+    assert worst_relapse(silent.history).share == worst_relapse(timeline.history).share == 0.0
 
 
 @pytest.mark.parametrize(("after", "is_lost"), [(4.0, True), (2.1, False)])
@@ -315,16 +291,6 @@ def test_a_loss_far_above_that_of_the_beginning_is_lost_however_little_had_been_
 
     assert (found.share >= 1.0) is is_lost
     assert ("and before it the loss had never been above 2.06 (means of 5 steps)" in found.told) is is_lost
-
-
-def test_a_training_that_tells_no_loss_or_begins_anew_says_nothing() -> None:
-    silent = trained_of_learning(after=2.0)
-    silent.lines = [replace(line, loss=None) if isinstance(line, Stepped) else line for line in silent.lines]
-    timeline = Timeline()
-    timeline.generation(0, [0], first=1.0, steps=8)
-    timeline.generation(1, [0], first=50.0, steps=8, resumed=0)
-
-    assert worst_relapse(silent.history).share == worst_relapse(timeline.history).share == 0.0
 
 
 @pytest.mark.parametrize(("after", "lost"), [(0.5, 0.25), (0.75, 0.0), (None, None)])

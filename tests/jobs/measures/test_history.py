@@ -12,24 +12,24 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Saved, Stepped
 
 
-def test_a_step_counts_where_no_later_generation_went_back_before_it() -> None:
+def test_generations_count_where_they_took_steps() -> None:
     kept = killed().history.kept()
-
     assert kept == {**dict.fromkeys(range(1, 7), 0), **dict.fromkeys(range(7, 13), 1)}
 
-
-def test_two_generations_that_go_back_to_one_checkpoint_leave_the_last() -> None:
     timeline = Timeline()
     timeline.generation(0, [0], first=1.0, steps=5)
     timeline.generation(1, [0], first=11.0, steps=4, resumed=2)
     timeline.generation(2, [0], first=21.0, steps=2, resumed=2)
-
     assert timeline.history.kept() == {1: 0, 2: 0, 3: 2, 4: 2}
 
+    timeline = Timeline()
+    timeline.generation(0, [0], first=1.0, steps=1)
+    timeline.generation(1, [0], first=5.0, steps=0)
+    assert timeline.history.generations == [0]
 
-def test_the_time_of_a_step_is_the_median_from_step_to_step_at_that_world_size() -> None:
+    assert [line.step for line in killed().history.of(Saved)] == [3, 6, 9, 12]
+
     history = killed().history
-
     assert (history.step_s(2), history.step_s(1), history.step_s(3)) == (1.0, 0.5, None)
 
 
@@ -43,24 +43,21 @@ def test_the_time_of_a_step_is_looked_for_once_however_often_it_is_asked_for(mon
     assert len(asked) == 2
 
 
-def test_generations_without_a_step_are_no_generations() -> None:
-    timeline = Timeline()
-    timeline.generation(0, [0], first=1.0, steps=1)
-    timeline.generation(1, [0], first=5.0, steps=0)
-
-    assert timeline.history.generations == [0]
-
-
-def test_lines_are_found_by_their_kind() -> None:
-    assert [line.step for line in killed().history.of(Saved)] == [3, 6, 9, 12]
-
-
-def test_epochs_hold_all_the_time_from_the_first_step_to_the_last() -> None:
+def test_epochs_have_their_time_their_loss_and_their_rates() -> None:
     history = killed().history
     epochs = epoch_results(history, change_results(history))
-
     assert [epoch.epoch for epoch in epochs] == [0, 1, 2]
     assert sum(epoch.seconds for epoch in epochs) == pytest.approx(27.5 - 11.0)
+
+    history = killed().history
+    epochs = epoch_results(history, [])
+    assert epochs[0].loss == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    assert [epoch.lr for epoch in epochs] == [0.2, 0.2, 0.1]
+
+    assert rate_changes(killed().history) == [
+        RateChange(step=1, epoch=0, nodes=2, lr=0.2),
+        RateChange(step=7, epoch=2, nodes=1, lr=0.1),
+    ]
 
 
 def test_an_epoch_has_its_world_sizes_its_changes_and_what_they_cost() -> None:
@@ -71,21 +68,6 @@ def test_an_epoch_has_its_world_sizes_its_changes_and_what_they_cost() -> None:
     assert [epoch.changes for epoch in epochs] == [[], [], [0]]
     assert [epoch.stall_s for epoch in epochs] == [0.0, 0.0, 5.0]
     assert [epoch.steps_redone for epoch in epochs] == [0, 0, 4]
-
-
-def test_an_epoch_has_the_mean_loss_of_its_samples_and_its_last_learning_rate() -> None:
-    history = killed().history
-    epochs = epoch_results(history, [])
-
-    assert epochs[0].loss == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
-    assert [epoch.lr for epoch in epochs] == [0.2, 0.2, 0.1]
-
-
-def test_a_rate_is_told_once_until_it_changes_as_the_passes_that_counted_left_it() -> None:
-    assert rate_changes(killed().history) == [
-        RateChange(step=1, epoch=0, nodes=2, lr=0.2),
-        RateChange(step=7, epoch=2, nodes=1, lr=0.1),
-    ]
 
 
 def test_a_schedule_shows_step_by_step_and_a_body_without_a_rate_has_no_trace() -> None:

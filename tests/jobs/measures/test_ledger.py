@@ -243,18 +243,14 @@ def test_a_rate_that_only_one_rank_has_or_that_a_redone_step_has_anew_is_wrong(
     assert count(mismatches(timeline.history), RATE)[0] == number
 
 
-def test_a_rate_that_a_schedule_has_set_right_behind_the_first_step_was_wrong_in_it() -> None:
+def test_a_rate_is_wrong_where_a_schedule_or_a_number_of_nodes_does_not_explain_it() -> None:
     lines = [replace(held("step", rank, 1, "a"), rates={"that steps": [rate]}) for rank, rate in ((0, 0.2), (1, 0.3))]
-
     assert changed(lines) == {RATE: 1}
     assert changed([lines[0], replace(lines[1], rates={"that steps": [0.2]})]) == {}
 
-
-def test_a_rule_for_another_number_of_nodes_is_no_wrong_rate() -> None:
     timeline = Timeline()
     timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
     timeline.generation(1, [0], first=31.0, steps=6, resumed=6)
-
     assert mismatches(timeline.history) == []
 
 

@@ -60,27 +60,32 @@ def test_a_kind_of_change_has_median_and_maximum_of_its_costs() -> None:
     assert (found[f"restarts_used{at}"].value, found[f"rounds{at}"].value) == (1, 1)
 
 
-def test_more_steps_are_redone_than_between_two_checkpoints_is_beyond_a_bound() -> None:
-    kept = measured(killed(), every=4)["steps_redone[change=kill 2 to 1]"]
-    broken = measured(killed(), every=3)["steps_redone[change=kill 2 to 1]"]
-
-    assert [bound.holds(kept.value) for bound in kept.bounds] == [True]
-    assert [bound.holds(broken.value) for bound in broken.bounds] == [False]
-
-
-def test_without_checkpoints_steps_have_no_bound_and_there_is_no_interval() -> None:
+def test_what_nobody_told_is_no_time_lost_and_bounds_nothing() -> None:
     found = measured(killed(), every=None)
-
     assert found["steps_redone[change=kill 2 to 1]"].bounds == []
     assert "checkpoint_interval" not in found
 
-
-def test_the_interval_of_checkpoints_is_what_was_seen_not_what_was_claimed() -> None:
     interval = measured(killed(), every=2)["checkpoint_interval"]
-
     assert interval.value == 4  # behind that of step 6, to step 10
     assert [bound.holds(interval.value) for bound in interval.bounds] == [False]
     assert measured(killed(), every=5)["checkpoint_interval"].value == 3
+
+    timeline = killed()
+    timeline.change(20.7, 1, "kill", [1], [0], overlaps=True)
+    assert not [key for key in measured(timeline) if key.startswith(("stall", "recovery"))]
+
+    timeline = Timeline()
+    timeline.begin(0.0, 0)
+    assert measure(JOB, timeline.history) == (None, [])
+
+    history = History(told_every_hundredth(steps=150, world_size=1)[0])
+    assert history.step_s(1) == pytest.approx(0.01)
+    assert useful_s(history) == pytest.approx(0.01 * (1 + 5 * 150 + 100))
+
+    kept = measured(killed(), every=4)["steps_redone[change=kill 2 to 1]"]
+    broken = measured(killed(), every=3)["steps_redone[change=kill 2 to 1]"]
+    assert [bound.holds(kept.value) for bound in kept.bounds] == [True]
+    assert [bound.holds(broken.value) for bound in broken.bounds] == [False]
 
 
 def test_of_a_script_that_tells_of_every_second_step_the_same_is_known_but_samples_and_checkpoints() -> None:
@@ -113,20 +118,6 @@ def test_optimizers_that_forgot_and_places_that_became_free_are_numbers() -> Non
     assert "slot_free[change=kill 2 to 1]" not in measured(timeline)
 
 
-def test_overlapped_changes_are_no_sample_of_their_kind() -> None:
-    timeline = killed()
-    timeline.change(20.7, 1, "kill", [1], [0], overlaps=True)
-
-    assert not [key for key in measured(timeline) if key.startswith(("stall", "recovery"))]
-
-
-def test_a_job_that_took_no_step_has_nothing() -> None:
-    timeline = Timeline()
-    timeline.begin(0.0, 0)
-
-    assert measure(JOB, timeline.history) == (None, [])
-
-
 def told_every_hundredth(
     *, steps: int, world_size: int, before: StepLines | None = None
 ) -> tuple[list[Line], StepLines]:
@@ -148,13 +139,6 @@ def told_every_hundredth(
             for slot in range(world_size)
         ]  # fmt: skip
     return lines, told
-
-
-def test_the_end_of_an_epoch_that_a_script_does_not_tell_of_is_no_time_lost() -> None:
-    history = History(told_every_hundredth(steps=150, world_size=1)[0])
-
-    assert history.step_s(1) == pytest.approx(0.01)
-    assert useful_s(history) == pytest.approx(0.01 * (1 + 5 * 150 + 100))
 
 
 def test_epochs_of_one_line_are_no_steps_where_those_of_another_world_size_tell_of_more() -> None:

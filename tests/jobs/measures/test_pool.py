@@ -12,27 +12,20 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.timeline import ClockBegan, PoolLine
 
 
-def test_how_soon_slots_were_free_and_the_serving_ready() -> None:
+def test_a_demand_has_a_latency_once_its_server_is_ready() -> None:
     found = {m.key: m.value for m in launch_of(SERVED).measurements}
-
     assert (found["preempt_latency"], found["serving_ready"]) == (0.5, 2.0)
 
-
-def test_a_demand_that_was_never_met_has_no_latency() -> None:
     lines, jobs = served()
     _, measurements = measure_pool(SERVED, lines[:6], jobs)
     found = {m.key: m.value for m in measurements}
-
     assert (found["preempt_latency"], found["serving_ready"]) == (None, None)
 
-
-def test_a_server_that_is_ready_counts_as_productive() -> None:
-    """Three seconds of it, of two slots over 22 s: the training's steps are 1 s each, 3 of two and 15 of one."""
+    # Three seconds of it, of two slots over 22 s: the training's steps are 1 s each, 3 of two and 15 of one
     found = {m.key: m.value for m in launch_of(SERVED).measurements}
     lines, jobs = served()
     _, without = measure_pool(SERVED, [line for line in lines if type(line).__name__ != "ServerReady"], jobs)
     idle = {m.key: m.value for m in without}
-
     assert round(((found["productive"] or 0) - (idle["productive"] or 0)) * 2 * 22, 6) == 3.0
 
 
@@ -95,19 +88,27 @@ def test_no_gap_is_less_than_none(spans: list[tuple[float, float]], gap: float) 
     assert found.idle_gap_s == gap
 
 
-def test_a_slot_that_is_kept_when_its_job_has_trained_is_told() -> None:
-    """A's last step is at 19 s, B's at 29 s; their last slots are free half a second and a second later."""
+def test_slots_are_held_until_they_are_free_or_the_pool_ends() -> None:
+    # A's last step is at 19 s, B's at 29 s; their last slots are free half a second and a second later
     found = values(launch_of(POOL))
-
     assert (found["slots_kept[job=A]"], found["slots_kept[job=B]"]) == (0.5, 1.0)
 
-
-def test_what_was_allocated_is_told_from_what_was_productive() -> None:
-    """A has 11.5 s of a slot, B 17.5 and 10; of use are 10, 6 and twice 6 steps of a second."""
+    # A has 11.5 s of a slot, B 17.5 and 10; of use are 10, 6 and twice 6 steps of a second
     found = values(launch_of(POOL))
-
     assert found["allocated"] == pytest.approx(39 / 44)
     assert found["productive"] == pytest.approx(28 / 44)
+
+    holds = [(hold.slot, hold.owner, hold.begin_s, hold.end_s) for hold in result(launch_of(POOL)).holds]
+    assert holds == [(0, "A", -2.0, 9.5), (1, "B", 2.0, 19.5), (0, "B", 10.0, 20.0)]
+
+    lines, jobs = shared()
+    found, _ = measure_pool(POOL, lines[:5], jobs)
+    assert found is not None
+    assert [hold.end_s for hold in found.holds] == [19.0, 19.0]  # of the last step
+    assert [job.ended_s for job in found.jobs] == [None, None]
+
+    lines, _ = shared()
+    assert measure_pool(POOL, lines[:2], {"A": [], "B": []}) == (None, [])
 
 
 def test_workers_over_time_and_what_a_job_measured_itself() -> None:
@@ -119,24 +120,3 @@ def test_workers_over_time_and_what_a_job_measured_itself() -> None:
     assert values(launch)["most_workers[job=B]"] == 2
     assert values(launch)["stall[change=join 1 to 2,job=B]"] == 4.0
     assert values(launch)["samples_per_second[job=B,nodes=2]"] == 4.0
-
-
-def test_a_slot_is_held_from_its_grant_until_it_is_free() -> None:
-    holds = [(hold.slot, hold.owner, hold.begin_s, hold.end_s) for hold in result(launch_of(POOL)).holds]
-
-    assert holds == [(0, "A", -2.0, 9.5), (1, "B", 2.0, 19.5), (0, "B", 10.0, 20.0)]
-
-
-def test_a_pool_that_was_ended_holds_its_slots_to_the_end() -> None:
-    lines, jobs = shared()
-    found, _ = measure_pool(POOL, lines[:5], jobs)
-    assert found is not None
-
-    assert [hold.end_s for hold in found.holds] == [19.0, 19.0]  # of the last step
-    assert [job.ended_s for job in found.jobs] == [None, None]
-
-
-def test_without_a_step_there_is_nothing() -> None:
-    lines, _ = shared()
-
-    assert measure_pool(POOL, lines[:2], {"A": [], "B": []}) == (None, [])

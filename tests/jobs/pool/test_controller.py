@@ -9,7 +9,7 @@ import pytest
 from support.timelines import ERROR, JOB
 
 from pytest_distbench.jobs.engines.table import CannotGoOn
-from pytest_distbench.jobs.pool.controller import EXIT_S, PoolController, SharingJob
+from pytest_distbench.jobs.pool.controller import PoolController, SharingJob
 from pytest_distbench.records.elastic import SERVING, Demand, Policy, PoolJob, Serving, Sharing
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import (
@@ -269,14 +269,6 @@ def test_a_server_that_loads_is_not_asked_to_go_before_it_is_ready(world: World)
     assert ready < asked
 
 
-def test_a_training_that_is_over_before_the_demand_fails(world: World) -> None:
-    world.job("train", 1, 2, steps=20)
-    serving = Serving(demand=[Demand(at_s=1, slots=0), Demand(at_s=50, slots=1)])
-
-    with pytest.raises(CannotGoOn, match=r"over after \d.\d s, and the demand goes on until 50 s"):
-        world.run("elastic", 2, serving=serving)
-
-
 def test_a_body_that_raises_ends_the_pool(world: World) -> None:
     world.job("A", 1, 1)
     world.job("B", 1, 1)
@@ -303,16 +295,6 @@ def test_a_node_that_nobody_asked_to_go_is_told(world: World) -> None:
 
     with pytest.raises(CannotGoOn, match="job A: the agent of slot 0 ended with exit code 0"):
         world.run("elastic", 1)
-
-
-def test_a_job_whose_agents_do_not_end_is_ended(world: World) -> None:
-    world.job("A", 1, 1, steps=20)
-    world.nodes["A"].poll = list  # type: ignore[method-assign]
-    lines = world.run("gang", 1)
-
-    finished = 100 + 1 + 2
-    assert next(line.t for line in lines if isinstance(line, Ended)) == pytest.approx(finished + EXIT_S, abs=1)
-    assert world.nodes["A"].killed == {0}
 
 
 @pytest.mark.parametrize(

@@ -25,17 +25,14 @@ def lines(commands: list[Commands], program: str, host: int | None) -> list[str]
     return [line for each in commands if (each.program, each.host) == (program, host) for line in each.lines]
 
 
-def test_hosts_are_leaves_of_a_star_and_both_ways_are_shaped() -> None:
+def test_hosts_are_leaves_of_a_star_shaped_both_ways_as_their_limits_say() -> None:
     made = list(wire(parse_network("1gbit"), 2, PLACES, has_netem=False))
-
     assert "link add port1 mtu 1500 type veth peer name eth0 mtu 1500 netns /b" in lines(made, "ip", None)
     assert f"addr add {host_address(1)}/16 dev eth0" in lines(made, "ip", 1)
     [own] = lines(made, "tc", 0)
     assert own.startswith("qdisc add dev eth0 root handle 1: tbf rate 1000000000bit ")
     assert [line.split()[3] for line in lines(made, "tc", None)] == ["port0", "port1"]
 
-
-def test_a_bucket_holds_two_of_the_largest_packets() -> None:
     for text in ("10mbit", "100mbit", "1gbit", "10gbit"):
         made = list(wire(parse_network(text), 2, PLACES, has_netem=False))
         [cut] = [line for line in lines(made, "ip", 0) if "gso_max_size" in line]
@@ -44,15 +41,11 @@ def test_a_bucket_holds_two_of_the_largest_packets() -> None:
         assert burst == 2 * largest
         assert 3000 <= largest <= 65536
 
-
-def test_netem_delays_behind_the_bucket_and_alone() -> None:
     shaped = lines(list(wire(parse_network("1gbit,delay=1ms,loss=1%"), 2, PLACES, has_netem=True)), "tc", 0)
     assert shaped[1] == "qdisc add dev eth0 parent 1: handle 10: netem delay 1000us loss 1% limit 100000"
     [alone] = lines(list(wire(parse_network("unlimited,delay=1ms"), 2, PLACES, has_netem=True)), "tc", 1)
     assert alone == "qdisc add dev eth0 root handle 10: netem delay 1000us limit 100000"
 
-
-def test_without_limits_nothing_is_shaped() -> None:
     made = list(wire(parse_network("unlimited"), 2, PLACES, has_netem=False))
     assert all(each.program == "ip" for each in made)
     assert not any("gso" in line for each in made for line in each.lines)
@@ -78,20 +71,14 @@ def packet(num_bytes: int, *, headers: int = 0, piece: int = 0) -> bytes:
     return struct.pack("=BBHHHH", 0, 0, headers, piece, 0, 0) + bytes(num_bytes)
 
 
-def test_a_packet_has_an_ethernet_header() -> None:
+def test_packets_have_headers_and_programs_are_told_that_fail() -> None:
     assert wire_bytes(packet(1500)) == 1514
 
-
-def test_one_that_is_not_cut_yet_has_the_headers_of_each_piece() -> None:
     assert wire_bytes(packet(52 + 3 * 1448, headers=52, piece=1448)) == 3 * 1514
     assert wire_bytes(packet(52 + 1448 + 1, headers=52, piece=1448)) == 1514 + 14 + 52 + 1
 
-
-def test_a_program_that_is_not_there_is_to_be_installed() -> None:
     with pytest.raises(Unavailable, match=r"no-such-program: No such file or directory\. Next: install iproute2"):
         tell("no-such-program", [])
 
-
-def test_what_a_program_says_is_told_with_what_it_was_told() -> None:
     with pytest.raises(Unavailable, match=r"false cannot make it: exit status 1 \(of: link add; link set\)"):
         tell("false", ["link add", "link set"])

@@ -197,13 +197,22 @@ def test_a_delay_is_a_kernel_behind_each_phase_and_what_is_around_it_is_not_dela
     assert phases["step_time"].values == pytest.approx([1.5 * (BACKWARD_S + 2 * FORWARD_S)] * 5, rel=1e-3)
 
 
-def test_of_several_iterations_it_is_the_mean() -> None:
+def test_a_lead_is_the_mean_of_several_iterations_and_gets_shorter_again() -> None:
     watch = HostStopwatch(Delay(0.0, time.perf_counter))
     watch.start(1000)
     time.sleep(0.05)
     mean = watch.stop()
-
     assert 5e-5 <= mean < 5e-2
+
+    loop = Loop(5e-3)
+    loop.run(3)
+    loop.host_s = 2e-5
+    loop.run(20)
+    assert loop.held[-1] == pytest.approx(6e-5)
+
+    loop = Loop(50e-3)
+    loop.run(TRIES)
+    assert loop.held == [FIRST_S, LONGEST_S, LONGEST_S]
 
 
 class Loop:
@@ -236,15 +245,6 @@ def test_some_iterations_teach_how_long_it_takes(host_s: float) -> None:
     assert loop.held[-1] == pytest.approx(max(SHORTEST_S, 3 * host_s))
 
 
-def test_after_a_slow_iteration_it_becomes_shorter_again() -> None:
-    loop = Loop(5e-3)
-    loop.run(3)
-    loop.host_s = 2e-5
-    loop.run(20)
-
-    assert loop.held[-1] == pytest.approx(6e-5)
-
-
 @pytest.mark.parametrize("warmup", [0, 1, 2, 5])
 @pytest.mark.parametrize("loop", [Loop(50e-3), Loop(1e-4, waits=True)], ids=["long", "waits"])
 def test_where_it_does_not_help_it_is_given_up_before_anything_is_measured(loop: Loop, warmup: int) -> None:
@@ -255,48 +255,6 @@ def test_where_it_does_not_help_it_is_given_up_before_anything_is_measured(loop:
     loop.run(50)
 
     assert len(loop.held) == held
-
-
-def test_it_is_never_given_up_in_the_middle_of_a_series() -> None:
-    """A loop that begins to wait after its warm-up costs little, and counts in one way."""
-    loop = Loop(1e-4)
-    loop.run(10)
-    loop.busy.settle()
-    held = len(loop.held)
-    loop.waits = True
-    loop.run(50)
-
-    assert len(loop.held) == held + 50
-    assert max(loop.held[held:]) == pytest.approx(4 * 3e-4)
-
-
-@pytest.mark.parametrize("warmup", [2, 5])
-def test_a_slow_first_iteration_is_no_reason_to_give_up(warmup: int) -> None:
-    loop = Loop(1.0)
-    loop.run(1)
-    loop.host_s = 4e-5
-    loop.run(warmup - 1)
-    loop.busy.settle()
-
-    assert all(loop.run(20))
-
-
-def test_it_is_given_up_only_after_two_iterations_that_the_longest_did_not_cover() -> None:
-    loop = Loop(50e-3)
-    loop.run(TRIES)
-
-    assert loop.held == [FIRST_S, LONGEST_S, LONGEST_S]
-
-
-def test_a_batch_that_takes_the_host_too_long_is_not_held() -> None:
-    """5 ms are covered, twenty times as much in one breath is not."""
-    loop = Loop(5e-3)
-    loop.run(5)
-    loop.busy.settle(20)
-    loop.busy.hold(20)
-
-    assert len(loop.held) == 5
-    assert max(loop.held) <= LONGEST_S
 
 
 class Card:
@@ -330,10 +288,3 @@ class Card:
 )
 def test_how_fast_the_device_counts_is_read_of_a_card_at_work(card: Card, mhz: float) -> None:
     assert cycles_per_s(card.kernel_s) == pytest.approx(mhz * 1e6, rel=0.01)
-
-
-def test_a_card_whose_clocks_never_settle_is_given_up_in_time() -> None:
-    card = Card({0.0: 0.0}, turns=(500, 900, 1700))
-    cycles_per_s(card.kernel_s)
-
-    assert card.kernels == 200

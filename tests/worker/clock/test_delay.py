@@ -30,16 +30,6 @@ def test_what_is_spanned_is_longer_by_a_share_of_itself(host: VirtualCuda, own_s
     assert planted.waited_s == pytest.approx(0.2 * own_s, abs=1e-6)
 
 
-def test_without_a_share_nothing_is_waited_for(host: VirtualCuda) -> None:
-    planted = delay(0.0)
-    since = planted.mark()
-    host.compute(1.0)
-    before = host.now
-    planted.wait(since)
-
-    assert (host.now, planted.waited_s) == (before, 0.0)
-
-
 def test_of_what_was_delayed_in_part_only_the_rest_is(host: VirtualCuda) -> None:
     """An iteration of 3 s, 1 s of which is a phase."""
     planted, began = delay(0.5), host.now

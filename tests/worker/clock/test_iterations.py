@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 import time
 
 import pytest
@@ -96,12 +94,6 @@ def test_the_hosts_share_and_its_lead_stand_beside(
     assert min(step_time.companions["lead_s"]) == pytest.approx(lead_s, abs=1e-5)
 
 
-def test_a_host_that_is_ahead_gets_further_ahead_with_every_step_of_a_block(cuda_of_steps: VirtualCuda) -> None:
-    lead_s = train(cuda_of_steps, make_rank(device="cuda_of_steps"))["step_time"].companions["lead_s"]
-
-    assert [b - a for a, b in itertools.pairwise(lead_s[9:19])] == [pytest.approx(2e-3, rel=0.01)] * 9
-
-
 def test_on_a_cpu_each_step_has_its_own_time(cuda_of_steps: VirtualCuda) -> None:
     rank = make_rank()
     goal = rank.goal("accuracy", target=0.5, every=4, max_steps=4, curve_steps=1)
@@ -162,25 +154,6 @@ def is_in_each_mode(rank: RankContext) -> None:
             while time.perf_counter() < until:
                 pass
             cuda.launch(KERNEL_S)
-
-
-def test_the_made_up_clock_is_its_threads_alone(cuda: VirtualCuda) -> None:
-    """A watchdog that a test had left in the tests' process ended, now and then, while another made time up."""
-    seen: list[float] = []
-
-    def sleep() -> None:
-        began = time.perf_counter()
-        time.sleep(0.01)
-        seen.append(time.perf_counter() - began)
-
-    thread = threading.Thread(target=sleep)
-    thread.start()
-    thread.join()
-    sleep()
-    [real, made_up] = seen
-
-    assert (real >= 0.01, made_up) == (True, pytest.approx(0.01, abs=1e-6))
-    assert cuda.now == pytest.approx(1000.01, abs=1e-6)
 
 
 @pytest.mark.parametrize(("warmup", "iterations"), [(0, 1), (2, 3)])
@@ -269,14 +242,6 @@ def test_a_host_that_is_interrupted_once_in_the_warm_up_is_in_no_value(
     assert max(found.companions["exposed"]) == 0
 
 
-@pytest.mark.parametrize("mode", ["per-iteration", "batch"])
-def test_the_hosts_share_stands_beside_the_devices_time(cuda: VirtualCuda, mode: str) -> None:
-    kernel = measure(cuda, 80e-6, mode=mode)
-
-    assert kernel.companions["host_s"] == [pytest.approx(80e-6, abs=1e-6)] * len(kernel.values)
-    assert set(kernel.companions) == {"cpu_s", "waits", "host_s", "exposed"}
-
-
 def test_a_loop_that_waits_for_the_device_itself_counts_the_host_and_says_so(cuda: VirtualCuda) -> None:
     kernel = measure(cuda, 80e-6, waits=True)
 
@@ -292,12 +257,6 @@ def test_a_series_has_the_host_in_all_its_values_or_in_none(
     kernel = measure(cuda, host_s, waits=waits, warmup=warmup)
 
     assert kernel.values == [pytest.approx(host_s + KERNEL_S, abs=2e-6)] * 60
-
-
-def test_a_batch_that_takes_the_host_long_has_it_in_all_its_values(cuda: VirtualCuda) -> None:
-    kernel = measure(cuda, 5e-3, mode="batch")
-
-    assert kernel.values == [pytest.approx(5e-3, rel=1e-2)] * 3
 
 
 def beside(

@@ -111,10 +111,6 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["step20.pt"]
 
 
-def test_without_a_checkpoint_the_training_begins(tmp_path: Path) -> None:
-    assert find_good(tmp_path) == (0, [])
-
-
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:40] + b"x" + data[41:]]
 )

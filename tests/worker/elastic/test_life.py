@@ -12,11 +12,8 @@ from pytest_distbench.worker.elastic.life import count_generation
 from pytest_distbench.worker.process import process_began
 
 
-def test_generations_are_numbered_as_they_come(tmp_path: Path) -> None:
+def test_generations_and_processes_have_a_number_and_a_beginning(tmp_path: Path) -> None:
     assert [count_generation(tmp_path) for _ in range(3)] == [0, 1, 2]
 
-
-def test_the_beginning_of_this_process_is_told_on_the_clock_of_the_timeline() -> None:
     age_s = time.time() - psutil.Process().create_time()
-
     assert time.monotonic() - process_began() == pytest.approx(age_s, abs=1.0)

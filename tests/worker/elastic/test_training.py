@@ -183,16 +183,6 @@ def test_what_cannot_be_kept_or_given_is_refused(
         misuse(make_rank())
 
 
-@pytest.mark.parametrize("value", [torch.ones(3), "x", [1], 1j, torch.tensor(True), True])
-@pytest.mark.parametrize("name", ["loss", "accuracy", "top5"])
-def test_what_is_noted_must_be_a_number(make_rank: MakeRank, name: str, value: object) -> None:
-    training = make_rank().training()
-    next(training.batches(samples=10, batch=5, epochs=1))
-
-    with pytest.raises(RecordingError, match=rf"training\.note\(...\): wanted {name} to be a number or a tensor of"):
-        training.note(**{name: value})  # type: ignore[arg-type]
-
-
 def test_a_loss_that_is_not_finite_ends_the_training(make_rank: MakeRank) -> None:
     """A number at once; a tensor, whose device may still compute it, when the step is over."""
     training = make_rank().training()

@@ -22,27 +22,24 @@ def inputs(count: int, *, world_size: int, **options: object) -> Inputs:
     return Inputs(count, rank=0, world_size=world_size, device=torch.device("cpu"), **options)  # type: ignore[arg-type]
 
 
-def test_element_i_of_rank_r_is_i_plus_7_r_in_a_period() -> None:
+def test_a_ramp_has_an_odd_period_and_parts_that_differ() -> None:
     sent = inputs(130, world_size=2).of(1)
-
     assert sent.make(0, 3, torch.float32).tolist() == [7, 8, 9]
     assert sent.make(118, 122, torch.float32).tolist() == [125, 126, 0, 1]
 
-
-def test_the_period_is_odd_so_that_pieces_of_a_message_cannot_change_places_unseen() -> None:
     sent = inputs(1 << 12, world_size=2).of(0)
-
     assert sent.make(0, 1 << 10, torch.float32).tolist() != sent.make(1 << 10, 1 << 11, torch.float32).tolist()
 
-
-def test_the_parts_of_a_message_differ() -> None:
     first, second = (inputs(9, world_size=2, part=part).of(0).make(0, 9, torch.int64).tolist() for part in (0, 1))
-
     assert first != second
 
-
-def test_those_of_all_ranks_lie_one_after_another() -> None:
     assert inputs(3, world_size=2).of_all().make(0, 6, torch.int64).tolist() == [0, 1, 2, 7, 8, 9]
+
+    pattern = Pattern.repeat(torch.arange(3), 2**35)
+    assert pattern[2**34 :].make(0, 3, torch.bfloat16).tolist() == [(2**34 + i) % 3 for i in range(3)]
+
+    with pytest.raises(ValueError, match="cut without a step, found 2"):
+        Pattern.repeat(torch.arange(3), 9)[::2]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -75,17 +72,6 @@ def test_any_part_of_any_slice_is_that_of_the_tensor(
     assert len(pattern) == len(tensor)
     begin, end = sorted((min(begin, len(tensor)), min(end, len(tensor))))
     assert pattern.make(begin, end, torch.float32).tolist() == tensor[begin:end].tolist()
-
-
-def test_an_eighth_of_a_terabyte_takes_no_memory() -> None:
-    pattern = Pattern.repeat(torch.arange(3), 2**35)
-
-    assert pattern[2**34 :].make(0, 3, torch.bfloat16).tolist() == [(2**34 + i) % 3 for i in range(3)]
-
-
-def test_a_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="cut without a step, found 2"):
-        Pattern.repeat(torch.arange(3), 9)[::2]
 
 
 def rows(redop: str, *, world_size: int, dtype: str = "float32") -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,54 +107,41 @@ def test_results_are_exact_in_the_smallest_types(dtype: str, world_size: int) ->
         assert result.to(getattr(torch, dtype)).double().tolist() == result.tolist(), redop
 
 
-def test_products_of_many_ranks_stay_small() -> None:
-    _, result = rows("product", world_size=64)
-
-    assert result.max() == 6
-
-
-def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
+def test_names_that_are_not_known_are_told_with_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match="unknown reduce operation 'mean': known are sum, avg"):
         reduction("mean")
+
+    with pytest.raises(ConfigurationError, match=r"known are all_reduce, all_gather, .*; one of your own"):
+        operation("all_reduze")
+
+    _, result = rows("product", world_size=64)
+    assert result.max() == 6
 
 
 ALL_REDUCE = operation("all_reduce")
 
 
-def test_all_reduce_of_1_gb_in_1_s_on_4_ranks_is_1_5_gb_per_s_of_bus_bandwidth() -> None:
+def test_bandwidths_and_sizes_are_those_of_nccl_tests() -> None:
     assert 1e9 / 1.0 * ALL_REDUCE.busbw_factor(4) == 1.5e9
 
-
-def test_one_rank_moves_nothing() -> None:
     assert ALL_REDUCE.busbw_factor(1) == 0
 
-
-def test_an_unknown_name_is_an_error_that_lists_the_known_ones_of_operation() -> None:
-    with pytest.raises(ConfigurationError, match=r"known are all_reduce, all_gather, .*; one of your own"):
-        operation("all_reduze")
-
-
-def test_sizes_are_whole_elements_each_once() -> None:
     assert ALL_REDUCE.message_sizes([2, 4, 6, 64], item_bytes=4, world_size=3) == [4, 64]
 
-
-def test_an_operation_that_cuts_its_message_rounds_down_to_a_share_for_every_rank() -> None:
     cut = replace(ALL_REDUCE, granularity=lambda n: n)
-
     assert cut.message_sizes([4, 12, 32, 35], item_bytes=4, world_size=3) == [12, 24]
 
-
-def test_an_operation_that_sends_nothing_has_one_size() -> None:
     empty = replace(ALL_REDUCE, granularity=lambda n: 0)
-
     assert empty.message_sizes([4, 64], item_bytes=4, world_size=2) == [0]
 
-
-def test_no_size_left_is_an_error_that_says_what_it_sends() -> None:
     cut = replace(ALL_REDUCE, granularity=lambda n: n)
 
     with pytest.raises(ConfigurationError, match=r"multiples of 16 B, the largest size given is 12 B"):
         cut.message_sizes([4, 12], item_bytes=4, world_size=4)
+
+    assert len(OPERATIONS) == 11
+
+    assert operation("all_gather").message_sizes([1000], item_bytes=4, world_size=4, parts=4) == [768]
 
 
 def test_the_table_is_read_without_torch() -> None:
@@ -202,11 +175,3 @@ def test_factor_size_and_counts_are_those_of_nccl_tests_on_4_ranks(
     assert row.busbw_factor(1) == 0
     assert row.message_sizes([4102], item_bytes=4, world_size=4) == [size]
     assert row.counts(size // 4, 4) == (sent, received)
-
-
-def test_every_row_has_its_numbers_here() -> None:
-    assert len(OPERATIONS) == 11
-
-
-def test_a_message_in_parts_is_rounded_so_that_each_part_can_be_sent() -> None:
-    assert operation("all_gather").message_sizes([1000], item_bytes=4, world_size=4, parts=4) == [768]

@@ -114,12 +114,6 @@ def test_what_is_no_whole_text_is_named_with_its_line(tmp_path: Path, content: b
         list(lines_of(path))
 
 
-def test_a_folder_or_nothing_is_no_file(tmp_path: Path) -> None:
-    for name, found in ((".", "a folder"), ("nothing", "none")):
-        with pytest.raises(DataError, match=f"wanted a file of the data set, found {found}"):
-            list(lines_of(tmp_path / name))
-
-
 def test_what_is_not_written_to_its_end_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "cache"
     path.write_bytes(b"old")

@@ -129,24 +129,6 @@ def test_damage_is_named_with_its_line(folder: Path, damage: str, packed: bool) 
     assert sorted(p.name for p in folder.iterdir() if ".rows" in p.name and not p.name.endswith("lock")) == []
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda content: content[:-9], r"line \d: wanted the rest of the bz2 stream, found the end of the file"),
-        (lambda content: content[:3] + b"x" + content[4:], r"line 1: wanted a bz2 stream"),
-        (lambda content: content[:40] + bytes([content[40] ^ 255]) + content[41:], r"line 1: wanted a bz2 stream"),
-        (lambda content: TEXT, r"line 1: wanted a bz2 stream"),
-    ],
-    ids=["cut off", "another magic", "a byte changed", "not compressed"],
-)
-def test_a_damaged_stream_is_named(folder: Path, change: Callable[[bytes], bytes], message: str) -> None:
-    (folder / TRAIN).unlink()
-    (folder / f"{TRAIN}.bz2").write_bytes(change(bz2.compress(TEXT)))
-
-    with pytest.raises(DataError, match=f"{TRAIN}.bz2, {message}"):
-        read(folder)
-
-
 def test_a_cache_is_used_until_its_text_changes(folder: Path) -> None:
     read(folder)
     cache = cache_of(folder / TRAIN)
@@ -195,12 +177,6 @@ def test_a_cache_whose_numbers_changed_is_told_when_it_is_verified(folder: Path)
         count(folder, features=4)
 
 
-def test_what_a_training_writes_to_its_rows_stays_its_own(folder: Path) -> None:
-    read(folder).train.features[:] = 9
-
-    assert torch.equal(read(folder).train.features, torch.tensor(FEATURES))
-
-
 def test_of_ranks_that_begin_at_once_one_reads_the_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
     write = libsvm._write
@@ -210,15 +186,6 @@ def test_of_ranks_that_begin_at_once_one_reads_the_text(folder: Path, monkeypatc
 
     assert sorted(written) == sorted(cache_of(folder / name) for name in (TRAIN, TEST))
     assert all(torch.equal(one.train.features, torch.tensor(FEATURES)) for one in found)
-
-
-def test_where_no_cache_can_be_written_it_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(libsvm, "_write", refuse)
-    with pytest.raises(DataError, match=rf"{TRAIN}.rows: wanted a folder .*, found .*Permission denied"):
-        read(folder)
 
 
 READ = """

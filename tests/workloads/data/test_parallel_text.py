@@ -24,19 +24,15 @@ from pytest_distbench.workloads.data.parallel_text import (
 )
 
 
-def test_ids_begin_with_the_special_tokens_and_are_padded_to_a_multiple_of_eight() -> None:
+def test_sentences_are_padded_to_a_multiple_of_eight_by_their_special_tokens() -> None:
     made = Vocabulary(["ne@@", "west", "end"], join_bpe)
-
     assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
     assert made.encode(["end", "ne@@", "nothing", "west"]) == [6, 4, 1, 5]
     assert len(made) == 8
     assert len(Vocabulary("abcde", join_bpe)) == 16
     assert len(Vocabulary("abcd", join_bpe)) == 8
 
-
-def test_a_sentence_ends_at_its_end_and_has_no_padding() -> None:
     made = Vocabulary(["ne@@", "west", "end"], join_bpe)
-
     assert made.decode([BOS, 4, 5, PAD, 6, EOS, 6, 6]) == "newest end"
     assert made.decode([6, UNK, 7, 99]) == "end <unk> <unk> <unk>", "ids that pad the vocabulary are no tokens"
     assert made.decode([]) == made.decode([EOS]) == ""
