@@ -22,7 +22,6 @@ _FEWEST_RUNS = 2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what such numbers become, and of which test."""
     group = parser.add_argument_group(
         "of nccl-tests and rccl-tests", "what they print, or their JSON; several files are several runs of the same"
     )
@@ -52,7 +51,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def import_numbers(options: argparse.Namespace) -> Iterator[str]:
-    """Put the numbers of the files into the entry of one test."""
     name = _name(options)
     rows = Rows(
         in_place=options.column == "in-place",
@@ -87,7 +85,6 @@ def import_numbers(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _store(options: argparse.Namespace, name: EntryName, ranks: int, made: Mapping[str, Any]) -> str:
-    """Add the numbers to the entry, and say what that did."""
     store = BaselineStore(options.baselines, name.platform)
     stored = store.entry(name.test, name.key)
     entry = stored or BaselineEntry(

@@ -42,7 +42,6 @@ from pytest_distbench.store.run_record import read_run_record
 
 
 def add_entries(add_parser: Adder) -> None:
-    """Add these commands to the group ``baseline``."""
     listing = add_parser("list", help="one line per entry: platform, test, case, launches, metrics, bounds")
     choose_entries(listing)
     listing.set_defaults(command=_list)
@@ -165,7 +164,6 @@ def _unused_names(path: Path) -> set[EntryName]:
 
 
 def add_review(add_parser: Adder) -> None:
-    """Add these commands to the group ``baseline``."""
     diff = add_parser("diff", help="what changed since a git revision, or against another store")
     diff.add_argument(
         "against", metavar="REF|DIR", nargs="?", default="HEAD", help="a folder, or else a git revision (default: HEAD)"
@@ -247,7 +245,6 @@ _FORMATS: Mapping[str, Callable[[Iterable[BaselineFile], BinaryIO], None]] = {
 
 
 def add_transfer(add_parser: Adder) -> None:
-    """Add these commands to the group ``baseline``."""
     export = add_parser("export", help="all values of all launches in one file")
     export.add_argument(
         "--format",

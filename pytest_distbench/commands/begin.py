@@ -31,9 +31,7 @@ class Repository:
 
     Attributes:
         branch: that pull requests go to.
-        gpus: that ranks may use here.
         install: what pip takes, as the shell reads it: this package, and the repository's own.
-        is_committed_to: there is a git repository.
         is_told_where_from: others can install this package from there, too.
     """
 
@@ -50,11 +48,9 @@ class Repository:
 
     @property
     def run(self) -> str:
-        """The command that runs its tests."""
         return f"pytest suites/ --world-size {self.ranks}{' --gpu' * bool(self.gpus)}"
 
     def fill(self, name: str) -> str:
-        """A template with what was found in its place."""
         text = (_TEMPLATE / f"{name}.txt").read_text()
         torch = hardware.installed_version("torch").partition("+")[0]
         for place, value in {
@@ -69,7 +65,6 @@ class Repository:
 
 
 def add(add_parser: Adder) -> None:
-    """Add the command."""
     parser = add_parser("init", help="put a first suite, a workflow and a store into a repository; overwrites nothing")
     parser.add_argument(
         "folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="top of the repository (default: here)"
@@ -146,7 +141,7 @@ def _requirement() -> tuple[str, bool]:
 
 
 def _ask_git(folder: Path, *arguments: str) -> str:
-    """Its answer; empty where it has none, or is not there."""
+    """Empty where it has no answer, or is not there."""
     try:
         done = git.run(folder, *arguments)
     except OSError:

@@ -11,7 +11,6 @@ from pytest_distbench.errors import DataError, look_up
 
 
 def add(add_parser: Adder) -> None:
-    """Add these commands to the group ``data``."""
     listing = add_parser("list", help="each set: what it holds, where it comes from, and whether it is there")
     listing.set_defaults(command=_list)
     prepare = add_parser(

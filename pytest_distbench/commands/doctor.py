@@ -70,7 +70,6 @@ class Finding:
 
 
 def report(findings: Iterator[Finding]) -> Iterator[str]:
-    """The findings as lines, and a last line that counts them."""
     counts: dict[Level, int] = {"ok": 0, "note": 0, "warn": 0, "fail": 0}
     for finding in findings:
         counts[finding.level] += 1
@@ -196,7 +195,6 @@ def _cuda(found: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> I
 
 
 WATCH_S = 1.0
-"""How long other processes are watched."""
 BUSY_CORES = 0.2
 """Other work above this many cores disturbs a measurement on a small machine."""
 FEW_FILES = 4096
@@ -241,7 +239,6 @@ def container_limits(root: Path) -> Iterator[Finding]:
 
 
 def memory() -> Iterator[Finding]:
-    """Free memory, and swap in use."""
     now = psutil.virtual_memory()
     text = f"{format_bytes(now.available)} of {format_bytes(now.total)} available"
     if now.available < 0.1 * now.total:
@@ -297,7 +294,6 @@ def run_directory() -> Iterator[Finding]:
 
 
 def loopback() -> Iterator[Finding]:
-    """Whether ranks can talk over 127.0.0.1."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as server,
@@ -421,7 +417,6 @@ def debugging() -> Iterator[Finding]:
 
 
 def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Run every check, in the order of the report."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         processor,
         lambda: other_work(foreign_shares()),
@@ -443,7 +438,6 @@ def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -
 
 
 def add(add_parser: Adder) -> None:
-    """Add the command."""
     doctor = add_parser("doctor", help="is this machine fit to measure? each finding with what to do")
     doctor.set_defaults(command=_doctor)
 

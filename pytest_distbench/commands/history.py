@@ -24,7 +24,6 @@ MOST_COMMANDS = 5
 
 
 def add(add_parser: Adder) -> None:
-    """Add the command."""
     parser = add_parser("history", help="how metrics went over many runs, and where their levels changed")
     parser.add_argument(
         "folder",
@@ -85,7 +84,6 @@ def _is_chosen(trend: Trend, options: argparse.Namespace) -> bool:
 
 
 def _rows(trend: Trend, options: argparse.Namespace) -> list[TrendRow]:
-    """One for each change."""
     changes = change_points([point.value for point in trend.points])
     if not changes and options.all:
         return [TrendRow(trend=trend, change=None)]
@@ -93,7 +91,6 @@ def _rows(trend: Trend, options: argparse.Namespace) -> list[TrendRow]:
 
 
 def _head(history: History, chosen: list[Trend], rows: list[TrendRow]) -> Iterator[str]:
-    """How much was looked at, and what is missing."""
     span = f"{history.first[:10]} to {history.last[:10]}"
     changed = len({id(row.trend) for row in rows if row.change is not None})
     counted = f"{len(chosen)} metric{'s' * (len(chosen) != 1)}, {changed} changed"
@@ -108,7 +105,6 @@ def _head(history: History, chosen: list[Trend], rows: list[TrendRow]) -> Iterat
 
 
 def _told(rows: list[TrendRow]) -> Iterator[str]:
-    """The table, and the commands for its gravest rows."""
     if rows:
         section = trends_section(rows)
         yield ""

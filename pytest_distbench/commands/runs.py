@@ -42,7 +42,6 @@ from pytest_distbench.store.stated import read_prices
 
 
 def add(add_parser: Adder) -> None:
-    """Add these commands."""
     compare = add_parser("compare", help="judge one run record against another, as if it were the baseline")
     compare.add_argument("old", metavar="A.json", type=Path, help="the baseline, written by pytest --distbench-json")
     compare.add_argument("new", metavar="B.json", type=Path, help="what is judged")
@@ -193,7 +192,6 @@ def _write_page(record: RunRecord, options: argparse.Namespace) -> Iterator[str]
 
 
 def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, Section]:
-    """The table that was asked for."""
     name = options.table or "verdicts"
     given = {} if options.prices is None else {"prices": read_prices(options.prices)}
     if name in TABLES and (section := section_of(name, record, given)).rows:
@@ -221,7 +219,6 @@ def _tell(record: RunRecord) -> Iterator[str]:
 
 
 def add_explain(add_parser: Adder) -> None:
-    """Add the command."""
     parser = add_parser("explain", help="what a verdict, a metric or a failure means, and what to do about it")
     parser.add_argument("words", metavar="WORDS", nargs="*", help="as a run printed them; none: all that are known")
     parser.set_defaults(command=_explain)
@@ -270,7 +267,7 @@ _ONE_LAUNCH = ("--distbench-launches=1", "--distbench-max-launches=1", "--distbe
 
 
 def add_verdict(add_parser: Adder) -> None:
-    """Add the command. What its parser does not know is for pytest."""
+    """What its parser does not know is for pytest."""
     parser = add_parser(
         "verdict",
         help="run a test and answer with the exit code: 0 as good as its baseline, 1 worse, 125 not known; for "
@@ -324,9 +321,7 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
     """The exit code, and why. Only what is known to be worse is bad, and only what would have been seen is good.
 
     Args:
-        run: what was measured.
-        metric: the one that counts, by its name or with its point; empty: every one that is judged.
-        is_exact: only those that repeat exactly count.
+        metric: its name, or with its point; empty: every one that is judged.
     """
     told = [
         (f"{result.nodeid}: {verdict.metric} is {verdict.kind}", VERDICT_KINDS[verdict.kind])

@@ -177,7 +177,6 @@ def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Line]) -> list[Ran
 
 
 def _remarks(job: ElasticJob, history: History, result: ElasticResult | None) -> list[str]:
-    """What the user should know of a job that passed."""
     lines = history.lines
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
     remarks += tell_torn(lines)

@@ -124,7 +124,6 @@ def carry_over(verdict: Verdict, own: Verdict | None) -> Verdict:
 
 
 def _judge(judgement: Judgement, bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> Judgement:
-    """Judge one verdict's metric, of a training all its seeds."""
     distinct = list(dict.fromkeys(bound for found in bounds.values() for bound in found))
     verdict = replace(judgement.verdict, bounds=distinct)
     for key, found in bounds.items():
@@ -219,7 +218,6 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
 
 
 def _as_time(bound: Bound, asked: AskedBound, rate: _Rate) -> Bound:
-    """The bound of a rate as that of the time it is made of."""
     if not bound.value > 0:
         raise ConfigurationError(
             f"the bound of {asked.metric!r} ({asked.where}): a rate is above 0, found {asked.value!r}"

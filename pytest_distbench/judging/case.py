@@ -50,7 +50,6 @@ def judge_launches(
     case: Case,
     comparisons: int,
 ) -> list[Judgement]:
-    """Judge what the launches measured, and name what the baseline has and they did not measure."""
     stale = staleness(entry, case) if entry is not None else None
     stored = _stored_metrics(entry, case) if entry is not None and not stale else {}
     changed = ", ".join(version_changes(entry.software, launches[0].software)) if entry is not None else ""
@@ -90,7 +89,6 @@ def judge_launches(
 
 
 def accepted_changes(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry | None) -> dict[str, float]:
-    """The tolerance of every metric that was measured, as a fraction."""
     stored = entry.metrics if entry is not None else {}
     return {key: terms.tolerance_of(m[0], _by_hand(entry, stored.get(key))) for key, m in by_metric(launches).items()}
 
@@ -101,7 +99,6 @@ def judge_missing(
     found: Mapping[str, Sequence[Measurement]],
     stored: Mapping[str, BaselineMetric],
 ) -> list[Judgement]:
-    """What is stored, wanted, and not among what was found."""
     asked = [key for key in stored if metric_name(key) != PEAK_MEMORY]
     unseen = [key for key in asked if key not in found and terms.wants(metric_name(key))]
     reasons = left_out(unseen, found, terms)
@@ -196,7 +193,6 @@ def _judge_noise(
 def judge_fingerprint(
     terms: Terms, launches: Sequence[LaunchRecord], stored: Mapping[str, Fingerprint], *, changed: str, most: int
 ) -> Judgement | None:
-    """The verdict on all fingerprints; None where there are none, now and before."""
     current = fingerprints_of(launches)
     if not current and not stored:
         return None

@@ -44,8 +44,6 @@ class ChangePoint:
 
     Attributes:
         index: of the first run on the new level.
-        before: median of the level before.
-        after: of the new one.
     """
 
     index: int
@@ -54,7 +52,6 @@ class ChangePoint:
 
     @property
     def ratio(self) -> float:
-        """After over before."""
         return self.after / self.before
 
 

@@ -73,7 +73,6 @@ def _became(old: Mapping[Collective, int], new: Mapping[Collective, int], op: st
 
 
 def _families(counts: Mapping[Collective, int]) -> dict[tuple[str, str], dict[Collective, int]]:
-    """Counts by operation and group."""
     found: dict[tuple[str, str], dict[Collective, int]] = {}
     for c, number in counts.items():
         found.setdefault((c.op, c.group), {})[c] = number

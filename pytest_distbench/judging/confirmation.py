@@ -81,12 +81,9 @@ class Known:
     """What is stored of a case in doubt, and what was said of it.
 
     Attributes:
-        verdicts: of the stored comparison.
-        launches: that it judged.
-        entry: that it was made with; None: nothing is stored.
+        entry: that the stored comparison was made with; None: nothing is stored.
         before: the entry of the revision, where a later one is stored.
         tolerances: by metric, as fractions.
-        comparisons: stored ones of the run.
         by_clock: whether clocks are in doubt; else they stay as they were judged, and a launch of each side is enough.
     """
 
@@ -102,8 +99,6 @@ class Known:
         """The clocks that launches have beyond the stored numbers, by their own rule.
 
         Args:
-            terms: how the metrics are judged.
-            case: theirs.
             launches: others than those that raised the doubt.
             is_last: else only what needs no launch more counts.
         """
@@ -132,7 +127,6 @@ class Evaluated:
     """Files that pytest itself evaluates, so that both sides have them, and that differ from the revision.
 
     Attributes:
-        names: of them.
         are_of_the_test: they are the test's module, a conftest.py, a plugin or the ini file, not what those import.
     """
 
@@ -163,9 +157,6 @@ def confirm(
     """Judge a case again whose stored comparison was in doubt.
 
     Args:
-        terms: how its metrics are judged.
-        case: it.
-        known: what is stored of it.
         sides: what ran in turns, at least three launches each.
         revision: what recorded the baseline, as texts name it.
         cases: that this run confirms; they share its error rate.
@@ -217,8 +208,6 @@ def judge_in_turns(
     """Judge the clocks of a case by what ran in turns alone, by metric.
 
     Args:
-        terms: how its metrics are judged.
-        case: it.
         sides: what ran in turns, at least three launches each.
         tolerances: by metric, as fractions.
         name: of the references, in reasons.
@@ -244,7 +233,6 @@ def seen_again(verdicts: Sequence[Verdict], in_turns: Mapping[str, Judgement]) -
     the first time were the loudest there were.
 
     Args:
-        verdicts: by what ran in turns first.
         in_turns: what ran in turns again, by metric; of others nothing is asked.
     """
     judged = []
@@ -321,7 +309,6 @@ def split_change(
     """The verdicts, those on clocks with the shares that code and software have in what changed.
 
     Args:
-        verdicts: made in turns, both revisions under today's software.
         code: by metric, this tree over the revision, both under today's software.
         total: the same, the revision under the software of its time.
         software: what differs in it, as texts name it.
@@ -351,7 +338,6 @@ def not_slower(stored: Sequence[Verdict], beyond: Collection[str], reason: str) 
     """The verdicts where the code is known not to be slower.
 
     Args:
-        stored: the verdicts of the stored comparison.
         beyond: the clocks that further launches, some time later, had beyond the stored numbers: the machine's.
         reason: how it is known.
     """

@@ -106,7 +106,6 @@ def _number(rows: Sequence[Collective] | None, number: int | None) -> int:
 
 
 def _when(kind: Kind, course: Course) -> str:
-    """The steps of a kind, in words."""
     if not kind.first:
         return "before the first step"
     if kind.every == 1:

@@ -50,12 +50,7 @@ def confirm_digits(
     """Judge the numbers of a training again, those that left the stored ones.
 
     Args:
-        terms: how its metrics are judged.
-        case: it.
-        stored: the verdicts of the stored comparison.
-        launches: of this tree.
         references: of the commit that recorded the baseline, here and now.
-        entry: the baseline.
         revision: that commit, as texts name it.
     """
     there = make_entry(case, references, references[0].software, before=entry)

@@ -156,8 +156,6 @@ class Movement:
     """How all cases moved.
 
     Attributes:
-        cases: how many.
-        is_slower: or faster.
         least: factor of the case that moved least, above 1.
         most: of the one that moved most.
     """

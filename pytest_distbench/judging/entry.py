@@ -106,7 +106,6 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
 
 
 def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> BaselineMetric:
-    """What is stored of one metric's measurements, one per launch."""
     kind = METRIC_KINDS[found[0].better]
     summaries = [m.summary for m in found if m.summary is not None and _encloses(m.summary, m.value)]
     is_timed = kind.has_fast_side and len(summaries) == len(found)
@@ -284,7 +283,7 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
 
 
 def impossible_value(launches: Sequence[LaunchRecord]) -> str:
-    """What of these launches nothing can be measured with, and why; empty: there is no such value."""
+    """What of these launches nothing can be measured with, and why."""
     return next((f"{m.key}: {why}" for m in _recorded(launches) if (why := _why_impossible(m))), "")
 
 

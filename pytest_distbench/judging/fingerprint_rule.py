@@ -195,7 +195,6 @@ def _tell_beyond(beyond: Beyond | None) -> str:
 
 
 def ranks_of(fingerprint: Fingerprint) -> list[int]:
-    """The ranks it tells of: one of each kind is enough where all do the same."""
     parts: list[Mapping[str, object]] = [
         fingerprint.collectives,
         fingerprint.groups,

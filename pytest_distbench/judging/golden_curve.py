@@ -64,7 +64,6 @@ class Departure:
     Attributes:
         starts_at: the first step, from 1, that differs by more than rounding; None where none does.
         exceeds_at: the first step beyond the tolerance; None where none is.
-        largest: largest relative deviation.
         is_identical: equal in every stored digit.
         share: largest deviation relative to how far the stored curve moves in all; 0 where it does not.
     """
@@ -127,7 +126,6 @@ class Departure:
 
 
 def round_digits(value: float) -> float:
-    """The value as it is stored, with :data:`DIGITS` significant digits."""
     return float(f"{value:.{DIGITS}g}")
 
 
@@ -148,7 +146,6 @@ def limits(stored: Sequence[float], *, first: float = 0.0) -> list[float]:
     That is twice what the means of its halves differ by, as each value is of another batch; of few values their range.
 
     Args:
-        stored: golden curve.
         first: what is known to differ without any update, relative: the first values, or launches of the baseline.
     """
     peak = max(map(abs, stored)) or 1.0
@@ -171,7 +168,6 @@ def compare(
     """Compare a curve with the stored one of the same seed.
 
     Args:
-        stored: golden curve.
         current: as many values, or more.
         rtol: accepted relative deviation of each step, where somebody has set one; None: :func:`limits`.
         rounding: deviations up to this do not mark the step where the departure starts; 0 where the curve is known
@@ -244,7 +240,6 @@ class Disagreement:
 
     Attributes:
         starts_at: the first value, from 1, at which one of them leaves the first launch's by more than rounding.
-        largest: largest relative deviation.
     """
 
     starts_at: int

@@ -32,7 +32,6 @@ class Draft:
     """A verdict that is not decided yet.
 
     Attributes:
-        metric: name, unit, kind and point.
         current: its value in each launch of this run; None where a launch has none.
         reference: the same of what it is compared with.
     """
@@ -51,7 +50,6 @@ class Draft:
         detectable: float | None = None,
         is_open: bool = False,
     ) -> Judgement:
-        """Decide it."""
         now, then = median(self.current), median(self.reference)
         verdict = Verdict(
             metric=self.metric.key,
@@ -111,13 +109,6 @@ Reason = Literal["", "launch", "nothing_judged", "beyond", "refused", "regressed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strictness:
-    """What the run accepts.
-
-    Attributes:
-        also_failing: verdict kinds that fail a test besides those that always do.
-        missing: what to do where there is no baseline for a case.
-    """
-
     also_failing: frozenset[VerdictName] = frozenset()
     missing: Missing = "warn"
 

@@ -23,12 +23,10 @@ class Link(NamedTuple):
 
     @property
     def at(self) -> dict[str, Scalar]:
-        """The point of its metrics."""
         return {"from": self.source, "to": self.target}
 
 
 def link_at(at: Mapping[str, Scalar]) -> Link | None:
-    """The link of a metric's point; None where it is no link's."""
     return Link(int(at["from"]), int(at["to"])) if at.keys() == {"from", "to"} else None
 
 
@@ -104,6 +102,5 @@ def imbalance(times: Mapping[Link, float]) -> float:
 
 
 def outliers(times: Mapping[Link, float], share: float = STANDS_OUT) -> list[Link]:
-    """Links that take more than ``share`` times as long as a typical one."""
     typical = typical_time(times)
     return [] if typical is None else [link for link, seconds in times.items() if seconds > share * typical]

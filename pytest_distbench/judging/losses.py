@@ -29,7 +29,6 @@ Found = Mapping[str, Sequence[Measurement]]
 
 
 def message_bytes(key: str) -> int | None:
-    """The size of the message in a metric's key; None where it has none."""
     found = _MESSAGE.search(key)
     return None if found is None else int(found[1])
 
@@ -86,7 +85,6 @@ def reduction(metric: BaselineMetric | Measurement) -> Reduce:
 def missing_verdict(
     key: str, stored: BaselineMetric, *, found: Found, launches: Sequence[LaunchRecord], left_out: str = ""
 ) -> Verdict:
-    """The verdict on a metric of the baseline that this run did not measure."""
     why = left_out or _why_it_could_not(key, stored, found, launches)
     kind: VerdictName = "incomparable" if why else "lost"
     return Verdict(

@@ -55,13 +55,11 @@ LEAST_BYTES = 16 * 2**20
 """A smaller change is none, whatever share it is: what a library loads or an allocator keeps for the next time."""
 
 AGREEING_LAUNCHES = 3
-"""Launches that have to agree."""
 
 
 def judge_by_size(
     draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, tolerance: float
 ) -> Judgement:
-    """Judge it."""
     now, then = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
     highest = max(then) + _margin(max(then), tolerance)
     middle = statistics.median(then)
@@ -103,7 +101,6 @@ def _margin(value: float, tolerance: float) -> float:
 
 
 def _whose(draft: Draft) -> str:
-    """Who needed most, as far as that is one rank."""
     rank = draft.metric.facts.get("rank")
     return "" if rank is None else f"rank {rank} needs most"
 
@@ -134,14 +131,9 @@ def compare_by_order(
     """The rule.
 
     Args:
-        old: what is compared with.
-        new: of this run.
         noise: of values scaled to at most 1, so that no square overflows.
         sign: 1 where a larger number is worse, else -1.
         tolerance: as a fraction.
-        unit: of the values, for the reason.
-        is_enough: whether there are launches enough for an answer.
-        is_last: there will be no more.
     """
     if len({*old, *new}) == 1:
         return Answer("unchanged", "equal in every launch")
@@ -199,16 +191,14 @@ class Circumstances:
     """What a verdict depends on besides the samples.
 
     Attributes:
-        tolerance: of this metric, as a fraction, 0.1 is 10 % (see :class:`~pytest_distbench.judging.terms.Terms`).
+        tolerance: of this metric, as a fraction, 0.1 is 10 %.
         comparisons: noisy comparisons in this run; the error rate is shared over them.
-        max_launches: the most launches an open answer may ask for.
         noise_floor: standard deviation of the logarithm that is typical for this metric's siblings, see
             :func:`~pytest_distbench.judging.stored_rule.typical_noise`.
         same_software: whether stored and new launches ran the same software on the same device model.
         busier_cores: how many more cores other processes used now than when the baseline was taken.
         crowding: how many times as long the ranks' work takes for others that want their CPUs, over what it was then;
             None: nobody looked, then or now, and the cores that others left have to tell.
-        cores: cores of the machine.
         disturbance: why a slowdown may be the card's and not the code's, in a clause; empty: nothing speaks for it.
         share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.neighbours`.
         drift: reserve for what the machine drifts between the baseline and this run, see
@@ -258,7 +248,6 @@ class Circumstances:
 
 
 def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, under: Circumstances) -> Judgement:
-    """Judge one metric."""
     first = current[0]
     values = [m.value for m in current]
     known = [v for v in values if v is not None]
@@ -289,7 +278,7 @@ def unasked(draft: Draft) -> Judgement:
 
 
 def as_info(measurement: Measurement) -> Measurement:
-    """What is shown, and not judged."""
+    """Shown, and not judged."""
     return replace(measurement, better="info")
 
 
@@ -381,7 +370,6 @@ RULES: dict[str, DecisionRule] = {
 
 
 def decision(better: Better) -> DecisionRule:
-    """The rule for a kind of metrics."""
     name = METRIC_KINDS[better].rule
     if name not in RULES:
         raise ConfigurationError(

@@ -46,8 +46,6 @@ class Run:
     """Neighbours in a row.
 
     Attributes:
-        keys: of the metrics, by size.
-        sizes: in bytes.
         key: for all of them together; its name is that of the metric and the length.
         share: of the error rate of one comparison.
     """

@@ -99,7 +99,6 @@ class PairCircumstances:
         tolerance: smallest slowdown that counts, as a fraction.
         comparisons: noisy comparisons in the run; the error rate is shared over them.
         looks: numbers of pairs after which is judged, ascending.
-        same_software: whether both arms ran the same Python and torch.
         share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.neighbours`.
         spending: a look's share of the error rate grows with this power of its pairs.
     """
@@ -138,7 +137,6 @@ def judge_pairs(
 
     Args:
         pairs: what the reference and this tree measured; None where one did not record it.
-        under: what else it depends on.
         itself: where the reference ran twice, and each pair has the mean of both, what it measured each time: the
             variance of that difference is 4/3 of that of a pair, and its mean is known to be zero.
     """
@@ -192,7 +190,6 @@ def power(slowdown: float, sigma: float, under: PairCircumstances) -> float:
     Args:
         slowdown: the true one, 0.1 is 10 %.
         sigma: true standard deviation of a pair's logarithm.
-        under: tolerance, error rate and looks.
     """
     n = under.looks[-1]
     df = n - 1
@@ -238,7 +235,6 @@ def _as_stored(under: PairCircumstances, tolerance: float) -> Circumstances:
 def _judge_exact(
     draft: Draft, old: list[float | None], new: list[float | None], under: PairCircumstances, *, where: str
 ) -> Judgement:
-    """Judge it."""
     if set(old) == set(new) and not where:
         return draft.settle("unchanged", limit=0.0)
     then, now = (format_values(values, draft.metric.unit) for values in (old, new))
@@ -376,7 +372,6 @@ def judge_paired(
 
 
 def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Verdict]:
-    """The verdicts on a test that the reference does not have."""
     under = PairCircumstances(tolerance=0.0, comparisons=1, looks=(1,))
     verdicts = [judge_pairs([(None, _as_wanted(terms, m))], under).verdict for m in launch.measurements]
     return [v if not v.is_judged else replace(v, reason=reason) for v in verdicts]

@@ -18,9 +18,6 @@ class RunComparison:
 
     Attributes:
         verdicts: of the newer run's launches against the older one's.
-        failed: in the newer run.
-        lost: only in the older run.
-        added: passed in the newer run only.
         few: cases of the older run with too few launches to know their noise.
     """
 
@@ -32,7 +29,6 @@ class RunComparison:
 
 
 def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparison:
-    """Judge every case that both runs measured."""
     before = {name: result for name, result in _cases(old).items() if _has_passed(result)}
     after = _cases(new)
     entries = {

@@ -131,7 +131,6 @@ class Evidence:
 
     @property
     def is_loud(self) -> bool:
-        """Whether it speaks for a slowdown."""
         return self.worse_by > self.limit(self.launches)
 
     @property
@@ -161,8 +160,6 @@ def _share_beyond(above: float, error: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Screening:
-    """What the evidence on a case comes to."""
-
     evidence: Sequence[Evidence]
 
     @property
@@ -172,7 +169,6 @@ class Screening:
 
     @property
     def is_loud(self) -> bool:
-        """Whether anything speaks for a slowdown."""
         return any(e.is_loud for e in self.evidence)
 
     @property
@@ -181,7 +177,6 @@ class Screening:
         return {key for e in self.evidence if e.is_loud and e.launches < SCREENING_LAUNCHES for key in e.keys}
 
     def is_suspicious(self, metric: str) -> bool:
-        """Whether anything speaks for a slowdown of this metric."""
         return any(e.is_loud for e in self.evidence if metric in e.keys)
 
     def sees(self, metric: str) -> float | None:
@@ -254,10 +249,6 @@ def screen(
     """Look at the clocks of a case.
 
     Args:
-        launches: of this tree.
-        found: what they measured, by key.
-        stored: the metrics of the baseline, by key.
-        tolerances: of what was measured, as fractions.
         comparisons: clocks in the run: they share the cases that may be suspicious.
     """
     clocks = {key: m for key, m in found.items() if key in stored and _is_comparable(m, stored[key])}

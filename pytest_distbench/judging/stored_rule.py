@@ -102,7 +102,6 @@ class Side:
     """What is judged of some launches, as logarithms.
 
     Attributes:
-        fast: the fast side of each launch.
         stretch: ``log(p95 / p25)`` of each; 0 where there are no iterations.
     """
 
@@ -123,7 +122,6 @@ class Side:
         """Of the launches that have a value.
 
         Args:
-            launches: one metric in each.
             timed: by their iterations, which all of them have, see :func:`are_timed`; else by their values.
         """
         rows = [(m.value, m.summary if timed else None) for m in launches if m.value is not None]
@@ -135,12 +133,9 @@ class Comparison:
     """Both sides of a metric, and what their noise allows. Differences are of logarithms, towards worse positive.
 
     Attributes:
-        is_timed: whether launches have iterations, and so a fast side.
         old: the stored launches, at least two.
         new: the launches of this run, at least one.
         sign: 1 where a larger number is worse, else -1.
-        most: the most launches of this run there may be.
-        sigma: noise between launches.
         wanted: the user's tolerance, or what the stored digits hide.
         noise: what the noise allows with the most launches.
         detectable: smallest slowdown found with 90 % power, as a fraction.
@@ -202,7 +197,6 @@ class Comparison:
 
     @property
     def answer(self) -> Answer:
-        """The rule."""
         is_last = len(self.new.fast) >= self.most
         if is_last or len(self.new.fast) >= OBVIOUS_LAUNCHES:
             limits, pairs = (1.0, CONFIRMING_PAIRS) if is_last else (OBVIOUS_LIMITS, 1.0)
@@ -361,13 +355,11 @@ class Wholes(NamedTuple):
         return True if is_obvious and len(self.new) >= OBVIOUS_LAUNCHES else None
 
     def shown(self, verdict: Verdict) -> Verdict:
-        """The verdict with these numbers beside it."""
         now, then = (math.exp(statistics.median(side)) for side in (self.new, self.old))
         return replace(verdict, current=now, baseline=then, ratio=math.exp(self.sign * self.worse_by))
 
     @property
     def told(self) -> str:
-        """The change in words."""
         return f"{format_change(math.exp(self.sign * self.worse_by))} over all iterations, by their geometric mean"
 
 

@@ -21,8 +21,7 @@ class Structure:
     Attributes:
         collectives: of one iteration, sends and receives among them.
         sent_bytes: that the rank puts into them.
-        parameter_bytes: that its optimizers hold.
-        optimizer_bytes: that they keep beside them.
+        optimizer_bytes: that its optimizers keep beside the parameters.
     """
 
     collectives: int

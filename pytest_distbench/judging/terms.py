@@ -33,11 +33,9 @@ class Terms:
     Attributes:
         tolerance: of the test: the argument of ``run``, else its marker's. A fraction, or one per metric name; None:
             the test does not say.
-        default_tolerance: of the run, as a fraction.
-        metrics: names that are judged; None: all.
+        metrics: None: all.
         max_launches: the most launches there may be while an answer is open.
         cores: CPU cores of the machine that measured.
-        bounds: that the test's marker sets.
         largest_message: sweeps were told to leave out messages of more bytes; None: none.
     """
 

@@ -52,8 +52,6 @@ class Family:
     Attributes:
         current: key -> the measurement in each launch; one key per seed.
         stored: the baseline's metrics, by the same keys.
-        same_software: whether both ran the same software.
-        curve: what the golden curve of the training says of its arithmetic.
         can_repeat: whether the arithmetic was made to give the same digits each time, as that of a CPU does by itself.
         lost_its_seed: whether the golden curve of the training says that it was seeded and is not any more.
         tolerance: accepted relative change that was set for this metric or case; None: the rule's own.
@@ -79,7 +77,6 @@ class Family:
 
     @property
     def samples(self) -> str:
-        """What the values are of."""
         return "launches" if self.is_by_launch else "seeds"
 
     @property
@@ -97,7 +94,6 @@ class Family:
         return [_mean(self.stored[key].launches) for key in self.current if key in self.stored]
 
     def tolerance_or(self, default: float) -> float:
-        """The tolerance: the one that was set for this metric, else the rule's."""
         return default if self.tolerance is None else self.tolerance
 
 
@@ -107,7 +103,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def known_values(values: Sequence[float | None]) -> list[float]:
-    """The values there are."""
     return [v for v in values if v is not None]
 
 
@@ -136,7 +131,6 @@ FEWEST_OLYMPIC = 5
 
 
 def judge_family(family: Family) -> Verdict:
-    """Judge one metric of a training over its seeds."""
     try:
         return _judge(family)
     except OverflowError:
@@ -548,7 +542,6 @@ def _judge_one_seed(
 
 
 def _share(limit: float, scale: float) -> float:
-    """A limit as a fraction of the baseline; of a baseline of zero, the limit itself."""
     return limit / abs(scale) if scale else limit
 
 

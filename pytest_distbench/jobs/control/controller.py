@@ -181,7 +181,6 @@ class RunningJob:
         draft.rename(path)
 
     def close(self) -> None:
-        """End all its nodes."""
         self._engine.close()
         self._note(self._ends.poll())
         self._ends.close()
@@ -196,7 +195,6 @@ class RunningJob:
             self._engine.join(slot)
 
     def _change(self, index: int, change: Change, slots: Sequence[int], expected: Collection[int]) -> None:
-        """Carry out a change: of these slots, so that nodes in those that are expected train."""
         acts: dict[str, Callable[[int], None]] = {
             "join": self._engine.join,
             "leave": self._engine.leave,
@@ -278,7 +276,6 @@ class WorkerEnds:
         self._gone: list[WorkerEnded] = []
 
     def watch(self, worker: Started) -> None:
-        """Wait for the end of a worker, too."""
         try:
             self._alive[os.pidfd_open(worker.pid)] = worker
         except OSError:  # it has ended already
@@ -297,7 +294,6 @@ class WorkerEnds:
         return gone
 
     def close(self) -> None:
-        """Let go of all handles."""
         while self._alive:
             os.close(self._alive.popitem()[0])
 
@@ -306,8 +302,6 @@ _LOOK_S = 0.02
 
 
 class Controller(RunningJob):
-    """One elastic job from start to end."""
-
     def __init__(
         self,
         job: ElasticJob,

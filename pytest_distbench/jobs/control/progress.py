@@ -181,7 +181,6 @@ class StepLine:
 
 
 def check_pattern(reader: Reader) -> None:
-    """Make sure that a reader finds steps."""
     if reader.kind != "stdout":
         raise ConfigurationError(
             f"a reader of {reader.kind}: steps are told by lines that the script prints, stdout(r'step (\\d+)')"

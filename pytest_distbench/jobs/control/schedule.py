@@ -29,7 +29,6 @@ def changes_of(plan: MembershipPlan) -> Iterator[Change]:
 
 
 def choose_slots(change: Change, taken: Collection[int], *, least: int, most: int) -> list[int]:
-    """The slots that a change is of."""
     free = [slot for slot in range(most) if slot not in taken]
     if change.kind == "join":
         if change.nodes > len(free):
@@ -53,7 +52,6 @@ def choose_slots(change: Change, taken: Collection[int], *, least: int, most: in
 
 
 def taken_after(change: Change, slots: Collection[int], taken: Collection[int]) -> set[int]:
-    """The slots of the nodes that there are after a change."""
     if change.kind == "join":
         return {*taken, *slots}
     return set(taken) - set(slots) if change.kind in ("leave", "kill") else set(taken)
@@ -79,7 +77,6 @@ def check_values(plan: MembershipPlan) -> None:
 
 
 def check_job(job: ElasticJob) -> None:
-    """Make sure that a plan can be carried out."""
     cycle = job.plan.cycle
     check_values(job.plan)
     taken = set(range(job.start))

@@ -55,7 +55,6 @@ class FastRendezvous(private.DynamicRendezvousHandler):
     """Told how many seconds each took."""
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Meet the others."""
         start = time.monotonic()
         info = super().next_rendezvous()
         self.tell(time.monotonic() - start)

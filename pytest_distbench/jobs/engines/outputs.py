@@ -19,8 +19,6 @@ _END_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A line of a node's output."""
-
     slot: int
     t: float
     text: str

@@ -61,11 +61,9 @@ class Node:
         return [p for p in {p.pid: p for p in found}.values() if p.pid != os.getpid()]
 
     def send(self, number: signal.Signals) -> None:
-        """Send all its processes a signal."""
         processes.send([process.pid for process in self.members()], number)
 
     def kill_workers(self) -> None:
-        """SIGKILL all but the agent."""
         for find in (self._family, self.members):
             processes.send([process.pid for process in find() if process.pid != self.agent], signal.SIGKILL)
 
@@ -238,7 +236,6 @@ class TorchrunEngine(NodeEngine):
 
     @contextlib.contextmanager
     def _printed_to(self, slot: int, log: BinaryIO) -> Iterator[tuple[int, int]]:
-        """What a node's stdout and stderr are."""
         if self._outputs is None:
             yield log.fileno(), log.fileno()
             return

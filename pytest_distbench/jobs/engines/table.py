@@ -43,11 +43,9 @@ class EngineSetup:
     """What an engine is made of.
 
     Attributes:
-        job: what its nodes run.
         files: of the launch; the plan is among them.
         variables: environment of the nodes.
         projects: modules to import once for all nodes, where that is possible (``distbench_preload``).
-        script: what each worker runs in place of a body: a file, or ``-m`` and a name, and its arguments.
         outputs: what nodes that run a script print to; None: to their logs.
         devices: the CUDA device of each slot, where its worker takes the first that it sees, as a script does.
     """
@@ -122,7 +120,6 @@ class Advice:
         unnoticed: of a node that is gone, and no survivor has begun anew.
         hang_on_join: of nodes that have met, and none has joined a group.
         no_meeting: of nodes that have not even met.
-        in_rendezvous: what a long rendezvous may have waited for.
         restarts: of an agent that has no restarts left, ``{limit}`` being how many there were; empty: it has no limit.
         knobs: what makes any other part of a recovery long, and what to turn.
     """
@@ -205,7 +202,6 @@ AGENTS = replace(
 DEFAULT_ENGINE = "stock"
 
 CHANGES: frozenset[ChangeKind] = frozenset(get_args(ChangeKind))
-"""All kinds of change there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,13 +217,10 @@ class EngineKind:
     """One engine, as the rest of the code sees it.
 
     Attributes:
-        help: a few words on what it is.
         make: makes it, in the controller's process; imports what it needs, and hosts the store its nodes meet at.
-        advice: what its failures mean.
         timers: by name. All engines have ``collective_s``, which workers take, and ``settle_s``, which the controller
             takes.
         changes: the kinds it can carry out.
-        runs_scripts: it can run a script as it is.
         problem: why it cannot be used here; empty: it can.
         stand_in: the engine that takes its place then.
     """

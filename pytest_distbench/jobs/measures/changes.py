@@ -16,7 +16,6 @@ from pytest_distbench.records.timeline import AgentEnded, Changed, Rendezvous, S
 
 
 def change_results(history: History) -> list[ChangeResult]:
-    """One per change, in their order."""
     changes = history.of(Changed)
     first = history.first_step_t
     return [_result(history, change, changes, first) for change in changes] if first is not None else []
@@ -77,7 +76,6 @@ def _slot_free_s(history: History, change: Changed) -> float | None:
 
 
 def moment(history: History, generations: Sequence[int], *, last: bool) -> Moment | None:
-    """The last step of some generations, or their first."""
     lines = [step for g in generations for worker in history.members(g).values() for step in worker.steps]
     if not lines:
         return None

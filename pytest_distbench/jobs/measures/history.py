@@ -111,7 +111,6 @@ class History:
         self.tells_within_epochs = any(worker.tells_within_epochs for worker in self.workers.values())
 
     def of(self, kind: type[_Kind]) -> list[_Kind]:
-        """The lines of one kind."""
         return [line for line in self.lines if isinstance(line, kind)]
 
     def _add(self, worker: Worker | None, line: Loaded | Batch | Drew | Stepped | Remembered | Held) -> None:
@@ -155,7 +154,6 @@ class History:
         return max(told) if told else min((w.steps[0].step - 1 for w in members if w.steps), default=0)
 
     def world_size(self, generation: int) -> int:
-        """Workers of a generation, as they were told."""
         return max((w.joined.world_size for w in self.members(generation).values()), default=0)
 
     def kept(self) -> dict[int, int]:

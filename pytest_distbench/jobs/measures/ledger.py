@@ -55,7 +55,6 @@ class Mismatch:
 
 
 def mismatches(history: History) -> list[Mismatch]:
-    """All of a run, by generation."""
     found = [
         *_of_loads(history),
         *_of_fields(history),
@@ -448,6 +447,5 @@ def cut_batches(history: History) -> list[Mismatch]:
 
 
 def count(found: Sequence[Mismatch], metric: str) -> tuple[int, str]:
-    """Workers of which a metric is true, and what is told of the first."""
     those = [mismatch for mismatch in found if mismatch.metric == metric]
     return len({(mismatch.generation, mismatch.slot) for mismatch in those}), str(those[0]) if those else ""

@@ -233,7 +233,6 @@ def useful_s(history: History) -> float:
 
 
 def _goodput(history: History) -> float | None:
-    """Share of the nodes' seconds that was of use."""
     given = _given_s(history)
     return min(1.0, useful_s(history) / given) if given > 0 else None
 

@@ -167,8 +167,6 @@ _LOOK_S = 0.02
 
 
 class PoolController:
-    """A pool from start to end."""
-
     def __init__(
         self,
         pool: Sharing,

@@ -36,8 +36,6 @@ _END_S = 5.0
 
 
 class ServerProcesses:
-    """Servers that are processes of this host."""
-
     def __init__(self, files: LaunchFiles, *, variables: Mapping[str, str]) -> None:
         self._files = files
         self._variables = dict(variables)
