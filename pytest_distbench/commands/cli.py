@@ -11,8 +11,6 @@ import sys
 from collections.abc import Sequence
 
 from pytest_distbench.commands import baseline, begin, data, doctor, history, runs
-from pytest_distbench.commands import runs as explanations
-from pytest_distbench.commands import runs as verdict
 from pytest_distbench.commands.contract import NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.releases import __version__
@@ -32,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     is_verdict = next((word for word in given if word in _COMMANDS), "") == "verdict"
-    error_code = verdict.SKIP if is_verdict else EXIT_ERROR
+    error_code = runs.SKIP if is_verdict else EXIT_ERROR
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # where it is ASCII, names of others are spelled out
     try:
@@ -45,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options, rest = parser.parse_known_args(given)
     except SystemExit as end:
         if is_verdict and end.code:
-            return verdict.ABORT
+            return runs.ABORT
         raise
     if rest and not hasattr(options, "pytest_arguments"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -107,9 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     sets = groups.add_parser("data", help="the data sets of trainings: list, make ready, check")
     data.add(sets.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser)
     runs.add(groups.add_parser)
-    verdict.add(groups.add_parser)
+    runs.add_verdict(groups.add_parser)
     history.add(groups.add_parser)
-    explanations.add(groups.add_parser)
+    runs.add_explain(groups.add_parser)
     return parser
 
 
