@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     baseline.add_transfer(commands.add_parser)
     sets = groups.add_parser("data", help="the data sets of trainings: list, make ready, check")
     data.add(sets.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser)
-    runs.add(groups.add_parser)
+    runs.add_report(groups.add_parser)
     runs.add_verdict(groups.add_parser)
     history.add(groups.add_parser)
     runs.add_explain(groups.add_parser)

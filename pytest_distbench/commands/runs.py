@@ -41,7 +41,7 @@ from pytest_distbench.store.run_record import read_history, read_run_record
 from pytest_distbench.store.stated import read_prices
 
 
-def add(add_parser: Adder) -> None:
+def add_report(add_parser: Adder) -> None:
     compare = add_parser("compare", help="judge one run record against another, as if it were the baseline")
     compare.add_argument("old", metavar="A.json", type=Path, help="the baseline, written by pytest --distbench-json")
     compare.add_argument("new", metavar="B.json", type=Path, help="what is judged")

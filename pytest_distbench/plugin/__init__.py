@@ -15,7 +15,7 @@ import pytest
 from pytest_distbench.plugin import carry, fixtures
 from pytest_distbench.plugin.collect import ResultsPlugin
 from pytest_distbench.plugin.fixtures import CASES, FIXTURE, MADE
-from pytest_distbench.plugin.rerun import BACKEND_ARGUMENT, RANKS, test_and_id
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, test_and_id
 from pytest_distbench.plugin.state import (
     STATE,
     State,
@@ -125,7 +125,7 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
     """Variables of the ranks that a distbench test is parametrized by, in its id: ``NCCL_ALGO=Ring``."""
     if argname != "env" or not config.stash[STATE].names_variables:
         return None
-    from pytest_distbench.plugin.rerun import id_of_variables
+    from pytest_distbench.plugin.names import id_of_variables
 
     return id_of_variables(val)
 

@@ -1,8 +1,4 @@
-"""What the report of a test carries of ours, and how a finished case becomes a pytest outcome.
-
-How a finished case becomes a pytest outcome: exceptions without a traceback, whose first line is the whole story.
-
-What the report of a test carries of ours: its cases, from the process that ran it to the one that tells about it.
+"""What the report of a test carries of ours: its cases, from the process that ran it to the one that tells about it.
 
 pytest-xdist sends reports over a wire, so that everything here is JSON text; and where nothing was measured, nothing of
 the records is imported.
@@ -17,54 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pytest
 
-from pytest_distbench.report.texts.layout import escape_lines
-
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
-
-
-class Failure(pytest.fail.Exception):  # type: ignore[name-defined,misc] # an attribute pytest adds to the function
-    """A test failure whose text is shown as it is, but for control characters: ranks and files supply some of it."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(escape_lines(message), pytrace=False)
-
-
-class Regression(Failure):
-    """A judged metric got worse than its baseline allows."""
-
-
-class BeyondBound(Failure):
-    """A metric is beyond a bound that was set for it."""
-
-
-class Unaccepted(Failure):
-    """Nothing regressed, but --distbench-strict or --distbench-fail-on-improvement does not accept a verdict."""
-
-
-class NotStored(Failure):
-    """What an update measured is not fit to be a baseline."""
-
-
-class MissingBaseline(Failure):
-    """There is no baseline, and the policy is to fail then."""
-
-
-class NotFound(Failure):
-    """A slowdown was planted, and this run would not have told of it."""
-
-
-class LaunchFailed(Failure):
-    """Ranks failed, hung or disagreed."""
-
-
-class Misuse(Failure):
-    """The test asks for something that cannot be done: a body that cannot be imported, parameters that are not JSON."""
-
-
-for _kind in (Regression, BeyondBound, Unaccepted, NotStored, MissingBaseline, NotFound, LaunchFailed, Misuse):
-    _kind.__module__ = "builtins"  # pytest prints "Regression: ...", not the module's path, in its summary
-
 
 CASES_ATTRIBUTE = "distbench_cases"
 TEST_ATTRIBUTE = "distbench_test"

@@ -191,8 +191,8 @@ class ResultsPlugin:
 
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
         """What the run has to say at its end."""
+        from pytest_distbench.plugin.partial import why_selected
         from pytest_distbench.plugin.rerun import record_command, same_command
-        from pytest_distbench.plugin.state import why_selected
         from pytest_distbench.report.texts.header import idle_lines
         from pytest_distbench.report.texts.layout import Line
         from pytest_distbench.report.texts.terminal import interrupted_lines, summary_lines, unused_lines
@@ -264,7 +264,7 @@ class ResultsPlugin:
     def _find_unused(self, settings: Settings, session: pytest.Session) -> None:
         """Know the entries that no test used, if this run can tell; delete them if it was asked to."""
         from pytest_distbench.errors import StoredFileError
-        from pytest_distbench.plugin.state import why_partial
+        from pytest_distbench.plugin.partial import why_partial
         from pytest_distbench.store.baselines import BaselineStore
         from pytest_distbench.store.entries import unused_entries
 

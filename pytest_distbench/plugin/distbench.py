@@ -24,7 +24,9 @@ from pytest_distbench.judging.bounds import check_measured, plausible
 from pytest_distbench.judging.doubts import why_doubtful
 from pytest_distbench.judging.judgement import Conclusion, conclude
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
-from pytest_distbench.plugin.carry import (
+from pytest_distbench.plugin.keywords import CheckKeywords, MeasureKeywords, RunKeywords, ShapeKeywords, Wanted
+from pytest_distbench.plugin.names import test_and_id
+from pytest_distbench.plugin.outcomes import (
     BeyondBound,
     Failure,
     LaunchFailed,
@@ -35,11 +37,9 @@ from pytest_distbench.plugin.carry import (
     Regression,
     Unaccepted,
 )
-from pytest_distbench.plugin.keywords import CheckKeywords, MeasureKeywords, RunKeywords, ShapeKeywords, Wanted
 from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
 from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.requests import RequestMaker
-from pytest_distbench.plugin.rerun import test_and_id
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.bound_text import BoundValue

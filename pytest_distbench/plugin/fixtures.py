@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_distbench.plugin import carry
-from pytest_distbench.plugin.rerun import RANKS
+from pytest_distbench.plugin.names import RANKS
 from pytest_distbench.plugin.state import (
     STATE,
     name_of,
@@ -42,8 +42,8 @@ WHY_NOT_AGAIN = pytest.StashKey[str]()
 def world_size(request: pytest.FixtureRequest) -> int:
     """Ranks of the test's process groups; parametrized from the markers and --world-size."""
     if FIXTURE in request.fixturenames and RANKS not in request.node.stash:
-        from pytest_distbench.plugin.carry import Misuse
         from pytest_distbench.plugin.markers import UnfitClass, sizes_of_class
+        from pytest_distbench.plugin.outcomes import Misuse
 
         try:
             sizes_of_class(request.cls)

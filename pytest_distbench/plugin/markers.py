@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, DistbenchWarning, show
-from pytest_distbench.plugin.rerun import RANKS
+from pytest_distbench.plugin.names import RANKS
 from pytest_distbench.records.bound_text import BoundValue, terms_of
-from pytest_distbench.records.choices import MOST_LAUNCHES, NAMED, TOLERANCE, Wanted, one_of, seconds, text, whole
+from pytest_distbench.records.choices import MOST_LAUNCHES
+from pytest_distbench.records.wanted import NAMED, TOLERANCE, Wanted, one_of, seconds, text, whole
 from pytest_distbench.units import as_float, as_int, convert, format_quantity, parse_bytes, parse_quantity
 
 if TYPE_CHECKING:

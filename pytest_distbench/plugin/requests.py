@@ -19,10 +19,10 @@ from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.carry import Misuse
 from pytest_distbench.plugin.keywords import Wanted
 from pytest_distbench.plugin.markers import network_of, requirement
-from pytest_distbench.plugin.rerun import family_of, full_name, test_and_id
+from pytest_distbench.plugin.names import family_of, full_name, test_and_id
+from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.workload import Workload, json_able, make_workload, places_of
 from pytest_distbench.records.bound_text import AskedBound
 from pytest_distbench.records.case import Case, Conditions

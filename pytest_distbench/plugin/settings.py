@@ -19,18 +19,15 @@ from pytest_distbench.records.choices import (
     CONFIRM_BUDGET_S,
     CONFIRMS,
     DEFAULT_TOLERANCE,
-    FRACTION,
     LONGEST_TIMEOUT_S,
     MOST_LAUNCHES,
     MOST_TOLERANCE,
     RUN_LAUNCHES,
     TRACED_CASES,
     UPDATES,
-    Wanted,
-    number,
-    whole,
 )
 from pytest_distbench.records.options import BACKENDS, BY_TOLERANCE, FAKE, NOTHING, NUMA_BINDINGS, OPTIONS
+from pytest_distbench.records.wanted import FRACTION, Wanted, number, whole
 from pytest_distbench.releases import PARTS, check_torch, release_of, text
 from pytest_distbench.units import parse_bytes
 

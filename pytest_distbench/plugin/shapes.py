@@ -20,7 +20,7 @@ from pytest_distbench.records.choices import MODES, OverRanks
 from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.units import as_int, format_bytes
 from pytest_distbench.workloads.collectives import OPERATIONS, Operation, operation
-from pytest_distbench.workloads.collectives.operation import REDUCTIONS, reduction
+from pytest_distbench.workloads.collectives.reductions import REDUCTIONS, reduction
 from pytest_distbench.workloads.protocol import (
     CACHES,
     DTYPES,

@@ -16,8 +16,7 @@ from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.shapes import LARGEST_BYTES
 from pytest_distbench.units import format_bytes
-from pytest_distbench.workloads import gradients, links
-from pytest_distbench.workloads import gradients as buckets
+from pytest_distbench.workloads import buckets, compression, links, overlap
 
 _WORKLOADS = Path(workloads.__file__).parent
 _LARGEST_MATRIX = 2**17
@@ -96,8 +95,8 @@ class Communication:
             warmup: untimed.
         """
         given = self._arguments("overlap", options)
-        if not isinstance(dtype, str) or dtype not in gradients.DTYPES:
-            given.refuse(f"dtype={show(dtype)}; matrices have one of {', '.join(gradients.DTYPES)}")
+        if not isinstance(dtype, str) or dtype not in overlap.DTYPES:
+            given.refuse(f"dtype={show(dtype)}; matrices have one of {', '.join(overlap.DTYPES)}")
         message_bytes = given.whole("message_bytes", message_bytes, least=1, most=LARGEST_BYTES)
         try:
             buckets.elements_of(message_bytes, dtype)
@@ -138,7 +137,7 @@ class Communication:
         """
         given = self._arguments("compression", options)
         try:
-            gradients.hook_named(hook)
+            compression.hook_named(hook)
         except ConfigurationError as error:
             given.refuse(str(error))
         params = {

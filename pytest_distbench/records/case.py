@@ -24,10 +24,6 @@ NODES = "nodes"
 """What a case has around it whose ranks live on several hosts: how many hosts, and the ranks on each."""
 
 
-NODES = "nodes"
-"""What a case has around it whose ranks live on several hosts: how many hosts, and the ranks on each."""
-
-
 class Conditions(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What a case was measured under: numbers of cases that differ in it are never compared."""
 

@@ -19,8 +19,8 @@ from typing import Any, NoReturn, TypeVar
 from pytest_distbench.errors import StoredFileError, show
 from pytest_distbench.machine.hardware import host_name, mask_addresses
 from pytest_distbench.machine.secrets import mask_secrets
-from pytest_distbench.records.choices import NAMED, YES_OR_NO, Wanted, number, one_of, text, whole
 from pytest_distbench.records.stated import FIELDS, TERMS, Experiment, Machine, Prices, Statement, Term
+from pytest_distbench.records.wanted import NAMED, YES_OR_NO, Wanted, number, one_of, text, whole
 from pytest_distbench.store.files import read_limited
 
 _MOST_BYTES = 2**20

@@ -33,7 +33,8 @@ from pytest_distbench.worker.arguments import (
 )
 from pytest_distbench.worker.clock.clocks import Meter, block_length
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.clock.iterations import MOST_OF_STRUCTURE, DeviceSteps, HostSteps, Steps
+from pytest_distbench.worker.clock.iterations import MOST_OF_STRUCTURE
+from pytest_distbench.worker.clock.steps import DeviceSteps, HostSteps, Steps
 from pytest_distbench.worker.member import Member
 
 STEADY_STEP = 3

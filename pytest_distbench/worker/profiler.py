@@ -20,7 +20,7 @@ from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.iteration import WHOLE, iteration_name, name_in_trace
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker.clock.clocks import Stopwatch
-from pytest_distbench.worker.clock.iterations import Steps
+from pytest_distbench.worker.clock.steps import Steps
 
 ITERATIONS = 10
 """Of a loop: some more than one, as no two are alike, and few enough for a file that a viewer opens at once."""

@@ -26,7 +26,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.torch_internals import coalescing
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation, operation
-from pytest_distbench.workloads.collectives.operation import Inputs, Pattern
+from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
 from pytest_distbench.workloads.protocol import Together, groups_of
 
 if TYPE_CHECKING:

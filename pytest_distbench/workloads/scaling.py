@@ -22,7 +22,7 @@ from pytest_distbench.records.iteration import (
 )
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.worker.arguments import check_metric, check_whole
-from pytest_distbench.workloads.gradients import HOOKS, expect_support
+from pytest_distbench.workloads.compression import HOOKS, expect_support
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,7 +38,7 @@ def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
 
     Of ``rank.params``: *communication*, ``on`` (default) or ``off``; *overlap*, ``off`` where
     :func:`average_gradients` sends behind the backward pass what DDP sends beside it (default ``on``); *compression*, a
-    hook of ``workloads/gradients.py`` that sends gradients as ``fp16`` or ``bf16`` (default ``none``).
+    hook of ``workloads/compression.py`` that sends gradients as ``fp16`` or ``bf16`` (default ``none``).
 
     Args:
         rank: gives parameters and device.

@@ -12,7 +12,7 @@ OURS = [
     "pytest_distbench.plugin.collect",
     "pytest_distbench.plugin.fixtures",
     "pytest_distbench.plugin.options",
-    "pytest_distbench.plugin.rerun",
+    "pytest_distbench.plugin.names",
     "pytest_distbench.plugin.state",
     "pytest_distbench.records",
     "pytest_distbench.records.choices",

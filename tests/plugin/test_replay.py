@@ -12,7 +12,7 @@ from support.cases import ON_TWO
 from support.fingerprints import of, reduce
 
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.carry import Misuse
+from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.records.baseline import BaselineEntry

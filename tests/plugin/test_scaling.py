@@ -16,8 +16,8 @@ from support.projects import Project, run
 
 from pytest_distbench import testing
 from pytest_distbench.errors import DistbenchWarning
-from pytest_distbench.plugin.carry import Misuse
 from pytest_distbench.plugin.distbench import Distbench
+from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.scaling import Scaling
 from pytest_distbench.records.fingerprint import Collective, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord

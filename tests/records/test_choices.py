@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.choices import (
+from pytest_distbench.records.wanted import (
     FRACTION,
     NAMED,
     TOLERANCE,

@@ -385,9 +385,6 @@ def test_where_none_can_be_made_the_test_is_skipped(
     )
 
 
-AROUND_PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
-
-
 class Noted:
     """Notes when it is entered, left, and asked to describe."""
 
@@ -433,7 +430,7 @@ def test_rows_are_nested_and_each_describes_the_record_when_all_is_over(
         events.append("launch")
 
     assert events == ["enter outer", "enter inner", "launch", "leave inner", "leave outer"]
-    assert [describe(AROUND_PASSED).remarks for _ in range(2)] == [["inner", "outer"]] * 2  # of a pair both
+    assert [describe(PASSED).remarks for _ in range(2)] == [["inner", "outer"]] * 2  # of a pair both
 
 
 def test_conditions_of_all_rows_are_those_of_the_case(surroundings: Surroundings, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ EVALUATED_FILES = {
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A repository whose modules pytest has imported."""
     for name, text in EVALUATED_FILES.items():
         (tmp_path / name).write_text("import pytest\n" + text if name.startswith("test_") else text)
@@ -197,23 +197,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
-def found(project: Path, ini: str = "pytest.ini") -> tuple[list[str], bool]:
-    revision = Revision("", git(project, "rev-parse", "HEAD").strip(), project.resolve())
+def found(imported: Path, ini: str = "pytest.ini") -> tuple[list[str], bool]:
+    revision = Revision("", git(imported, "rev-parse", "HEAD").strip(), imported.resolve())
     evaluation = Evaluation(
         module="test_evaluated_it",
         function="test_it",
         bodies=frozenset({"body"}),
         plugins=["conftest_of_it"],
-        ini=project / ini,
+        ini=imported / ini,
     )
     seen = differing(evaluation, revision)
     return [*seen.names], seen.are_of_the_test
 
 
-def change(project: Path, name: str, old: str, new: str) -> None:
-    text = (project / name).read_text()
+def change(imported: Path, name: str, old: str, new: str) -> None:
+    text = (imported / name).read_text()
     assert old in text
-    (project / name).write_text(text.replace(old, new))
+    (imported / name).write_text(text.replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -230,10 +230,10 @@ def change(project: Path, name: str, old: str, new: str) -> None:
         ("pyproject.toml", "version = '1'", "version = '2'"),
     ],
 )
-def test_what_ranks_run_from_their_own_tree_is_of_each_side(project: Path, name: str, old: str, new: str) -> None:
-    change(project, name, old, new)
+def test_what_ranks_run_from_their_own_tree_is_of_each_side(imported: Path, name: str, old: str, new: str) -> None:
+    change(imported, name, old, new)
 
-    assert found(project, name if name.endswith(".toml") else "pytest.ini")[0] == []
+    assert found(imported, name if name.endswith(".toml") else "pytest.ini")[0] == []
 
 
 @pytest.mark.parametrize(
@@ -251,21 +251,21 @@ def test_what_ranks_run_from_their_own_tree_is_of_each_side(project: Path, name:
         ("evaluated_deep.py", "N = 1", "N = 2", False),
     ],
 )
-def test_what_pytest_evaluates_is_of_both(project: Path, name: str, old: str, new: str, is_of_the_test: bool) -> None:
-    change(project, name, old, new)
+def test_what_pytest_evaluates_is_of_both(imported: Path, name: str, old: str, new: str, is_of_the_test: bool) -> None:
+    change(imported, name, old, new)
 
-    assert found(project, name if name.endswith(".toml") else "pytest.ini") == ([name], is_of_the_test)
+    assert found(imported, name if name.endswith(".toml") else "pytest.ini") == ([name], is_of_the_test)
 
 
 @pytest.mark.parametrize("is_other", [False, True])
-def test_a_file_that_has_moved_is_compared_with_what_it_was(project: Path, is_other: bool) -> None:
-    git(project, "mv", "conftest_of_it.py", "was_there.py")
-    git(project, "commit", "--quiet", "--message", "elsewhere")
-    git(project, "mv", "was_there.py", "conftest_of_it.py")
+def test_a_file_that_has_moved_is_compared_with_what_it_was(imported: Path, is_other: bool) -> None:
+    git(imported, "mv", "conftest_of_it.py", "was_there.py")
+    git(imported, "commit", "--quiet", "--message", "elsewhere")
+    git(imported, "mv", "was_there.py", "conftest_of_it.py")
     if is_other:
-        change(project, "conftest_of_it.py", "pass", "print()")
-    revision = Revision("", git(project, "rev-parse", "HEAD").strip(), project.resolve())
-    moved = [((project / "conftest_of_it.py").resolve(), (project / "was_there.py").resolve())]
+        change(imported, "conftest_of_it.py", "pass", "print()")
+    revision = Revision("", git(imported, "rev-parse", "HEAD").strip(), imported.resolve())
+    moved = [((imported / "conftest_of_it.py").resolve(), (imported / "was_there.py").resolve())]
     seen = differing(Evaluation(plugins=["conftest_of_it"]), revision, moved)
 
     assert [*seen.names] == ["conftest_of_it.py"] * is_other

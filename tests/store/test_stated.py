@@ -11,8 +11,8 @@ import pytest
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.machine.hardware import host_name
 from pytest_distbench.machine.secrets import MASK
-from pytest_distbench.records.choices import text, whole
 from pytest_distbench.records.stated import Experiment, Statement
+from pytest_distbench.records.wanted import text, whole
 from pytest_distbench.store.stated import TomlTable, read_experiment, read_prices, read_toml
 
 

@@ -115,4 +115,4 @@ def test_a_bound_is_of_the_line_that_recorded_first(rank: RankContext, notes: Sc
 
     [bound] = found(rank)["loss"].bounds
     assert (bound.side, bound.value) == ("most", 2.5)
-    assert re.fullmatch(r"record at test_script_notes\.py:\d+", bound.where)
+    assert re.fullmatch(r"record at test_script\.py:\d+", bound.where)

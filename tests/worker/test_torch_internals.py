@@ -18,7 +18,7 @@ from pytest_distbench.releases import PARTS, release_of
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_distbench"
 HOME = PACKAGE / "worker" / "torch_internals.py"
-FAST = PACKAGE / "jobs" / "engines" / "fast_rendezvous.py"
+FAST = PACKAGE / "jobs" / "engines" / "fast_agent.py"
 """Does not run where a part that it uses is missing."""
 
 

@@ -11,8 +11,10 @@ from support.releases import RECORDS, refuses_bf16
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.workloads import gradients
-from pytest_distbench.workloads.gradients import CALLS, elements_of, hook_named, overlap_fraction, tensor_lengths
+from pytest_distbench.workloads import buckets, compression, overlap
+from pytest_distbench.workloads.buckets import CALLS, elements_of, tensor_lengths
+from pytest_distbench.workloads.compression import hook_named
+from pytest_distbench.workloads.overlap import overlap_fraction
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def test_a_message_is_a_whole_number_of_elements(message_bytes: int) -> None:
 @pytest.mark.spawn
 @pytest.mark.parametrize("launcher", ["warm"], indirect=True)
 def test_each_way_sends_the_same_bytes_by_as_many_calls_as_it_says(launcher: Launcher, tmp_path: Path) -> None:
-    launch = Launch(launcher, tmp_path, Path(gradients.__file__))
+    launch = Launch(launcher, tmp_path, Path(buckets.__file__))
     params = {
         "message_bytes": 4000, "dtype": "float32", "tensors": [1, 7], "calls": list(CALLS), "iterations": 2,
         "warmup": 1,
@@ -86,7 +88,7 @@ class Train:
 
 @pytest.fixture
 def train(launcher: Launcher, tmp_path: Path) -> Train:
-    return Train(Launch(launcher, tmp_path, Path(gradients.__file__)))
+    return Train(Launch(launcher, tmp_path, Path(compression.__file__)))
 
 
 def values(record: LaunchRecord) -> dict[str, float | None]:
@@ -137,7 +139,7 @@ def test_the_fraction_is_that_of_imb_nbc(
 @pytest.mark.spawn
 @pytest.mark.parametrize("launcher", ["warm"], indirect=True)
 def test_three_clocks_and_what_follows_from_them(launcher: Launcher, tmp_path: Path) -> None:
-    launch = Launch(launcher, tmp_path, Path(gradients.__file__))
+    launch = Launch(launcher, tmp_path, Path(overlap.__file__))
     params = {
         "message_bytes": 4096, "dtype": "bfloat16", "matrix": 16, "multiplications": 2, "iterations": 5, "warmup": 1,
     }  # fmt: skip

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from pytest_distbench.jobs.control.controller import Controller
 from pytest_distbench.jobs.control.script import ScriptWatch
+from pytest_distbench.jobs.engines.contract import CannotGoOn, EngineSetup
 from pytest_distbench.jobs.engines.outputs import NodeOutputs
-from pytest_distbench.jobs.engines.table import ENGINES, CannotGoOn, EngineSetup
+from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan
 

@@ -22,7 +22,8 @@ from pytest_distbench.errors import ReadingError
 from pytest_distbench.jobs.control.progress import EXIT_S, STABLE_LINES, STABLE_STEPS, Progress
 from pytest_distbench.jobs.control.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.jobs.control.script import ScriptWatch
-from pytest_distbench.jobs.engines.table import ENGINES, Advice, CannotGoOn, Engine
+from pytest_distbench.jobs.engines.contract import CannotGoOn, Engine
+from pytest_distbench.jobs.engines.table import ENGINES, Advice
 from pytest_distbench.launch.diagnosis.fates import is_follower
 from pytest_distbench.records.elastic import START, Change, ChangeResult, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles

@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 
+from pytest_distbench.jobs.engines.contract import LOOPBACK, CannotGoOn, EngineSetup
 from pytest_distbench.jobs.engines.stock import HANGS_ON_SCALE_UP, STORE_S, Node, NodeEngine, announce
-from pytest_distbench.jobs.engines.table import LOOPBACK, CannotGoOn, EngineSetup
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS

@@ -31,8 +31,8 @@ from torch.distributed.elastic.rendezvous import RendezvousInfo
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as private
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
+from pytest_distbench.jobs.engines.contract import LOOPBACK, MAX_RESTARTS
 from pytest_distbench.jobs.engines.stock import STORE_S, announce
-from pytest_distbench.jobs.engines.table import LOOPBACK, MAX_RESTARTS
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import Number, Record

@@ -29,7 +29,7 @@ from typing import BinaryIO
 
 import psutil
 
-from pytest_distbench.jobs.engines.table import LOOPBACK, EngineSetup
+from pytest_distbench.jobs.engines.contract import LOOPBACK, EngineSetup
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS
 from pytest_distbench.launch.workplace import tail

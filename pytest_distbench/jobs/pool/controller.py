@@ -19,7 +19,8 @@ import msgspec
 
 from pytest_distbench.jobs.control.controller import RunningJob
 from pytest_distbench.jobs.control.progress import EXIT_S
-from pytest_distbench.jobs.engines.table import ENGINES, CannotGoOn, Engine, EngineSetup
+from pytest_distbench.jobs.engines.contract import CannotGoOn, Engine, EngineSetup
+from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.jobs.pool.allocation import Holder, decide
 from pytest_distbench.jobs.pool.servers import ServerProcesses, Servers
 from pytest_distbench.launch.starters import forkserver

@@ -8,10 +8,10 @@ from typing import Any
 from pytest_distbench.errors import show
 from pytest_distbench.launch.readers import READERS
 from pytest_distbench.launch.readers.formats import VALUE
-from pytest_distbench.records.choices import Wanted, number, one_of, whole
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import as_scalar, is_axis
 from pytest_distbench.records.reader import TAKES, Reader
+from pytest_distbench.records.wanted import Wanted, number, one_of, whole
 from pytest_distbench.records.wire import can_be_written
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_distbench.workloads.collectives.operation import Buffers, Counts, Form, Operation
 
 if TYPE_CHECKING:
-    from pytest_distbench.workloads.collectives.operation import Inputs, Pattern
+    from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
 
 
 def _own_part(inputs: Inputs) -> slice:

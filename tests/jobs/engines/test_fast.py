@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pytest_distbench.jobs.engines.contract import CannotGoOn
 from pytest_distbench.jobs.engines.fast import FastEngine
-from pytest_distbench.jobs.engines.table import CannotGoOn
 from pytest_distbench.launch.starters import forkserver
 
 

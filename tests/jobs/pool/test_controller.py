@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.timelines import ERROR, JOB
 
-from pytest_distbench.jobs.engines.table import CannotGoOn
+from pytest_distbench.jobs.engines.contract import CannotGoOn
 from pytest_distbench.jobs.pool.controller import PoolController, SharingJob
 from pytest_distbench.records.elastic import SERVING, Demand, Policy, PoolJob, Serving, Sharing
 from pytest_distbench.records.record import replace

@@ -55,8 +55,8 @@ def value(found: dict[str, Observation]) -> float:
 
 
 def test_a_step_that_reads_its_loss_is_a_slower_step(cuda_of_steps: VirtualCuda) -> None:
-    healthy = value(train(cuda_of_steps, make_rank(device="cuda_of_steps")))
-    planted = value(train(cuda_of_steps, make_rank(device="cuda_of_steps"), reads_loss=True))
+    healthy = value(train(cuda_of_steps, make_rank(device="cuda")))
+    planted = value(train(cuda_of_steps, make_rank(device="cuda"), reads_loss=True))
 
     assert healthy == pytest.approx(4.2e-3, rel=0.01)
     assert planted == pytest.approx(6.0e-3, rel=0.01)
@@ -64,7 +64,7 @@ def test_a_step_that_reads_its_loss_is_a_slower_step(cuda_of_steps: VirtualCuda)
 
 
 def test_the_device_is_waited_for_once_a_block(cuda_of_steps: VirtualCuda) -> None:
-    times = train(cuda_of_steps, make_rank(device="cuda_of_steps"))["step_time"].values
+    times = train(cuda_of_steps, make_rank(device="cuda"))["step_time"].values
     waits = cuda_of_steps.counts()["synchronize"]
 
     assert len(times) == 60
@@ -73,7 +73,7 @@ def test_the_device_is_waited_for_once_a_block(cuda_of_steps: VirtualCuda) -> No
 
 
 def test_an_evaluation_is_no_part_of_a_step(cuda_of_steps: VirtualCuda) -> None:
-    found = train(cuda_of_steps, make_rank(device="cuda_of_steps"), every=5, evaluation_s=1.0)
+    found = train(cuda_of_steps, make_rank(device="cuda"), every=5, evaluation_s=1.0)
 
     assert max(found["step_time"].values) < 7e-3
     assert found["evaluation_time"].values == [pytest.approx(12.0, rel=1e-3)]
@@ -86,7 +86,7 @@ def test_an_evaluation_is_no_part_of_a_step(cuda_of_steps: VirtualCuda) -> None:
 def test_the_hosts_share_and_its_lead_stand_beside(
     cuda_of_steps: VirtualCuda, options: dict[str, object], host_s: float, lead_s: float
 ) -> None:
-    step_time = train(cuda_of_steps, make_rank(device="cuda_of_steps"), **options)["step_time"]  # type: ignore[arg-type]
+    step_time = train(cuda_of_steps, make_rank(device="cuda"), **options)["step_time"]  # type: ignore[arg-type]
 
     assert set(step_time.companions) == {"cpu_s", "waits", "host_s", "lead_s"}
     assert {len(values) for values in step_time.companions.values()} == {60}

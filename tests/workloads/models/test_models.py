@@ -44,10 +44,14 @@ def test_the_step_that_a_report_measured_can_be_taken(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "shapes", "options"),
     [
-        ("resnet50", {"resnet.STAGES": ((8, 1), (16, 2))}, {}),
-        ("vgg16", {"vgg.WIDTHS": ((8, 8), (16, 16, 16))}, {"width": 16}),
-        ("mobilenet_v2", {"mobilenet.STAGES": ((1, 8, 1, 1), (6, 16, 2, 2)), "mobilenet.LAST": 32}, {}),
-        ("autoencoder", {"autoencoder.WIDTHS": (8, 16, 32), "autoencoder.CODE": 8}, {}),
+        ("resnet50", {"convolutional.RESNET_STAGES": ((8, 1), (16, 2))}, {}),
+        ("vgg16", {"convolutional.VGG_WIDTHS": ((8, 8), (16, 16, 16))}, {"width": 16}),
+        (
+            "mobilenet_v2",
+            {"convolutional.MOBILENET_STAGES": ((1, 8, 1, 1), (6, 16, 2, 2)), "convolutional.LAST": 32},
+            {},
+        ),
+        ("autoencoder", {"convolutional.AUTOENCODER_WIDTHS": (8, 16, 32), "convolutional.CODE": 8}, {}),
         ("gpt_small", {}, {}),
     ],
 )

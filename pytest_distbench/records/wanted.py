@@ -1,0 +1,125 @@
+"""What an argument has to be: the check and the words of its error, for tests, markers, options, plans and ranks.
+
+Needs no msgspec: markers are read early.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.records.choices import LARGEST_WHOLE, LONGEST_TIMEOUT_S, MOST_TOLERANCE, TOLERANCE_WANTED
+from pytest_distbench.units import as_float, as_int
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted(Generic[T]):
+    """A kind of arguments.
+
+    Attributes:
+        words: what is wanted, behind that word.
+        take: a value as it is used; None: it is not of this kind.
+    """
+
+    words: str
+    take: Callable[[object], T | None]
+
+    def __call__(self, name: str, value: object) -> T:
+        """The value of an argument as it is used.
+
+        Raises:
+            ConfigurationError: it is not of this kind; the message has its name, itself and what was wanted.
+        """
+        found = self.take(value)
+        if found is None:
+            raise ConfigurationError(f"{name}={show(value)}; wanted {self.words}")
+        return found
+
+    def plain(self) -> Wanted[T]:
+        """Python's own numbers alone: those of numpy are lost on their way to another process."""
+        return Wanted(self.words, lambda value: self.take(value) if isinstance(value, int | float) else None)
+
+
+def whole(least: int, most: int = LARGEST_WHOLE, *, read: Callable[[Any], int | None] = as_int) -> Wanted[int]:
+    """A whole number; numpy's and torch's count as Python's, ``True`` and ``2.0`` do not."""
+
+    def take(value: object) -> int | None:
+        found = read(value)
+        return found if found is not None and least <= found <= most else None
+
+    return Wanted(f"a whole number of at least {least} and at most {most}", take)
+
+
+def number(
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    read: Callable[[Any], float | None] = as_float,
+) -> Wanted[float]:
+    """A finite number; numpy's and torch's count as Python's, ``True`` and texts do not."""
+    limits = {"above": above, "of at least": least, "at most": most}
+    told = ", ".join(f"{side} {limit:g}" for side, limit in limits.items() if math.isfinite(limit))
+
+    def take(value: object) -> float | None:
+        found = read(value)
+        fits = found is not None and math.isfinite(found) and found > above and least <= found <= most
+        return found if fits else None
+
+    return Wanted(f"a finite number {told}".rstrip(), take)
+
+
+def seconds(*, least: float = -math.inf, above: float = -math.inf) -> Wanted[float]:
+    """A time of a launch."""
+    limit = f"above {above:g}" if math.isfinite(above) else f"at least {least:g}"
+    kind = number(least=least, above=above, most=LONGEST_TIMEOUT_S)
+    return Wanted(f"seconds, {limit} and at most {LONGEST_TIMEOUT_S:g}", kind.take)
+
+
+FRACTION = Wanted(TOLERANCE_WANTED, number(least=0, most=MOST_TOLERANCE).take)
+
+
+def _tolerance(value: object) -> float | dict[str, float] | None:
+    if not isinstance(value, Mapping):
+        return FRACTION.take(value)
+    names = [name for name in value if isinstance(name, str) and name.strip()]
+    found = {name: fraction for name in names if (fraction := FRACTION.take(value[name])) is not None}
+    return found if found and len(found) == len(value) else None
+
+
+TOLERANCE: Wanted[float | dict[str, float]] = Wanted(f"{TOLERANCE_WANTED}, or one per metric name", _tolerance)
+
+
+def text(*, longest: int | None = None, without: str = "", may_be_empty: bool = False) -> Wanted[str]:
+    """Printable text on one line."""
+
+    def take(value: object) -> str | None:
+        is_text = isinstance(value, str) and value.isprintable() and len(value) <= (longest or len(value))
+        is_short_of_nothing = is_text and (bool(str(value).strip()) or (may_be_empty and not value))
+        return str(value) if is_short_of_nothing and not set(str(value)) & set(without) else None
+
+    barred, limit = (
+        (f" without {' '.join(without)}" if without else ""),
+        (f" of at most {longest} characters" if longest else ""),
+    )
+    return Wanted(f"printable text{barred}{limit}{'' if may_be_empty else ', not empty'}", take)
+
+
+def one_of(allowed: Iterable[str]) -> Wanted[str]:
+    """One of several words."""
+    known = list(allowed)
+    words = f"one of {', '.join(known)}"
+    return Wanted(words, lambda value: value if isinstance(value, str) and value in known else None)
+
+
+YES_OR_NO: Wanted[bool] = Wanted("True or False", lambda value: value if isinstance(value, bool) else None)
+
+NAMED: Wanted[Mapping[str, Any]] = Wanted(
+    "a dict whose keys are text",
+    lambda value: value if isinstance(value, Mapping) and all(isinstance(key, str) for key in value) else None,
+)
