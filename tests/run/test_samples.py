@@ -88,7 +88,7 @@ def test_functions_without_a_number_are_told_with_their_line() -> None:
     assert values(derived(lambda a: None, Made(1.0))) == [None]
     with pytest.raises(DerivationError, match=r"its function returned -5.0: -5 s is no time that anything takes"):
         derived(lambda a: -5.0, Made(1.0))
-    with pytest.raises(DerivationError, match=r"KeyError: 'gone' was not measured; there are step \(.*derived.py:\d+"):
+    with pytest.raises(DerivationError, match=r"KeyError: 'gone' was not measured; there are step \(.*samples.py:\d+"):
         derived(lambda a: a["gone"], Made(1.0))
     with pytest.raises(KeyError, match="there are none"):
         Values()["step"]
