@@ -72,11 +72,8 @@ class Controlled:
     """One launch below a guardian.
 
     Args:
-        plan: its directory exists and is empty.
-        side: of the launch.
         observes: its Pythons are programs of the user: they note which process groups they join and what they raise,
             and may record numbers.
-        is_ours: what runs is a module of this package, found where the plan says. Else it finds its own.
 
     Attributes:
         plan: settled; nothing has been started.
@@ -216,7 +213,6 @@ class _Running:
         return self._reap(wall_s, timed_out=True)
 
     def end(self) -> None:
-        """Leave nothing of it behind."""
         processes.kill(self._members())
 
     def _members(self) -> list[psutil.Process]:
@@ -324,7 +320,6 @@ def _what_it_left(plan: LaunchPlan) -> list[str]:
 
 
 def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
-    """What became of a command that is over, from the files it left."""
     words = plan.expect(Command).words
     log = error_tail(plan.files.log(0))
     trouble = read_trouble(plan.files)

@@ -57,7 +57,6 @@ def loops_on(reports: Sequence[RankReport], *, is_one_clock: bool) -> dict[str, 
     is one iteration, and a part of it has all the times that it was entered.
 
     Args:
-        reports: of the ranks of a host.
         is_one_clock: they are all ranks, whose stamps can be compared, so that it is known who waited for whom.
     """
     ranks = sorted(reports, key=lambda r: r.rank)
@@ -116,7 +115,6 @@ def _join(hosts: Sequence[HostReport], loops: Sequence[Breakdown], path: tuple[s
 
 
 def _by_rank(hosts: Sequence[HostReport], series: Sequence[Sequence[float]]) -> list[float]:
-    """One number for each rank, from those of each host's ranks."""
     found = {
         report.rank: value
         for host, values in zip(hosts, series, strict=True)
@@ -180,7 +178,6 @@ def read_reports(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> dict[i
     """The reports by rank. A missing or damaged one is left out: its rank died writing it.
 
     Args:
-        plan: of the launch.
         ranks: whose; None: of all processes of the launch.
     """
     reports = {}
@@ -212,8 +209,6 @@ def reduce_host(found: Mapping[int, RankReport], *, lived_here: int, are_all: bo
     """What the ranks of one host recorded, reduced over them where all of them have passed.
 
     Args:
-        found: their reports, by rank.
-        lived_here: how many ranks the host had.
         are_all: no other host had any, so that one clock has all stamps.
     """
     reports = [found[rank] for rank in sorted(found)]
@@ -251,7 +246,6 @@ def make_record(
     *,
     remarks: Sequence[str] = (),
 ) -> LaunchRecord:
-    """Tell what happened."""
     reports = {report.rank: report for host in hosts for report in host.ranks}
     fates = tell_fates(plan, reports, heard, ending)
     outcome, reason = merge_outcomes(fates, after_s=clock.finished_at - clock.up_at)
@@ -335,7 +329,6 @@ def _phases(reports: Mapping[int, RankReport], ended: Exit, clock: Clock) -> dic
 
 
 def _merge_remarks(remarks: Mapping[int, str]) -> list[str]:
-    """A line for all ranks that say the same."""
     ranks: dict[str, list[str]] = {}
     for rank, text in sorted(remarks.items()):
         ranks.setdefault(text, []).append(str(rank))

@@ -42,7 +42,6 @@ def partial(rank: int, observation: Observation) -> Partial:
 
 
 def recorded(reports: Iterable[RankReport]) -> list[Partial]:
-    """All that ranks recorded."""
     return [partial(report.rank, observation) for report in reports for observation in report.observations]
 
 
@@ -60,11 +59,7 @@ def reduce_partials(found: Iterable[Partial]) -> list[Partial]:
 
 
 def merge(found: Iterable[Partial]) -> list[Measurement]:
-    """The measurements of a launch, from what is known of all its ranks.
-
-    Raises:
-        RecordingError: ranks do not agree about a metric.
-    """
+    """Raises :class:`RecordingError` where ranks do not agree about a metric."""
     by_key: dict[str, list[Partial]] = {}
     for part in reduce_partials(found):
         by_key.setdefault(metric_key(part.name, part.at), []).append(part)
@@ -112,8 +107,6 @@ def merge_fingerprints(
     """The ranks' fingerprints by key, equal parts of them told once.
 
     Args:
-        of_hosts: those of each host's ranks, by key.
-        world_size: of the launch.
         stands_for: the rank that the only process stands for; None: each stands for itself.
     """
     by_key: dict[str, list[CommonPrint]] = {}
@@ -323,7 +316,6 @@ def _sum_companions(group: Sequence[Partial]) -> dict[str, list[float]]:
 
 
 def _measure(part: Partial) -> Measurement:
-    """What a launch has of a metric that was reduced over all its ranks."""
     values = [value / len(part.ranks) for value in part.values] if part.reduce == "mean" else part.values
     is_kept = METRIC_KINDS[part.better].keeps_series
     return Measurement(

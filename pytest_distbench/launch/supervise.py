@@ -53,7 +53,6 @@ class Side:
 
 
 Arm = tuple[LaunchPlan, Side]
-"""One of the launches that are compared."""
 
 
 VICTIM_GRACE_S = 0.5
@@ -243,7 +242,6 @@ class Supervised:
                 self.stop_at = max(self.stop_at, time.monotonic() + LEAST_TEARDOWN_S)
 
     def _tell_all(self, message: bytes) -> None:
-        """Tell every rank, once, that the last of them has come to where the others are."""
         if message not in self.told:
             self.told.add(message)
             self.site.ask(range(self.plan.processes), message)
@@ -257,7 +255,6 @@ class Supervised:
         return self._is_last_of(self.heard.ranks_done()) and self.heard.is_holding()
 
     def _is_last_of(self, ranks: Collection[int]) -> bool:
-        """Whether no rank is missing any more."""
         return len(ranks) == self.plan.processes
 
     def _end(self) -> None:
@@ -271,7 +268,6 @@ class Supervised:
         self.site.end(alive)
 
     def record(self) -> LaunchRecord:
-        """What happened, once the launch is finished."""
         assert self.site.ended is not None
         assert self.finished_at is not None
         ending = Ending(
@@ -345,7 +341,6 @@ class Turnstile:
         self._round: list[Supervised] = []
 
     def ask(self, launch: Supervised) -> None:
-        """A group waits for its turn."""
         self._waiting.append(launch)
         self._next()
 

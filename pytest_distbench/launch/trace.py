@@ -46,7 +46,6 @@ class LoopTrace:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of torch's ran."""
         return not any(True for _ in _timed(self))
 
     def iterations(self) -> list[tuple[float, float]]:

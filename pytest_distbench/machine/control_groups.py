@@ -42,7 +42,6 @@ class CpuController:
 
     Attributes:
         folder: the group that this process is in.
-        version: of cgroups.
     """
 
     folder: Path
@@ -86,10 +85,8 @@ class CpuController:
 
 
 def find_controller(root: Path = Path("/")) -> CpuController:
-    """The cpu controller.
-
-    Raises:
-        AroundUnavailable: this system has none, or does not hand it down to the group of this process.
+    """Raises :class:`AroundUnavailable` where this system has none, or does not hand it down to the group of this
+    process.
     """
     for version in (1, 2):
         if (folder := _own_group(root, version)) is not None:

@@ -141,7 +141,6 @@ class GpuWatch:
             witnesses += [replace(summarise(gpu, list(looks[gpu.uuid])), host_cpu=self._host_cpu) for gpu in gpus]
 
     def look(self, looks: dict[str, list[Look]]) -> None:
-        """Add one look at each of these GPUs, by UUID."""
         assert self._driver is not None
         for uuid, seen in looks.items():
             card, device = self._handles[uuid]
@@ -153,7 +152,6 @@ class GpuWatch:
         return {label: int(memory.used) for label, memory in told.items() if memory is not None}
 
     def users(self, label: str) -> list[str]:
-        """Names of the processes that compute on a GPU."""
         return [
             _name(pid)
             for gpu in self._gpus
@@ -167,7 +165,6 @@ class GpuWatch:
         return self._driver.ask(what, self._handles[gpu.uuid][1])
 
     def close(self) -> None:
-        """Let go of the driver."""
         self._handles = {}
         self._stack.close()
 
@@ -210,7 +207,6 @@ def complaint(timeout_s: float = _LONGEST_LOOK_S) -> str:
 
 
 def held_by(driver: Driver, handle: Any) -> frozenset[str]:
-    """What holds a GPU's clocks down now."""
     bits = driver.ask("GetCurrentClocksThrottleReasons", handle) or 0
     known = ((getattr(driver.binding, f"nvmlClocksThrottleReason{name}", 0), ours) for name, ours in _REASONS.items())
     return frozenset(ours for bit, ours in known if bits & bit)
@@ -281,7 +277,6 @@ def _set_clock(driver: Driver, card: Any) -> float | None:
 
 
 def _at_work(driver: Driver, card: Any, within_s: float) -> frozenset[int] | None:
-    """Processes whose kernels ran of late; None where the driver does not tell."""
     nvml = driver.binding
     since_us = int((time.time() - within_s) * 1e6)
     try:

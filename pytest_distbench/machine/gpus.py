@@ -50,8 +50,6 @@ class DriverError(DistbenchError):
 
 
 class Driver:
-    """The driver while it is connected."""
-
     def __init__(self, binding: Any) -> None:
         self.binding = binding
 
@@ -67,12 +65,10 @@ class Driver:
         return getattr(self.binding, f"nvmlDevice{name}")(*arguments)
 
     def explain(self, error: Exception) -> str:
-        """Why a device gives no answer."""
         return _words(self.binding, error, _WHY_NO_GPU)
 
     @property
     def version(self) -> str:
-        """Of the driver; empty where it does not tell."""
         try:
             return str(self.binding.nvmlSystemGetDriverVersion())
         except self.binding.NVMLError:
@@ -155,7 +151,6 @@ class Port:
 
     @property
     def count(self) -> int:
-        """Links that are up."""
         return self.to_switch + sum(self.to_gpu.values())
 
     @property
@@ -244,9 +239,7 @@ class Gpus:
         count: GPUs of the machine that the driver describes, visible or not.
         remarks: why no more of them are visible than are, as far as the user's setting or MIG is why; clauses.
         unreadable: which GPUs it does not describe, and why: a sentence for each reason.
-        failure: why the driver could not be asked at all; empty: it was.
         is_absent: there is no driver; else one that fails is in trouble.
-        driver: its version.
         cuda: the newest CUDA it runs.
         links: what joins the visible ones, see :class:`~pytest_distbench.records.environment.GpuHost`.
         variables: for the ranks, so that CUDA sees there what is visible here, in the same order.
@@ -340,7 +333,6 @@ def _variables(
 
 
 def _card(driver: Driver, index: int) -> Card:
-    """One GPU."""
     handle = driver.demand("GetHandleByIndex", index)
     gpu = _describe(driver, handle, index, pci=pci_address(driver.ask("GetPciInfo", handle)))
     mode = driver.ask("GetMigMode", handle)

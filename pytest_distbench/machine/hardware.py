@@ -84,8 +84,6 @@ print(json.dumps([list(sys.version_info[:3]), found, sys.path]))
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python executable that can run ranks."""
-
     executable: Path
     versions: Mapping[str, str]
     path: tuple[str, ...]
@@ -95,7 +93,7 @@ class Interpreter:
 
 
 def find_interpreter(given: str, folder: Path) -> Interpreter:
-    """Ask a Python what it has, without importing any of it."""
+    """Asks a Python what it has, without importing any of it."""
     option = f"--distbench-against-python {given}"
     executable = folder / Path(given).expanduser()
     if os.sep not in given and not executable.exists() and (on_path := shutil.which(given)):
@@ -148,7 +146,6 @@ _MARKETING = re.compile(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\b\d+-Core\b", 
 
 
 def cores() -> int:
-    """CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -192,7 +189,6 @@ def system(root: Path = Path("/")) -> dict[str, str]:
 
 
 def _os_name(path: Path) -> str:
-    """``PRETTY_NAME`` of os-release(5)."""
     found = re.search(r"""^PRETTY_NAME=["']?([^"'\n]*)""", _content(path), re.MULTILINE)
     return found[1].strip() if found else ""
 

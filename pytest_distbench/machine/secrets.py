@@ -122,7 +122,6 @@ def _is_secret_header(value: object) -> bool:
 
 
 def _asks_for_a_secret(before: object, argument: object) -> bool:
-    """Whether an argument is the value of the option that stands before it."""
     is_option = isinstance(before, str) and before.startswith("-") and "=" not in before
     return is_option and not str(argument).startswith("--") and is_secret_name(str(before))
 
@@ -170,7 +169,6 @@ def mask_values(text: str, values: Iterable[str]) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what has this name is a secret: by its words, however they are written together."""
     words = [word.lower() for word in _WORD.findall(name)] if len(name) <= _LONGEST_NAME else []
     if found := [word for word in words if _ALWAYS.fullmatch(word)]:
         is_of_a_text = not _HARMLESS.isdisjoint(words) and {word.removesuffix("s") for word in found} == {"token"}

@@ -57,7 +57,6 @@ class Choice:
 
     Attributes:
         gpus: in the order in which CUDA numbers them.
-        remarks: clauses; empty where all is as it was asked for.
     """
 
     gpus: list[Gpu]
@@ -68,7 +67,6 @@ def choose(cards: Sequence[Card], setting: str | None) -> Choice:
     """The devices that are visible.
 
     Args:
-        cards: of the machine, as CUDA counts them.
         setting: the value of :data:`VARIABLE`; None: it is not set.
     """
     if setting is not None and setting.startswith("MIG-"):

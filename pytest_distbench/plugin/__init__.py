@@ -50,7 +50,6 @@ _BENCHMARK_OPTIONS = tuple(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options and ini keys."""
     from pytest_distbench.plugin import options
 
     options.add_options(parser)

@@ -65,7 +65,6 @@ class Arguments:
             self.refuse(str(error))
 
     def whole(self, name: str, value: object, *, least: int, most: int = LARGEST_WHOLE) -> int:
-        """A whole number."""
         return self.take(whole(least, most), name, value)
 
     def ranks(self, wanted: object, usual: int) -> int:
@@ -75,7 +74,6 @@ class Arguments:
     def number(
         self, name: str, value: object, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
     ) -> float:
-        """A finite number."""
         return self.take(number(least=least, above=above, most=most), name, value)
 
     def numbers(self, name: str, value: object) -> list[float]:
@@ -97,7 +95,6 @@ class Arguments:
         return self.take(TOLERANCE, "tolerance", value)
 
     def fraction(self, name: str, value: object) -> float:
-        """A tolerance."""
         return self.take(FRACTION, name, value)
 
     def text(self, name: str, value: object, *, may_be_empty: bool = False, without: str = "") -> str:
@@ -112,7 +109,6 @@ class Arguments:
         return found
 
     def seed(self, name: str, value: object) -> int:
-        """One seed."""
         return self.whole(name, value, least=SEEDS.start, most=SEEDS.stop - 1)
 
     def seeds(self, value: object) -> tuple[int, ...]:
@@ -193,7 +189,6 @@ class Arguments:
         return dict(value)
 
     def mapping(self, name: str, value: object) -> Mapping[str, Any]:
-        """A mapping with text as keys."""
         return self.take(NAMED, name, value)
 
     def point(self, value: object) -> dict[str, Scalar]:
@@ -237,11 +232,9 @@ class Arguments:
         return value
 
     def choice(self, name: str, value: object, allowed: Sequence[str]) -> str:
-        """One of several words."""
         return self.take(one_of(allowed), name, value)
 
     def yes_or_no(self, name: str, value: object) -> bool:
-        """True or False."""
         return self.take(YES_OR_NO, name, value)
 
     def keywords(self, given: Mapping[str, object], call: Callable[..., object], others: type) -> None:

@@ -61,7 +61,6 @@ def point_to_test(report: pytest.TestReport, item: pytest.Item, raised: pytest.E
 
 
 def attach_cases(report: pytest.TestReport, cases: Sequence[CaseResult]) -> None:
-    """Put the cases of a test into its report."""
     import msgspec
 
     setattr(report, CASES_ATTRIBUTE, [msgspec.json.encode(case).decode() for case in cases])
@@ -97,7 +96,6 @@ def doubtful(report: pytest.TestReport) -> pytest.TestReport:
 
 
 def is_doubtful(report: pytest.TestReport) -> bool:
-    """Whether that is what a report shows."""
     return getattr(report, DOUBTFUL_ATTRIBUTE, False)
 
 
@@ -120,7 +118,6 @@ def texts_of(report: pytest.TestReport) -> list[str]:
 
 
 def decode(texts: Sequence[str]) -> list[CaseResult]:
-    """The cases."""
     if not texts:
         return []
     import msgspec
@@ -182,7 +179,6 @@ class Attempts:
         return [PassedTest(decode(t), self._seconds[n]) for n, t in self._texts.items() if n not in self._failed]
 
     def cases(self) -> list[CaseResult]:
-        """The cases of all tests, those of flaky tests marked."""
         if not self._texts:
             return []
         from pytest_distbench.records.record import replace

@@ -88,7 +88,6 @@ class Held:
         return [key, *(source for source in self.doubts[key].sources if source in self.doubts)]
 
     def log(self, *, why: str) -> None:
-        """Report it as it is."""
         for report in self.reports:
             if texts := carry.texts_of(report):
                 carry.attach_cases(report, [self._told(case, why) for case in carry.decode(texts)])

@@ -244,7 +244,6 @@ class Distbench:
         return known
 
     def _with_control(self, launched: LaunchRequest, request: CaseRequest, result: CaseResult) -> CaseResult:
-        """The case with what is found of a slowdown that is planted in it, where that is asked for."""
         if self._session.settings.control is None or result.launches[-1].outcome != "passed":
             return result
         with self._lend_terminal():

@@ -253,7 +253,6 @@ def ends_after_steps(given: Arguments, wanted: object, where: str = "") -> int |
 
 
 def _usable(given: Arguments, engine: str) -> tuple[str, str]:
-    """The engine itself, or the one that stands in for it, and why."""
     kind = ENGINES[engine]
     problem = kind.problem()
     if problem and not kind.stand_in:

@@ -99,7 +99,6 @@ def _path(config: pytest.Config) -> Path | None:
 
 
 def _read(path: Path | None) -> History:
-    """What is there; nothing if there is no file yet."""
     from pytest_distbench.store.estimate import HISTORY_FILE, History
 
     return HISTORY_FILE.read(path) if path is not None and path.exists() else History()
@@ -216,7 +215,6 @@ class Progress:
 
     @property
     def wants_events(self) -> bool:
-        """Whether ranks should report progress at all."""
         return self._live or self._plain
 
     def begin(self, title: str, name: str = "") -> None:
@@ -229,7 +227,6 @@ class Progress:
             self._begun[name] = now
 
     def show(self, text: str) -> None:
-        """Show a line of progress of the current test."""
         now = time.monotonic()
         if self._live and now - self._drawn_at >= REDRAW_S:
             self._drawn_at = now
@@ -250,7 +247,6 @@ class Progress:
         self._write(f"[rank {rank}] {escape(line)}\n")
 
     def end(self) -> None:
-        """The test is over: erase the line."""
         if self._is_drawn:
             self._draw("")
             self._is_drawn = False

@@ -41,7 +41,6 @@ class ViewersPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_html(self, report: pytest.TestReport, data: list[str]) -> None:
-        """Add the numbers to what a click on the test shows."""
         if lines := _lines(report):
             data += ["", f" {_TITLE} ".center(80, "-"), *map(html.escape, lines), ""]
 

@@ -55,9 +55,6 @@ def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, 
     Of GPUs each rank has its own, whatever the test says.
 
     Args:
-        given: refuses the argument.
-        settings: of the run.
-        wanted: how many.
         what: ``ranks``, ``nodes`` or ``slots``.
         oversubscribed: as the test has it.
 
@@ -167,7 +164,6 @@ class RequestMaker:
         self._places = places_of(node.config)
 
     def run(self, given: Arguments, wanted: Wanted) -> tuple[LaunchRequest, CaseRequest]:
-        """What to launch, and how to judge it."""
         found = self.workload(given, wanted)
         ranks = given.ranks(wanted.world_size, self._world_size)
         cores = check_room(given, self._settings, ranks, "ranks", oversubscribed=wanted.oversubscribed)
@@ -273,7 +269,6 @@ class RequestMaker:
                 given.refuse(f"--distbench-attach needs ranks of ours, and {why}")
 
     def workload(self, given: Arguments, wanted: Wanted) -> Workload:
-        """What is to run, found and checked."""
         return make_workload(given, wanted, beside=self._node.path.parent, places=self._places)
 
     def case(

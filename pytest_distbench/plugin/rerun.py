@@ -43,18 +43,15 @@ def rerun_command(config: pytest.Config, item: pytest.Item) -> str:
 
 
 def record_command(config: pytest.Config) -> str:
-    """The command that records what this run found no baseline for."""
     return shlex.join(["pytest", *record_arguments(config)])
 
 
 def record_arguments(config: pytest.Config) -> list[str]:
-    """The arguments of that command."""
     options, names = _split(config)
     return [*without_ours(options, "launches"), "--distbench-update=new", *names]
 
 
 def same_command(config: pytest.Config) -> str:
-    """The command of this run."""
     return shlex.join(["pytest", *map(str, config.invocation_params.args)])
 
 

@@ -131,7 +131,6 @@ class Scaling:
 
 
 def _sizes(most: int) -> list[int]:
-    """1, 2, 4 and so on up to the most, which is one of them."""
     return sorted({most, *(2**power for power in range(most.bit_length()) if 2**power < most)})
 
 

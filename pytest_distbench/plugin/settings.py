@@ -57,7 +57,6 @@ _OTHER_DEVICES = {
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """Read and check everything."""
     from pytest_distbench.judging.judgement import Missing, Strictness  # late: a plain pytest run must not pay for it
     from pytest_distbench.machine import gpus, hardware
     from pytest_distbench.run.request import Settings
@@ -415,7 +414,6 @@ def _experiment(config: pytest.Config) -> Experiment:
 
 
 def _file(config: pytest.Config, name: str) -> Path | None:
-    """What is to be written at the end of the run."""
     text = _text(config, name)
     path = Path(config.invocation_params.dir, text)
     if text and path.is_dir():
@@ -429,7 +427,6 @@ def _file(config: pytest.Config, name: str) -> Path | None:
 
 
 def _most(config: pytest.Config, first: int, default: int) -> int:
-    """The most launches there may be."""
     if not _text(config, "max_launches"):
         return max(first, default)
     most = _integer(config, "max_launches", default, least=1, most=MOST_LAUNCHES)

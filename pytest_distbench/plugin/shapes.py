@@ -284,7 +284,6 @@ class TimeToAccuracy:
 
 
 def _fitting(wanted: Wanted) -> dict[str, Transport]:
-    """The transports by which a collective can be sent."""
     collective = (wanted.params or {})["collective"]
     return {name: row for name, row in TRANSPORTS.items() if not row.collectives or collective in row.collectives}
 
@@ -305,7 +304,6 @@ def _find(collective: object) -> tuple[Operation | None, str, str]:
 def _names(
     given: Arguments, argument: str, value: object, table: Mapping[str, object], look_up: Callable[[str], object]
 ) -> str | list[str]:
-    """One name of a table, or several; ``"all"``: every one."""
     if isinstance(value, str):
         if value == "all":
             return [*table]

@@ -88,7 +88,6 @@ def stays_on_cpu(node: pytest.Item | pytest.Function) -> bool:
 
 
 def settings_for(node: pytest.Item | pytest.Function) -> Settings:
-    """As :func:`settings_of`, as they are for one test."""
     settings = settings_of(node.config)
     return settings.on_cpu() if stays_on_cpu(node) else settings
 

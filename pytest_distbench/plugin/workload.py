@@ -387,7 +387,6 @@ def _from_here(word: str, folder: str) -> str:
 
 
 def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference | list[str]:
-    """A body, or the words of a command."""
     body, module = wanted.body, wanted.module
     is_module = not isinstance(module, str) or bool(module)
     if body is None and not is_module:

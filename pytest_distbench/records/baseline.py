@@ -67,8 +67,6 @@ class BaselineMetric(OfKind, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Stored values of one case."""
-
     workload: str
     """Hash of what was measured; empty where another tool made the numbers, or there are none."""
     conditions: Conditions
@@ -108,7 +106,6 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
         """Whether a test that has one of these ids measured it.
 
         Args:
-            test_ids: of tests.
             key: of the entry. Where nobody has noted the id, it begins with that: the name of a run follows a colon,
                 but an id may hold colons too.
         """

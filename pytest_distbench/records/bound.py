@@ -55,6 +55,5 @@ def _one_value(name: str, given: object, unit: str) -> float:
 
 
 def tightest(bounds: Sequence[Bound], side: Side) -> float | None:
-    """The limit that decides among those of one side; None where there is none."""
     values = [bound.value for bound in bounds if bound.side == side]
     return (min(values) if side == "most" else max(values)) if values else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 Update = Literal["new", "failed", "changed", "all"]
-"""Which entries an update writes."""
 
 UPDATES: tuple[Update, ...] = get_args(Update)
 
@@ -18,7 +17,6 @@ CONFIRM_BUDGET_S = 60.0
 """Seconds of a run that go into that."""
 
 TracedCases = Literal["regressed", "all"]
-"""Which cases are launched once more under torch's profiler."""
 
 TRACED_CASES: tuple[TracedCases, ...] = get_args(TracedCases)
 

@@ -92,8 +92,6 @@ class MembershipPlan(Record, frozen=True, kw_only=True):
 
 
 class ElasticJob(Record, frozen=True, kw_only=True):
-    """What an elastic run is made of."""
-
     least: int
     most: int
     """Nodes, each with one worker: fewest and most."""
@@ -131,7 +129,6 @@ class ElasticJob(Record, frozen=True, kw_only=True):
 
     @property
     def nodes(self) -> str:
-        """As text: ``1 to 2``."""
         return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
 
     def __str__(self) -> str:
@@ -208,13 +205,10 @@ class ChangeResult(Record, frozen=True, kw_only=True):
 
     @property
     def unaccounted_s(self) -> float | None:
-        """What of the recovery no part explains."""
         return None if self.recovery_s is None else self.recovery_s - sum(self.parts.values())
 
 
 class RateChange(Record, frozen=True, kw_only=True):
-    """A step from which on the learning rate is another one."""
-
     step: int
     epoch: int | None
     nodes: int
@@ -256,11 +250,9 @@ class WorkerResult(Record, frozen=True, kw_only=True):
     loaded_s: float | None
     """When it had what the checkpoint held; None: it did not come so far."""
     resumed_at: int | None
-    """The step it went on from."""
     first_step_s: float | None
     last_step_s: float | None
     steps: int
-    """That it took."""
 
     @property
     def spans(self) -> list[tuple[str, float, float]]:
@@ -308,8 +300,6 @@ SERVING = "serving"
 
 
 class PoolJob(Record, frozen=True, kw_only=True):
-    """One job of a pool."""
-
     name: str
     submit_s: float
     job: ElasticJob
@@ -342,8 +332,6 @@ class Serving(Record, frozen=True, kw_only=True):
 
 
 class Sharing(Record, frozen=True, kw_only=True):
-    """What is shared, by whom, and how."""
-
     slots: int
     policy: Policy
     jobs: list[PoolJob]
@@ -379,8 +367,6 @@ class Hold(Record, frozen=True, kw_only=True):
 
 
 class PoolJobResult(Record, frozen=True, kw_only=True):
-    """What became of one job."""
-
     name: str
     submitted_s: float
     started_s: float | None = None
@@ -417,8 +403,6 @@ class Stretch(Record, frozen=True, kw_only=True):
 
 
 class PoolResult(Record, frozen=True, kw_only=True):
-    """What one launch of a pool showed beside its metrics."""
-
     pool: Sharing
     makespan_s: float
     """From the first submission to the end of the last job."""

@@ -32,7 +32,6 @@ class Gpu(Record, frozen=True, kw_only=True):
     pcie: str = ""
     """The fastest link to the host that card and slot allow, generation and lanes: ``5x16``."""
     nvlinks: int = 0
-    """Its NVLinks that are up."""
     nvlink_bytes_per_s: float | None = None
     """What one of them carries in each direction, by the data sheet."""
     ecc: bool | None = None
@@ -54,14 +53,10 @@ class Gpu(Record, frozen=True, kw_only=True):
 
 
 class GpuHost(Record, frozen=True, kw_only=True):
-    """The GPUs of a run and what they sit in."""
-
     driver: str
-    """Version of the driver."""
     cuda: str
     """Newest CUDA that this driver runs: ``12.8``."""
     cpu: str
-    """Product name of the host's CPU."""
     gpus: list[Gpu]
     """Visible to the run, in the order of the ranks."""
     links: list[list[str]] = []
@@ -126,7 +121,6 @@ class Load(Record, frozen=True, kw_only=True):
 
     wall_s: float
     cpus: int
-    """That the launch may use."""
     busy_s: float
     """CPU seconds of all processes on them, and of what took the CPUs from this machine, if it is a virtual one."""
     stolen_s: float = 0.0

@@ -62,12 +62,10 @@ class FlightEntry(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody waits for it any more."""
         return self.retired or self.state == "completed"
 
     @property
     def op(self) -> str:
-        """By its torch name: ``all_reduce``."""
         name = self.profiling_name.rpartition(":")[2] or "collective"
         return _OPERATIONS.get(name, name)
 
@@ -88,8 +86,6 @@ class FlightEntry(msgspec.Struct, frozen=True):
 
 
 class FlightRecording(msgspec.Struct, frozen=True):
-    """The recorder's content."""
-
     entries: list[FlightEntry] = []
     """The oldest first."""
 
@@ -204,7 +200,6 @@ class RankFingerprint(Record, frozen=True, kw_only=True):
     began: float = 0.0
     """When it entered the first, CLOCK_REALTIME seconds."""
     missing: str = ""
-    """Why nothing is known; empty where it is."""
 
 
 class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -251,7 +246,7 @@ def named_ranks(keys: Iterable[str]) -> list[int]:
 
 
 def rank_ranges(ranks: Sequence[int], world_size: int | None = None) -> str:
-    """Ranks as text: ``0,2-3``; ``all`` where they are the whole world."""
+    """``0,2-3``; ``all`` where they are the whole world."""
     if len(ranks) == world_size:
         return ALL
     runs: list[list[int]] = []

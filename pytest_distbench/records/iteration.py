@@ -51,7 +51,6 @@ class PartShare(Record, frozen=True, kw_only=True):
 
     @property
     def is_top(self) -> bool:
-        """Whether it is a part of the iteration itself, and not of another part."""
         return len(self.path) == 1 and not self.is_apart
 
 
@@ -120,7 +119,6 @@ class BusyCommunication(Record, frozen=True, kw_only=True):
 
     @property
     def time_s(self) -> float:
-        """Mean over ranks."""
         return fmean(self.ranks_s)
 
     @property
@@ -130,8 +128,6 @@ class BusyCommunication(Record, frozen=True, kw_only=True):
 
 
 class TracedSide(Record, frozen=True, kw_only=True):
-    """The launch of one side."""
-
     name: str
     """:data:`THIS_TREE`, or what it was compared with."""
     busy: dict[str, BusyCommunication] = {}

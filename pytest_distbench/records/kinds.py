@@ -62,7 +62,6 @@ class MetricKind:
         has_fast_side: of a series: the launch's value is of its fast side, and is judged together with its fastest
             iteration; the slow ones say how busy the machine was (``judging.stored_rule``).
         shape: ``series`` or ``number`` where only that can be recorded; ``any``: both.
-        keeps_series: whether a launch's record keeps the whole series.
         limit_text: how a limit, a fraction of the baseline, is printed.
         tolerance: that is used where the test and the baseline say nothing of the metric itself; None: the run's.
     """
@@ -79,7 +78,6 @@ class MetricKind:
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        """Check it."""
         _check("reduce", self.reduce, get_args(Reduce))
         _check("shape", self.shape, get_args(Shape))
         _check("sign", self.sign, get_args(Sign))
@@ -191,8 +189,7 @@ class VerdictKind:
         mark: one character before its row, so that nothing depends on colour.
         words: in the counts at the end of a run: ``3 within limits``.
         paired_words: the same beside another revision; empty: as ``words``.
-        fails: it fails its test.
-        fails_under: the option, without its dashes, under which it does too; empty: under none.
+        fails_under: the option, without its dashes, under which it fails its test; empty: under none.
         is_answer: the question was answered, one way or the other.
         moved: the number is not the stored one: an update in mode ``changed`` writes it.
         wants_update: such an update writes it although nothing is known to have moved.
@@ -200,7 +197,6 @@ class VerdictKind:
         warns: it is worth a warning on GitHub where nothing failed.
         is_quiet: tables that list what moved count it only.
         means: what it says, in a sentence, for ``distbench explain``.
-        next_step: what to do about it.
     """
 
     mark: str
@@ -218,7 +214,6 @@ class VerdictKind:
     is_quiet: bool = False
 
     def __post_init__(self) -> None:
-        """Check it."""
         if len(self.mark) != 1:
             raise ValueError(f"mark={self.mark!r} of a kind of verdicts; wanted one character")
         if not self.words.strip():

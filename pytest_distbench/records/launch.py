@@ -114,7 +114,6 @@ class RankFate(Record, frozen=True, kw_only=True):
 
     @property
     def is_hung(self) -> bool:
-        """Whether it did not go on, and was ended."""
         return self.how == HUNG
 
 

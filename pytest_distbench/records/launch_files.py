@@ -52,7 +52,6 @@ class HostVariables:
 
     Attributes:
         of: what they decide.
-        names: of the variables.
         is_dropped: a step of ours does not get them. Else it does.
         is_the_hosts: ranks have the value of their own host, or none where it has none. Else they have pytest's.
         instead: what takes their place.
@@ -101,7 +100,6 @@ HOST_VARIABLES = (
         instead="what the step, the pod or the engine has given the host",
     ),
 )  # fmt: skip
-"""A row for what they decide."""
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 """Of ranks on several hosts: set where it is not, to the interface by which the host reached pytest's."""
@@ -111,7 +109,6 @@ _OF_THE_HOST = frozenset(name for row in HOST_VARIABLES if row.is_the_hosts for 
 
 
 def of_a_step(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those that a step gets."""
     return {name: value for name, value in variables.items() if name not in _DROPPED}
 
 
@@ -129,14 +126,12 @@ def sockets_folder(directory: Path, session: str = "") -> Path:
     """Folder for the sockets of Python's multiprocessing, below a launch's directory, or below a run's.
 
     Args:
-        directory: of the launch, or of the run.
         session: of a run: agents of several sessions share its directory.
     """
     return directory / (f"sockets-{session[:8]}" if session else "sockets")
 
 
 def sockets_folders(directory: Path) -> list[Path]:
-    """All of them that there are below a directory."""
     return list(directory.glob("sockets*/"))
 
 
@@ -155,11 +150,7 @@ def open_left(path: Path) -> BinaryIO:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFiles:
-    """Where each file of a launch is.
-
-    Attributes:
-        directory: of the launch.
-    """
+    """Where each file of a launch is."""
 
     directory: Path
 
@@ -170,12 +161,10 @@ class LaunchFiles:
 
     @property
     def control(self) -> Path:
-        """The socket of the ranks' control lines."""
         return self.directory / "control"
 
     @property
     def sockets(self) -> Path:
-        """Folder for the sockets of Python's multiprocessing in the ranks."""
         return sockets_folder(self.directory)
 
     @property
@@ -205,17 +194,14 @@ class LaunchFiles:
 
     @property
     def launcher_log(self) -> Path:
-        """What a launcher that is a process of its own printed."""
         return self.directory / "launcher.log"
 
     @property
     def torchrun_logs(self) -> Path:
-        """Folder that torchrun fills itself."""
         return self.directory / "torchrun"
 
     @property
     def timeline(self) -> Path:
-        """What happened in an elastic job, line by line."""
         return self.directory / "timeline.jsonl"
 
     @property
@@ -230,7 +216,6 @@ class LaunchFiles:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder for the checkpoints of an elastic job."""
         return self.directory / "checkpoints"
 
     @property
@@ -245,23 +230,18 @@ class LaunchFiles:
 
     @property
     def pool_timeline(self) -> Path:
-        """What happened in a pool, line by line."""
         return self.directory / "pool.jsonl"
 
     def job(self, index: int) -> LaunchFiles:
-        """The files of one job of a pool, in a folder of its own."""
         return LaunchFiles(self.directory / f"job{index}")
 
     def jobs(self) -> list[LaunchFiles]:
-        """The files of all jobs of a pool that there are."""
         return [LaunchFiles(path) for path in self.directory.glob("job*/")]
 
     def serving_log(self, slot: int) -> Path:
-        """What the servers in a slot of a pool printed."""
         return self.directory / f"serving{slot}.log"
 
     def agent_log(self, slot: int) -> Path:
-        """What the agents of a slot of an elastic job printed."""
         return self.directory / f"agent{slot}.log"
 
     @property
@@ -274,19 +254,15 @@ class LaunchFiles:
         return self.directory / f"rank{rank}.json"
 
     def log(self, rank: int) -> Path:
-        """What a rank printed."""
         return self.directory / f"rank{rank}.log"
 
     def logs(self) -> list[Path]:
-        """The logs of all ranks that have one."""
         return sorted(self.directory.glob("rank*.log"))
 
     def stacks(self, rank: int) -> Path:
-        """The Python stacks that a rank writes when it is asked."""
         return self.directory / f"stacks{rank}.txt"
 
     def flight(self, rank: int) -> Path:
-        """The flight recorder that a rank writes when it is asked."""
         return self.directory / f"flight{rank}.json"
 
     def groups(self, rank: int) -> Path:

@@ -42,7 +42,6 @@ class LinkTerms:
 
     @property
     def s_per_byte(self) -> float:
-        """Inverse of the bandwidth."""
         return 1 / self.bandwidth
 
     @property

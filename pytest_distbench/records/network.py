@@ -104,11 +104,7 @@ def make_network(rate: object, keywords: Mapping[str, object], *, told: str) -> 
 
 
 def rank_hosts(network: Network, world_size: int) -> list[int]:
-    """The host of each rank.
-
-    Raises:
-        ConfigurationError: the ranks cannot be shared evenly.
-    """
+    """The host of each rank. Raises :class:`ConfigurationError` where the ranks cannot be shared evenly."""
     hosts = min(network.hosts or world_size, world_size)
     if world_size % hosts:
         raise ConfigurationError(
@@ -118,7 +114,6 @@ def rank_hosts(network: Network, world_size: int) -> list[int]:
 
 
 def host_address(host: int) -> str:
-    """The address of a host that was made, in the network between them."""
     return f"10.78.{(host + 10) // 256}.{(host + 10) % 256}"
 
 
@@ -136,7 +131,6 @@ USER_NAMESPACE = "user"
 
 
 def host_place(folder: str, host: int) -> str:
-    """Path of the link to a host's network namespace."""
     return f"{folder}/host{host}"
 
 

@@ -53,7 +53,6 @@ class BodyReference(Record, frozen=True, kw_only=True):
 
     @property
     def is_script(self) -> bool:
-        """Whether it is run as a program, not called."""
         return not self.function
 
     @property
@@ -82,7 +81,6 @@ class Work(Record, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
 
     @property
     def is_given_a_group(self) -> bool:
-        """Whether its ranks begin in a process group."""
         return False
 
     @property
@@ -97,7 +95,6 @@ class Work(Record, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
 
     @property
     def files(self) -> list[str]:
-        """The files without which it cannot be run."""
         return []
 
     def processes(self, world_size: int) -> int:
@@ -113,7 +110,6 @@ class Work(Record, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
         return [(number, files.log(number)) for number in range(self.processes(world_size))]
 
     def with_words(self, change: Change) -> Self:
-        """The same with each word of its command line changed."""
         del change
         return self
 
@@ -319,11 +315,9 @@ class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
 
     @classmethod
     def read_from(cls, path: str | Path) -> Self:
-        """The plan that lies in a file."""
         return msgspec.json.decode(Path(path).read_bytes(), type=cls)
 
     def expect(self, kind: type[_Kind]) -> _Kind:
-        """The work, which is of this kind."""
         assert isinstance(self.work, kind), f"wanted {kind.__name__}, found {type(self.work).__name__}"
         return self.work
 
@@ -346,7 +340,6 @@ class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
 
     @property
     def files(self) -> LaunchFiles:
-        """Where the launch's files are."""
         return LaunchFiles(Path(self.directory))
 
     def fill(self, text: str) -> str:

@@ -30,7 +30,6 @@ class PerfRow:
     """One message size, in place or not.
 
     Attributes:
-        size: of the message, bytes.
         dtype: as the tool calls it: ``float``, ``half``.
         redop: ``sum``; ``none`` or empty where nothing is reduced.
         root: rank; -1 or empty where there is none.

@@ -67,7 +67,6 @@ class Verdict(OfKind, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The metric's name, without its point."""
         return metric_name(self.metric)
 
     @property
@@ -265,7 +264,6 @@ class CaseResult(Record, frozen=True, kw_only=True):
 
     @property
     def is_written(self) -> bool:
-        """Whether an update wrote its entry."""
         return self.update not in ("", "kept", "refused")
 
 

@@ -38,7 +38,6 @@ class Machine:
     platforms: Sequence[str] = ("*",)
 
     def nodes(self, ranks: int) -> int:
-        """Nodes that so many ranks need."""
         return -(-ranks // self.ranks_per_node)
 
     def cost(self, term: Term, *, ranks: int, seconds: float) -> float | None:
@@ -54,7 +53,6 @@ class Prices:
     Attributes:
         currency: of all prices, as ISO 4217 spells it: ``USD``.
         date: on which they were read.
-        source: where.
     """
 
     currency: str
@@ -100,7 +98,6 @@ class Statement(Record, frozen=True, kw_only=True):
     """By the keys of :data:`FIELDS`."""
 
     def is_of(self, test: str) -> bool:
-        """Whether it is of a test, by its path and function."""
         return not self.of or any(fnmatch.fnmatchcase(known, self.of) for known in (test, test.rpartition("::")[2]))
 
 
@@ -113,7 +110,6 @@ class Experiment(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What is to become of a row of the environment: ``torch`` -> ``2.15``."""
 
     def stated(self, test: str) -> dict[str, str]:
-        """What was stated of a test, by its path and function."""
         found: dict[str, str] = {}
         for statement in self.statements:
             if statement.is_of(test):
@@ -121,5 +117,4 @@ class Experiment(Record, frozen=True, kw_only=True, omit_defaults=True):
         return found
 
     def of_no_test(self, tests: Collection[str]) -> list[str]:
-        """Patterns that are of none of these tests."""
         return [statement.of for statement in self.statements if not any(map(statement.is_of, tests))]

@@ -125,7 +125,6 @@ class Wanted(_Line, frozen=True, kw_only=True, tag="wanted"):
     slot: int
     generation: int
     samples: int
-    """Of each epoch."""
     epochs: int
     epoch: int = 0
     """That was under way then."""
@@ -185,7 +184,6 @@ class Remembered(_Line, frozen=True, kw_only=True, tag="remembered"):
     slot: int
     generation: int
     before: int
-    """Before they took it."""
     after: int
 
 
@@ -329,8 +327,6 @@ def append(path: Path, line: Record) -> None:
 
 
 class LineReader(Generic[AnyLine]):
-    """Reads a timeline that grows."""
-
     def __init__(self, path: Path, decoder: msgspec.json.Decoder[AnyLine]) -> None:
         self._path = path
         self._decoder = decoder
@@ -356,14 +352,11 @@ class LineReader(Generic[AnyLine]):
 
 
 class TimelineReader(LineReader[Line]):
-    """Reads the timeline of a job."""
-
     def __init__(self, path: Path) -> None:
         super().__init__(path, _DECODER)
 
 
 def read_timeline(path: Path) -> list[Line]:
-    """All lines of a timeline, by time."""
     return sorted(TimelineReader(path).read(), key=lambda line: line.t)
 
 
@@ -426,4 +419,3 @@ class ServerFailed(_Line, frozen=True, kw_only=True, tag="server_failed"):
 PoolLine = ClockBegan | Submitted | Granted | Asked | Freed | Ended | Demanded | ServerReady | ServerFailed
 
 POOL_LINES: msgspec.json.Decoder[PoolLine] = msgspec.json.Decoder(PoolLine)
-"""Reads them."""

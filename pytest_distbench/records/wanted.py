@@ -111,7 +111,6 @@ def text(*, longest: int | None = None, without: str = "", may_be_empty: bool = 
 
 
 def one_of(allowed: Iterable[str]) -> Wanted[str]:
-    """One of several words."""
     known = list(allowed)
     words = f"one of {', '.join(known)}"
     return Wanted(words, lambda value: value if isinstance(value, str) and value in known else None)

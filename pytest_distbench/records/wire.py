@@ -73,7 +73,6 @@ def variables_to_wire(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def variables_from_wire(variables: Mapping[str, str]) -> dict[str, str]:
-    """The inverse of :func:`variables_to_wire`."""
     return {os.fsdecode(k.encode("latin-1")): os.fsdecode(v.encode("latin-1")) for k, v in variables.items()}
 
 

@@ -52,7 +52,6 @@ def find_links(given: Sequence[str], *, folder: Path, root: Path) -> tuple[Path,
 
 
 def link(paths: Sequence[Path], *, root: Path, tree: Path) -> None:
-    """Link what the working tree has into a worktree that lacks it."""
     for path in paths:
         target = tree / path
         if target.exists() or target.is_symlink():
@@ -188,7 +187,6 @@ class ReferenceSide:
         return [records[0], *map(self._explain, records[1:], plans[1:])]
 
     def launch_alone(self, side: Side, plan: LaunchPlan) -> LaunchRecord:
-        """Run the reference with nothing beside it, by the plan of this tree."""
         there = self._plan(plan, 0)
         record = self._explain(run_launch(there, self._beside(side, 0)), there)
         assert record is not None
@@ -243,7 +241,6 @@ class ReferenceSide:
         )
 
     def close(self) -> None:
-        """Remove the worktree."""
         self._stack.close()
 
     @functools.cached_property
@@ -286,8 +283,6 @@ class ReferenceSide:
 
 
 class _Copy(ReferenceSide):
-    """This tree, where a revision was."""
-
     builds_apart = False
 
     @functools.cached_property

@@ -111,11 +111,9 @@ class NetworkAround:
         carried.remarks.extend(f"the network after it: {missed}" for missed in misses(plan.network, carried.after))
 
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
-        """The network that was chosen."""
         return {} if request.network is None else {NETWORK: request.network.text}
 
     def close(self) -> None:
-        """Take the networks away."""
         labs, self._labs = self._labs, {}
         for lab in labs.values():
             lab.close()
@@ -271,8 +269,6 @@ class Limited:
 
 
 class QuotaAround:
-    """The control groups of each launch."""
-
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Limited]:
         """Make the groups that the plan names, and remove them.
@@ -294,7 +290,6 @@ class QuotaAround:
             yield seen
 
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
-        """The cores that each rank may use."""
         return {} if request.cpus is None else {CPUS: f"{request.cpus:g}"}
 
     def close(self) -> None:
@@ -302,7 +297,6 @@ class QuotaAround:
 
 
 def _take_away(group: Path, seen: Limited) -> None:
-    """Remove a group; what there is to tell of it is seen."""
     with contextlib.suppress(OSError):  # it could not be made
         seen.throttled.append(throttled(group))
     if not remove(group):
@@ -332,14 +326,8 @@ class Around(Protocol):
     """Something that is done, or looked at, around every launch of a run."""
 
     def during(self, plan: LaunchPlan, hosting: Hosting) -> AbstractContextManager[Witness]:
-        """Do it while a launch runs; of a pair the plan is this tree's.
-
-        Args:
-            plan: of the launch.
-            hosting: what this host has to do with it.
-
-        Raises:
-            LauncherError: it cannot be done, so that the launch would mean nothing.
+        """Do it while a launch runs; of a pair the plan is this tree's. Raises :class:`LauncherError` where it cannot
+        be done, so that the launch would mean nothing.
         """
 
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
@@ -354,7 +342,6 @@ class AroundSetup:
     """What a row is made of.
 
     Attributes:
-        settings: of the run.
         on_progress: shows one line while something is waited for.
     """
 
@@ -378,8 +365,6 @@ AROUND: dict[str, Callable[[AroundSetup], Around]] = {
 
 
 class Surroundings:
-    """All that happens around the launches of one run."""
-
     def __init__(self, setup: AroundSetup) -> None:
         self._all: dict[str, Around] = {}
         for name, make in AROUND.items():
@@ -400,7 +385,6 @@ class Surroundings:
             yield describe
 
     def conditions(self, request: LaunchRequest) -> dict[str, str]:
-        """What all of it makes of a case."""
         found: dict[str, str] = {}
         for name, around in self._all.items():
             with blame(f"AROUND[{name!r}]"):

@@ -62,7 +62,6 @@ class Recorder:
     """The revision that recorded a baseline, made ready to be compared with.
 
     Attributes:
-        variant: it.
         before: its baseline, where the one that is stored is of a later commit, the candidate itself.
     """
 
@@ -74,7 +73,6 @@ class Recorders:
     """Finds the revision that recorded a baseline, in the repository of the tests.
 
     Args:
-        settings: what the user asked for.
         baselines: their folder; what lies there does not run.
         root: folder of the tests; links are relative to it.
         folder: that pytest was started in; the path of a Python is relative to it.
@@ -162,10 +160,6 @@ class Doubt:
     """A case whose stored comparison is in doubt.
 
     Attributes:
-        result: of the stored comparison.
-        samples: it was made with.
-        recorder: of its baseline.
-        known: what is stored, and what was said of it.
         sources: keys of the cases that its number is made of; none: it was launched itself.
         evaluation: what pytest itself evaluated for it; None: nothing.
     """
@@ -200,7 +194,6 @@ class Doubt:
 
     @property
     def likely_s(self) -> float:
-        """How long it is likely to take to settle it."""
         return self._seconds(min(_LIKELY, self.looks[-1]))
 
     def _seconds(self, pairs: int) -> float:
@@ -222,7 +215,6 @@ class Allowance:
 
     @contextlib.contextmanager
     def waiting(self, hold: AbstractContextManager[None]) -> Iterator[None]:
-        """Enter what has to be waited for."""
         asked_at = time.monotonic()
         with hold:
             self._until += time.monotonic() - asked_at
@@ -235,14 +227,13 @@ class Again:
 
     Attributes:
         samples: of its first run, by key of the case: what is beyond doubt is not measured again.
-        results: of the same.
         doubts: by the same keys.
         beside: what the launches of a case run in turns with, by the same keys; those of sources too.
         cases: that this run of pytest confirms.
         allowance: what the first look may take at most; further ones are begun where they fit into what is left of the
             budget.
-        budget: of the run.
-        others_s: of it, what the first looks at others in doubt are going to take; nothing is seen twice at their cost.
+        others_s: of the budget, what first looks at others in doubt are going to take: nothing is seen twice at their
+            cost.
         left: why a doubt stays and nothing of its case is launched in turns, by the same keys.
     """
 
@@ -284,7 +275,6 @@ class Confirmed:
 
     @property
     def _why_not(self) -> str:
-        """Why the doubt stays; empty: it is settled."""
         return self._again.left.get(self._request.case.key, "")
 
     def judge(self, samples: Samples) -> list[Judgement]:
@@ -390,11 +380,9 @@ class Confirmed:
         )
 
     def without_turns(self, reason: str) -> list[Verdict]:
-        """The verdicts where nothing ran in turns."""
         return undecided(self._doubt.result.verdicts, f"not confirmed: {reason}")
 
     def conclude(self, samples: Samples, verdicts: Sequence[Verdict]) -> CaseResult:
-        """The record of the case: that of the stored comparison, with what was made of it."""
         result = replace(self._doubt.result, verdicts=list(verdicts))
         if self._why_not:
             return result
@@ -454,7 +442,6 @@ def in_time(request: LaunchRequest, launched: Sequence[float]) -> LaunchRequest:
     """A request whose launches end in a bounded time, whatever another revision does in them.
 
     Args:
-        request: it.
         launched: seconds that launches of this tree took.
     """
     return replace(request, timeout_s=min(request.timeout_s, _SLOWER * max(launched, default=0.0) + _GRACE_S))

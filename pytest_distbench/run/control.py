@@ -58,9 +58,6 @@ def make_trace(session: Session, launched: LaunchRequest, samples: Samples, vari
     """Launch a case once more for its trace, and what it was compared with; whatever goes wrong is told in the trace.
 
     Args:
-        session: the run.
-        launched: what is launched.
-        samples: the launches that were judged.
         variant: what they were compared with on the spot; None: with nothing, or with what is stored.
     """
     assert session.settings.trace is not None
@@ -215,9 +212,6 @@ def plant(session: Session, launched: LaunchRequest, request: CaseRequest, healt
     """Plant a slowdown in a case, and say what this run finds of it; None where the case has no clock.
 
     Args:
-        session: the run.
-        launched: what is launched.
-        request: the case, and how to judge it.
         healthy: a launch of it without the delay.
     """
     asked = session.settings.control

@@ -62,7 +62,6 @@ class Outputs:
                 path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Remove what was kept for a test, which is over."""
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
         self._folders.clear()
@@ -119,7 +118,6 @@ class RunDirectory:
         return self.data.is_dir() and (self.path / _LOCK).exists()
 
     def next_launch(self) -> Path:
-        """Make the folder of the next launch."""
         self._launches += 1
         directory = self.path / f"launch{self._launches}"
         directory.mkdir(mode=0o700)

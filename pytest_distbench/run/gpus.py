@@ -39,7 +39,6 @@ class Course:
     looks: list[tuple[float, float]] = field(default_factory=list)
 
     def describe(self, record: LaunchRecord) -> LaunchRecord:
-        """A launch with it."""
         return replace(record, cpu_course=self.looks)
 
 
@@ -186,7 +185,6 @@ class GpusAround:
         return {}
 
     def close(self) -> None:
-        """Let go of the driver."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None

@@ -46,7 +46,6 @@ class LaunchKind:
     Attributes:
         run: runs one. Whatever becomes of it is in the record.
         in_turns: runs those that are to be compared; None: they cannot be.
-        why_alone: why they cannot be compared.
         hosting: what this host has to do with it; None: what the launcher says that starts its ranks.
         why_no_ranks: why it has no ranks of one group, of which one could be given the terminal, and for one of which a
             process could stand, in a clause; empty: it has.
@@ -71,7 +70,6 @@ class LaunchKind:
     launcher: Callable[[Any, str], str]
 
     def hosted_by(self, launcher: Hosting) -> Hosting:
-        """What this host has to do with a launch."""
         return launcher if self.hosting is None else self.hosting
 
 
@@ -130,11 +128,7 @@ LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
 
 
 def kind_of(work: Work) -> LaunchKind:
-    """The row of what a launch runs.
-
-    Raises:
-        ConfigurationError: it has none.
-    """
+    """The row of what a launch runs; :class:`ConfigurationError` where it has none."""
     if (kind := LAUNCH_KINDS.get(type(work))) is None:
         name, known = type(work).__name__, ", ".join(row.__name__ for row in LAUNCH_KINDS)
         raise ConfigurationError(
@@ -145,5 +139,4 @@ def kind_of(work: Work) -> LaunchKind:
 
 
 def run_launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """Run a launch as the row of its kind says."""
     return expect(LaunchRecord, kind_of(plan.work).run(plan, side), f"LAUNCH_KINDS[{type(plan.work).__name__}]: run")

@@ -69,12 +69,10 @@ class Launching:
 
     @functools.cached_property
     def surroundings(self) -> Surroundings:
-        """What happens around each launch."""
         return Surroundings(AroundSetup(settings=self.settings, on_progress=self.on_progress))
 
     @functools.cached_property
     def outputs(self) -> Outputs:
-        """What launches have printed."""
         return Outputs(self.settings.logs)
 
     @property
@@ -100,16 +98,13 @@ class Launching:
 
     @property
     def launcher_kind(self) -> LauncherKind:
-        """What the launcher of ranks can do."""
         return LAUNCHERS[self.settings.launcher]
 
     def hosting(self, work: Work) -> Hosting:
-        """What this host has to do with launches that run this."""
         return kind_of(work).hosted_by(self.launcher_kind)
 
     @property
     def launcher(self) -> Launcher:
-        """The launcher the settings ask for."""
         if self._launcher is None:
             setup = LauncherSetup(
                 directory=self.directory.path,
@@ -121,7 +116,6 @@ class Launching:
         return self._launcher
 
     def reference(self, variant: Variant) -> ReferenceSide:
-        """The side of what this tree is compared with."""
         if variant.key not in self._references:
             if variant.is_exchanged and (
                 first := self._references.pop(replaced(variant, is_exchanged=False).key, None)
@@ -158,7 +152,6 @@ class Launching:
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """Modules to import once for all ranks."""
         against = self.compared_with
         return self.settings.preload if against is None else outside(self.settings.preload, against)
 
@@ -275,7 +268,6 @@ class Launching:
         return [record and describe(record) for record in records]
 
     def _side(self, plan: LaunchPlan) -> Side:
-        """What launches of this tree are given."""
         return Side(launcher=lambda: self.launcher, on_progress=self.on_progress, on_output=self._shown(plan))
 
     def _plan(self, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
@@ -368,7 +360,6 @@ def _why_it_cannot(record: LaunchRecord) -> str:
 
 
 def _secrets(plan: LaunchPlan) -> list[str]:
-    """The values of secret variables in the environment of a launch."""
     return secret_values({**plan.variables, **plan.workplace.variables})
 
 

@@ -73,7 +73,6 @@ class Session:
 
     @property
     def settings(self) -> Settings:
-        """What the user asked for."""
         return self.launching.settings
 
     @functools.cached_property
@@ -103,7 +102,6 @@ class Session:
 
     @functools.cached_property
     def store(self) -> BaselineStore:
-        """Baselines of this platform."""
         return BaselineStore(self.settings.baselines, self.hardware.platform)
 
     @functools.cached_property
@@ -167,8 +165,6 @@ class Session:
         Where that is this tree they are alone.
 
         Args:
-            request: what is launched.
-            variant: that revision.
             known: the launches of this tree that raised the doubt.
         """
         if variant.is_itself:
@@ -177,7 +173,6 @@ class Session:
         return PairedLaunches(self.launching, bounded, variant, has_control=True)
 
     def launches_of(self, request: LaunchRequest) -> Samples:
-        """The launches of a case, of this tree alone."""
         hosting, kind = self.launching.hosting(request.work), kind_of(request.work)
         samples = Launches(self.launching, request, self.pacer if hosting.is_spaced else Pacer(0.0))
         samples.why_never_beside = self._why_never_beside(hosting, kind)
@@ -200,7 +195,6 @@ class Session:
         return kind.why_alone
 
     def reference(self, request: CaseRequest) -> Reference:
-        """What a case is compared with."""
         if not self.settings.judges:
             return Nothing(dataclasses.replace(request, launches=1))
         if self.settings.shares_gpu:
@@ -216,7 +210,6 @@ class Session:
         return self.stored(request)
 
     def stored(self, request: CaseRequest) -> Stored:
-        """The stored baseline of a case, whether there is one or not."""
         entry = self.store.entry(request.case.test, request.case.key)
         return Stored(
             request,
@@ -297,7 +290,6 @@ class Session:
             take_turns(samples, wanted)
 
     def result(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:
-        """What is known of a case, without verdicts."""
         return CaseResult(
             nodeid=request.nodeid,
             line=request.line,
@@ -358,10 +350,7 @@ class Session:
         """Settle a doubt; a launch of this tree that does not pass is a failure as ever.
 
         Args:
-            request: how the case is judged.
             samples: in turns with the revision that recorded its baseline.
-            doubt: it.
-            again: how the test is run again.
             launched: what is launched; None: the number is made of several runs.
         """
         assert self.recorders is not None

@@ -36,7 +36,6 @@ class Pacer:
         self._began_at = -math.inf
 
     def wait_for_next(self, before: LaunchRecord | None) -> None:
-        """Wait until a launch may begin, which it then does, after the one of the same case before it."""
         remaining = self._began_at + self._spacing_s - self._clock()
         if before is not None and remaining > 0 and is_restless(before):
             self._sleep(remaining)

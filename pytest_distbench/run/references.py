@@ -98,12 +98,10 @@ class Stored:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether there is something to compare with."""
         return self._known is not None
 
     @property
     def _known(self) -> BaselineEntry | None:
-        """The entry, if there is something in it to compare with."""
         return self.entry if self.entry is not None and self.entry.holds_numbers else None
 
     @property
@@ -204,12 +202,11 @@ class Stored:
         return self.recorders is not None and self.recorders.settings.mode == "always"
 
     def tolerances(self, result: CaseResult) -> dict[str, float]:
-        """Of every metric that was measured, as a fraction."""
+        """As fractions."""
         return accepted_changes(self.request.terms, result.launches, self.entry)
 
     @property
     def path(self) -> Path:
-        """The file of the baseline, whether it is there or not."""
         if self.entry is not None and self.gone:
             return self.store.path(self.gone[0].test, self.gone[0].key)
         return self.store.path(self.request.case.test, self.request.case.key)

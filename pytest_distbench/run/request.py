@@ -112,12 +112,9 @@ class Settings:
         attach: the rank that gets the terminal.
         fake_rank: the rank that the one process of a launch stands for, on the backend ``fake``; negative: from the
             end. None: each rank has a process.
-        launches: launches judged first.
         max_launches: the most launches of one case, while its answer is open.
         update_launches: launches of each case in an update; None: as many as its noise needs.
         prune: delete the stored entries that a whole, green run did not use.
-        policy: which verdicts fail a test, and what happens without a baseline.
-        experiment: what was stated of the run, for its record.
         max_message_bytes: larger messages are not sent; None: no limit.
         preload: modules to import once for all ranks.
         full: tests with the marker ``full``, long forms, run too.
@@ -172,12 +169,10 @@ class Settings:
 
     @property
     def judges(self) -> bool:
-        """Whether what is measured is judged, or stored."""
         return self.attach is None and self.control is None
 
     @property
     def largest(self) -> int:
-        """The largest process group that may run."""
         return self.world_sizes[-1]
 
 

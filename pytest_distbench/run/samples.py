@@ -94,8 +94,6 @@ class SampleFailed(Exception):
 
 
 class Launches(Samples):
-    """Launches of this tree."""
-
     def __init__(self, launching: Launching, request: LaunchRequest, pacer: Pacer) -> None:
         super().__init__()
         self._launching = launching
@@ -190,8 +188,6 @@ class Values(dict[str, float | None]):
 
 
 class GivenNumbers(Samples):
-    """Numbers that a test gives, one per sample."""
-
     def __init__(self, metric: Measurement, values: Sequence[float], software: Mapping[str, str]) -> None:
         super().__init__()
         self.most = len(values)
@@ -238,7 +234,6 @@ class DerivedNumbers(Samples):
         return all(source.may_grow for source in self._sources)
 
     def add(self, *, only: Sequence[str] = ()) -> None:
-        """Add one."""
         del only
         number = len(self)
         take_turns(self._sources, number + 1)

@@ -146,7 +146,6 @@ def _add(root: Path, tree: Path, revision: Revision) -> None:
 
 
 def _submodules(tree: Path) -> list[tuple[str, str]]:
-    """Path and commit of each submodule of what is checked out in a folder."""
     if not (tree / ".gitmodules").exists():
         return []
     listed = _git(tree, "ls-tree", "-r", "-z", "HEAD").stdout.split("\0")
@@ -196,7 +195,6 @@ class Evaluation:
     """What a test asks pytest to evaluate.
 
     Attributes:
-        module: name of the test's.
         function: of the test, or the class that it is a method of; where it stands in the module.
         bodies: functions of the module that ranks run.
         plugins: names of modules; of conftest.py files too.
@@ -214,8 +212,6 @@ def differing(evaluation: Evaluation, revision: Revision, moved: Sequence[tuple[
     """The files that pytest evaluates otherwise than it would at a revision: those of the test, or what they use.
 
     Args:
-        evaluation: what pytest evaluates.
-        revision: what is compared with.
         moved: where files are, and where they were then.
     """
     listed = git.run(revision.root, "diff", "--name-only", "-z", revision.commit, "--")
@@ -264,7 +260,6 @@ class _Sources:
             yield from self.differing(self._used.pop())
 
     def has_other_options(self, ini: Path) -> bool:
-        """Whether an ini file holds other options for pytest."""
         name = self.name_of(ini)
         now, then = ((read, ini.suffix) for read in (ini.read_text(), self._text_of(name)))
         return name in self._changed and _options(*now) != _options(*then)
@@ -334,7 +329,6 @@ def _names_used(statements: Sequence[ast.stmt]) -> set[str]:
 
 
 def _modules_used(statements: Sequence[ast.stmt], text: str, module: str) -> Iterator[str]:
-    """The modules whose names statements read, as far as they are imported."""
     used = _names_used(statements)
     package = getattr(sys.modules.get(module), "__package__", "") or ""
     for node in ast.walk(ast.parse(text)):

@@ -42,10 +42,8 @@ class Rows:
     """Which rows are taken.
 
     Attributes:
-        in_place: those measured in place, or the others.
         dtype: as torch or as the tool calls it; empty: the only one there is.
         redop: empty: the only one there is.
-        least: bytes of the smallest message.
         most: bytes of the largest; None: no limit.
     """
 
@@ -56,7 +54,6 @@ class Rows:
     most: int | None = None
 
     def of(self, output: PerfOutput) -> list[PerfRow]:
-        """The rows of a run."""
         dtype = NCCL_DTYPES.get(self.dtype, self.dtype)
         redop = NCCL_REDOPS.get(self.redop, self.redop)
         side = [row for row in output.rows if row.in_place == self.in_place]
@@ -107,7 +104,6 @@ def baselines_of(runs: Sequence[Sequence[PerfRow]], *, in_place: bool) -> dict[s
 
 
 def _by_size(runs: Iterable[Iterable[PerfRow]], value: Callable[[PerfRow], float]) -> Mapping[int, list[float]]:
-    """Size -> a value per run: of the cycles of one run the median."""
     found: dict[int, list[float]] = {}
     for rows in runs:
         cycles: dict[int, list[float]] = {}

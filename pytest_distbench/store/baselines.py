@@ -53,8 +53,6 @@ _LIST_OF_ONE = re.compile(rb"\[\n\s+(\[[^\n]*\])\n\s*\]")
 
 
 class BaselineFile(Record, frozen=True, kw_only=True):
-    """One file of the store."""
-
     schema: int
     platform: str
     test: str
@@ -64,7 +62,6 @@ class BaselineFile(Record, frozen=True, kw_only=True):
 
     @property
     def name(self) -> EntryName:
-        """What the store knows this entry by."""
         return EntryName(platform=self.platform, test=self.test, key=self.key)
 
 
@@ -82,7 +79,6 @@ class BaselineStore:
         return self._place(test) / _file_name(key)
 
     def entry(self, test: str, key: str) -> BaselineEntry | None:
-        """The stored entry of one case, None where there is none."""
         path = self.path(test, key)
         return self._read_of(test, path).entry if os.path.lexists(path) else None
 
@@ -109,7 +105,6 @@ class BaselineStore:
         return path
 
     def delete(self, test: str, key: str) -> bool:
-        """Remove an entry; False where there is none."""
         path = self.path(test, key)
         try:
             path.unlink()
@@ -122,7 +117,6 @@ class BaselineStore:
         return True
 
     def files(self) -> Iterator[Path]:
-        """Every file of this platform, sorted by path."""
         for folder, folders, files in os.walk(self.folder / self.platform):
             folders.sort()
             for name in sorted(files):
@@ -130,7 +124,6 @@ class BaselineStore:
                     yield Path(folder, name)
 
     def files_of(self, test: str) -> list[Path]:
-        """Every file of a test, sorted."""
         return sorted(self._place(test).glob("*.json"))
 
     def read_all(self) -> Iterator[BaselineFile]:
@@ -138,7 +131,6 @@ class BaselineStore:
         return read_each(self._read, self.files())
 
     def platforms(self) -> list[str]:
-        """Hardware classes that have baselines in this store."""
         if not self.folder.is_dir():
             return []
         folders = [path for path in self.folder.iterdir() if _PLATFORM.fullmatch(path.name) and path.is_dir()]
@@ -190,7 +182,6 @@ class BaselineStore:
 
 
 def read_file(path: Path) -> BaselineFile:
-    """Read one file of a store, strictly."""
     return BASELINE_FILES.read(path)
 
 
@@ -276,7 +267,6 @@ BASELINE_FILES = FileKind(
     is_edited=True,
     check=_why_edited_wrongly,
 )
-"""The files of a store."""
 
 
 _MOST_COMMITS = 50
@@ -301,7 +291,6 @@ def recordings(path: Path, root: Path) -> Iterator[Recording]:
     was moved or that nobody can read. A merge counts as its parents do.
 
     Args:
-        path: the file of the baseline.
         root: the working tree that the tests are of.
 
     Raises:
@@ -392,7 +381,6 @@ def _ends_of_clone(root: Path) -> set[str]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Its output, empty where it fails."""
     try:
         done = git.run(folder, *arguments, timeout_s=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):

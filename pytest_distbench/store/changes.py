@@ -29,8 +29,6 @@ _LONGEST_VALUE = 60
 
 
 class MetricChange(Record, frozen=True, kw_only=True):
-    """Old and new values of one metric."""
-
     metric: str
     unit: str
     better: Better
@@ -56,8 +54,6 @@ class MetricChange(Record, frozen=True, kw_only=True):
 
 
 class EntryChange(Record, frozen=True, kw_only=True):
-    """One entry that was added, removed or changed."""
-
     name: EntryName
     kind: Literal["new", "removed", "changed"]
     metrics: list[MetricChange]
@@ -67,7 +63,6 @@ class EntryChange(Record, frozen=True, kw_only=True):
 
 
 def entry_change(name: EntryName, old: BaselineEntry | None, new: BaselineEntry | None) -> EntryChange | None:
-    """The change from ``old`` to ``new``, where None is no entry; None if they are equal."""
     if old == new:
         return None
     before = old.metrics if old is not None else {}
@@ -152,8 +147,6 @@ class Version(Protocol):
 
 
 class FolderVersion:
-    """The store as it lies in a folder."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -190,14 +183,11 @@ class GitObjects:
         return self._process.stdout.read(int(facts[2]) + 1)[:-1]
 
     def close(self) -> None:
-        """End git."""
         if self._process is not None:
             self._process.communicate()
 
 
 class RevisionVersion:
-    """The store as it was at a git revision."""
-
     def __init__(self, folder: Path, revision: str) -> None:
         self._folder = folder
         commit = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
@@ -220,7 +210,6 @@ class RevisionVersion:
         return self._contents.read(self._objects[path], path)
 
     def close(self) -> None:
-        """End git."""
         self._contents.close()
 
     def _git(self, *arguments: str) -> str | None:
@@ -247,7 +236,6 @@ class VersionChanges:
         self.unchanged = 0
 
     def __iter__(self) -> Iterator[EntryChange]:
-        """Every changed, new or removed entry."""
         before, after = self._old.paths(), self._new.paths()
         for path in sorted(before | after):
             if self._platform and not path.startswith(f"{self._platform}/"):

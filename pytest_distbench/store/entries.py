@@ -77,7 +77,6 @@ class GoneTests:
     """Entries of a platform that no test has any more.
 
     Args:
-        store: of the platform.
         root: folder that the files of the tests are relative to.
         collected: the ids of every test that pytest has made, chosen to run or not.
     """
@@ -88,7 +87,6 @@ class GoneTests:
         self._collected = collected
 
     def fitting(self, case: Case) -> list[BaselineFile]:
-        """Those that have the conditions and the parameters of a new case."""
         ids = self._collected.get(case.test, ())
         of_same_test = self._read(self._store.files_of(case.test)) if ids else []
         gone = [file for file in of_same_test if not file.entry.is_of(ids, file.key)]
@@ -219,8 +217,6 @@ def unused_entries(
       case. The ranks of a run may be others than those of its test, and say nothing.
 
     Args:
-        store: of this platform.
-        results: every case measured.
         reported: test files that had any test, as node ids.
         seen: (test, case id) of every test of ours -> whether it ran to its end, rather than being skipped.
         rootpath: folder that the files of the tests are relative to.

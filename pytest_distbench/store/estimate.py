@@ -99,14 +99,9 @@ class Awaited:
     """A test that will be measured.
 
     Attributes:
-        name: its full name, which a renamed test has not, and what else decides how long it takes.
-        test: path and function.
-        case_id: its id.
-        backend: of its process groups.
         launches: of each of its cases, unless an answer is open; None: as many as an update needs.
         pairs: the fewest and the most launches that have one of another tree beside them; None: it is not in turns.
         open_s: a pair is added only while those so far took less.
-        is_elastic: its launches are elastic jobs.
         takes_s: what it says of itself: seconds in a run with one launch a case.
     """
 
@@ -140,7 +135,6 @@ class Estimate:
 
     @property
     def seconds(self) -> Span | None:
-        """What all of it takes; None: nothing is known of any test."""
         if self.unknown == len(self.tests):
             return None
         least, most = (self.start_s + sum(seconds) for seconds in zip(*self.tests.values(), strict=True))
@@ -197,7 +191,6 @@ def _of_itself(test: Awaited, spacing_s: float) -> Took | None:
 
 
 def _of_baseline(store: BaselineStore, test: Awaited, launcher: str, spacing_s: float) -> Took | None:
-    """What the stored cases of a test tell; None where nothing is stored that does."""
     entries = [
         entry
         for entry in store.entries(test.test, test_ids=[test.case_id]).values()

@@ -75,7 +75,6 @@ def check_target(path: Path, sign: bytes, *, option: str) -> None:
     """Refuse early what could not be written at the end, or would take the place of somebody's file.
 
     Args:
-        path: that will be written.
         sign: with which a file of that kind begins; such a one, or an empty one, may be written over.
         option: that names the path, for the error.
 
@@ -104,7 +103,6 @@ class FileKind(Generic[_Content]):
         smaller: for whoever has more to write than that.
         is_edited: people edit it by hand, so that a key may stand in it twice.
         check: why a content that could be read is none, and was edited by hand; empty where it is one.
-        render: the file's text.
     """
 
     name: str
@@ -119,7 +117,6 @@ class FileKind(Generic[_Content]):
     render: Callable[[_Content], bytes] = _render
 
     def write(self, path: Path, content: _Content, *, sync: bool = False) -> None:
-        """Put the content in the place of the file, if there is one."""
         data = self.render(content)
         if len(data) > self.max_bytes:
             problem = f"{len(data)} bytes are too many for a {self.name}; at most {self.max_bytes}"
@@ -128,11 +125,9 @@ class FileKind(Generic[_Content]):
             file.write(data)
 
     def read(self, path: Path) -> _Content:
-        """Read a file, strictly."""
         return self.parse(self.read_bytes(path), path)
 
     def read_bytes(self, path: Path) -> bytes:
-        """The content of a file, as it is."""
         return read_limited(path, self.max_bytes, next_step=self.next_step)
 
     def parse(self, data: bytes, path: Path, *, next_step: str = "") -> _Content:
@@ -225,7 +220,6 @@ def open_regular(path: Path, *, next_step: str) -> BinaryIO:
 
 
 def read_limited(path: Path, max_bytes: int, *, next_step: str) -> bytes:
-    """The content of a file."""
     try:
         with open_regular(path, next_step=next_step) as file:
             size = os.fstat(file.fileno()).st_size
@@ -245,8 +239,7 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
     ``/dev/stdout`` or a pipe that somebody reads, is written to as it is.
 
     Args:
-        path: the file; its folder is made.
-        next_step: for the error.
+        path: its folder is made.
         sync: wait until the disk has it. Without, a power failure (no mere ``kill -9``) may leave an empty file.
     """
     try:

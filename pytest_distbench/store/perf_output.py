@@ -59,12 +59,10 @@ def read_perf_output(path: Path) -> list[PerfOutput]:
 
 
 def looks_like_text(text: str) -> bool:
-    """Whether this is what the tools print."""
     return any(_BEGIN.match(line) or _columns(line) for line in map(_bare, text.splitlines()))
 
 
 def read_perf_text(text: str, path: Path) -> list[PerfOutput]:
-    """The runs in a file, one after the other."""
     runs: list[_Run] = []
     for number, line in enumerate(map(_bare, text.splitlines()), 1):
         place = Path(f"{path}:{number}")
@@ -84,15 +82,12 @@ def _bare(line: str) -> str:
 
 
 def _columns(line: str) -> list[str]:
-    """The names in a table's header; none where the line is no header."""
     names = line.removeprefix("#").split() if line.startswith("#") else []
     return names if {"size", "count", "type", "algbw", "busbw"} <= {*names} else []
 
 
 @dataclass
 class _Run:
-    """One run as it is read."""
-
     program: str
     has_begun: bool = False
     columns: list[str] = field(default_factory=list)
@@ -179,7 +174,6 @@ def _refuse_wrong(number: float, place: Path) -> None:
 
 
 def read_perf_json(text: str, path: Path) -> PerfOutput:
-    """The run in a file."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:

@@ -33,7 +33,6 @@ _WANTED = (
 
 
 def write_json(files: Iterable[BaselineFile], out: BinaryIO) -> None:
-    """One entry a line, as it is stored."""
     out.writelines(msgspec.json.encode(file, order="sorted") + b"\n" for file in files)
 
 

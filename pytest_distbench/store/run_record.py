@@ -38,13 +38,10 @@ def write_run_record(path: Path, record: RunRecord) -> None:
 
 
 def read_run_record(path: Path) -> RunRecord:
-    """Read a record back, strictly."""
     return RUN_RECORDS.read(path)
 
 
 class _Key(NamedTuple):
-    """A metric of a case on one class of hardware."""
-
     platform: str
     test: str
     case: str
@@ -54,8 +51,6 @@ class _Key(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """Of a metric in one run, and the test that measured it."""
-
     key: _Key
     title: str
     nodeid: str

@@ -32,8 +32,6 @@ class TomlTable:
 
     Args:
         path: of the file, for errors.
-        content: of the table.
-        next_step: for errors.
         name: of the table in the file, with a dot behind it; empty: it is the file.
     """
 
@@ -42,11 +40,7 @@ class TomlTable:
         self._taken: list[str] = []
 
     def take(self, key: str, wanted: Wanted[_Found]) -> _Found:
-        """The value of a key.
-
-        Raises:
-            StoredFileError: it is missing, or of another kind.
-        """
+        """Raises :class:`StoredFileError` where it is missing, or of another kind."""
         if (found := self.take_if(key, wanted)) is None:
             self.refuse(key, wanted.words, "nothing")
         return found
@@ -62,7 +56,6 @@ class TomlTable:
         return found
 
     def tables(self, key: str) -> Iterator[tuple[str, TomlTable]]:
-        """The tables below a key by their names: ``[key.name]``."""
         self._taken.append(key)
         found = self._content.get(key, {})
         if not isinstance(found, dict):
@@ -73,30 +66,17 @@ class TomlTable:
             yield name, TomlTable(self._path, inner, next_step=self._next_step, name=f"{self._name}{key}.{name}.")
 
     def end(self) -> None:
-        """All keys were taken.
-
-        Raises:
-            StoredFileError: there are others.
-        """
+        """Raises :class:`StoredFileError` where there are keys that nobody took."""
         for key in self._content:
             if key not in self._taken:
                 self.refuse(key, f"one of the keys {', '.join(self._taken)}", "a key that is none of them")
 
     def refuse(self, key: str, wanted: str, found: str) -> NoReturn:
-        """Say what is wrong with a key.
-
-        Raises:
-            StoredFileError: always.
-        """
         raise StoredFileError(self._path, f"{self._name}{key}: wanted {wanted}; found {found}", self._next_step)
 
 
 def read_toml(path: Path, *, next_step: str) -> TomlTable:
-    """Read such a file.
-
-    Raises:
-        StoredFileError: it cannot be read, or is no TOML; the message has the line.
-    """
+    """Raises :class:`StoredFileError`, which has the line of what is no TOML."""
     try:
         content = tomllib.loads(read_limited(path, _MOST_BYTES, next_step=next_step).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -136,11 +116,7 @@ _PLATFORMS = Wanted('a list of hardware classes, such as ["cpu-intel-*"]', _plat
 
 
 def read_prices(path: Path) -> Prices:
-    """Read a price list, strictly.
-
-    Raises:
-        StoredFileError: there is no such file, or it is none; the message has file, key, what was wanted and found.
-    """
+    """Raises :class:`StoredFileError`, which has file, key, what was wanted and what was found."""
     table = read_toml(path, next_step=_NEXT_STEP)
     currency, day, source = table.take("currency", _CURRENCY), table.take("date", _DATE), table.take("source", text())
     table.take("per", _UNIT)
@@ -215,14 +191,8 @@ _PLANNED = Wanted("names of what the table environment has, and what each is to 
 
 
 def read_experiment(path: Path | None, *, with_addresses: bool) -> Experiment:
-    """What is stated, as it may be stored: secrets are masked, and addresses too unless they are asked for.
-
-    Args:
-        path: of the file; None: there is none.
-        with_addresses: addresses are kept; where none are stated, this machine's name is one.
-
-    Raises:
-        StoredFileError: there is no such file, or it is none; the message has file, key, what was wanted and found.
+    """What is stated, as it may be stored: secrets are masked, and addresses too unless they are asked for; where none
+    are stated, this machine's name is one.
     """
     own = [Statement(fields={_ADDRESSES: host_name()})] if with_addresses else []
     if path is None:

@@ -25,11 +25,9 @@ class EngineSetup:
     """What an engine is made of.
 
     Attributes:
-        job: what its nodes run.
         files: of the launch; the plan is among them.
         variables: environment of the nodes.
         projects: modules to import once for all nodes, where that is possible (``distbench_preload``).
-        script: what each worker runs in place of a body: a file, or ``-m`` and a name, and its arguments.
         outputs: what nodes that run a script print to; None: to their logs.
         devices: the CUDA device of each slot, where its worker takes the first that it sees, as a script does.
     """

@@ -51,14 +51,12 @@ def read_uncaught(log: Path) -> tuple[str, str] | None:
 
 
 def read_dump(log: Path) -> str:
-    """The Python stacks of all threads; empty: there are none."""
     dump = find_line(log, _DUMP, following=_DUMP_LINES)
     first = _THREAD.search(dump)
     return _BEHIND.split(dump[first.start() :], maxsplit=1)[0].rstrip() if first else ""
 
 
 def before_dump(text: str) -> str:
-    """The lines of a log above the stacks."""
     return text.partition(_DUMP.pattern.decode())[0].rstrip()
 
 
@@ -197,7 +195,7 @@ def _frames_in(**functions: str) -> re.Pattern[str]:
 
 
 def _folder_of(package: str) -> str:
-    """Where a package is imported from: one that was built in its checkout is not among the others."""
+    """One that was built in its checkout is not among the others."""
     spec = importlib.util.find_spec(package)
     return str(Path(spec.origin).parent) if spec is not None and spec.origin else f"/no {package} here"
 

@@ -94,7 +94,6 @@ def find_missing(hung: Sequence[RankFate]) -> list[RankFate]:
 
 
 def _waits_for(fate: RankFate, other: RankFate) -> bool:
-    """Whether a rank is in a collective that another one of its group has not entered."""
     return any(
         other.rank in fate.groups.get(name, ()) and number > other.entered.get(name, 0)
         for name, number in fate.unfinished.items()
@@ -194,8 +193,6 @@ class Ending:
     """How a launch ended, as seen from outside the ranks.
 
     Attributes:
-        exit: what the launcher saw.
-        timed_out: the launch's own time was over.
         ended_by_us: ranks that were alive when the launch was ended by force.
         left: those among them that had closed their connection to pytest before.
         stuck: those that are still there, with what is to be said of each.
@@ -263,7 +260,6 @@ def _aborts(plan: LaunchPlan, reports: Mapping[int, RankReport], ending: Ending)
 
 
 def _uncaught(log: Path) -> Abort | None:
-    """An exception of C++ that nobody caught."""
     if (found := read_uncaught(log)) is None:
         return None
     kind, text = found

@@ -63,7 +63,6 @@ def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
 
 
 def _called_at(fate: RankFate) -> str:
-    """The collective that a rank was in, and the user's line; empty: not known."""
     place = fate.waits_at or raised_at(fate.error.traceback if fate.error is not None else fate.log_tail)
     line, _, called = place.partition(", in ")
     return f"{called and f' in {called}'}{line and f' at {line}'}"

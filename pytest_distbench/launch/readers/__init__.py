@@ -34,7 +34,6 @@ READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
 
 
 def readings(plan: LaunchPlan) -> list[Partial]:
-    """What the readers of a launch that passed find, by rank."""
     return [
         partial(rank, _observe(name, reader, Place(plan, rank)))
         for name, reader in plan.read.items()

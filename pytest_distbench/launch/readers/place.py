@@ -41,8 +41,6 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The output and files of one rank."""
-
     plan: LaunchPlan
     rank: int
 
@@ -78,7 +76,6 @@ class Place:
         return path
 
     def is_of_this_launch(self, path: Path) -> bool:
-        """Whether a file was written since the launch began."""
         began = self.plan.files.began
         return not began.exists() or path.stat().st_mtime >= began.stat().st_mtime - _COARSEST_S
 

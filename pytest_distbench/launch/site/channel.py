@@ -103,7 +103,6 @@ class ControlChannel:
         return []
 
     def drain(self) -> list[RankEvent]:
-        """Take in all that has arrived by now."""
         fresh: list[RankEvent] = []
         while ready := [key for key, _ in self._selector.select(0) if key.data is self]:
             for key in ready:
@@ -111,7 +110,6 @@ class ControlChannel:
         return fresh
 
     def ask(self, rank: int, request: bytes) -> None:
-        """Send one byte to a rank that is still connected."""
         for connection, its_rank in self._ranks.items():
             if its_rank == rank and connection in self._lines:
                 with contextlib.suppress(OSError):
@@ -122,7 +120,6 @@ class ControlChannel:
         return dict(self._pids)
 
     def close(self) -> None:
-        """Close the listener, every connection, and remove the socket."""
         for connection in [*self._lines, self._listener]:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(connection)

@@ -152,7 +152,6 @@ class Heard:
         self._last_phase: dict[int, str] = {}
 
     def take(self, events: Iterable[RankEvent]) -> None:
-        """Ranks have said this."""
         for event in events:
             self.events.append(event)
             self._who_said[event.kind].add(event.rank)
@@ -165,25 +164,20 @@ class Heard:
                 self._lost.discard(event.rank)
 
     def close(self, rank: int, at: float) -> None:
-        """The line of a rank has ended."""
         self.closed_at[rank] = at
         if rank not in self._done:
             self._lost.add(rank)
 
     def ranks_up(self) -> Set[int]:
-        """Ranks that have said hello."""
         return self._who_said["hello"]
 
     def ranks_in_body(self) -> Set[int]:
-        """Ranks that have begun their body."""
         return self._in_body
 
     def ranks_done(self) -> Set[int]:
-        """Ranks that have said how they ended."""
         return self._done
 
     def ranks_passed(self) -> Set[int]:
-        """Ranks that have said that their body has passed."""
         return self._who_said["done"]
 
     def ranks_lost(self) -> Set[int]:
@@ -209,5 +203,4 @@ class Heard:
         return bool(self._who_said["failed"] or self._who_said["skipped"])
 
     def last_phase(self, rank: int) -> str:
-        """The phase a rank said it entered last."""
         return self._last_phase.get(rank, "start")

@@ -32,7 +32,6 @@ class Caller(Record, frozen=True, kw_only=True):
 
     Attributes:
         secret: shows that it was asked for.
-        host: its name.
     """
 
     secret: str
@@ -52,7 +51,6 @@ class Hello(Caller, frozen=True, kw_only=True):
 
 
 def main() -> None:
-    """Connect, say hello, and serve one launch."""
     port, *addresses = sys.argv[1:]
     secret = os.environ.pop(SECRET_VARIABLE)  # ranks have no use for it
     with call(addresses, int(port), secret) as line:
@@ -118,7 +116,6 @@ def _hello(line: socket.socket, secret: str) -> Hello:
 
 
 def host_name() -> str:
-    """This host, as whoever started a process here calls it."""
     return next((os.environ[name] for name in NAME_VARIABLES if name in os.environ), socket.gethostname())
 
 

@@ -50,7 +50,6 @@ class ChildRanks:
 
     Args:
         places: rank -> the variables by which torchrun would tell it its place.
-        start_rank: how one is started.
     """
 
     def __init__(self, places: Mapping[int, Mapping[str, str]], start_rank: StartRank) -> None:
@@ -91,7 +90,6 @@ class ChildRanks:
 
 
 def start_interpreter(plan: LaunchPlan, rank: int, place: Mapping[str, str]) -> RankProcess:
-    """Start a rank as a Python of its own."""
     path = os.pathsep.join(p for p in plan.python_path if p)
     with open(plan.files.log(rank), "ab") as log:
         return subprocess.Popen(
@@ -143,8 +141,6 @@ class LocalSite:
     """A launch whose ranks are processes of this host.
 
     Args:
-        launcher: starts them.
-        plan: what they run; its directory exists.
         ranks: those that live here; None: all.
 
     Raises:

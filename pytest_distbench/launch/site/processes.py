@@ -42,7 +42,6 @@ class Throttle:
             self._thread.start()
 
     def close(self) -> None:
-        """Let all of it go on."""
         self._is_over.set()
         if self._share:
             self._thread.join()
@@ -90,7 +89,6 @@ def find_carrying(variable: str) -> list[psutil.Process]:
 
 
 def family(pids: Iterable[int]) -> list[psutil.Process]:
-    """The live processes with these ids, and all their descendants."""
     found: dict[int, psutil.Process] = {}
     for pid in pids:
         with contextlib.suppress(*_GONE):
@@ -101,7 +99,6 @@ def family(pids: Iterable[int]) -> list[psutil.Process]:
 
 
 def children(pid: int) -> set[int]:
-    """Ids of the direct children of a process; empty when it is gone."""
     with contextlib.suppress(*_GONE):
         return {child.pid for child in psutil.Process(pid).children()}
     return set()
@@ -160,7 +157,6 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 
 def _has(pid: int, mask: str, number: signal.Signals) -> bool:
-    """Whether a signal is in one of the masks of /proc/PID/status."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
             name, _, bits = line.partition(":")
@@ -188,7 +184,6 @@ def group(leader: int) -> list[psutil.Process]:
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to processes that may be gone already."""
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, number)

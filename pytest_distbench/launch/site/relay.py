@@ -79,7 +79,6 @@ MakeLauncher = Callable[[Open], LocalLauncher]
 
 
 def start_interpreters(order: Open) -> LocalLauncher:
-    """Each rank is a Python of its own."""
     return ChildRanks(order.places, start_interpreter)
 
 
@@ -87,9 +86,7 @@ def serve(orders: int, words: int, make_launcher: MakeLauncher = start_interpret
     """Serve one launch, until the other end of the stream closes.
 
     Args:
-        orders: descriptor that orders are read from.
         words: descriptor that answers are written to; it may be the same.
-        make_launcher: how ranks are started here.
     """
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -124,7 +121,6 @@ class Relay:
         """Bytes of a file that the controller has, or does without, and how many of them it does without."""
 
     def serve(self) -> None:
-        """Listen to both ends until the controller's closes."""
         lines = Lines()
         with contextlib.suppress(BrokenPipeError):
             while True:
@@ -139,7 +135,6 @@ class Relay:
                 self._tell_news()
 
     def close(self) -> None:
-        """End all that was started here."""
         processes.kill(psutil.Process().children(recursive=True))
         processes.kill_descendants()
         if self._site is not None:
@@ -219,7 +214,6 @@ class Relay:
             self._say(Ended(codes=site.ended.codes, trouble=site.ended.trouble, died=site.ended.died))
 
     def _send_files(self, kinds: Sequence[FileKind]) -> None:
-        """What ranks have written since it was last sent."""
         assert self._plan is not None
         assert self._site is not None
         passed = set() if self._plan.read else self._site.heard.ranks_passed()

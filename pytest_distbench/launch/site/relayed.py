@@ -61,7 +61,6 @@ class RelayedSite:
     """A launch whose ranks live on other hosts.
 
     Args:
-        plan: what they run; its directory, on this host, gets what they write.
         hosts: where they live; together they have all ranks, each once. One may have none.
         meeting_point: address and port where rank 0 keeps the store that all ranks meet at.
     """
@@ -164,7 +163,6 @@ class RelayedSite:
         return {hop: those for hop, those in found.items() if those}
 
     def _insist(self, orders: Mapping[Hop, Order], *, within_s: float = _ANSWER_S) -> None:
-        """Have orders carried out."""
         self._order(orders, within_s=within_s)
         for hop in orders:
             if trouble := hop.trouble or hop.answer.trouble:
@@ -209,7 +207,6 @@ class RelayedSite:
             )
 
     def _ask_times(self, hops: Sequence[Hop]) -> None:
-        """Read the clocks of some hosts some times."""
         found: dict[Hop, list[tuple[float, float]]] = {hop: [] for hop in hops}
         for _ in range(_PINGS):
             for hop in hops:
@@ -250,7 +247,6 @@ class RelayedSite:
                 self._lose(hop, f"its relay takes no orders any more ({error.strerror or error})")
 
     def _take(self, timeout_s: float) -> None:
-        """Take in what arrives within a time."""
         for key, _ in self._selector.select(timeout_s):
             hop: Hop = key.data
             if key.fd != hop.words:

@@ -11,7 +11,6 @@ import psutil
 from pytest_distbench.launch.site import processes
 
 LOOK_S = 1.0
-"""How often those that wait look."""
 STOPPED_S = 5.0
 """How long a process may stand still. One that is sent SIGCONT at once has only been looked at."""
 

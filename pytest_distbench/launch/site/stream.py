@@ -151,7 +151,6 @@ Word = Pong | Said | Closed | Ended | Wrote | Done
 
 
 def place_of(files: LaunchFiles, kind: FileKind, rank: int) -> Path:
-    """Where a rank's file is, on either end."""
     name: Callable[[int], Path] = getattr(files, kind)
     return name(rank)
 
@@ -163,7 +162,6 @@ class Lines:
         self._begun: list[bytes] = []
 
     def take(self, data: bytes) -> list[bytes]:
-        """Those that end in what has newly arrived."""
         first, *others = data.split(b"\n")
         self._begun.append(first)
         if not others:
@@ -217,7 +215,6 @@ class Host:
             ``python -m pytest_distbench.launch.site.relay`` there, through ``ssh`` for one; or a connection that the
             relay has made (``dial.py``), and what keeps that alive. In a session of its own, which Ctrl-C does not
             reach. Where its stderr is a pipe too, errors have the end of what it said there.
-        ranks: that are to live there.
     """
 
     name: str
@@ -268,7 +265,6 @@ class Hop:
 
     @property
     def has_answered(self) -> bool:
-        """Whether the last ping was answered."""
         return self.pong.number == self.pings
 
     def ping(self) -> None:
@@ -280,7 +276,6 @@ class Hop:
         self.send(Ping(number=self.pings))
 
     def take_time(self, pong: Pong) -> None:
-        """The answer to a ping has come."""
         self.pong, self.ponged_at = pong, time.monotonic()
 
     def read_clock(self) -> tuple[float, float] | None:

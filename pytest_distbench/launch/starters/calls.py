@@ -207,16 +207,13 @@ class Callers:
         return [taken[name] for name in names or sorted(taken)]
 
     def poll(self) -> int | None:
-        """The exit code of the command; None: it runs."""
         return self._process.poll()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the command is there."""
         return self.poll() is None
 
     def expect_no_more(self) -> None:
-        """Nobody is to call any more."""
         self._listener.close()
 
     def wait(self, timeout: float | None = None) -> int:
@@ -244,7 +241,6 @@ class Callers:
                 time.sleep(_LOOK_S)
 
     def _is_wanted(self, host: str, names: Sequence[str], count: int, taken: Mapping[str, object]) -> bool:
-        """Whether somebody is to call from a host; who should not have been started is refused."""
         if self._names and host not in self._names:
             raise LauncherError(f"{host} has called, which is none of {', '.join(self._names)}")
         if names:  # of others, one may come late that was given up
@@ -275,13 +271,7 @@ class Callers:
 def make_site(
     plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Connection[Hello], Keeper]]
 ) -> RelayedSite:
-    """The site of ranks on the hosts whose relays have called, in their order.
-
-    Args:
-        plan: of the launch.
-        layout: the ranks of each host.
-        called: the relay of each, and what it lives by.
-    """
+    """The site of ranks on the hosts whose relays have called, in their order."""
     called = list(called)
     hosts = [
         Host(name=relay.said.host, relay=Call(relay.line, keeper), ranks=ranks)
@@ -292,7 +282,6 @@ def make_site(
 
 
 def take_relays(callers: Callers) -> list[Connection[Hello]]:
-    """The relays of a launch, for which the command was started; where they do not all call, it is ended."""
     try:
         relays = callers.take(Hello)
     except BaseException:

@@ -112,7 +112,6 @@ class CmdLauncher:
         return processes.find_marked(SESSION_VARIABLE, self.session)
 
     def close(self) -> None:
-        """End the commands that are still there."""
         processes.kill(self.leftovers())
 
 

@@ -33,7 +33,6 @@ class HostsWanted:
     """For whom hosts say what they are.
 
     Attributes:
-        gpu: the ranks are to have GPUs.
         platform: the class of hardware that the user has named; None: that of the hosts, which must be one.
         ranks: of the largest launch.
         engine: that starts processes there, None: nobody has named one.

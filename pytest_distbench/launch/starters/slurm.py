@@ -50,7 +50,6 @@ def start_step(
     """Start a process on each of the nodes, which calls.
 
     Args:
-        nodes: where.
         command: makes what runs there from the words that tell it where this process is.
         gpus: that the job has on each; 0: none, or nobody knows.
         variables: of the processes, but for what is of the job's tasks.
@@ -95,7 +94,6 @@ class Allocation:
     """Nodes that are ours for a while.
 
     Attributes:
-        job: number of the job.
         nodes: names, in Slurm's order.
         tasks_per_node: that were asked for; None: nobody has said.
         gpus_per_node: that were allocated; 0: none, or nobody knows.
@@ -253,7 +251,6 @@ class ColdSlurmLauncher:
         return relays
 
     def close(self) -> None:
-        """End the steps that are still there."""
         processes.kill(processes.find_marked(SESSION_VARIABLE, self.session))
 
 
@@ -322,7 +319,6 @@ class SlurmLauncher:
         return make_site(plan, layout, [(relays[node], parent) for node, parent in parents.items()])
 
     def close(self) -> None:
-        """End the parents, and their steps."""
         self._drop(list(self._parents))
         processes.kill(processes.find_marked(SESSION_VARIABLE, self.session))
 

@@ -68,7 +68,6 @@ class LauncherKind(Hosting):
     """One launcher, as the rest of the code sees it.
 
     Attributes:
-        help: a few words for the option's help.
         make: makes it; imports what it needs.
         most_ranks: that it starts in one launch; None: as many as the machine bears.
         holds_two: two groups may be open at once, which a comparison in turns needs.
@@ -167,7 +166,6 @@ def _layout_slurm(ranks: int, *, on_gpus: bool) -> Sequence[int]:
 
 
 def _on_nodes(summary: str, make: Callable[[LauncherSetup], Launcher], *, sets_threads: bool = False) -> LauncherKind:
-    """A row of a launcher on the nodes of an allocation."""
     return LauncherKind(
         help=summary,
         make=make,

@@ -76,7 +76,6 @@ def start_torchrun(
 
     Args:
         command: torchrun, up to what its ranks run.
-        plan: of the launch.
         leftovers: finds what is left of it on this host.
     """
     lifeline, theirs = os.pipe()
@@ -168,7 +167,6 @@ def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, 
         processes: ranks on this host.
         place: of one of them (``records/launch_files.py``); the store that it names is that of the rendezvous.
         address: of this host, at which the others reach it.
-        logs: a folder.
     """
     return [
         *TORCHRUN,

@@ -32,12 +32,11 @@ class NodeAgent:
         return start_torchrun(command, plan, self.leftovers)
 
     def leftovers(self) -> list[psutil.Process]:
-        """All below this process, which adopts its orphans."""
+        """Orphans are adopted by this process."""
         return psutil.Process().children(recursive=True)
 
 
 def main() -> None:
-    """Connect, say hello, and serve one launch."""
     port, *addresses = sys.argv[1:]
     with dial.call(addresses, int(port), os.environ.pop(dial.SECRET_VARIABLE)) as line:
         address = line.getsockname()[0]

@@ -75,9 +75,6 @@ def wire(network: Network, hosts: int, places: list[str], *, has_netem: bool) ->
     """Join the hosts by veth pairs and a bridge, shaped by token buckets, and netem where it is needed.
 
     Args:
-        network: that is wanted.
-        hosts: how many.
-        places: a path of the namespace of each.
         has_netem: the kernel delays and loses packets; else somebody else does, and there is nothing to wire but what
             lies over it.
     """
@@ -97,7 +94,6 @@ def wire(network: Network, hosts: int, places: list[str], *, has_netem: bool) ->
 
 
 def addressed(network: Network, host: int) -> list[str]:
-    """What gives a host its address on the way to the switch."""
     address = under_address(host) if network.overlay else host_address(host)
     device = underlay(network)
     return ["link set lo up", f"addr add {address}/{_PREFIX} dev {device}", f"link set {device} up"]
@@ -119,7 +115,6 @@ def cover(network: Network, hosts: int) -> Iterator[Commands]:
 
 
 def under_address(host: int) -> str:
-    """The address of a host below the overlay."""
     return host_address(host).replace("10.78.", "10.79.", 1)
 
 
@@ -128,7 +123,6 @@ def _cut(network: Network, headers: int = 0) -> str:
 
 
 def _packet(network: Network) -> int:
-    """Bytes of the largest packet."""
     return max(2 * MTU, min(_MOST_GSO, int(network.rate / 8 * _PACKET_S)))
 
 
@@ -180,8 +174,6 @@ def relay(network: Network, devices: Sequence[int], addresses: Sequence[str]) ->
     received what came before: a rate limits both.
 
     Args:
-        network: its rate, delay and loss.
-        devices: descriptor of each host's device.
         addresses: of each host, IPv4.
     """
     by_address = {
@@ -265,7 +257,6 @@ class _Hosts:
 
     @property
     def places(self) -> list[str]:
-        """Paths of the namespaces of the hosts, while this process is there."""
         return [f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in self._namespaces]
 
     def join(self) -> str:
@@ -304,7 +295,6 @@ class _Hosts:
             os.close(device)
 
     def answer_probe(self) -> NetworkAnswer:
-        """What a probe finds."""
         try:
             return NetworkAnswer(passages=probe(self.within, self._count, self._network))
         except OSError as error:
@@ -373,7 +363,7 @@ def _has_netem() -> bool:
 
 
 def tell(program: str, lines: list[str]) -> None:
-    """Have a program of iproute2 carry out lines, all or an error."""
+    """All lines, or an error."""
     text = "".join(f"{line}\n" for line in lines)
     variables = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{_PATH}"}
     try:

@@ -118,8 +118,6 @@ class Lab:
     """The hosts of a network, while a process of their own holds them; they go with it.
 
     Args:
-        network: that joins them.
-        hosts: how many.
         folder: where ranks find the namespaces: a link for each, see :func:`host_place`. Made, and removed.
 
     Raises:
@@ -153,7 +151,6 @@ class Lab:
 
     @property
     def is_there(self) -> bool:
-        """Whether the process that holds the hosts has not ended."""
         return self._process.poll() is None
 
     def probe(self) -> Sequence[Passage]:
@@ -173,7 +170,6 @@ class Lab:
             raise
 
     def close(self) -> None:
-        """End the process, and the network with it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):
@@ -187,7 +183,6 @@ class Lab:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _answer(self) -> NetworkAnswer:
-        """Its next line."""
         assert self._process.stdout is not None
         descriptor, text, until = self._process.stdout.fileno(), b"", time.monotonic() + _ANSWERS_S
         while not text.endswith(b"\n"):

@@ -23,7 +23,6 @@ class Format:
 
     Attributes:
         write: a run into a file, with its tables by name: all that have rows, or the one that was asked for.
-        is_text: whether it may go to a terminal.
         is_whole: whether it is of the whole run; else of one table, which ``--table`` names.
         opens_in: what shows the file, for people; empty: they know.
     """

@@ -87,8 +87,6 @@ class Number:
     """A judged metric of a case.
 
     Attributes:
-        result: the case.
-        measurement: of one of its launches, for its name, unit and direction.
         values: of all launches that have one, in the unit.
     """
 
@@ -108,7 +106,6 @@ class Number:
 
     @property
     def median(self) -> float:
-        """Over launches."""
         return statistics.median(self.values)
 
     @property

@@ -73,7 +73,6 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
 
 
 def write_comment(record: RunRecord, out: BinaryIO) -> None:
-    """The summary as a comment on a pull request."""
     out.write(f"{COMMENT_MARK}\n{summary(record.results, max_bytes=MAX_COMMENT_BYTES)}".encode())
 
 

@@ -24,8 +24,6 @@ class Axis(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Series(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Points of one line."""
-
     name: str
     points: list[Point]
     look: Literal["", "thin", "reference", "dots", "steps"] = ""
@@ -76,7 +74,6 @@ class Heat(Record, frozen=True, kw_only=True, omit_defaults=True, tag="heat"):
     title: str
     unit: str
     down: str
-    """What the rows are."""
     across: str
     labels: list[str]
     """Of the rows, and of the columns."""
@@ -92,5 +89,4 @@ def short(value: float) -> float:
 
 
 def points(pairs: Iterable[tuple[float, float | None]]) -> list[Point]:
-    """The points that have a value."""
     return [(short(x), short(y)) for x, y in pairs if y is not None]

@@ -82,8 +82,6 @@ class Row(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class PageCase(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One case."""
-
     key: str
     """What is the same in another run of it."""
     title: str
@@ -158,11 +156,7 @@ def page_of(
     """The page of a run with these tables.
 
     Args:
-        record: the run.
-        sections: its tables by name.
-        other: what is shown beside it.
         history: of runs like it: the way of each metric that moved is drawn with its case.
-        prices: that the tables were made with.
     """
     kinds: dict[str, tuple[str, Severity, str, str]] = {
         BROKEN: ("!", "failure", "A rank did not come to its end: nothing is judged.", ""),
@@ -213,12 +207,10 @@ def name_of(record: RunRecord) -> str:
 
 
 def other_of(record: RunRecord) -> Other:
-    """A run, to be shown beside another one."""
     return Other(name=name_of(record), cases={_key(result): _values(result.launches) for result in record.results})
 
 
 def _key(result: CaseResult) -> str:
-    """What a case is known by in this run and in another one."""
     under = result.case.conditions
     around = (word for pair in sorted(under.around.items()) for word in pair)
     words = [result.nodeid, result.case.run, str(under.world_size), under.backend, under.launcher, *around]
@@ -310,7 +302,6 @@ def _row(verdict: Verdict, values: list[float], others: dict[str, list[float]]) 
 
 
 def _measured(launches: Sequence[LaunchRecord], values: Mapping[str, list[float]]) -> Iterator[Row]:
-    """What was not judged at all."""
     known = {m.key: m for launch in launches for m in launch.measurements if m.value is not None}
     for key, measured in known.items():
         yield Row(
@@ -332,7 +323,6 @@ def _spread(values: Sequence[float], unit: str, *, scatters: bool) -> dict[str, 
 
 
 def _values(launches: Sequence[LaunchRecord]) -> dict[str, list[float]]:
-    """Values of the launches by metric; of a training by the metric over its seeds, too."""
     found: dict[str, list[float]] = {}
     for launch in launches:
         for measured in launch.measurements:
@@ -375,7 +365,6 @@ def _table(name: str, section: Section, record: RunRecord, prices: Prices | None
 def table_of(
     name: str, summary: str, section: Section, *, charts: Sequence[Chart] = (), foot: Sequence[str] = ()
 ) -> PageTable:
-    """A table as the page shows it, with charts above and lines below it."""
     types = zip(section.columns.values(), section.headings, strict=True)
     return PageTable(
         name=name,

@@ -22,7 +22,6 @@ _FILES = files(__package__)
 
 
 def write_page(page: Page, out: BinaryIO) -> None:
-    """Write a page as one file."""
     script, style = ((_FILES / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
     lines = [

@@ -52,8 +52,6 @@ def section_of(name: str, record: RunRecord, given: Mapping[str, object] = Mappi
     """One table of a run; without rows: the run does not have it.
 
     Args:
-        name: a row of :data:`TABLES`.
-        record: the run.
         given: what the user gave beside it, by the names that tables take.
 
     Raises:

@@ -48,7 +48,6 @@ class SweepPoint:
 
 
 def is_sweep(result: CaseResult) -> bool:
-    """Whether the case measured over message sizes."""
     return any(_AXIS in v.at for v in result.verdicts)
 
 
@@ -143,7 +142,6 @@ class CollectiveRow:
 
 
 def collective_rows(results: Sequence[CaseResult]) -> list[CollectiveRow]:
-    """The rows of all sweeps, in their order."""
     rows: dict[tuple[Kind, int | None], list[CollectiveRow]] = {}
     for result in results:
         for row in _rows_of(result):
@@ -379,7 +377,6 @@ def _if_chosen(way: Way) -> Column[MessageRow]:
 
 
 def _side_by_side(way: Way, *, summary: str, needs: str, has_ratios: bool = False) -> TableKind[MessageRow]:
-    """The table of ways; with ratios in the order of the sweeps, else by their names."""
     others: list[Way] = [other for other in ("backend", "transport", "network") if other != way]
 
     def further(rows: Sequence[MessageRow]) -> list[Column[MessageRow]]:

@@ -87,7 +87,6 @@ class LinkPoint:
 
 
 def link_points(result: CaseResult) -> Iterator[LinkPoint]:
-    """By the ranks."""
     found = by_link(result.verdicts)
     shares: dict[Link, float] = {}
     notes: dict[Link, str] = {}

@@ -58,12 +58,10 @@ class CostRow:
 
     @property
     def base(self) -> CostRow:
-        """The row of the smallest world size."""
         return self.least or self
 
     @property
     def ranks(self) -> int:
-        """Of its process groups."""
         return self.result.case.world_size
 
     @property
@@ -88,7 +86,6 @@ class CostRow:
 
     @property
     def nodes(self) -> int | None:
-        """That its ranks need."""
         return None if self.machine is None else self.machine.nodes(self.ranks)
 
     def cost(self, term: Term) -> float | None:

@@ -39,7 +39,6 @@ from pytest_distbench.report.tables.table import (
 
 
 def is_fixed(job: ElasticJob) -> bool:
-    """Whether nothing changes its membership."""
     return not job.plan.changes and job.plan.cycle is None
 
 
@@ -75,8 +74,6 @@ def _last(job: ElasticResult) -> EpochResult | None:
 
 
 def _value(name: str, heading: str) -> Column[OfLaunch[ElasticResult]]:
-    """A metric of the whole launch."""
-
     def cell(row: OfLaunch[ElasticResult]) -> object:
         return {m.name: m.value for m in row.launch.measurements if not m.at.keys() - {"job"}}.get(name)
 
@@ -167,7 +164,6 @@ EVENTS: TableKind[OfLaunch[ChangeResult]] = TableKind(
 
 
 _WIDTH = 72
-"""Characters of a picture."""
 _FREE, _IDLE = ".", "-"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -185,7 +181,6 @@ class PoolRow(NamedTuple):
     job: PoolJobResult
 
     def since_submission(self, moment_s: float | None) -> float | None:
-        """Seconds from the submission of the job to a moment."""
         return None if moment_s is None else moment_s - self.job.submitted_s
 
 

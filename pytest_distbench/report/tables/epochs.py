@@ -79,7 +79,6 @@ def _is_noted(launch: LaunchRecord) -> bool:
 
 
 def _run_of(result: CaseResult) -> str:
-    """What tells a run from the others of its test."""
     return result.case.label or result.case.id
 
 
@@ -160,19 +159,16 @@ class EpochRow(NamedTuple):
 
     @property
     def epoch(self) -> EpochResult | None:
-        """If it is one."""
         return self.mine.epoch
 
     @property
     def number(self) -> int | None:
-        """Of its epoch."""
         if self.mine.rate is not None:
             return self.mine.rate.epoch
         return None if self.mine.epoch is None else self.mine.epoch.epoch
 
     @property
     def nodes(self) -> str:
-        """World sizes in it, in their order."""
         sizes = self.epoch.nodes if self.epoch else [self.mine.rate.nodes] if self.mine.rate else []
         return ", ".join(map(str, sizes))
 
@@ -184,12 +180,10 @@ class EpochRow(NamedTuple):
 
     @property
     def other_s(self) -> float | None:
-        """What the fixed run took."""
         return None if self.other is None else self.other.seconds
 
     @property
     def difference_s(self) -> float | None:
-        """How much longer it took."""
         if self.mine.seconds is None or self.other_s is None:
             return None
         return self.mine.seconds - self.other_s

@@ -41,8 +41,6 @@ from pytest_distbench.units import format_bytes
 
 
 class Fact(NamedTuple):
-    """One thing that is so, and what is planned for it."""
-
     name: str
     value: str
     planned: str
@@ -229,7 +227,6 @@ class RecordRow(NamedTuple):
         }
 
     def parameters(self, names: str) -> str:
-        """Those of its parameters whose name has this in it, with their values."""
         found = (f"{name}={value}" for name, value in self.result.case.params.items() if re.search(names, name))
         text = ", ".join(found)
         return text if "addresses" in self.run.settings else mask_addresses(text)

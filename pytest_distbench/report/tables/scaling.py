@@ -126,7 +126,6 @@ class ScalingRow:
 
     @property
     def note(self) -> str:
-        """What is worth a word."""
         notes = [NEGATIVE] if self.gain is not None and self.gain < 1 else []
         if cores := self.sized.result.case.conditions.around.get(OVERSUBSCRIBED):
             notes.append(f"{OVERSUBSCRIBED}: {cores.replace('-', ' ')}")

@@ -29,7 +29,6 @@ class Column(Generic[Row]):
     """One column of a table.
 
     Attributes:
-        name: for machines.
         type: of its values, which are in base units; any may be None.
         heading: for people, or how the rows decide on it; None where people do not see the column.
         cell: what it shows of a row: a :class:`Cell`, or a value that is its own text.
@@ -79,17 +78,14 @@ class Section:
 
     @property
     def table(self) -> Table:
-        """The values."""
         return Table(self.columns, [[cell.value for cell in row] for row in self.rows])
 
     @property
     def header(self) -> list[str]:
-        """The headings of the columns that people see."""
         return [heading for heading in self.headings if heading is not None]
 
     @property
     def texts(self) -> list[list[str]]:
-        """The texts below them."""
         return [
             [cell.text for cell, heading in zip(row, self.headings, strict=True) if heading is not None]
             for row in self.rows
@@ -101,7 +97,6 @@ class TableKind(Generic[Row]):
     """A table that runs may have.
 
     Attributes:
-        summary: what it shows.
         rows: of the cases of a run, each as its columns take it; what it takes besides comes by name.
         columns: from left to right.
         further: columns that depend on the rows, to the right of these.
@@ -120,7 +115,6 @@ class TableKind(Generic[Row]):
     takes: Sequence[str] = ()
 
     def section(self, results: Sequence[CaseResult], given: Mapping[str, object] = MappingProxyType({})) -> Section:
-        """The table of these cases, and of what it takes of that which is given."""
         rows = self.rows(results, **{name: given[name] for name in self.takes if name in given})
         return section_of_rows(rows, [*self.columns, *self.further(rows)], footer=self.footer(rows))
 

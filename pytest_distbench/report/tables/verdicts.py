@@ -59,7 +59,6 @@ class TrendRow:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the change is one towards worse."""
         sign = METRIC_KINDS[self.trend.better].sign
         return self.change is not None and sign * (self.change.after - self.change.before) > 0
 
@@ -95,13 +94,11 @@ class TrendRow:
 
 
 def trends_section(rows: Sequence[TrendRow]) -> Section:
-    """The table of these rows."""
     machines = {row.trend.platform for row in rows}
     return section_of_rows(rows, _COLUMNS if len(machines) < 2 else [_MACHINE, *_COLUMNS[1:]])
 
 
 def points_section(trends: Sequence[Trend]) -> Section:
-    """The table of all points of these trends: a row for each metric of each run."""
     machines = {trend.platform for trend in trends}
     rows = [(trend, point) for trend in trends for point in trend.points]
     return section_of_rows(rows, _POINT_COLUMNS if len(machines) < 2 else [_POINT_MACHINE, *_POINT_COLUMNS[1:]])

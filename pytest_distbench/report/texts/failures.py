@@ -237,14 +237,12 @@ def refused_headline(result: CaseResult) -> str:
 
 
 def missing_headline(result: CaseResult) -> str:
-    """One line: what there is nothing of."""
     if result.reference.kind == "paired":
         return f"{result.verdicts[0].reason or 'nothing to compare with'}: measured, not judged"
     return f"no baseline for {result.environment.platform}"
 
 
 def nothing_judged_headline(result: CaseResult) -> str:
-    """One line: what the body recorded instead, and what to do."""
     shown = ", ".join(v.metric for v in result.verdicts if v.name != PEAK_MEMORY) or "nothing"
     if any(m.is_judged and m.name != PEAK_MEMORY for m in result.launches[-1].measurements):
         return f"nothing that was measured is among the metrics= of the test's marker; there are {shown}"
@@ -304,7 +302,6 @@ def _how_many(result: CaseResult, first: Verdict, failed: Sequence[Verdict]) -> 
 
 
 def comparison_lines(result: CaseResult) -> list[str]:
-    """What was compared with what, in which software, and what differs."""
     stored = result.reference.software
     current = result.launches[0].software if result.launches else {}
     if result.reference.kind == "paired":

@@ -17,10 +17,7 @@ class Entry:
 
     Attributes:
         kind: ``verdict``, ``column``, ``metric`` or ``failure``.
-        name: as it stands in headings.
-        means: what it says, in a sentence.
         page: of the documentation, with its anchor.
-        next_step: what to do about it; empty: nothing.
         pattern: finds it in what was printed, in any case.
     """
 
@@ -231,5 +228,4 @@ def _printed(name: str, kind: VerdictKind) -> Iterator[str]:
 
 
 def explain(text: str) -> list[Entry]:
-    """The entries whose words stand in what was printed."""
     return [entry for entry in entries() if entry.pattern.search(text)]

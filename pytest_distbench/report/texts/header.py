@@ -25,8 +25,6 @@ def idle_lines(experiment: Experiment, results: Sequence[CaseResult], tests: Col
     """What the table of the record, and that of the environment, will not show.
 
     Args:
-        experiment: what was stated.
-        results: the cases of the run.
         tests: its tests by path and function, those that were skipped among them.
     """
     known = names_of_facts(results)

@@ -105,5 +105,4 @@ def table_head(header: Sequence[str], *, left: int) -> list[str]:
 
 
 def row_line(texts: Sequence[str]) -> str:
-    """One row."""
     return "| " + " | ".join(escape_markdown(text) for text in texts) + " |"

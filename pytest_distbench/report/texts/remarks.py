@@ -110,7 +110,6 @@ def outcome(control: Control) -> str:
 
 
 def not_found_headline(result: CaseResult) -> str:
-    """One line: what was planted, what was seen, and where it was lost."""
     assert result.control is not None
     control = result.control
     verdict = telling(control)
@@ -255,7 +254,6 @@ def _long_tails(results: Sequence[CaseResult]) -> list[Line]:
 
 
 def _out_of_reach(results: Sequence[CaseResult]) -> list[Line]:
-    """A line for each reason, with the first metric it holds for."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for result in results:
         for verdict, why in out_of_reach(result):

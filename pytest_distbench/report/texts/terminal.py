@@ -29,7 +29,6 @@ _WITHOUT_BASELINE = frozenset({"missing", "unseeded", "inconclusive", "within", 
 
 
 def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[Line]:
-    """Everything below the section's title."""
     compared = [r for r in results if r.update in ("", "completed") and r.verdicts]
     failed = sum(r.launches[-1].outcome == "failed" for r in results)
     updated = [r for r in results if r.update]
@@ -97,7 +96,6 @@ def left_out_line(ran: int, long_forms: int, *, seconds: float | None) -> str:
 
 
 def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
-    """The stored entries that no test used, by name: all of them where they were deleted."""
     if not unused:
         return []
     count = f"{len(unused)} stored {'entry was' if len(unused) == 1 else 'entries were'} not used"
@@ -108,7 +106,6 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
 
 
 def moved_lines(compared: Sequence[CaseResult]) -> list[Line]:
-    """The cases that were compared with what is stored of a test that is gone, and those that may be one of several."""
     lines = []
     for result in (r for r in compared if r.reference.gone):
         name, found = f"{result.case.test}[{result.case.key}]", " and ".join(map(str, result.reference.gone))
@@ -169,7 +166,6 @@ def _unseen(results: Sequence[CaseResult]) -> list[str]:
 
 
 def _trace(result: CaseResult) -> list[Line]:
-    """Where the trace of a case is, and why it is not whole."""
     if (trace := result.trace) is None:
         return []
     name = result.case.title
@@ -269,7 +265,6 @@ def _flaky(results: Sequence[CaseResult]) -> list[str]:
 
 
 def _needless(compared: Sequence[CaseResult]) -> list[str]:
-    """Cases whose regression was expected and did not come."""
     return [
         f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
         for r in compared

@@ -45,7 +45,6 @@ def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
 
 
 def _measured_table(result: CaseResult) -> list[Line]:
-    """What a case measured that was not judged: medians over its launches."""
     found: dict[tuple[str, str], list[float]] = {}
     for measurement in (m for launch in result.launches for m in launch.measurements if m.value is not None):
         name = point_text(measurement.name, measurement.at)
@@ -55,7 +54,6 @@ def _measured_table(result: CaseResult) -> list[Line]:
 
 
 def verdict_table(result: CaseResult, verdicts: Sequence[Verdict], *, show_all: bool) -> list[Line]:
-    """Verdicts of a case under the columns that its reference asks for."""
     words = words_for(result)
     shown = [v for v in verdicts if show_all or not VERDICT_KINDS[v.kind].is_quiet]
     lines = _layout([*words.columns], [(v.kind, cells(v, words.columns)) for v in shown], left=2)
@@ -64,7 +62,6 @@ def verdict_table(result: CaseResult, verdicts: Sequence[Verdict], *, show_all: 
 
 
 def _layout(header: Sequence[str], rows: Sequence[tuple[VerdictName, Sequence[str]]], *, left: int = 1) -> list[Line]:
-    """Rows that tell of verdicts of these kinds; nothing of none."""
     if not rows:
         return []
     head, *texts = layout(header, [row for _, row in rows], left=left)
@@ -172,7 +169,6 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
 
 
 def refusal_lines(result: CaseResult) -> list[Line]:
-    """What the backend has not, by its reasons."""
     reasons: dict[str, list[str]] = {}
     for refused in refusals(result):
         facts = refused.facts
@@ -228,7 +224,6 @@ def _row(change: EntryChange, metric: MetricChange) -> tuple[str, ...]:
 
 
 def _whole(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
-    """New and removed entries, by name."""
     found = []
     for entry in changes:
         if entry.kind != "changed":

@@ -46,7 +46,6 @@ def name_in_file(nodeid: str) -> str:
 
 
 def test_name(result: CaseResult) -> str:
-    """The test of a case, with as much of its file as tells it from others of the run."""
     return f"{result.case.place and f'{result.case.place}::'}{name_in_file(result.nodeid)}"
 
 
@@ -56,12 +55,10 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def current(verdict: Verdict) -> str:
-    """The value of this run."""
     return quantity(verdict.current, verdict.unit)
 
 
 def reference(verdict: Verdict) -> str:
-    """The value of what it was compared with."""
     return quantity(verdict.baseline, verdict.unit) if verdict.is_judged else ""
 
 
@@ -158,10 +155,8 @@ REFERENCE_WORDS: dict[str, ReferenceWords] = {
 
 
 def words_for(result: CaseResult) -> ReferenceWords:
-    """How the comparison of this case is told."""
     return REFERENCE_WORDS[result.reference.kind]
 
 
 def cells(verdict: Verdict, columns: Columns) -> tuple[str, ...]:
-    """A verdict under these columns."""
     return tuple(text(verdict) for text in columns.values())

@@ -74,7 +74,6 @@ def _timeline(job: ElasticResult, title: str) -> Spans:
 
 
 def pool(result: CaseResult) -> Iterator[Chart]:
-    """Who had which slot of a pool, and when it trained there, or served."""
     for launch, found in _pools(result):
         spans = [(slot, short(begin), short(end), what) for slot, begin, end, what in _uses(found)]
         rows = [f"slot {slot}" for slot in range(found.pool.slots)]
@@ -121,7 +120,6 @@ def _pools(result: CaseResult) -> Iterator[tuple[LaunchRecord, PoolResult]]:
 
 
 def _of_launch(result: CaseResult, launch: LaunchRecord) -> str:
-    """Which launch it is, where there are several."""
     return f", launch {launch.index + 1}" if len(result.launches) > 1 else ""
 
 
@@ -190,12 +188,10 @@ def _at(known: Sequence[Point], step: float) -> float:
 
 
 def unit_of(results: Sequence[CaseResult], name: str) -> str:
-    """Of the series of that name."""
     return next((m.unit for m in _measurements(results) if _name_over_seeds(m) == name), "")
 
 
 def target_of(results: Sequence[CaseResult], name: str) -> float | None:
-    """What a goal of that name was to reach."""
     for measured in _measurements(results):
         target = measured.identity.get("target")
         if measured.name == f"steps_to_{name}" and isinstance(target, int | float):
@@ -331,7 +327,6 @@ def phases(result: CaseResult) -> Iterator[Chart]:
 
 
 def links(result: CaseResult) -> Iterator[Chart]:
-    """What each link takes and carries, as matrices."""
     found = list(link_points(result))
     ranks = 1 + max((max(point.link) for point in found), default=0)
     latencies = {point.link: point.latency_s for point in found}
