@@ -45,7 +45,6 @@ _NO_SERIES = (str, bytes, bytearray, Mapping, set, frozenset)
 
 
 def refuse(call: str, wanted: str, found: object) -> NoReturn:
-    """Raise the error: what the call wanted, and what it found."""
     kind = "" if found is None else f" ({type(found).__name__})"
     raise RecordingError(f"{call}: wanted {wanted}, found {show(found)}{kind}")
 
@@ -74,7 +73,6 @@ def check_phase(name: object, better: object) -> str:
 
 
 def check_metric(call: str, value: object) -> str:
-    """The name of a metric that a body records."""
     name = check_name(call, "name", value)
     if is_own_name(name):
         raise RecordingError(f"{call}: the plugin itself records something of that name; give it another one")
@@ -82,17 +80,14 @@ def check_metric(call: str, value: object) -> str:
 
 
 def check_text(call: str, argument: str, value: object) -> str:
-    """Printable text, empty allowed."""
     return _check(call, text(may_be_empty=True), argument, value)
 
 
 def check_choice(call: str, argument: str, value: object, choices: Iterable[str]) -> str:
-    """One of several words."""
     return _check(call, one_of(choices), argument, value)
 
 
 def check_whole(call: str, argument: str, value: object, *, least: int, most: int = LARGEST_WHOLE) -> int:
-    """A whole number within bounds."""
     return _check(call, whole(least, most), argument, value)
 
 

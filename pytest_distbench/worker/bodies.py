@@ -127,7 +127,6 @@ _PACKAGES = (".", "src", "lib", "python")
 
 @functools.cache
 def _package_in(tree: Path, name: str) -> Path | None:
-    """The folder of a top-level package in a repository."""
     projects = [tree, *(file.parent for depth in ("*", "*/*") for file in tree.glob(f"{depth}/pyproject.toml"))]
     places = (project / folder / name for project in projects for folder in _PACKAGES)
     return next((place for place in places if (place / "__init__.py").is_file()), None)

@@ -84,7 +84,6 @@ class Watch:
             self._observer.look()
 
     def look_away(self) -> None:
-        """End what :meth:`look` began."""
         self._observer.look_away()
 
     def mark(self) -> None:
@@ -128,7 +127,6 @@ class Watch:
         self._observer.look()
 
     def end(self) -> None:
-        """The iteration is over."""
         if self._open is None:
             return
         window, self._open = self._open, None
@@ -230,7 +228,6 @@ class Watch:
         ]
 
     def _read_since(self, begin_ns: int, end_ns: int) -> RankFingerprint:
-        """What the flight recorder has of a stretch of time."""
         rings = [recording.entries for recording in _read() if recording.entries]  # oldest first
         # A script that is one process, and makes no group, sends nothing: that is its fingerprint.
         is_alone = not dist.is_initialized() and torch_internals.has_recorder()

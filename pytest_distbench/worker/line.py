@@ -105,7 +105,6 @@ class ControlLine:
             self._socket.sendall(msgspec.json.encode(event) + b"\n")
 
     def phase(self, phase: Phase) -> None:
-        """Say which phase begins."""
         self.send("phase", phase)
 
     def progress(self, text: str) -> None:

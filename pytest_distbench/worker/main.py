@@ -109,8 +109,6 @@ def _connect(plan: LaunchPlan, rank: int, before: int, *, is_attached: bool) -> 
 
 
 class _Life:
-    """The phases of one rank, with the clock of each."""
-
     def __init__(self, plan: LaunchPlan, rank: int, control: ControlLine) -> None:
         self.plan = plan
         self.work = plan.expect(Ranks)

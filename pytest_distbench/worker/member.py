@@ -223,7 +223,6 @@ class Member:
         return self.phases.loop(name, self._common_at)
 
     def point_key(self, name: str) -> str:
-        """The key of a metric at the current point."""
         return metric_key(name, self._common_at)
 
     def wants(self, name: str, at: Mapping[str, Scalar] | None = None) -> bool:

@@ -141,7 +141,6 @@ class SideGroup:
         return True
 
     def _backends(self) -> set[str]:
-        """What the default group is made of."""
         if self._backend:
             return {self._backend}
         assert dist.group.WORLD is not None  # else it is alone

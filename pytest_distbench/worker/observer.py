@@ -146,7 +146,6 @@ class Follower:
         return Course(steps=self._steps, others=others, is_whole=self._is_whole)
 
     def _sort(self) -> None:
-        """Put the steps so far to their kinds."""
         steps, self._unsorted, self._sort_at = self._unsorted, [], None
         if not steps:
             return

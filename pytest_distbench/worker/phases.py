@@ -137,9 +137,7 @@ class Phases:
     Outside of loops the device is waited for at both ends of a phase, in a loop never inside of an iteration.
 
     Args:
-        notebook: takes what was measured.
         clock: of phases outside of loops.
-        synchronize: waits for the device.
         delay: of what a clock spans.
         make_parts: makes the clock of a loop's phases.
         sent: collectives so far in the iteration that is described, if it is one.
@@ -166,12 +164,10 @@ class Phases:
 
     @property
     def in_loop(self) -> bool:
-        """Whether a loop with a clock is open."""
         return self._loop is not None
 
     @property
     def _loop(self) -> Loop | None:
-        """The innermost."""
         return next((o for o in reversed(self._open) if isinstance(o, Loop)), None)
 
     def _path(self, name: str) -> str:
@@ -213,11 +209,7 @@ class Phases:
         return Phase(self, name, better, at)
 
     def enter(self, phase: Phase) -> None:
-        """The body comes to a phase.
-
-        Raises:
-            RecordingError: it is in another thread, or what :meth:`phase` excludes.
-        """
+        """Raises :class:`RecordingError` in another thread, or where :meth:`phase` excludes it."""
         if threading.get_ident() != self._thread:
             raise RecordingError(
                 f"phase({phase.name!r}) was entered in the thread {threading.current_thread().name!r}; wanted the one "
@@ -238,11 +230,7 @@ class Phases:
         phase.part = loop.parts.begin()
 
     def leave(self, phase: Phase, *, is_cut: bool) -> None:
-        """The body leaves a phase; ``is_cut``: by an exception.
-
-        Raises:
-            RecordingError: it is not the one that was entered last.
-        """
+        """``is_cut``: by an exception. Raises :class:`RecordingError` where it is not the one that was entered last."""
         if phase not in self._open:
             if is_cut:
                 return
@@ -282,7 +270,6 @@ class Phases:
         return inner
 
     def _phase_of(self, loop: Loop, phase: Phase) -> LoopPhase:
-        """A phase of a loop, its own from the first time that it is entered."""
         if loop.is_captured:
             raise RecordingError(
                 f"phase({phase.name!r}): an iteration of the loop {loop.name!r} is captured and replayed in one, and "

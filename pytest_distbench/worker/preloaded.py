@@ -19,7 +19,6 @@ NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """At 1 ``torch.cuda.is_available()`` asks the driver's library in place of CUDA, which leaves a fork its CUDA."""
 
 PROJECTS: list[str] = []
-"""The project's modules."""
 
 POISONED_BY: list[str] = []
 """The one among them whose import used CUDA; empty: none did."""

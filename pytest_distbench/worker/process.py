@@ -108,7 +108,6 @@ def enter_network(plan: LaunchPlan, rank: int) -> None:
 
 
 def _enter(place: Path, kind: int, rank: int) -> None:
-    """Enter a namespace of a kind."""
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -255,7 +254,6 @@ def take_terminal() -> None:
 
 
 def _set_stream(name: str, descriptor: int) -> None:
-    """Make a descriptor one of Python's streams, and the original of it."""
     if descriptor == 0:
         stream = os.fdopen(0, "r", closefd=False)
     else:

@@ -38,11 +38,8 @@ class Profiler:
 
     Args:
         files: of the launch, among which the traces go.
-        rank: this process in the group.
         is_whole: all of the body is looked at.
         is_on_device: the rank computes on CUDA.
-        synchronize: waits for the device.
-        barrier: waits for the other ranks.
         in_loop: whether a loop with a clock is open.
     """
 
@@ -88,7 +85,6 @@ class Profiler:
         self._files.loops(self._rank).write_bytes(msgspec.json.encode(self._loops))
 
     def watch(self, watch: Stopwatch, loop: str) -> Stopwatch:
-        """A stopwatch whose iterations are looked at too."""
         return _ProfiledWatch(watch, self, loop)
 
     def steps(self, steps: Steps, loop: str, *, after: int) -> Steps:
@@ -124,7 +120,6 @@ class Profiler:
             self.end_loop()
 
     def end_loop(self) -> None:
-        """The loop is over: write what was seen of it, unless that was done."""
         if (stopped := self._stop()) is not None:
             stopped.export_chrome_trace(str(self._files.trace(self._rank, len(self._loops) - 1)))
 

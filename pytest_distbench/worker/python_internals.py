@@ -125,7 +125,6 @@ def fork_forkserver(*, close: Collection[int]) -> None:
 
 
 def open_descriptors() -> set[int]:
-    """The descriptors that this process has open."""
     found = {int(name) for name in os.listdir("/proc/self/fd")}
     return {number for number in found if os.path.exists(f"/proc/self/fd/{number}")}  # not the list's own
 

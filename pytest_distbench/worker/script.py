@@ -104,7 +104,6 @@ class ScriptNotes:
         return inside if profiler is None else profiler.phase(name, inside)
 
     def finish(self) -> None:
-        """Record what was collected; the script is over."""
         for name, options, values in self._collected.values():
             is_series = len(values) > 1 or METRIC_KINDS[options.get("better", "info")].shape == "series"
             self._context.record_bounded(name, values if is_series else values[0], **options)

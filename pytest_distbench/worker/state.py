@@ -255,7 +255,6 @@ def of_parameters(optimizer: Optimizer) -> str:
 
 
 def rates_of(optimizer: Optimizer) -> list[float]:
-    """The learning rate of each group of an optimizer."""
     return [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
 
 
@@ -342,7 +341,6 @@ class OptimizerMemory:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """Those that stepped, as far as they are still there."""
         return [optimizer for found in self._before if (optimizer := found()) is not None]
 
     @property

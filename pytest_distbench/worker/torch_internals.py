@@ -148,7 +148,6 @@ class _Waits:
             self._by_memory[memory] = issued if is_new else [*self._by_memory.get(memory, ()), *issued]
 
     def ask(self, work: Any) -> None:
-        """Somebody asks a work."""
         for one in self._by_work.get(work, ()):
             one.is_waited_for = True
 
@@ -324,7 +323,6 @@ def _asking_method(method: Callable[..., Any], waits: _Waits) -> Callable[..., A
 
 
 def process_group(script_object: Any) -> dist.ProcessGroup:
-    """The process group that an operator was given."""
     return dist.ProcessGroup.unbox(script_object)
 
 
@@ -348,7 +346,6 @@ def entered_in_all_groups() -> int | None:
 
 
 def process_groups() -> list[dist.ProcessGroup]:
-    """The process groups that this process is in."""
     return list(distributed_c10d._world.pg_map)
 
 

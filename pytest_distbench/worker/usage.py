@@ -85,7 +85,6 @@ class Family:
         self.look()
 
     def look(self) -> None:
-        """Take in what there is now."""
         seconds: dict[int, float] = {}
         below: dict[int, list[int]] = {}
         for pid, parent, cpu_s in _processes():
@@ -114,7 +113,6 @@ class LoadWindow:
         self.begin()
 
     def begin(self) -> None:
-        """From now on."""
         if self._root is not None:
             self._family = Family(self._root)
             self._before = self._family.cpu_s, dict(self._family.threads)
@@ -126,7 +124,6 @@ class LoadWindow:
         self._family.look()
 
     def end(self) -> None:
-        """Until now."""
         self.wall_s = HostClock.perf_counter() - self._start
         if self._root is not None:
             with contextlib.suppress(OSError):  # whoever was measured may have opened all files it may
@@ -203,7 +200,6 @@ class MemoryPeak:
         self.begin()
 
     def begin(self) -> None:
-        """From now on."""
         self._before = {}
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")

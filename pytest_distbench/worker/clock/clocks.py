@@ -60,7 +60,6 @@ class Meter:
         self._start = (0.0, 0)
 
     def start(self) -> None:
-        """An iteration begins, or several."""
         self._start = self._now()
 
     def stop(self, iterations: int = 1) -> None:
@@ -233,8 +232,6 @@ class Parts(Protocol):
 
 
 class HostParts:
-    """Reads a clock of the host."""
-
     is_device = False
 
     def __init__(self, delay: Delay, clock: Callable[[], float]) -> None:
@@ -287,7 +284,6 @@ class DeviceParts:
         self._known_at = HostClock.perf_counter()
 
     def moment(self, event: torch.cuda.Event) -> float:
-        """When the device came to it, on the host's clock."""
         return self._known_at + float(self._known.elapsed_time(event)) / 1e3
 
 
@@ -322,7 +318,6 @@ def parts_on(device: torch.device, delay: Delay) -> Parts:
 
 
 def recorded() -> torch.cuda.Event:
-    """An event that has been recorded on the current stream, with its time."""
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
@@ -350,8 +345,6 @@ class Stopwatch(Protocol):
 
 
 class HostStopwatch:
-    """Reads the host's clock."""
-
     def __init__(self, delay: Delay) -> None:
         self._delay = delay
         self._mark = delay.mark()

@@ -115,7 +115,6 @@ def find_good(folder: Path) -> tuple[int, list[str]]:
 
 
 def load(folder: Path, step: int) -> dict[str, Any]:
-    """What the checkpoint of a step holds, on the CPU."""
     path = folder / f"step{step}.pt"
     data = _read(path)
     if data is None:

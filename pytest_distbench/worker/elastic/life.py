@@ -143,7 +143,6 @@ def count_generation(folder: Path) -> int:
 
 
 def _join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
-    """Join the group of this generation."""
     job = plan.expect(Job).job
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", plan.devices[slot]) if plan.device == "cuda" else torch.device("cpu")

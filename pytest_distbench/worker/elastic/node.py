@@ -38,9 +38,7 @@ class Node(RankContext):
         self._files = plan.files
 
     def changes_made(self) -> int:
-        """Changes of membership that the controller has made so far."""
         return sum(isinstance(line, Changed) for line in read_timeline(self._files.timeline))
 
     def note(self, line: Line) -> None:
-        """Append a line to the timeline."""
         append(self._files.timeline, line)

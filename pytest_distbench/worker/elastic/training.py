@@ -361,7 +361,6 @@ def _unpack(packed: bytes) -> Any:
 
 
 def _finite(value: torch.Tensor | float, name: str, step: int) -> float:
-    """What was noted under a name."""
     number = float(value)
     if not math.isfinite(number):
         raise RecordingError(f"training.note({name}=...): the {name} is {number} at step {step}: it diverged")

@@ -120,8 +120,6 @@ def _note_moment(what: str) -> None:
 
 
 class _Finder:
-    """Waits for the import of torch.distributed."""
-
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
