@@ -1,11 +1,7 @@
 """What is installed: the releases of torch and Python that ranks run under, and this package's version.
 
-What is installed here: this package's version, and which code is not the user's own.
-
-The releases of torch and Python that ranks run under, and what each release of torch has. Imports no torch.
-
 pytest's own process, ``distbench doctor`` and the check of another Python read it, and none of them may import torch.
-The code that meets the differences is ``worker/torch_internals.py``.
+The code that meets the differences between releases is ``worker/torch_internals.py``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""``distbench baseline``: list, show, update, prune, diff, accept, export and import stored entries.
-
-``distbench baseline list / show / update / prune``: single entries of the store.
-
-``distbench baseline diff / accept``: what changed in the store, and taking a CI run's numbers into it.
-
-``distbench baseline export / import``: the store as one file, and back.
-"""
+"""``distbench baseline``: list, show, update, prune, diff, accept, export and import stored entries."""
 
 from __future__ import annotations
 

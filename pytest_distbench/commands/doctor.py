@@ -1,20 +1,6 @@
 """``distbench doctor``: is this machine fit to measure? Each check says what it found, and what to do about it.
 
-Is this machine fit to measure? Each check says what it found and, where that is not good, what to do.
-
-What a check found, and the report that all findings make.
-
-Checks of the GPUs: driver, devices, who uses them, what holds their clocks down, and whether CUDA works.
-
-All but the last through NVML, without torch; that one in a process of its own.
-
-Checks of the host: its processors, limits and network, what else runs on it, and what earlier runs left. Linux.
-
-Checks of the software: versions, torch in a process of its own, never in this one, and tools beside it.
-
-Every check, in the order of the report.
-
-``distbench doctor``: is this machine fit to measure?
+Checks of the host are Linux's. GPUs are asked through NVML; torch is imported in processes of their own, never here.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Commands that read the record of a run: report, explain and verdict.
-
-``distbench compare`` and ``report``: run records, without a store.
-
-``distbench explain``: what a word means that a run has printed, and what to do about it.
-
-``distbench verdict``: what one run of pytest says of a commit, as the exit code that ``git bisect run`` wants.
-"""
+"""Commands that read the record of a run, without a store: compare, report, explain and verdict."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""One launch of an elastic job, or of a pool of them: from plan to record.
-
-One launch of an elastic job: from plan to record.
-
-One launch of a pool: from plan to record.
-"""
+"""One launch of an elastic job, or of a pool of them: from plan to record."""
 
 from __future__ import annotations
 

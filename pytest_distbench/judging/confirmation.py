@@ -2,9 +2,9 @@
 
 Three launches run in turns: this tree, the revision that recorded the baseline, and that revision once more. Of their
 clocks the fast sides count, as in the stored comparison. This tree is compared with both launches of the revision
-(their geometric mean) by ``pair_rule``, at the tolerance that the stored comparison had; by how much the revision
+(their geometric mean) by ``pairs``, at the tolerance that the stored comparison had; by how much the revision
 differs from itself tells of the same noise. What that does not call slower is compared by all of its iterations too, at
-the tolerance of ``whole_rule``. Then a clock
+the tolerance of :data:`~pytest_distbench.judging.stored_rule.LEAST_OF_ALL`. Then a clock
 
 - *regressed* where this tree is slower than the revision, and by more than :data:`VETO` times what the revision
   differs from itself: a machine on which that is much tells nothing, whatever the statistics of the pairs say;

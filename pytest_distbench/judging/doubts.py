@@ -1,9 +1,4 @@
-"""Could this run have failed? Planted slowdowns, directions, metrics that cannot fail. Pure.
-
-How large a slowdown is planted, and in which clocks it can be seen. Pure, no I/O.
-
-What speaks against a run that looks well: directions, metrics that could not fail, cases that all moved. Pure.
-"""
+"""Could this run have failed? Planted slowdowns, directions, metrics that cannot fail, cases that all moved. Pure."""
 
 from __future__ import annotations
 

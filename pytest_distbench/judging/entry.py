@@ -1,9 +1,4 @@
-"""From the launches of a case to the entry that stores them, and what an update writes of it.
-
-From the launches of a case to the entry that stores what they measured.
-
-What an update writes: which cases it measures anew, which entries it replaces, and what is fit to be a baseline.
-"""
+"""From the launches of a case to the entry that stores them, and what an update writes of it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A verdict on one metric, and what all that is said about a case makes of its test.
-
-Judgement: a verdict on one metric, whatever rule it comes from; which is the worst, and which is certain.
-
-From everything said about a case to what that makes of its test: passed, failed, skipped, and why. Pure, no I/O.
-"""
+"""A verdict on one metric, and what all that is said about a case makes of its test. Pure, no I/O."""
 
 from __future__ import annotations
 

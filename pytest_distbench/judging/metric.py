@@ -1,10 +1,13 @@
-"""One metric beside its baseline: the table of decision rules, and the short ones.
+"""From the measurements of one metric and its baseline to a verdict: the table of rules, and the short ones. Pure.
 
-The decision rule for peak memory. Pure, no I/O.
+Numbers that do not depend on the clock (``exact``) are compared exactly while the software is the same. The others are
+noisy: ``stored_rule`` has the rule for them. A regression seen while other processes kept the machine much busier than
+when the baseline was taken is *inconclusive*, unless it is more than they can explain: the clock cannot tell the two
+apart.
 
-Memory is no clock: no load of the machine changes it, and a launch of the same code needs what the last one needed,
-but for what allocators round and caches keep. So there is no statistics in it. With the tolerance, 20 % unless the test
-says otherwise, or :data:`LEAST_BYTES`, whichever is more:
+Peak memory is no clock: no load of the machine changes it, and a launch of the same code needs what the last one
+needed, but for what allocators round and caches keep. So there is no statistics in its rule. With the tolerance, 20 %
+unless the test says otherwise, or :data:`LEAST_BYTES`, whichever is more:
 
 - *regressed*: every launch, three at least where there may be so many, is above the largest stored one by more;
 - *improved*: every one is below the smallest stored one by more;
@@ -13,23 +16,14 @@ says otherwise, or :data:`LEAST_BYTES`, whichever is more:
 A rank that needs less than another counts too: the second hungriest is held against the second hungriest, and so on.
 Ranks may change places between launches, so none is held against its own number.
 
-The decision rule for values without a ratio (zero, negative): by order and plain difference. Pure, no I/O.
-
-Noisy metrics are judged on logarithms, which such values do not have: 4 GiB are not so many per cent more than 0 B.
-That they are more is still beyond doubt where
+Noisy values that are zero or negative have no logarithm: 4 GiB are not so many per cent more than 0 B. That they are
+more is still beyond doubt where
 
 1. every new value is worse than every old one, beyond the tolerance where that says something, and
 2. the means differ by more than the noise allows, in the metric's own unit.
 
 Then the metric *regressed*; the other way round it *improved*. All else is *inconclusive*, so that nothing becomes
 green because it was zero once. A clock that reads 0 has timed nothing: that is no answer, and no baseline.
-
-From the measurements of one metric and its baseline to a verdict. Pure, no I/O.
-
-Numbers that do not depend on the clock (``exact``) are compared exactly while the software is the same. The others are
-noisy: ``stored_rule`` has the rule for them, ``order_rule`` the one for those that are zero or negative. A regression
-seen while other processes kept the machine much busier than when the baseline was taken is *inconclusive*, unless it is
-more than they can explain: the clock cannot tell the two apart.
 """
 
 from __future__ import annotations
@@ -316,7 +310,7 @@ def first_difference(stored: Sequence[float], current: Sequence[Measurement]) ->
 def judge_noisy(
     draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, under: Circumstances
 ) -> Judgement:
-    """Launches are samples: ``stored_rule``, and where there are no ratios, ``order_rule``."""
+    """Launches are samples: ``stored_rule``, and where there are no ratios, by order."""
     known, stored = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
         return draft.settle("lost" if any(stored) else "inconclusive", why_not)

@@ -1,6 +1,4 @@
-"""The decision rule for launches of two revisions in alternation, and the verdicts of a case by it.
-
-The decision rule for pairs: launches of two revisions that ran in turns, one metric in, a verdict out. Pure, no I/O.
+"""The decision rule for launches of two revisions that ran in turns, and the verdicts of a case by it. Pure, no I/O.
 
 One pair of launches is one sample, its value ``d`` the logarithm of this tree's value over the reference's, with
 "worse" positive. What slows the machine slows both, and cancels. Judged after 5, 7, 10, 14, 20 and 28 pairs
@@ -12,11 +10,8 @@ One pair of launches is one sample, its value ``d`` the logarithm of this tree's
 3. The upper 95 % bound of ``d`` below the tolerance: *unchanged*: a slowdown of that size is ruled out.
 4. Otherwise more pairs; at the last look *inconclusive*.
 
-Values that are zero or negative have no logarithm: ``order_rule`` judges them.
-
 ``detectable`` is the smallest slowdown that is found at the last look in nine of ten runs, for the noise seen.
-
-From the pairs of launches of a case to one verdict per metric. The rule itself is in ``pairs``.
+Values that are zero or negative have no logarithm: they are judged by their order.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""What few launches show: is a case worth more of them, and are they enough for a baseline?
-
-Screen a case: is what few launches of this tree show worth launches in turns? Pure, no I/O.
+"""What few launches show: is a case worth more of them, and are they enough for a baseline? Pure, no I/O.
 
 A screening that is wrong costs some seconds, so it may be sharp: there is no reserve for the drift of the machine, and
 its limit is far below the tolerance. Launches of this tree are compared with the stored ones, on logarithms, by four
 kinds of evidence, whichever speaks loudest:
 
 - the fast side of each metric, as ``stored_rule`` has it;
-- all of its iterations, as ``whole_rule`` has them: the fast side does not see that most of them became slow;
+- all of its iterations: the fast side does not see that most of them became slow;
 - the CPU time of all ranks per iteration: beside other processes work that computes takes longer, and hardly any more
   CPU time. It sees what computes more, and nothing that waits;
 - all points of a name together, by their geometric mean: the sizes of a sweep.
@@ -18,11 +16,10 @@ After the first launch whatever speaks for a slowdown at all asks for a second o
 of a healthy run be suspicious on average, and that add :data:`ADDED` launches to a healthy case. Drift comes on top of
 both; docs/verdicts.md has what was measured.
 
-Enough: how many launches make a baseline, decided while they are made. Pure, no I/O.
-
-An exact number needs two launches: do they agree? A clock needs :data:`FEWEST_LAUNCHES`, for the noise between launches
-to be known at all, and then as many as it takes until the tolerance decides a comparison with it, and not the noise:
-until ``noise_limit`` of later runs (``stored_rule``) is below the tolerance. More launches would not move the limit.
+For a baseline an exact number needs two launches: do they agree? A clock needs :data:`FEWEST_LAUNCHES`, for the noise
+between launches to be known at all, and then as many as it takes until the tolerance decides a comparison with it, and
+not the noise: until ``noise_limit`` of later runs (``stored_rule``) is below the tolerance. More would not move the
+limit.
 
 The noise is estimated from the same launches that are stored, so whoever stops at the first moment at which it looks
 small keeps the baselines that look quieter than their machine is. That is why not the estimate itself has to be small

@@ -1,7 +1,5 @@
 """The decision rule for noisy metrics: is the new side slower than the stored one? Pure, no I/O.
 
-The decision rule for noisy metrics: is the new side slower than the stored one? Pure, no I/O.
-
 One launch is one sample. What is judged of it is its *fast side*: the geometric mean of the fastest iteration and the
 25th percentile of the maximum over ranks; of a metric without iterations, its value. On logarithms, with "worse"
 positive, and ``s`` the standard deviation between launches, pooled over stored and new ones but no less than what is
@@ -25,8 +23,6 @@ typical for the sibling metrics of the case (ten launches may look quiet by luck
    So is a comparison whose noise hides a doubling.
 
 How often the rule errs, and what it finds, is in docs/verdicts.md; benchmarks/verdict_rules.py measures it.
-
-The second statistic of a clock: all of its iterations, not the fast side alone. Pure, no I/O.
 
 The fast side is quiet because it leaves out what is slow, and so it does not see that most iterations became slow.
 Beside it stands the geometric mean of all iterations, the quietest number that each of them moves: of the mean, the

@@ -1,9 +1,4 @@
-"""How the metrics of a case are judged, and whether two numbers can be compared at all.
-
-Terms: how the metrics of a case are judged, and which of the tolerances that were given counts.
-
-Whether two numbers, two sets of software or two workloads are the same, so that they can be compared. Pure.
-"""
+"""How the metrics of a case are judged, by which of the given tolerances, and what can be compared at all. Pure."""
 
 from __future__ import annotations
 

@@ -1,14 +1,8 @@
 """A launch whose processes are no ranks of ours: one process below a guardian, from plan to record.
 
-A launch whose processes are no ranks of ours: one process below a guardian, from plan to how it ended.
-
-That is a command, or the controller of an elastic job or of a pool. The whole tree of its processes is watched, and
-ended, as ranks are.
-
-One launch of a command that starts its processes itself, such as ``accelerate launch``: from plan to record.
-
-They are no ranks of ours: what is measured is how long the command takes, and what is read of its output and its files.
-Its Pythons note which process groups they join.
+That is a command that starts its processes itself, such as ``accelerate launch``, or the controller of an elastic job
+or of a pool. The whole tree of its processes is watched, and ended, as ranks are. Of a command is measured how long it
+takes, and what is read of its output and its files; its Pythons note which process groups they join.
 """
 
 from __future__ import annotations

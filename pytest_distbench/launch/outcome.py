@@ -1,12 +1,7 @@
-"""From all that is known of a launch that is over to its record.
+"""From all that is known of a launch that is over to its record, and to what of it may be shown and stored.
 
-From the phases that each rank recorded to where a loop, or a script, goes: means and sums, so that parts add up.
-
-First of the ranks of each host, then of all.
-
-The reports that the ranks of a launch left behind.
-
-From all that is known of a launch that is over to its record, and to what of it may be shown and stored.
+What ranks recorded of their phases becomes where a loop, or a script, goes: means and sums, so that parts add up, first
+of the ranks of each host, then of all.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""One launch, or several side by side, from plan to record: start, listen, end in time, leave nothing.
+"""One launch, or several side by side, from plan to record: start, listen, end in time, leave nothing behind.
 
-What a launch is given by the side of a comparison that it measures; alone it measures this tree.
-
-Launches held open together, whose bodies run in turns.
-
-One launch from plan to record: start the ranks, listen to them, end them in time, leave nothing behind.
+Of launches that are held open together the bodies run in turns. What a launch is given is its side's of a comparison;
+alone it measures this tree.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """The traces of torch's profiler: one file of all ranks, and how busy they were with communication.
 
-How busy ranks were with communication in the iterations that torch's profiler saw: of its traces.
-
-The traces that torch's profiler has made of the ranks of a launch, and one file of them all.
-
 The file is in Chrome's trace event format, which Perfetto and chrome://tracing read: a list of events with a kind
 (``ph``), a process and a thread (``pid``, ``tid``), and a time in microseconds (``ts``). Each rank is a process of it,
 and so is each of its GPUs. Ranks of one host have one clock.

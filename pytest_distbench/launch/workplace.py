@@ -1,8 +1,6 @@
-"""Where a launch works, and what its ranks print there.
+"""Where a launch works: a folder of its own, with what its ranks print, and a look at what it leaves elsewhere.
 
-What ranks print: read from their logs, so that nothing stands between them.
-
-Where a launch works: a folder of its own, and a look at what it leaves elsewhere.
+What ranks print is read from their logs, so that nothing stands between them.
 """
 
 from __future__ import annotations

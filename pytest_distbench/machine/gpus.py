@@ -1,10 +1,7 @@
-"""The GPUs that ranks may use, as the driver tells of them, and how they are joined.
+"""The GPUs that ranks may use, as the driver tells of them without torch, and why others are not among them.
 
-The NVIDIA driver's answers, through NVML: what one device cannot or may not say does not silence the others.
-
-How GPUs are joined: NVLink, its generation and number of links, or PCIe, with and without peer access; how fast.
-
-The GPUs that ranks may use, read from the driver without torch, and why others are not among them.
+The driver is asked through NVML: what one device cannot or may not say does not silence the others. GPUs are joined by
+NVLink, of a generation and with a number of links, or by PCIe, with and without peer access.
 """
 
 from __future__ import annotations

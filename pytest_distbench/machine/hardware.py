@@ -1,12 +1,6 @@
-"""What machine this is, where it is reached, and which Pythons it has.
+"""What machine this is: the hardware class that keys baselines, its Pythons, and what may be recorded. Without torch.
 
-Where a machine is reached: addresses and host names, which are stored only when they are asked for.
-
-What machine this is, and which Pythons it has.
-
-Another Python: what it has, and what it needs to run ranks.
-
-What machine this is: the hardware class that keys baselines, and what may be recorded. Without torch.
+Addresses and host names are stored only when they are asked for.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The fixtures ``elastic`` and ``elastic_pool``: trainings on nodes that come and go.
-
-The fixture ``elastic``: a training on nodes that come and go.
-
-The fixture ``elastic_pool``: trainings that share slots, with each other and with a serving.
-"""
+"""The fixtures ``elastic``, a training on nodes that come and go, and ``elastic_pool``, trainings that share slots."""
 
 from __future__ import annotations
 

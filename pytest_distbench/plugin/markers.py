@@ -1,11 +1,4 @@
-"""The markers of a test, read into its world sizes and one requirement.
-
-The marker ``gpu``: which GPUs a test needs, held against those that a run was given.
-
-The marker ``network``: the network between the ranks of a test.
-
-The markers of a test, read into its world sizes and one requirement; ``gpu_marker`` has what GPUs it needs.
-"""
+"""The markers of a test, read into its world sizes, the network between its ranks, and one requirement."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""What tests took in earlier runs, and one live line that says what remains.
+"""What tests took in earlier runs, and one live line below pytest's own that says what remains while ranks run.
 
-What tests took in earlier runs, kept in pytest's cache: it serves estimates alone, and may be lost.
-
-One live line below pytest's own while ranks run, with what remains; on a pipe a plain line once a minute.
-
-Nothing under -q, but for an update, which takes its time. What keeps a run waiting is told everywhere.
+The first is kept in pytest's cache: it serves estimates alone, and may be lost. On a pipe the line is a plain one once
+a minute; under -q there is none, but for an update, which takes its time. What keeps a run waiting is told everywhere.
 """
 
 from __future__ import annotations

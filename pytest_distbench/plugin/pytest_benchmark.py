@@ -1,12 +1,9 @@
 """Hands a run's numbers to pytest-benchmark, pytest-html and Allure.
 
-The numbers of a test in the reports of pytest-html and Allure, which leave out what JUnit and JSON reports show.
-
-Hands a run's times to pytest-benchmark, for its table, its JSON, its saved runs and its comparisons.
-
-Registered only when an option of pytest-benchmark asks for something. The verdict of a test never depends on it: what
-goes over is measured and judged already. Each time becomes one benchmark, made as pytest-benchmark makes its own:
-``BenchmarkFixture.pedantic`` with a clock that replays the launches, so that a round is a launch.
+pytest-benchmark is handed times where an option of its own asks for something: for its table, its JSON, its saved runs
+and its comparisons. The verdict of a test never depends on it: what goes over is measured and judged already. Each time
+becomes one benchmark, made as pytest-benchmark makes its own: ``BenchmarkFixture.pedantic`` with a clock that replays
+the launches, so that a round is a launch. The other two leave out what JUnit and JSON reports show.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""From the arguments of a call, the markers of its test and the run's settings to what is launched.
+"""From the arguments of a call, the markers of its test and the run's settings to what is launched and judged.
 
-Whether a run has room for what a test wants: ranks, nodes or slots, and a CPU quota for each.
-
-From the arguments of a call, the markers of its test and the run's settings to what is launched and judged.
+A run has room for so many ranks, nodes or slots, and for a CPU quota for each.
 """
 
 from __future__ import annotations

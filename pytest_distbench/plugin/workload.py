@@ -1,10 +1,7 @@
-"""What a call of ``distbench.run`` wants to have run: found, checked, and told apart from others.
+"""What a call of ``distbench.run`` wants to have run: found, checked, and told apart from other workloads.
 
-What defines a workload, without what only names a place on this machine or in this run.
-
-What a test hands to the ranks: a body, named so that they can import it, and parameters as JSON.
-
-What a call of ``distbench.run`` wants to have run: found, checked, and told apart from other workloads.
+A body is named so that ranks can import it, and its parameters are JSON. What defines a workload leaves out what only
+names a place on this machine or in this run.
 """
 
 from __future__ import annotations

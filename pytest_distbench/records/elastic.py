@@ -1,13 +1,8 @@
 """An elastic job, a pool of them, and what became of both.
 
-An elastic job: between how many nodes it runs, what changes its membership, and what became of each change.
-
-A *slot* is a place for a node of the job, from 0; a *generation* is what lies between two changes of membership.
-
-A pool: slots that several elastic jobs share, and a serving that goes before them; and what became of it.
-
-All seconds of results are since the pool's clock began: with the first step of the first job. What came before it is
-negative.
+A *slot* is a place for a node of a job, from 0; a *generation* is what lies between two changes of membership. The jobs
+of a pool share its slots, and a serving goes before them. All seconds of a pool's results are since its clock began:
+with the first step of the first job. What came before it is negative.
 """
 
 from __future__ import annotations

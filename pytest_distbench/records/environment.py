@@ -1,11 +1,4 @@
-"""What a launch ran on: hardware, software, GPUs, and what else computed there.
-
-GPUs as the driver describes them, all that a run was given, and how they fared while ranks ran on them.
-
-What computed on the CPUs of a launch while it was measured.
-
-What hardware and software a launch ran on.
-"""
+"""What a launch ran on: hardware, software, GPUs as the driver describes them, and what else computed there."""
 
 from __future__ import annotations
 

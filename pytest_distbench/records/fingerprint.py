@@ -1,8 +1,6 @@
-"""Which collectives a process called, by fingerprint and by torch's flight recorder.
+"""Which collectives a process called: in one iteration, in whole numbers, and by torch's flight recorder.
 
-What torch's flight recorder writes down: the last collectives of a process, and how they are named here.
-
-What one iteration does, in whole numbers: of one rank, and of a launch.
+The recorder has the last collectives of a process, whose names are made ours here.
 """
 
 from __future__ import annotations

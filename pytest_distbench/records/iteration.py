@@ -1,10 +1,6 @@
 """Where the iterations of a loop go, how fast they are, and what a trace tells beside itself.
 
-Where the iterations of a loop go: their parts, as a rank saw them, and of a launch.
-
-What a scaling test records of its rates: names that ranks and the fixture write, and tables read.
-
-What a trace of a case tells beside itself: how busy its ranks were with communication.
+The names of rates are those that ranks and the fixture ``scaling`` write, and tables read.
 """
 
 from __future__ import annotations

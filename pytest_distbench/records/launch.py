@@ -1,10 +1,6 @@
-"""One process group from start to exit: its ranks, reduced by host, and its record.
+"""One process group from start to exit: how each rank fared, what those of one host recorded together, and the record.
 
-How one rank fared: the report it leaves behind, and its fate as told with or without that.
-
-What the ranks of one host recorded, reduced there: of it, a launch gets as much from each host as from a rank.
-
-One process group from start to exit.
+Ranks are reduced on their host: a launch gets as much from each host as from a rank.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """The files and variables by which pytest and the ranks of a launch agree.
 
-The environment variables by which torchrun tells a rank who it is.
-
-What a process on another host has of pytest's environment: all of it, but for the rows of one table.
-
-A step of a Slurm job has one process on each node, which starts all ranks of the node: what the job gives to each of
-its tasks would be what they share. What names devices was said by whoever started a process on that host, the step, a
-pod or an engine; pytest's own value is of pytest's host.
-
-The files of one launch: pytest and the ranks meet in its private directory, and agree here on every name.
+They meet in the launch's private directory, whose names are all here, as are the variables by which torchrun tells a
+rank who it is. A process on another host has all of pytest's environment, but for the rows of one table: a step of a
+Slurm job has one process on each node, which starts all ranks of the node, so that what the job gives to each of its
+tasks would be what they share. What names devices was said by whoever started a process on that host, the step, a pod
+or an engine; pytest's own value is of pytest's host.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""A launch as it was asked for, and as it is made: what runs, where, and what its processes need.
+"""A launch as it was asked for, and as it is made: what runs, where, and everything its processes need to know.
 
-What one launch runs: ranks of ours, a command, an elastic job, or a pool of such jobs.
-
-Each is a kind of launch, and has a row in ``run/kinds.py`` that says how it is run. What belongs to one kind alone
-stands here, in its record; what all launches have is in ``records/plan.py``.
-
-A launch as it was asked for, and as it is made: what runs, where, and everything its processes need to know.
+What runs is ranks of ours, a command, an elastic job, or a pool of such jobs. Each is a kind of launch, and has a row
+in ``run/kinds.py`` that says how it is run. What belongs to one kind alone stands in its record.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Numbers that other programs print or write: where they are read, and what one run of nccl-tests measured.
-
-What one run of nccl-tests or rccl-tests measured.
-
-Where a number is read from that a script prints or writes, and what becomes of it.
-"""
+"""Numbers that other programs print or write: where they are read, and what one run of nccl-tests measured."""
 
 from __future__ import annotations
 

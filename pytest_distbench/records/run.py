@@ -1,13 +1,4 @@
-"""Everything a run measured and said: verdicts, planted slowdowns, trends.
-
-The answer for one metric of one case.
-
-A positive control: a slowdown that was planted in a case, and what the run found of it.
-
-How a metric went over many runs.
-
-Everything a run measured and said.
-"""
+"""Everything a run measured and said: verdicts, planted slowdowns, and how metrics went over many runs."""
 
 from __future__ import annotations
 

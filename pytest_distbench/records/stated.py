@@ -1,8 +1,7 @@
 """What people write down beside what a run measures: prices of machines, and an experiment.
 
-What machines cost by the hour: data of the user's, with a date and a source. The package knows no price.
-
-What people write down of an experiment beside what a run measures: the fields of reports 000 and 001.
+Prices are by the hour, with a date and a source: the package knows none. The fields of an experiment are those of
+reports 000 and 001.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""The timelines of elastic jobs and pools: lines of JSON, each whole.
+"""The timelines of elastic jobs and pools: lines of JSON, each whole, that several processes append to one file.
 
-The timeline of an elastic run: lines of JSON, each whole, that controller and workers append to one file.
-
-Each line is of a slot and, from the moment a worker has joined its group, of a generation. Times are CLOCK_MONOTONIC
-seconds, which all processes of a host share.
-
-The timeline of a pool: who has which slot, and when servers are ready. Each job has a timeline of its own.
-
-Written and read as that of a job (``records/timeline.py``), by the pool's controller and the servers.
+In a job's these are its controller and its workers. Each line is of a slot and, from the moment a worker has joined its
+group, of a generation. Times are CLOCK_MONOTONIC seconds, which all processes of a host share. In a pool's, which says
+who has which slot and when servers are ready, they are its controller and the servers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The other side of an A/B comparison: another revision of the repository, another Python, or both.
 
-What a revision does not have because git does not track it: linked into its worktree, or told where it is missed.
-
-The other side of an A/B comparison: another revision of the repository, another Python, or both.
+What a revision does not have because git does not track it is linked into its worktree, or told where it is missed.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
-"""What happens around every launch, whatever it runs: quotas, networks, and the table of it.
+"""What happens around every launch, whatever it runs: the table of it, and the one place that all launches pass.
 
-Networks that are made around launches, and looked at before and after each.
-
-What happens around every launch, whatever it runs: the table of it.
-
-Launches whose ranks live on several hosts: the same ranks on fewer hosts are another measurement.
-
-Launches of more ranks than this host has cores: what they compute counts, and their clocks are only shown.
-
-Launches whose ranks have a CPU quota: a control group for each, from before they start until they have ended.
-
-What happens around every launch, whatever it runs: the table of it, and the one place that all launches pass.
-
-A conftest or a plugin adds what should happen by one row: ``AROUND["mine"] = Mine``.
+A conftest or a plugin adds what should happen by one row: ``AROUND["mine"] = Mine``. Networks are looked at before and
+after each launch. The same ranks on fewer hosts are another measurement; with more ranks than this host has cores what
+they compute counts, and their clocks are only shown; ranks with a CPU quota have a control group each, from before they
+start until they have ended.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Launches beside those that are judged: with a planted slowdown, or with torch's profiler on.
-
-A trace of a case: launches more, with torch's profiler on, that are neither judged nor stored, and their file.
-
-A positive control: plant a slowdown in a case, and follow it through all that a regression meets.
+"""Launches beside those that are judged: with a planted slowdown, or with torch's profiler on. None is stored.
 
 First launches with the delay are compared with the stored baseline, as launches of slower code would be. Where that
-asks for it, they run in turns with launches of this tree without the delay. What is measured is never stored, and is
-no regression.
+asks for it, they run in turns with launches of this tree without the delay. That is no regression.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The private folder of one pytest run: logs, rank reports, outputs.
-
-What launches that passed have printed: there until their test is over, and for good where the user wants it.
-
-The private folder of one pytest run: logs, rank reports, sockets. Removed when all went well, else kept for reading.
+"""The private folder of one pytest run: logs, rank reports, sockets. Removed when all went well, else kept for reading.
 
 Kept folders do not pile up: a new run removes all but the newest few of its project, and those of other projects when
-they are old; never one that is in use.
+they are old; never one that is in use. What launches that passed have printed is there until their test is over, and
+for good where the user wants it.
 """
 
 from __future__ import annotations

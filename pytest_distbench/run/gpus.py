@@ -1,8 +1,6 @@
-"""How busy GPUs and CPUs are while ranks run on them.
+"""How busy GPUs and CPUs are while ranks run on them: looked at from pytest's process, so that no rank does it.
 
-How busy this host's CPUs are while a launch runs: looked at from pytest's process, so that no rank does it.
-
-The GPUs of a run's launches: watched while ranks run on them, their memory awaited after a failure.
+After a failure the memory of the GPUs is awaited.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""What the user asked for: settings of a run, and cases of a test.
+"""What the user asked for: settings of a run, and cases of a test with how to judge them.
 
-What a test writes of the jobs and the serving of a pool, before anybody has looked at it.
-
-What the user asked for: one frozen record, whoever reads it from where.
-
-A case that a test asks for, and how to judge it. What is launched for it is told by ``records/plan.py``.
+What is launched for a case is told by ``records/plan.py``.
 """
 
 from __future__ import annotations

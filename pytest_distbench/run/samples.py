@@ -1,9 +1,4 @@
-"""The launches of a case so far, and numbers that a test derives from them.
-
-Numbers that a test derives: of its own making, or made of several runs, launch by launch.
-
-Samples: the launches of a case so far, alone or in pairs with those of a reference. ``derived`` has another kind.
-"""
+"""The launches of a case so far, alone or in pairs with a reference's, and numbers that a test derives of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A git worktree with what pytest itself evaluates, so that both sides of a comparison have it.
-
-A git worktree: another revision of the repository, checked out beside it for as long as a run needs it.
-
-What pytest itself evaluates of a repository, so that both sides of a comparison have it, and what of it differs.
+"""Another revision of the repository, checked out beside it, and what pytest itself evaluates, which both sides have.
 
 The bodies of a test run in ranks, each side's from its own tree. Fixtures, parameters, hooks and options are evaluated
 in pytest's process, once. Of the test's module that is what its function and its fixtures lead to, and what runs when

@@ -1,9 +1,4 @@
-"""From a case in a run record, or from numbers of nccl-tests, to the entry it proposes for the store.
-
-From what nccl-tests and rccl-tests measured to bounds and baselines of a sweep.
-
-From a case in a run record to the entry it proposes for the store; or why it must not become a baseline.
-"""
+"""From a case in a run record, or numbers of nccl-tests, to the entry it proposes for the store, or why not."""
 
 from __future__ import annotations
 

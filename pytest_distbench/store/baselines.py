@@ -1,8 +1,4 @@
-"""The store of baselines, and which commits recorded what is in it.
-
-Which commits recorded a baseline: those that changed the numbers in its file, which git knows.
-
-The baseline store: one small JSON file per case, made for reading diffs and merging.
+"""The store of baselines, made for reading diffs and merging, and which commits recorded what is in it.
 
 ``<folder>/<platform>/<suite path>/<test function>/<case>.json``: keys sorted, one list a line, four significant digits,
 no time stamps. A file of its own per case is what makes the store safe without a lock: two runs, or two git branches,

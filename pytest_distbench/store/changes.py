@@ -1,8 +1,6 @@
 """What differs between two versions of the store: folders, or git revisions of one.
 
-Two versions of a store, to be compared: the files of a folder, and the files of a git revision.
-
-What differs between two versions of a stored entry. Pure, no I/O; new fields of an entry need no change here.
+New fields of an entry need no change here.
 """
 
 from __future__ import annotations

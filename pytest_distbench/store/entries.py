@@ -1,16 +1,9 @@
 """Stored entries: chosen by name, left behind by a test that is gone, or not used by a run.
 
-Choosing stored entries by name, ``path::test[case.backend.launcher]``: by a part of it, or by a test's node id.
-
-Stored entries whose test is gone, and which of them a new case takes the place of.
-
-A test that gets a parameter, another name or another place would otherwise lose its baseline in the very commit that
-makes it slower.
-
-Stored entries that a whole, green run did not use.
-
-Careful by design, because ``--distbench-prune`` deletes what is found here: an entry counts as unused only if its test
-was there to use it, or is certainly gone.
+A name is ``path::test[case.backend.launcher]``, a part of it, or a test's node id. A test that gets a parameter,
+another name or another place would lose its baseline in the very commit that makes it slower, so a new case takes the
+place of an entry whose test is gone. ``--distbench-prune`` deletes what a whole, green run did not use: an entry counts
+as unused only if its test was there to use it, or is certainly gone.
 """
 
 from __future__ import annotations

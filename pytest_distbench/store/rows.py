@@ -1,9 +1,4 @@
-"""The store, and records, as flat rows: JSON lines, CSV and Parquet.
-
-The store as one file. JSON lines hold whole entries and can be read back; tables hold one value a row.
-
-Records as flat tables, one value of one launch a row, and as CSV and Parquet files of such tables.
-"""
+"""Records and the store as flat rows: JSON lines of whole entries, which can be read back, and tables of values."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The records of runs: the file that ``--distbench-json`` writes, and how metrics went over a folder of them.
-
-How metrics went over the run records of a folder.
-
-The file that ``--distbench-json`` writes.
-"""
+"""The records of runs: the file that ``--distbench-json`` writes, and how metrics went over a folder of them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""TOML files that users write: price lists and experiments, read key by key.
+"""TOML files that users write, read key by key; what is wrong with one is told with its file and its key.
 
-TOML files that users write: read key by key, and what is wrong with one is told with its file and its key.
-
-The price list that ``distbench report --prices`` takes: a TOML file of the user's; docs/cost.md has one.
-
-The file that ``--distbench-experiment`` takes: what a run's author or operator states of it; docs/experiment.md.
+They are the price list that ``distbench report --prices`` takes (docs/cost.md has one), and what a run's author or
+operator states of it (``--distbench-experiment``, docs/experiment.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """How a rank ends: what it says of the exception that ended it, and how it leaves.
 
-What a rank says of the exception that ended it: its kind, its text, and where it began.
-
-How a rank leaves: its threads and exit handlers run as in any Python process, and have a limit.
+Its threads and exit handlers run as in any Python process, and have a limit.
 """
 
 from __future__ import annotations

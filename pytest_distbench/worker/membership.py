@@ -1,8 +1,7 @@
-"""How a rank joins its process group, leaves it, and exchanges numbers beside it.
+"""How a rank joins its process group, leaves it, and survives a body that destroys groups itself.
 
-SideGroup: how ranks wait for one another and exchange numbers without disturbing what is measured.
-
-How a rank joins its process group, leaves it, and survives a body that destroys groups itself.
+Beside it ranks have a group of their own, by which they wait for one another and exchange numbers without disturbing
+what is measured.
 """
 
 from __future__ import annotations

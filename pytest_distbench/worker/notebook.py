@@ -1,9 +1,4 @@
-"""What one rank has recorded so far, torch's flight recorder included.
-
-torch's flight recorder: the last collectives of this process, with their numbers, types, sizes and groups.
-
-Notebook: what one rank has recorded so far.
-"""
+"""What one rank has recorded so far, torch's flight recorder included."""
 
 from __future__ import annotations
 

@@ -1,15 +1,11 @@
-"""Every collective of this process while it looks, and the steps of a loop by kinds.
-
-Course: the steps of a loop by kinds, without a look at each.
-
-A group counts its collectives itself, so that a step costs two numbers and two times. Steps with as many as the
-described one are taken to be like it. What the others send is read afterwards out of torch's flight recorder: once, at
-the end, or before the recorder forgets the first of them.
-
-Observer: every collective, send and recv of this process while it looks, as the program asked for it.
+"""Every collective, send and recv of this process while it looks, as asked for, and the kinds of a loop's steps.
 
 What a backend makes of a collective does not matter here: gloo's reduce_scatter_tensor is one, though gloo does it with
 an all_reduce. So one program has one fingerprint on every backend.
+
+The other steps of a loop are known without a look at each. A group counts its collectives itself, so that a step costs
+two numbers and two times. Steps with as many as the described one are taken to be like it. What the others send is read
+afterwards out of torch's flight recorder: once, at the end, or before the recorder forgets the first of them.
 """
 
 from __future__ import annotations

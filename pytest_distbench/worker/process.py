@@ -1,14 +1,9 @@
-"""What a rank makes of its process before anything of the user's runs, and how long it waits for what.
+"""What a rank makes of its process before anything of the user's runs: environment, output, signals, host, waits.
 
-How long a rank waits for what, as shares of the launch's time: they nest, so that the inner one explains.
-
-gloo raises where a rank has waited too long, and the traceback tells where: that comes before the launch's own end.
-NCCL does not raise. Its watchdog ends the process a minute later (``launch/diagnosis/evidence.py``), and with it the
-stacks and the recorder that tell which rank is missing: under NCCL the launch's own end comes first.
-
-How a rank becomes a process of its host, where hosts are namespaces that a network was made for.
-
-What a rank makes of its process before anything of the user's runs: environment, output, signals, terminal.
+It waits for shares of the launch's time, which nest, so that the inner one explains. gloo raises where a rank has
+waited too long, and the traceback tells where: that comes before the launch's own end. NCCL does not raise. Its
+watchdog ends the process a minute later (``launch/diagnosis/evidence.py``), and with it the stacks and the recorder
+that tell which rank is missing: under NCCL the launch's own end comes first.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""A training script: it is run as ``torchrun`` would, and what it records itself.
+"""A training script, run as ``torchrun`` would: as ``__main__``, with its command line; and what it records itself.
 
-What a script records with ``pytest_distbench.record``, ``timed`` and ``phase``.
-
-As a body does; but a script has loops of its own, so what it records under one name again and again becomes a series.
-
-Runs a training script as ``torchrun`` would: as ``__main__``, with its command line.
+It records as a body does, with ``pytest_distbench.record``, ``timed`` and ``phase``; but a script has loops of its own,
+so what it records under one name again and again becomes a series.
 """
 
 from __future__ import annotations

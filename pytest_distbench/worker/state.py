@@ -1,16 +1,8 @@
-"""What a training computes with and holds: precision, random streams, parameters, optimizer's memory.
+"""What a training computes with and holds: precision, random streams, parameters, and what its optimizers remember.
 
-In which precision and by which algorithms a process computes: what a body, and not the machine, chooses.
-
-RandomStreams: the random state of a rank, as a part of a training that survives a change of membership.
-
-Digests of what a training holds: parameters, what optimizers remember, random streams, and any state of others.
-
-Two states have one digest where every byte of them is equal. Where they differ is not told, only that they do.
-
-What optimizers remember, such as momentum, before and after the first step of a generation; and how often they step.
-
-One that the body does not keep, or makes anew behind ``rank.training(...)``, remembers nothing when it goes on.
+Precision and algorithms are what a body, and not the machine, chooses. Two states have one digest where every byte of
+them is equal. Where they differ is not told, only that they do. An optimizer that the body does not keep, or makes anew
+behind ``rank.training(...)``, remembers nothing, such as momentum, when it goes on.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""What a rank used: CPU time, memory, software; and who else computed meanwhile.
+"""What a rank used: CPU time, memory, software; and who else computed meanwhile. From /proc, without torch.
 
-What computes on a launch's CPUs while it is measured: all that the launch has started, and the rest. From /proc.
-
-Without torch: the guardian of a command looks here, too. One process of a launch looks for all of them, when the
-measured time begins and when it is over; what is looked at again and again meanwhile is told with what ended between.
-
-What a rank used: its CPU time and memory, and the software it ran. Who else computed meanwhile is in ``load``.
+The guardian of a command looks here, too. One process of a launch looks for all of them, when the measured time begins
+and when it is over; what is looked at again and again meanwhile is told with what ended between.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """The calls of a sweep: supported, checked element by element, and made ready before the clock runs.
 
-Whether a backend takes what a call sends: it is asked, with the call itself.
-
-Whether an operation delivers what it should, element by element, in bounded memory.
-
-Warm-up of a device until its clocks are steady: a GPU that was idle takes up to seconds to raise them.
-
-The calls of a sweep: all that an iteration does, made ready before the clock runs.
+A backend is asked whether it takes a call, with the call itself. What arrives is checked in bounded memory. A device
+is warmed up until its clocks are steady: a GPU that was idle takes up to seconds to raise them.
 """
 
 from __future__ import annotations

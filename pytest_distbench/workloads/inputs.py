@@ -1,11 +1,8 @@
-"""The input of a training, and where its files lie.
-
-Where the files of a data set lie: on a disk of this host, on a network mount, or in an object store.
-
-The input of a training: batches that are there already, or that are read, decoded and augmented while it runs.
+"""The input of a training: batches that are there already, or that are read, decoded and augmented while it runs.
 
 tf_cnn_benchmarks trains on one random batch where it is given no folder of data, and so separates what a training can
-do from what its input lets it do. Here that is the kind ``synthetic``; ``generated`` and ``real`` go through files.
+do from what its input lets it do. Here that is the kind ``synthetic``; ``generated`` and ``real`` go through files: on
+a disk of this host, on a network mount, or in an object store.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Memory: whether ranks have it, the pool of a sweep's buffers, and what is judged of it.
+"""Memory: whether ranks have it, the pool that a sweep's buffers are cut from, and what of it is judged.
 
-Memory: whether ranks have it for what a workload wants, and the pool from which a sweep's buffers are cut.
-
-Memory as metrics that are judged: what the allocator handed out and reserved, and what the device has in use.
+Judged are what the allocator handed out and reserved, and what the device has in use.
 """
 
 from __future__ import annotations

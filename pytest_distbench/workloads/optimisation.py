@@ -1,13 +1,11 @@
 """What benchmark tasks prescribe beside torch's optimizers: schedules of the learning rate, and mixed precision.
 
-Schedules of the learning rate that benchmark tasks prescribe, as torch's: call ``step()`` after each update.
+Schedules are as torch's: call ``step()`` after each update. What torch has is not here: step decay is its
+``MultiStepLR``, and it follows a warm-up in a ``ChainedScheduler``.
 
-What torch has is not here: step decay is its ``MultiStepLR``, and it follows a warm-up in a ``ChainedScheduler``.
-
-Mixed precision: weights in float16, their master copy in float32, and a loss scale that follows overflows.
-
-Source: Micikevicius et al., arXiv 1710.03740, sections 3.1 and 3.2. The gradients of all ranks are added in float16, in
-one tensor: an overflow in one rank is one in every rank's sum, so that all of them skip the same step.
+Mixed precision has weights in float16, their master copy in float32, and a loss scale that follows overflows. Source:
+Micikevicius et al., arXiv 1710.03740, sections 3.1 and 3.2. The gradients of all ranks are added in float16, in one
+tensor: an overflow in one rank is one in every rank's sum, so that all of them skip the same step.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
-"""How a sweep measures: its types, sizes, groups and transports, which are read without torch.
+"""How a sweep measures: its element types, sizes, groups and transports, which pytest's process reads without torch.
 
-The element types of a sweep, by name: pytest's process knows them without torch.
-
-How a backend is to send: the table of transports, each by the variables that have it from the backend.
-
-pytest's process reads it without torch.
-
-How a sweep measures: its choices, sizes and groups, which pytest's process reads without torch.
+A transport is how a backend is to send: the variables that have it from the backend.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The rate of a training: samples, tokens, model FLOPS, and what held it up.
+"""The rate of a training: samples, tokens, model FLOPS, and what held it up: the wait for its input, busy CPUs and GPU.
 
-The rate of a training, and what it was held up by: the wait for its input, and how busy CPUs and GPU were.
-
-Tokens per second, and model FLOPS utilisation (MFU): which share of what the devices can do a training uses.
+Model FLOPS utilisation (MFU) is which share of what the devices can do a training uses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Helpers for distributed trainings: set-up, shards, counts of samples, checkpoints.
+"""Helpers for distributed trainings: deterministic set-up, disjoint and complete shards, counts over all ranks.
 
-Helpers for distributed trainings: deterministic set-up, disjoint and complete shards, counts over all ranks.
-
-Checkpoints of a training with a fixed number of ranks: it goes on bit for bit where it was saved.
+And checkpoints of a training with a fixed number of ranks: it goes on bit for bit where it was saved.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
 """The controller of an elastic job: carries out a membership plan, and says why a job does not come to rest.
 
-Why an elastic job does not come to rest: the faults that users report, each by its name and with its remedy.
-
-What hangs on the engine is in its row.
-
-An elastic job that runs: what it does is noted in its timeline, and it is told when it cannot go on.
-
-The controller of an elastic job: carries out a membership plan, and says when the job cannot go on.
+The faults that users report have a name and a remedy here; what of a remedy hangs on the engine is in its row.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""How far an elastic job has come, by the lines of its timeline and by what its script prints.
-
-How far an elastic job has come, by the lines of its timeline: is it stable, is it over, did its body raise?
-
-The lines that a script prints of its steps, and one number for each step over the whole training.
-"""
+"""How far an elastic job has come, by the lines of its timeline and by what its script prints."""
 
 from __future__ import annotations
 

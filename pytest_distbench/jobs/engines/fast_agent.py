@@ -1,13 +1,10 @@
-"""The agent of a node of the fast engine, and its rendezvous with timers below a second.
+"""The agent of a node of the fast engine: a real LocalElasticAgent, in a process from the shared forkserver.
 
-The agent of a node of the fast engine: a real LocalElasticAgent, in a process from the shared forkserver.
-
-Its workers come from the same forkserver, and so are no children of it: each announces itself (``node.py``).
-
-torch's rendezvous with timers below a second, and a leave, which it lacks.
+Its workers come from the same forkserver, and so are no children of it: each announces itself (``stock.py``). Its
+rendezvous is torch's, with timers below a second, and a leave, which that lacks.
 
 All that the fast engine uses of torch's private parts is here and in ``worker/torch_internals.py``. What this module
-uses is listed as ``FAST_PARTS`` in ``engines.py``: where torch lacks one of them the engine does not run.
+uses is listed as ``FAST_PARTS`` in ``table.py``: where torch lacks one of them the engine does not run.
 """
 
 from __future__ import annotations

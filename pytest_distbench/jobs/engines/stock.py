@@ -1,12 +1,7 @@
-"""The stock engine: each node is a torchrun command, as users start it on each of their machines.
+"""The stock engine: each node is the command line tool torchrun, as users start it on each of their hosts.
 
-The processes of one node: its agent and its workers, with all below them, wherever in the tree of processes.
-
-And what an engine does to them, however it has started them.
-
-The stock engine: each node is the command line tool torchrun, as users start it on each of their hosts.
-
-Its store is the controller's, so that it outlives every node.
+Its store is the controller's, so that it outlives every node. The processes of a node are its agent and its workers,
+with all below them, wherever in the tree of processes; what an engine does to them holds for every way to start them.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""Did each generation go on where it should have: its step, its samples, and what it had learned?
+"""Did each generation go on where it should have: its step, its samples, and what it had learned? Pure.
 
-Did each generation go on where it should have? Its step, its epoch, and what its optimizers remember.
+Every sample of every epoch is to be trained on once, as was asked for, and each epoch has an order of its own. Samples
+are counted over the passes that counted. The count says nothing about a sampler that was not told its epoch anew: it
+goes through the order of epoch 0 again. A training whose epochs all have one order does not shuffle, and nothing is
+told of it.
 
-Was every sample of every epoch trained on once, as was asked for, and has each epoch an order of its own?
-
-Samples are counted over the passes that counted. The count says nothing about a sampler that was not told its epoch
-anew: it goes through the order of epoch 0 again. A training whose epochs all have one order does not shuffle, and
-nothing is told of it.
-
-Was what a training had learned still there behind a load? Loss and accuracy there, against the checkpoint's. Pure.
-
-A backstop behind the digests of ``ledger.py``: it sees what is lost on a way that has no digest.
+What was learned is looked for behind each load, in loss and accuracy there against the checkpoint's: a backstop behind
+the digests of ``ledger.py``, which sees what is lost on a way that has no digest.
 """
 
 from __future__ import annotations

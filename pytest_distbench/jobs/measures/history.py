@@ -1,9 +1,4 @@
-"""A timeline, put together: workers of each generation, passes through each step, and epochs.
-
-A timeline, put together: the workers of each generation, and the pass through each step that counted in the end.
-
-The course of an elastic run: its epochs, one after the other, and the trace of its learning rate.
-"""
+"""A timeline, put together: workers of each generation, the pass through each step that counted, and epochs."""
 
 from __future__ import annotations
 

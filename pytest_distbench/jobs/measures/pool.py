@@ -1,9 +1,4 @@
-"""From the timelines of a pool and its jobs to what one launch measured. Pure.
-
-What a pool's serving showed: how soon it had the slots it needed, and who had slots when. Pure.
-
-From the timelines of a pool and its jobs to what one launch measured. Pure.
-"""
+"""From the timelines of a pool and its jobs to what one launch measured. Pure."""
 
 from __future__ import annotations
 

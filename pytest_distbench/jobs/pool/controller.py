@@ -1,9 +1,5 @@
 """The controller of a pool: shares slots out among jobs and a serving, until all jobs have ended.
 
-One job of a pool: takes slots and gives them back, and says when it has ended or cannot go on.
-
-The controller of a pool: shares slots out among jobs and a serving, until all jobs have ended.
-
 ``python -m pytest_distbench.jobs.pool.controller PLAN`` runs it; each job has an engine of its own.
 """
 

@@ -1,21 +1,12 @@
-"""What a rank leaves behind that tells why it failed: its log, watchdog's lines, flight record, stacks.
+"""What a rank leaves behind that tells why it failed: its log, the watchdog's lines, its flight record, its stacks.
 
-What a rank's log holds when a signal has ended it: the exception of C++ that nobody caught, and its Python stacks.
-
-C++ writes the exception before it aborts, and Python's faulthandler the stacks behind it, at any signal that kills for
-an error. They are longer than what a failure shows of a log, and end with frames of ours.
-
-What NCCL's watchdog wrote into a rank's log before it ended the rank.
+C++ writes an exception that nobody caught before it aborts, and Python's faulthandler the stacks behind it, at any
+signal that kills for an error. They are longer than what a failure shows of a log, and end with frames of ours, which
+are known by the file and name that they have in the worker.
 
 NCCL does not raise where a rank waits. A thread of torch, the watchdog, finds that a collective is late or that its
 communicator has failed, writes lines to stderr, waits for four times 15 s (TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC), and
 aborts the process: SIGABRT, with dozens of C++ frames after the line that tells why.
-
-What a rank's flight recorders say of the collectives it has entered.
-
-What the Python stacks of a rank say: the user's frames, and the line it waits at.
-
-A rank's dump is faulthandler's text. Our own functions in it are known by the file and name they have in the worker.
 """
 
 from __future__ import annotations

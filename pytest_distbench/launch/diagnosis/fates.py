@@ -1,10 +1,6 @@
 """What became of each rank of a launch, the root cause first, and whom a failure is to blame on.
 
-Whom a failure is to blame on: which ranks are victims of others, and which ones the others wait for.
-
-Whether the processes of a script or a command met: what gave up early, or ran one by one, ends as others do.
-
-What became of each rank of a launch, the root cause first.
+Of a script or a command also whether its processes met: what gave up early, or ran one by one, ends as others do.
 """
 
 from __future__ import annotations

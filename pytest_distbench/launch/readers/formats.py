@@ -1,15 +1,4 @@
-"""The formats that scripts write numbers in, a reader each.
-
-Reads a column of a CSV file with a header.
-
-Reads a file with one JSON object a line, as most training loggers write it.
-
-Reads the lines that MLPerf's logging package prints: ``:::MLLOG {"key": ..., "value": ..., "time_ms": ...}``.
-
-Reads what a rank prints, by a regular expression.
-
-Reads a scalar of TensorBoard's event files, with the tensorboard package.
-"""
+"""The formats that scripts write numbers in, a reader each."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""This host's end of its ranks' lines: a Unix socket, with enough files that may be open.
+"""This host's end of its ranks' lines: a Unix socket. Who has connected is the kernel's word, not the rank's.
 
-Whether processes may have as many files open as a launch needs, which a connection counts as.
-
-This host's end of its ranks' lines: a Unix socket. Who has connected is the kernel's word, not the rank's.
+A connection counts as an open file, so that it is asked first whether processes may have as many as a launch needs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The site on this host: ranks are processes here.
-
-The ranks of a launch that live on this host, as children of this process.
-
-The site on this host: ranks are processes here, and what ends or looks at one goes by its process id.
-"""
+"""The site on this host: ranks are children of this process, and what ends or looks at one goes by its process id."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The processes that something has started, as a tree: they are found, ended, stopped and let go on.
 
-Throttle: stops all that a process has started, and lets it go on, again and again: a slowdown that is planted.
-
-Finding and ending processes: by process id, by group, by what their environment says. Never by name.
+They are known by process id, by group, by what their environment says. Never by name.
 """
 
 from __future__ import annotations

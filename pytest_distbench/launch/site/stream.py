@@ -1,8 +1,6 @@
-"""What a controller and a relay say to each other over one stream, and the stream itself.
+"""What a controller and a relay say to each other over one byte stream: orders down, words up, a JSON line each.
 
-What a controller and a relay say to each other over one byte stream: orders down, words up, a JSON line each.
-
-A host for ranks, what leads to the relay over there, and the stream of orders and answers between it and us.
+And the hosts for ranks that such a stream leads to.
 """
 
 from __future__ import annotations

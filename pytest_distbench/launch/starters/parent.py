@@ -1,12 +1,9 @@
 """A node's process that has torch loaded, and the controller's end of the connection to it.
 
-The controller's end of the connection to a parent on a node (``parent.py``).
-
-A node's process that has torch loaded: for each launch it forks a relay, which forks the ranks of its node.
-
-It lives as long as the controller wants ranks on its node. When the controller asks on its connection it forks a relay,
-which makes a connection of its own (``site/dial.py``), and it says when nothing of that launch is left here. However
-the connection ends, all that was started here does, too.
+For each launch it forks a relay, which forks the ranks of its node. It lives as long as the controller wants ranks on
+its node. When the controller asks on its connection it forks a relay, which makes a connection of its own
+(``site/dial.py``), and it says when nothing of that launch is left here. However the connection ends, all that was
+started here does, too.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Ranks on the nodes of a Slurm allocation.
+"""Ranks on the nodes of the Slurm allocation that pytest runs in, which relays start that connect to this process.
 
-What the nodes of a Slurm allocation are, told by themselves before the first launch.
-
-A step of a Slurm job: one ``srun`` that starts a process on each of some nodes.
-
-The Slurm allocation that pytest runs in: its nodes, and how many ranks live on each. Read from the environment.
-
-``salloc`` and ``sbatch`` set these variables (sbatch(1), *OUTPUT ENVIRONMENT VARIABLES*).
-
-Ranks on the nodes of a Slurm allocation, which relays start that connect to this process.
+A step of the job is one ``srun`` that starts a process on each of some nodes. The allocation is read from the
+environment: ``salloc`` and ``sbatch`` set its variables (sbatch(1), *OUTPUT ENVIRONMENT VARIABLES*). What the nodes are
+they tell themselves, before the first launch.
 """
 
 from __future__ import annotations

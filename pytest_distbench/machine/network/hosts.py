@@ -1,19 +1,13 @@
 """The process that holds the hosts of a network: namespaces, how they are joined, and a switch.
 
-What ``ip`` and ``tc`` are told to join hosts by a switch: pure, a list of commands for each namespace.
-
 The hosts are the leaves of a star. The way to the switch and the way back are shaped alike, as a port of a switch is:
-several that send to one host share what that receives.
+several that send to one host share what that receives. ``ip`` and ``tc`` are told so by a list of commands for each
+namespace. Where the kernel cannot delay or lose packets the switch is this process: each host has a TUN device, whose
+other end is a descriptor; what a host sends is read from it, kept until its time has come, and written to the
+descriptor of the host that it is for.
 
-A switch in a process: where the kernel cannot delay or lose packets, they pass through here on their way.
-
-Each host has a TUN device, whose other end is a descriptor: what a host sends is read from it, kept until its time has
-come, and written to the descriptor of the host that it is for.
-
-What the process does that holds the hosts of a network.
-
-It makes the namespaces, joins them, and says where they are; answers ``probe`` on its stdin; and ends with its stdin,
-whereupon the kernel takes everything away. What goes wrong is told on its stdout too.
+The process says where the namespaces are; answers ``probe`` on its stdin; and ends with its stdin, whereupon the kernel
+takes everything away. What goes wrong is told on its stdout too.
 """
 
 from __future__ import annotations

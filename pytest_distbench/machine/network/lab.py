@@ -1,8 +1,6 @@
-"""A network between hosts that are namespaces of this one, and what it carries.
+"""A network between hosts that are namespaces of this one, as pytest's process sees it, and what it carries.
 
-What a network carries, by TCP alone: no torch, no gloo, so that it tells the network from what runs on it.
-
-A network between hosts that are namespaces of this one, as pytest's process sees it.
+That is measured by TCP alone: no torch, no gloo, so that it tells the network from what runs on it.
 """
 
 from __future__ import annotations

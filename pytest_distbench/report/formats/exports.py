@@ -1,11 +1,7 @@
 """The numbers of a run in the formats of other tools.
 
-The timelines of elastic jobs as a Chrome trace: for ``chrome://tracing`` and ui.perfetto.dev, a line per slot.
-
-The judged numbers of a run for dashboards of others: medians over launches, with their spread.
-
-The numbers of a test as named texts, for the reports of other tools: JUnit, JSON, HTML, Allure.
-
+Elastic jobs are a Chrome trace, for ``chrome://tracing`` and ui.perfetto.dev, with a line per slot. Judged numbers are
+medians over launches, with their spread, for dashboards; and named texts for the reports of JUnit, JSON, HTML, Allure:
 ``distbench.latency[message_bytes=4096]`` is ``33.73 ms, regressed: +60.0 % (limit +10%), baseline 21.08 ms``.
 """
 

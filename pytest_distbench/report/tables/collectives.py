@@ -1,10 +1,6 @@
-"""The tables of sweeps: one as nccl-tests prints it, and several side by side.
+"""The tables of sweeps: as nccl-tests tells them, out of place and in place side by side; and one sweep beside others.
 
-The points of a collective's sweep over message sizes, with the rates that nccl-tests prints.
-
-Sweeps side by side, as MLBench's task 0a draws backends: a row per message, a column for each way it was sent.
-
-The table of sweeps as nccl-tests tells them: a row per message, out of place and in place side by side.
+Sweeps side by side are as MLBench's task 0a draws backends: a row per message, a column for each way it was sent.
 """
 
 from __future__ import annotations

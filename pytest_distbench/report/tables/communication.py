@@ -1,9 +1,4 @@
-"""The tables of communication: bucket sizes, growth with the world size, links.
-
-The table of bucket sweeps: the same bytes in few tensors and in many.
-
-The table of links: what each carries, and which of them, or which rank, is slow.
-"""
+"""The tables of communication: bytes in few tensors and in many; what each link carries, and which are slow."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The tables of elastic jobs and of pools of them.
-
-The tables of elastic jobs: what each change of membership cost, and the summary.
-
-The tables of pools: what became of each job and of a serving; and a picture of who had which slot.
-"""
+"""The tables of elastic jobs, of what each change of membership cost them, and of pools, with who had which slot."""
 
 from __future__ import annotations
 

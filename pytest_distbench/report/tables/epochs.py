@@ -1,9 +1,4 @@
-"""The tables of trainings: their accuracies, and what each epoch did.
-
-Accuracies: epoch by epoch, the runs of a test side by side; and the last ones, beside what each took.
-
-Every epoch of trainings beside the fixed run's, row by row as reports of on/off cycles print it; and their rates.
-"""
+"""The tables of trainings: accuracies; and each epoch beside the fixed run's, as reports of on/off cycles have it."""
 
 from __future__ import annotations
 

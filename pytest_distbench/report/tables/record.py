@@ -1,12 +1,8 @@
 """What ran on what: launches, environment, set-up of trainings, and the record of an experiment.
 
-What ran, and on what: the tables of launches and of the environment.
-
-The set-up of each training, as reports 003 and 004 print it: a parameter of the experiment, and its value.
-
-The record of an experiment: the fourteen fields of report 001, and what report 000 writes down of a run.
-
-What was stated of a test (docs/experiment.md) counts; where nothing was, what the run knows of itself stands there.
+The set-up is printed as in reports 003 and 004, an experiment as the fourteen fields of report 001 and what report 000
+writes down of a run. What was stated of a test (docs/experiment.md) counts; where nothing was, what the run knows of
+itself stands there.
 """
 
 from __future__ import annotations

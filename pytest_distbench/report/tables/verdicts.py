@@ -1,13 +1,4 @@
-"""The tables of verdicts: those of a run, of planted slowdowns, and of a history.
-
-The table of a history: each metric's way over many runs, and where its level changed.
-
-The tables of verdicts and of planted slowdowns.
-
-The table of slowdowns that were planted: what was found of each, and at what cost.
-
-The table of verdicts.
-"""
+"""The tables of verdicts, of planted slowdowns with what each cost, and of a history's changes of level."""
 
 from __future__ import annotations
 

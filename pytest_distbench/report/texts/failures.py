@@ -1,12 +1,8 @@
-"""Texts of failed tests. The first line tells the story in about 100 characters.
+"""Texts of failed tests. The first line tells the story in about 100 characters; JUnit and summaries show only it.
 
-Why a case ended its test: one line for lists, and the whole text. What decided is in the conclusion.
-
-A failed launch as text: the culprit first, then what each rank left behind, and how to run it again.
-
-Texts of failed tests. The first line tells the story in about 100 characters; JUnit and summaries show only it.
-
-One text per kind of failure, whatever the case was compared with: a stored baseline, or launches beside it.
+One text per kind of failure, whatever the case was compared with: a stored baseline, or launches beside it. What
+decided is in the conclusion. Of a failed launch the culprit comes first, then what each rank left behind, and how to
+run it again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Lines for a terminal, and tables of texts, made safe to print.
+"""Lines for a terminal, and tables of texts: aligned, and as Markdown that GitHub renders; made safe to print.
 
-Text from tests, ranks and files, made safe to print.
-
-It must not move the cursor, recolour or reorder anything, nor begin a line that a CI system takes for a command.
-
-Lines for a terminal, and tables of texts: aligned, and as Markdown that GitHub renders.
+Text from tests, ranks and files must not move the cursor, recolour or reorder anything, nor begin a line that a CI
+system takes for a command.
 """
 
 from __future__ import annotations

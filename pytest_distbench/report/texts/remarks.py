@@ -1,9 +1,4 @@
-"""What a run says of its own rules, and of the slowdowns that were planted in its cases.
-
-What a run says of the slowdowns that were planted in its cases: a row each, and how many it would have shown.
-
-Doubts: what a run says of its own rules, a line each: which could not have failed, and what moved as a whole.
-"""
+"""What a run says of its own rules, a line each: what could not have failed, what moved together, what was planted."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Verdicts in words: a line each, and as tables for a terminal or a pull request.
-
-The verdicts of cases as tables for a terminal: of one case, and a few telling rows of many.
-
-Changes of stored entries as lines: for a terminal, and as Markdown for a pull request. Worst first.
-"""
+"""Verdicts in words: tables of cases for a terminal, and changes of stored entries as lines, the worst first."""
 
 from __future__ import annotations
 

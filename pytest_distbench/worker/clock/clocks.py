@@ -1,14 +1,8 @@
-"""The clocks of an iteration and of its parts: the host's, or the device's.
+"""The clocks of an iteration and of its parts: the host's, or the device's, for which nobody waits inside of it.
 
-Blocks: how many iterations a group runs before the other one has its turn, where two groups run in turns.
-
-Meter: quieter witnesses of what an iteration cost than the clock.
-
-Parts: the clock of the parts of an iteration: the host's, or the device's, for which nobody waits inside of it.
-
-Stopwatch: the clock of an iteration, or of several in one breath: the host's, or the device's.
-
-BusyStream: the device is kept busy while the host enqueues what is measured, so that the clock sees the device.
+The device is kept busy while the host enqueues what is measured, so that the clock sees the device. A meter has
+quieter witnesses of what an iteration cost than the clock. Where two groups run in turns, each runs a block of
+iterations before the other one has its turn.
 """
 
 from __future__ import annotations

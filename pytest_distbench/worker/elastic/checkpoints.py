@@ -1,10 +1,8 @@
-"""What of an elastic training survives a change: checkpoints, order of samples, what was left out.
+"""What of an elastic training survives a change: checkpoints, the order of samples, and what was left out.
 
-Which samples a rank trains on: one permutation per epoch, that goes on at the same place after a change of ranks.
-
-What takes part in a training and was not handed over to it: no checkpoint keeps it, and nobody can compare it.
-
-Checkpoints of an elastic job: each file whole or known to be torn, the newest good one is what counts.
+Each file is whole or known to be torn, and the newest good one is what counts. There is one permutation of the samples
+per epoch, which goes on at the same place after a change of ranks. What takes part in a training and was not handed
+over to it no checkpoint keeps, and nobody can compare it.
 """
 
 from __future__ import annotations

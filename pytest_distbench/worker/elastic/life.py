@@ -1,11 +1,7 @@
-"""One worker's life in an elastic job, and what its body is given.
+"""One worker's life in an elastic job, a slot in one generation, and what its body is given.
 
-ElasticRank: what the body of an elastic job is given.
-
-One worker's life in an elastic job: a slot in one generation. ``python -m pytest_distbench.worker elastic PLAN``.
-
-torchrun starts it, and ends it at the next change of membership. What it does is in the timeline; how it ended is in a
-report only where its body returned.
+torchrun starts it by ``python -m pytest_distbench.worker elastic PLAN``, and ends it at the next change of membership.
+What it does is in the timeline; how it ended is in a report only where its body returned.
 """
 
 from __future__ import annotations

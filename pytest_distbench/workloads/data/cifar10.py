@@ -1,15 +1,12 @@
-"""CIFAR-10: its two layouts, binary and pickled, read and checked.
-
-Pickled arrays, read without running anything: of all that a pickle can call, only uint8 arrays are made.
-
-What numpy would be called with is kept as data and checked, so no state of a hostile file reaches its code.
-
-CIFAR-10: its two layouts, binary and pickled, read and checked; one record at a time for loaders of images.
+"""CIFAR-10: its two layouts, binary and pickled, read and checked; one record at a time for loaders of images.
 
 Format: https://www.cs.toronto.edu/~kriz/cifar.html. "Binary version": ``data_batch_1.bin`` to ``data_batch_5.bin`` and
 ``test_batch.bin``, each 10 000 records of 3073 bytes: a label from 0 to 9, then 1024 bytes of red, green and blue each,
 row by row. "Python version": files of these names without ``.bin``, each a pickled dictionary of an array ``data``
 (10 000, 3072) and a list ``labels``.
+
+Nothing runs when a pickle is read: of all that it can call, only uint8 arrays are made, and what numpy would be called
+with is kept as data and checked, so no state of a hostile file reaches its code.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""What all formats share: archives, lines of text, and how a damaged file is named.
-
-The files of a data set in the archive that it is published in.
-
-What all formats share: how a damaged file is named, how text is read line by line, how a file is written whole.
-"""
+"""What all formats share: archives, the name of a damaged file, text line by line, a file written whole."""
 
 from __future__ import annotations
 

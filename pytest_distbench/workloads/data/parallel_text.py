@@ -1,8 +1,4 @@
-"""Pairs of sentences: text and vocabulary of WMT16.
-
-Token ids of a translation, and how tokens are joined to words again.
-
-Pairs of sentences in two files of text, and WMT16 as they are published: English to German, tokenised, BPE.
+"""Pairs of sentences in two files of text, and WMT16 as they are published: English to German, tokenised, BPE.
 
 Format: a sentence a line, tokens between spaces, line n of one file translates line n of the other; the vocabulary has
 a token a line.

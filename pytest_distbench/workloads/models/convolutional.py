@@ -1,39 +1,31 @@
-"""ResNets, MobileNetV2, VGG-16 and an autoencoder that compresses images.
+"""ResNet-50, MobileNetV2, VGG-16 and an autoencoder that compresses images.
 
-First weights of the networks for images.
+First weights: convolutions as He et al., arXiv 1502.01852, section 2.2, in the form for the backward pass; linear
+layers by a normal distribution of deviation 0.01 as Simonyan and Zisserman, arXiv 1409.1556, section 3.1, and for
+ResNet-50 as Goyal et al., arXiv 1706.02677, section 5.1; biases 0 in all of them.
 
-Sources: convolutions as He et al., arXiv 1502.01852, section 2.2, in the form for the backward pass; linear layers by
-a normal distribution of deviation 0.01 as Simonyan and Zisserman, arXiv 1409.1556, section 3.1, and for ResNet-50 as
-Goyal et al., arXiv 1706.02677, section 5.1; biases 0 in all of them.
-
-ResNet-50: residual networks of bottleneck blocks.
-
-Source: He et al., arXiv 1512.03385, table 1. The stride stands in a block's 3x3 convolution, as in torchvision's
+ResNet-50 (He et al., arXiv 1512.03385, table 1): the stride stands in a block's 3x3 convolution, as in torchvision's
 ``models/resnet.py``; Keras has it in the first, which computes a little less with the same parameters. Keras' own
 (``keras_applications/resnet50.py``) has biases in its convolutions, and so has report 003's: 23,555,082 parameters in
 214 tensors for 10 classes, 23,739,492 for 100. Without biases there are 23,528,522 in 161.
 
-MobileNetV2: little computing for its many small tensors, so that communication weighs more.
+MobileNetV2 (Sandler et al., arXiv 1801.04381, table 2): little computing for its many small tensors, so that
+communication weighs more. 2,236,682 trainable parameters in 158 tensors for 10 classes, as report 003 has it. For 100
+it prints 2,386,084 and calls them trainable: it is what Keras sums up as the model's total, the 2,351,972 trainable
+ones and the 34,112 running means and variances of batch normalisation. Dropout before the last layer is torchvision's
+(``models/mobilenetv2.py``); Keras has none.
 
-Source: Sandler et al., arXiv 1801.04381, table 2. 2,236,682 trainable parameters in 158 tensors for 10 classes, as
-report 003 has it. For 100 it prints 2,386,084 and calls them trainable: it is what Keras sums up as the model's total,
-the 2,351,972 trainable ones and the 34,112 running means and variances of batch normalisation. Dropout before the last
-layer is torchvision's (``models/mobilenetv2.py``); Keras has none.
+VGG-16 (Simonyan and Zisserman, arXiv 1409.1556, table 1, configuration D): many parameters in few tensors, most of them
+in one linear layer. For images of 224 x 224 and 1000 classes it has 138,357,544 parameters in 32 tensors: 553 MB
+(528 MiB) in float32, which report 001 calls about 500 MB. The mean over an adaptive grid lets it take images of another
+size, as in torchvision's ``models/vgg.py``. The paper begins deep configurations with weights of a trained shallow one;
+here all begin at random, after arXiv 1502.01852.
 
-VGG-16: many parameters in few tensors, most of them in one linear layer.
-
-Source: Simonyan and Zisserman, arXiv 1409.1556, table 1, configuration D. For images of 224 x 224 and 1000 classes it
-has 138,357,544 parameters in 32 tensors: 553 MB (528 MiB) in float32, which report 001 calls about 500 MB. The mean
-over an adaptive grid lets it take images of another size, as in torchvision's ``models/vgg.py``. The paper begins deep
-configurations with weights of a trained shallow one; here all begin at random, after arXiv 1502.01852.
-
-Image compression by convolutions, and back by transposed convolutions: more parameters in fewer tensors.
-
-Report 003 tells of its model that it has transposed convolutions, 34 trainable tensors and 11,238,723 parameters, and
-neither how it is made nor where it is published. This one has exactly as many of both, so that as many bytes are sent
-in as many tensors. Its layers are ours: 3x3 convolutions in pairs, one to the code, transposed ones back, and a 1x1
-convolution to three colours, all with biases. Its widths were searched for: of 214,200 sets of five and a code it alone
-has these counts, and networks of other kinds have them too.
+The autoencoder: report 003 tells of its model that it has transposed convolutions, 34 trainable tensors and 11,238,723
+parameters, and neither how it is made nor where it is published. This one has exactly as many of both, so that as many
+bytes are sent in as many tensors. Its layers are ours: 3x3 convolutions in pairs, one to the code, transposed ones
+back, and a 1x1 convolution to three colours, all with biases. Its widths were searched for: of 214,200 sets of five and
+a code it alone has these counts, and networks of other kinds have them too.
 """
 
 from __future__ import annotations

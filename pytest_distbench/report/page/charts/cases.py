@@ -1,13 +1,4 @@
-"""Charts of one case: its sweep, what it learns, where its steps go, its links, its elastic job.
-
-Charts of elastic jobs and pools: who trained where and when, and what changed.
-
-Charts of one case: its sweep, what it learns, where its steps go, its links.
-
-What a training's charts are made of: its series step by step, when each step was taken, and the target of a goal.
-
-Charts of one case: its sweep, what it learns, where its steps go, its links.
-"""
+"""Charts of one case: its sweep, what it learns, where its steps go, its links, its elastic job or pool."""
 
 from __future__ import annotations
 

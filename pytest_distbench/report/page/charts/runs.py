@@ -1,9 +1,4 @@
-"""Charts of several cases, or of one over many runs.
-
-The way of a metric over many runs, with the levels it had.
-
-Charts of several cases together: scaling, where a step goes by world size, cost against speed-up.
-"""
+"""Charts of several cases, or of one over many runs."""
 
 from __future__ import annotations
 
