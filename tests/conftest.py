@@ -184,7 +184,6 @@ def made_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeLaun
 
 @pytest.fixture(scope="module", params=["warm", "torchrun"])
 def launcher(request: pytest.FixtureRequest, made_launcher: MadeLauncher) -> Launcher:
-    """Each launcher in turn."""
     return made_launcher(request.param)
 
 

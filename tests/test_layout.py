@@ -11,8 +11,6 @@ ROOT = Path(__file__).parent.parent
 
 
 class Budget(NamedTuple):
-    """What a folder may hold, of Python."""
-
     files: int
     lines: int
 
@@ -25,7 +23,6 @@ BUDGETS = {
 
 
 def held(folder: str) -> Budget:
-    """What it holds."""
     files = [path.read_text() for path in (ROOT / folder).rglob("*.py")]
     return Budget(len(files), sum(text.count("\n") for text in files))
 

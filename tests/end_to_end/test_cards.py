@@ -29,7 +29,6 @@ def host(state: State, **changes: object) -> Host:
 
 @pytest.fixture
 def fare() -> Iterator[Fare]:
-    """How the GPUs fare from now on."""
     with ExitStack() as stack:
         nvml: Nvml = stack.enter_context(made_up(host(COOL)))
 

@@ -150,9 +150,6 @@ class Suites:
     """A repository with the shipped suites, and how they are run there.
 
     Attributes:
-        folder: of the repository.
-        options: of pytest.
-        variables: of its environment.
         uuid: of the first GPU that the runs lease.
     """
 
@@ -165,8 +162,6 @@ class Suites:
         """Run them; returns what the record of that name holds.
 
         Args:
-            name: of the record.
-            options: of this run.
             waits: somebody else has the GPU until the run says so.
         """
         command = [sys.executable, "-m", "pytest", "suites", "--gpu", *self.options, *options]

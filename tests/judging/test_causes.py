@@ -41,7 +41,6 @@ def slower(*, cpu_s: float = 0.02, late: list[float] = EQUAL, **changes: object)
 
 
 def told(result: CaseResult, words: str) -> list[str]:
-    """The lines that have these words."""
     return [line for line in cause_lines(result) if words in line]
 
 

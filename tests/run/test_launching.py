@@ -40,7 +40,6 @@ LAUNCHERS["recorder"] = LauncherKind(
 
 @pytest.fixture
 def plan_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LaunchPlan]:
-    """The plan of one launch with these options, and these variables in pytest's environment."""
     made = project(TEST)
     with (made.path / "conftest.py").open("a") as file:
         file.write(RECORDER)

@@ -30,7 +30,6 @@ OTHER = "suites/test_b.py::test_b"
 
 @pytest.fixture
 def store(tmp_path: Path) -> BaselineStore:
-    """A store whose only entry is committed."""
     made = BaselineStore(tmp_path / "b", PLATFORM)
     made.write(TEST, KEY, entry(1.0))
     git(tmp_path, "init", "-q")

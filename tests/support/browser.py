@@ -16,7 +16,6 @@ _LIMIT_MS = 30_000.0
 
 
 def find_browser() -> str | None:
-    """The first that is installed."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -40,7 +39,6 @@ class Tab:
         return time.monotonic() - begin
 
     def wait(self, expression: str) -> None:
-        """Wait until an expression is true."""
         until = time.monotonic() + _LIMIT_MS / 1000
         while not self.run(f"!!({expression})"):
             assert time.monotonic() < until, f"never true: {expression}; console: {self.complaints}"
@@ -65,7 +63,6 @@ class Tab:
         self._page.emulate_media(color_scheme=scheme)
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """A picture of the page as PNG."""
         self._page.screenshot(path=path, full_page=whole)
 
     def _note(self, message: ConsoleMessage) -> None:

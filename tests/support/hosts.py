@@ -43,7 +43,6 @@ class Namespaces:
     """A host.
 
     Attributes:
-        name: of it.
         address: on the cable.
         init: process id of its first process, as seen from outside.
         folder: for its temporary files; what lies there is seen from inside only.
@@ -55,12 +54,10 @@ class Namespaces:
     folder: str
 
     def command(self, *words: str) -> list[str]:
-        """Runs a command there."""
         entered = ("--user", "--net", "--mount", "--pid", "--uts", "--time")
         return ["nsenter", f"--target={self.init}", *entered, "--preserve-credentials", "--", *words]
 
     def run(self, *words: str) -> str:
-        """What a command prints that runs there."""
         return subprocess.run(self.command(*words), capture_output=True, text=True, check=True).stdout
 
     def processes(self) -> list[str]:
@@ -76,17 +73,11 @@ class Namespaces:
         return found
 
     def files(self) -> list[str]:
-        """What lies in its folder."""
         return self.run("ls", "-A", self.folder).split()
 
 
 class HostsLauncher:
-    """A launcher whose ranks live on other hosts, in equal parts.
-
-    Args:
-        session: cookie of all it starts.
-        hosts: where.
-    """
+    """A launcher whose ranks live on other hosts, in equal parts."""
 
     name = "hosts"
 
@@ -142,7 +133,6 @@ def start(folder: Path, hidden: Path) -> tuple[subprocess.Popen[str], list[Names
     """Start two hosts; they end when the stdin of the process that is returned closes.
 
     Args:
-        folder: for them.
         hidden: a folder of this host that the second one does not see.
 
     Raises:

@@ -43,7 +43,6 @@ class Launch:
     """Launches functions of one file; afterwards no process of the launch is alive.
 
     Args:
-        launcher: starts them.
         directory: for launches and data.
         file: Python file with the bodies.
         device: of the ranks, unless a launch names another.

@@ -94,7 +94,6 @@ class Card:
 
     @property
     def address(self) -> str:
-        """On the bus."""
         return f"00000000:{self.bus:02X}:00.0"
 
 

@@ -23,7 +23,6 @@ SLOWER = ("optimizer.step()\n", "optimizer.step()\n            torch.randn(2**16
 
 
 def main() -> None:
-    """Make all of them."""
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="demo-") as made, browser(find_browser() or "chromium") as tab:
         folder = Path(made)

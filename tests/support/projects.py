@@ -64,5 +64,4 @@ def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 def stored(project: pytest.Pytester) -> list[Path]:
-    """The files of its baselines."""
     return sorted((project.path / "baselines").rglob("*.json"))

@@ -103,7 +103,6 @@ OF_THE_PLUGIN = {"watch", "only_structure"}
 
 
 def page() -> str:
-    """The whole page."""
     return "\n".join(_lines()) + "\n"
 
 

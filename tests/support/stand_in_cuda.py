@@ -83,7 +83,6 @@ def launch(seconds: float, *, failure: Exception | None = None) -> None:
     """Enqueue a kernel on the current stream that runs so long, and return at once.
 
     Args:
-        seconds: that it runs.
         failure: what whoever waits for the device is told, once the kernel is over and ever after.
     """
     DEVICE.is_initialized = True

@@ -128,7 +128,6 @@ def wait_until(moment: float) -> None:
 
 
 def synchronize(device: object = None) -> None:
-    """Wait for all streams."""
     del device
     CALLS.append("synchronize")
     DEVICE.is_initialized = True

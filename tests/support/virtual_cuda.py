@@ -62,7 +62,6 @@ class VirtualCuda:
         self.now += seconds
 
     def launch(self, seconds: float) -> None:
-        """Enqueue a kernel."""
         self.device.enqueue(seconds)
 
     def counts(self) -> dict[str, int]:

@@ -40,7 +40,6 @@ def optimizer_of(rate: float = 1.0) -> SGD:
 
 
 def rates(optimizer: Optimizer, schedule: LRScheduler, updates: int) -> list[float]:
-    """The rate of each update."""
     found = []
     for _ in range(updates):
         found.append(optimizer.param_groups[0]["lr"])

@@ -47,7 +47,6 @@ def test_the_rate_has_the_spread_of_its_steps_and_adds_up_over_ranks() -> None:
 
 
 def rated(samples: int, rank_number: int = 0) -> RankReport:
-    """What a rank of four reports."""
     rank = make_rank()
     rank.world_size = 4
     for _ in rank.timed("step", warmup=1, iterations=3):

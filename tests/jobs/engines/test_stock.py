@@ -157,8 +157,6 @@ def engine(tmp_path: Path) -> Iterator[Shells]:
 
 @pytest.fixture
 def children(engine: Shells) -> Callable[[int], list[psutil.Process]]:
-    """What a node has started."""
-
     def find(slot: int) -> list[psutil.Process]:
         return psutil.Process(engine._agents[slot].pid).children()
 

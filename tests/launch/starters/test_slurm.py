@@ -72,7 +72,6 @@ def launch(launcher: SlurmLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def told(launch: Launch, world_size: int = 2, **variables: str) -> list[dict[str, Any]]:
-    """What the ranks of a launch have told."""
     record = launch("tells", params={"out": str(launch.directory)}, world_size=world_size, variables=variables)
     assert record.outcome == "passed", record.reason
     return [json.loads((launch.directory / f"{rank}.json").read_text()) for rank in range(world_size)]

@@ -19,7 +19,6 @@ NAMES = list(SETS)
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all sets."""
     root = tmp_path_factory.mktemp("data")
     for name in NAMES:
         folder_of(rank_of(root), name)
