@@ -23,7 +23,6 @@ class NegativeError(Exception):
 
 
 def choose_entries(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose entries: which store, which platform, which names."""
     parser.add_argument(
         "--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="the store (default: baselines)"
     )

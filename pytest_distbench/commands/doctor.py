@@ -100,7 +100,6 @@ def gpus(
     *,
     use: Callable[[Mapping[str, str]], subprocess.CompletedProcess[str]] = use_every_device,
 ) -> Iterator[Finding]:
-    """Driver, devices, who uses them, what holds their clocks down, and whether CUDA works."""
     found = read_gpus(variables)
     if found.failure:
         level: Level = "note" if found.is_absent else "warn"
@@ -155,7 +154,6 @@ def _gpu(driver: Driver, gpu: Gpu) -> Iterator[Finding]:
 
 
 def _cuda(found: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> Iterator[Finding]:
-    """Whether torch computes on what the driver shows."""
     done = None
     try:
         done = use()
@@ -264,7 +262,6 @@ def shared_memory(path: Path, *, gpus: int) -> Iterator[Finding]:
 
 
 def run_directory() -> Iterator[Finding]:
-    """The place for logs, rank reports and sockets."""
     folder = tempfile.gettempdir()
     try:
         with tempfile.TemporaryDirectory(prefix="distbench-doctor-") as made, socket.socket(socket.AF_UNIX) as probe:

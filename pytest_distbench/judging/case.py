@@ -112,7 +112,6 @@ def judge_missing(
 def lost_parts(
     terms: Terms, found: Mapping[str, Sequence[Measurement]], stored: Mapping[str, BaselineMetric]
 ) -> dict[str, str]:
-    """Metric key -> what is measured no more of a metric that the test wants judged."""
     both = [key for key in found if key in stored and terms.wants(metric_name(key))]
     return {key: why for key in both if (why := lost_part(stored[key], found[key]))}
 
@@ -294,7 +293,6 @@ def _by_hand(entry: BaselineEntry | None, metric: BaselineMetric | None) -> tupl
 
 
 def busier_cores(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) -> float:
-    """How many more cores other processes used in the median launch than when the baseline was taken."""
     now = [f.foreign_cores for f in launches if f.foreign_cores is not None]
     if entry is None or entry.foreign_cores is None or not now:
         return 0.0

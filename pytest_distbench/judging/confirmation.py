@@ -293,7 +293,6 @@ def _louder(fast: Judgement, whole: Judgement | None) -> Judgement:
 
 
 def ratios(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, float]:
-    """By how much each clock differs between launches in turns: the geometric mean of now over then, by metric."""
     logs: dict[str, list[float]] = {}
     for before, after in zip(then, now, strict=True):
         known = {m.key: m.value for m in before.measurements if is_clock(m, m.unit)}

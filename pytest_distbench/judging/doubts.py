@@ -24,7 +24,6 @@ LEAST_SHARE = 0.05
 
 
 def clocks_of(terms: Terms, launch: LaunchRecord, *, left_out: Collection[str] = ()) -> list[str]:
-    """Keys of the clocks that the test wants judged, but for metrics of some names."""
     return [
         m.key
         for m in launch.measurements

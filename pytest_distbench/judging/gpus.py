@@ -74,7 +74,6 @@ def disturbance(then: GpuNorm | None, launches: Sequence[LaunchRecord]) -> str:
 
 
 def _sharers(watched: Sequence[Sequence[GpuWitness]]) -> str:
-    """Who else computed on the GPUs, in at least half of the launches."""
     shared = [next(gpu for gpu in gpus if gpu.others) for gpus in watched if any(gpu.others for gpu in gpus)]
     if 2 * len(shared) < len(watched) or not shared:
         return ""

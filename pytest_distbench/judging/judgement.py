@@ -66,7 +66,6 @@ class Draft:
 
 
 def certain_failure(judgements: Sequence[Judgement]) -> str:
-    """The metric that fails the case for certain, and how; empty: none does."""
     failed = (j.verdict for j in judgements if j.verdict.is_failure and not j.is_open)
     first = next((v for v in failed if v.kind in ("lost", "changed") or not v.is_noisy), None)
     return "" if first is None else f"{first.metric} {_WORDS.get(first.kind, first.kind)}"

@@ -43,7 +43,6 @@ class Terms:
     largest_message: int | None = None
 
     def wants(self, name: str) -> bool:
-        """Whether metrics of this name, without point, are judged."""
         return self.metrics is None or name in self.metrics
 
     def tolerance_of(self, metric: Measurement, by_hand: Iterable[float | None]) -> float:

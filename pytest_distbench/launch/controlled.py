@@ -263,7 +263,6 @@ def _running(plan: LaunchPlan, words: Sequence[str], session: str) -> Iterator[_
 
 
 def read_trouble(files: LaunchFiles) -> str:
-    """Why a launch did not come to its end, where that was noted; else empty."""
     return files.trouble.read_text() if files.trouble.exists() else ""
 
 
@@ -306,7 +305,6 @@ def launch_command(plan: LaunchPlan, side: Side) -> LaunchRecord:
 
 
 def _what_it_left(plan: LaunchPlan) -> list[str]:
-    """Command lines of what was still running when the command had ended."""
     if not plan.files.left.exists():
         return []
     lines: list[list[str]] = msgspec.json.decode(plan.files.left.read_bytes())

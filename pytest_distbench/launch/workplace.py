@@ -84,12 +84,10 @@ class LogFollower:
         self._on_line = on_line
 
     def poll(self) -> None:
-        """Hand over the lines that have come since the last call."""
         for number, path in self._logs:
             self._take(number, path)
 
     def finish(self) -> None:
-        """Hand over all that is left, an unfinished last line included."""
         for number, path in self._logs:
             while self._take(number, path):
                 pass

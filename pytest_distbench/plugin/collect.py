@@ -256,7 +256,6 @@ class ResultsPlugin:
         return left_out_line(sum(self._seen.values()), len(self._long_forms), seconds=seconds)
 
     def _settings(self) -> Settings | None:
-        """The run's settings, as far as anything of ours was asked for."""
         if self.session is not None:
             return self.session.settings
         return self._settings_if(bool(self._attempts))
@@ -298,7 +297,6 @@ class ResultsPlugin:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write_files(self, settings: Settings, session: pytest.Session) -> None:
-        """Write the run record and its page, as far as they are wanted."""
         from pytest_distbench.errors import StoredFileError
         from pytest_distbench.store.run_record import write_run_record
 

@@ -50,7 +50,6 @@ class Held:
 
     @property
     def most_s(self) -> float:
-        """How long it may take in turns, if nothing of the budget is left."""
         if not self.is_suspicious:
             return 0.0
         kinds = {verdict.kind for doubt in self.doubts.values() for verdict in doubt.result.verdicts}

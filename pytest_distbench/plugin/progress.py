@@ -256,7 +256,6 @@ class Progress:
         return escape(f"{self._title}  {text}".replace("\n", " ")).replace("\t", " ")
 
     def _remaining(self, now: float) -> str:
-        """The place of the running test among all, and how long they will take from now on."""
         if not self._begun:
             return ""
         number = f"  (test {len(self._begun)} of {len(self._expected)}"

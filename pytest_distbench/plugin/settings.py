@@ -440,7 +440,6 @@ def _links(config: pytest.Config) -> tuple[str, ...]:
 
 
 def _confirm(config: pytest.Config) -> ConfirmSettings:
-    """How doubts about stored comparisons are settled."""
     from pytest_distbench.run.request import ConfirmSettings
 
     mode = _choice(config, "confirm", CONFIRMS, "auto")

@@ -191,7 +191,6 @@ def backend_of(item: pytest.Item) -> str:
 
 
 def name_of(item: pytest.Item) -> str:
-    """What a test is called where it is told how long it takes."""
     from pytest_distbench.plugin.progress import name_in_history
 
     return name_in_history(full_name(item), backend_of(item), settings_of(item.config).launcher)

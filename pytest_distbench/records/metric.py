@@ -154,7 +154,6 @@ class Measurement(_Recorded, frozen=True, kw_only=True):
 
     @property
     def is_phase(self) -> bool:
-        """Whether it is the time of a part that a body names."""
         return self.name.startswith(PHASE)
 
 

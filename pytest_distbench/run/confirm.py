@@ -399,7 +399,6 @@ class Confirmed:
         )
 
     def grow(self, samples: Samples) -> list[Verdict]:
-        """Add samples until every answer is clear, or no more are worth it."""
         if self._why_not:
             return self.without_turns(self._why_not)
         verdicts: list[Verdict] = []

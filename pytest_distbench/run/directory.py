@@ -121,7 +121,6 @@ class RunDirectory:
         return directory
 
     def close(self, *, keep: bool) -> None:
-        """Let go of the folder; remove it unless somebody may want to read it."""
         self._lock.release()
         _unlink_semaphores(self.path)
         if not keep:

@@ -68,7 +68,6 @@ class Session:
 
     @property
     def spacing_s(self) -> float:
-        """From the begin of one launch of a case to that of the next, on a restless machine."""
         return SPACING_S if self.launching.launcher_kind.is_spaced else 0.0
 
     @property
@@ -251,7 +250,6 @@ class Session:
         return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
     def run(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:
-        """Add samples until every answer is clear; in an update prepare what is stored."""
         open_metrics: list[str] = []
         verdicts = []
         with self.alone(request.case.world_size, takes_host=samples.takes_host):
@@ -285,7 +283,6 @@ class Session:
         return judge_bounds(judgements, samples.launches, [*request.terms.bounds, *reference.bounds()])
 
     def measure(self, samples: Sequence[Samples], wanted: int, world_size: int) -> None:
-        """Add launches of several cases in turns until each has so many."""
         with self.alone(world_size, takes_host=any(source.takes_host for source in samples)):
             take_turns(samples, wanted)
 

@@ -221,8 +221,6 @@ def differing(evaluation: Evaluation, revision: Revision, moved: Sequence[tuple[
 
 
 class _Sources:
-    """Python files of a repository, now and at a revision."""
-
     def __init__(self, revision: Revision, changed: set[str], moved: Mapping[Path, Path]) -> None:
         self._revision = revision
         self._moved = moved

@@ -207,7 +207,6 @@ class Member:
         )
 
     def record_wall_time(self, seconds: float, cpu_s: float) -> None:
-        """Record how long the whole of a script took, and computed."""
         self.notebook.note(
             WALL_TIME,
             seconds,

@@ -177,7 +177,6 @@ def _read(path: str) -> bytes:
 
 
 def own_cpu_s() -> float:
-    """Seconds this process, its threads and its children that have ended have computed."""
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 

@@ -148,7 +148,6 @@ class Progress:
 
     @property
     def has_finished(self) -> bool:
-        """Whether all workers of a generation have: there is nothing left to train."""
         return any(len(slots) >= self._worlds.get(g, self._most) for g, slots in self._finished.items())
 
 

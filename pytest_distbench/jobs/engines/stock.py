@@ -75,8 +75,6 @@ class Node:
 
 
 class NodeEngine:
-    """What engines have in common: a node per slot, whose processes are found."""
-
     def __init__(self, setup: EngineSetup, clock: Callable[[], float]) -> None:
         self._job = setup.job
         self._files = setup.files

@@ -199,7 +199,6 @@ def _fast_problem() -> str:
 
 @functools.cache  # to read 1,500 lines takes some 30 ms
 def fast_problem(rendezvous: Path) -> str:
-    """Why the fast engine cannot be used with the torch that is installed; empty: it can."""
     nodes = list(ast.walk(ast.parse(rendezvous.read_text()))) if rendezvous.exists() else []
     known = {getattr(node, field, None) for node in nodes for field in ("name", "id", "attr", "arg")}
     lacking = ", ".join(sorted(FAST_PARTS - known))

@@ -95,7 +95,6 @@ def _began(history: History, generation: int) -> float:
 
 
 def _is_overlapped(history: History, change: Changed, changes: Sequence[Changed]) -> bool:
-    """Whether another change came between it, or the one before it, and the job's being stable again."""
     stables = [line.t for line in history.of(Stable)]
     order = [c.t for c in changes]
     position = order.index(change.t)
@@ -193,7 +192,6 @@ def _cut(history: History, change: Changed, worker: Worker) -> float | None:
 
 
 def _rendezvous(history: History, change: Changed, worker: Worker) -> tuple[float | None, float | None]:
-    """Begin and end of the last rendezvous of a worker's agent before it joined its group."""
     ends = [
         line
         for line in history.of(Rendezvous)

@@ -175,7 +175,6 @@ class History:
         return self._step_s[world_size]
 
     def worker_results(self, first: float) -> list[WorkerResult]:
-        """The workers by generation and slot, with seconds since the run's first step."""
         return [_result(worker, first) for _, worker in sorted(self.workers.items())]
 
     def passes(self) -> Iterator[tuple[int, int, list[Stepped]]]:

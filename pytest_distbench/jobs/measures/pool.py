@@ -199,7 +199,6 @@ def _of_pool(result: PoolResult) -> list[Measurement]:
 
 
 def _idle_gap(histories: Sequence[History]) -> float:
-    """The longest time, between the first step and the last, in which no generation of any job was under way."""
     spans = sorted(span for history in histories for span in _spans(history))
     reached = itertools.accumulate((end for _, end in spans), max)
     return max((0.0, *(begin - until for until, (begin, _) in zip(reached, spans[1:], strict=False))))

@@ -209,7 +209,6 @@ class PoolController:
                 self._servers.close()
 
     def _is_over(self) -> bool:
-        """Whether all jobs have ended, the demand has come to its end, and no server loads."""
         if len(self._submitted) < len(self._jobs) or not all(job.has_ended for job in self._jobs):
             return False
         self._check_demand()

@@ -131,7 +131,6 @@ def _waiting(fates: Sequence[RankFate], verb: Literal["waits", "waited"]) -> str
 
 
 def _place(fate: RankFate) -> str:
-    """Where a rank waits: its collective, or the function of torch that records none, or its phase."""
     if fate.phase != "body":
         return fate.phase
     if fate.error is not None:  # its collective is over in any case: given up

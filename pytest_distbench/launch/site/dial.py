@@ -74,11 +74,7 @@ def say(line: socket.socket, caller: Caller) -> None:
 
 
 def connect(addresses: Sequence[str], port: int) -> socket.socket:
-    """A connection to the first of the addresses that answers.
-
-    Raises:
-        SystemExit: none does.
-    """
+    """A connection to the first of the addresses that answers. Raises :class:`SystemExit` where none does."""
     errors = {}
     for turn in range(_TRIES):
         for address in addresses:

@@ -26,7 +26,6 @@ _STATES = {"D": "the kernel waits for a device or a file system", "R": "the kern
 
 
 def tell_stuck(pids: Mapping[int, int], *, after_s: float, on_gpu: bool) -> dict[int, str]:
-    """What is to be said of the ranks that are still there so long after they were killed."""
     left = {rank: pid for rank, pid in pids.items() if processes.is_alive(pid)}
     held = gpu_memory(left.values()) if left and on_gpu else {}
     told = {}

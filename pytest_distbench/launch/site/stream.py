@@ -292,11 +292,7 @@ class Hop:
         self.error_s = error_s + abs(offset_s - self.offset_s)
 
     def send(self, order: Order) -> None:
-        """Write an order into the stream.
-
-        Raises:
-            OSError: nobody reads it any more.
-        """
+        """Write an order into the stream. Raises :class:`OSError` where nobody reads it any more."""
         assert self.host.relay.stdin is not None
         self.host.relay.stdin.write(msgspec.json.encode(order) + b"\n")
         self.host.relay.stdin.flush()

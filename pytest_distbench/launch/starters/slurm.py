@@ -337,7 +337,6 @@ class SlurmLauncher:
         raise AssertionError("unreachable")
 
     def _start_parents(self, nodes: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Start a step on nodes, and wait until its processes have loaded torch."""
         if not nodes:
             return
         step = start_step(

@@ -58,7 +58,6 @@ def _events_of(launch: LaunchRecord) -> Iterator[dict[str, Any]]:
 
 
 def _events(job: ElasticResult, *, since_s: float, name: str = "") -> Iterator[dict[str, Any]]:
-    """The events of a job whose first step came so many seconds after the trace began."""
     for worker in job.workers:
         for part, begin, end in worker.spans:
             arguments = {"generation": worker.generation, "rank": worker.rank, "resumed_at": worker.resumed_at}

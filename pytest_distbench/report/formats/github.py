@@ -33,7 +33,6 @@ _SHOWN_CASES = 50
 
 
 def runs_here(variables: Mapping[str, str]) -> bool:
-    """Whether this is a GitHub Actions step."""
     return variables.get("GITHUB_ACTIONS") == "true"
 
 

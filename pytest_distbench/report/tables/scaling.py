@@ -59,7 +59,6 @@ class _Sized:
 
     @property
     def work_rate(self) -> float:
-        """Samples per second of all workers at the speed of the step that is judged."""
         return self.samples / self.step_s
 
 
@@ -78,7 +77,6 @@ class ScalingRow:
 
     @property
     def speedup(self) -> float | None:
-        """How many times as much as one worker without communication."""
         return None if self.local is None else self.sized.work_rate / self.local.work_rate
 
     @property

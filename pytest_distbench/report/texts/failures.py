@@ -137,7 +137,6 @@ _MOST_REASONS = 8
 
 
 def regression_text(result: CaseResult, *, command: str) -> str:
-    """Explain a regression, or what is beyond a bound: what moved, by how much, against what, and what explains it."""
     failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
     left_open = [v for v in result.verdicts if v.reason.startswith(NOT_JUDGED)]
     return _text(result, regression_headline(result), [*failed, *left_open[:1]], command=command, causes=True)
@@ -204,7 +203,6 @@ def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, 
 
 
 def refused_text(result: CaseResult) -> str:
-    """Explain why an update did not store what it measured."""
     return "\n".join(
         [
             refused_headline(result),
@@ -217,7 +215,6 @@ def refused_text(result: CaseResult) -> str:
 
 
 def missing_text(result: CaseResult, *, platforms: Sequence[str], command: str) -> str:
-    """Say that there is nothing to compare with, where there is something, and how to record it."""
     if result.reference.kind == "paired":
         return missing_headline(result)
     have = ", ".join(platforms) or "none"
@@ -228,7 +225,6 @@ def missing_text(result: CaseResult, *, platforms: Sequence[str], command: str) 
 
 
 def refused_headline(result: CaseResult) -> str:
-    """One line: what the measured numbers lack to be a baseline."""
     return f"not stored: {why_not_stored(result.launches, result.verdicts)}"
 
 

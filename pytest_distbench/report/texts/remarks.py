@@ -87,7 +87,6 @@ def planted_ratio(control: Control, verdict: Verdict) -> float:
 
 
 def outcome(control: Control) -> str:
-    """Whether it was found, and at which step; else at which it was lost."""
     every = f" in {len(control.found)} of {len(control.verdicts)}" if len(control.verdicts) > 1 else ""
     match control.step:
         case "bound":

@@ -83,7 +83,6 @@ def ending_lines(record: RunRecord) -> list[Line]:
 
 
 def _lacks_baseline(result: CaseResult) -> bool:
-    """Whether there is nothing stored to compare a case with, and there could be."""
     storable = [v for v in result.verdicts if METRIC_KINDS[v.better].is_judged]
     return bool(storable) and all(v.baseline is None and v.kind in _WITHOUT_BASELINE for v in storable)
 

@@ -329,7 +329,6 @@ class Training:
         return _unpack(everybody[self._rank.rank]) if self._rank.rank < len(everybody) else None
 
     def _restore(self) -> None:
-        """All ranks load the checkpoint that rank 0 has found good."""
         rank = self._rank
         began = HostClock.monotonic()
         found, torn = checkpoints.find_good(self._files.checkpoints) if rank.rank == 0 else (0, [])

@@ -335,7 +335,6 @@ _MOST_LAUNCHES = 3
 
 
 def utilisation(result: CaseResult) -> Iterator[Chart]:
-    """How busy CPUs and GPUs were over time, of the first launches."""
     series = []
     for launch in result.launches[:_MOST_LAUNCHES]:
         courses = {"CPUs": launch.cpu_course, **{gpu.label: gpu.course for gpu in launch.gpu_witnesses}}
