@@ -64,8 +64,6 @@ class Part:
     """Something of torch that not every release has.
 
     Attributes:
-        name: what it is.
-        since: the first release that has it.
         without: what follows where it is missing; empty: nothing, we have another way.
     """
 
@@ -109,7 +107,6 @@ def check_torch(version: str, who: str = "") -> None:
     """Refuse a torch that ranks cannot run under.
 
     Args:
-        version: as its package says.
         who: what needs it, to begin the message.
 
     Raises:

@@ -338,7 +338,6 @@ def not_slower(stored: Sequence[Verdict], beyond: Collection[str], reason: str) 
 
     Args:
         beyond: the clocks that further launches, some time later, had beyond the stored numbers: the machine's.
-        reason: how it is known.
     """
     return [
         v

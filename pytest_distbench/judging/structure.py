@@ -20,7 +20,6 @@ class Structure:
 
     Attributes:
         collectives: of one iteration, sends and receives among them.
-        sent_bytes: that the rank puts into them.
         optimizer_bytes: that its optimizers keep beside the parameters.
     """
 

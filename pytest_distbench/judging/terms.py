@@ -29,8 +29,6 @@ class Terms:
         tolerance: of the test: the argument of ``run``, else its marker's. A fraction, or one per metric name; None:
             the test does not say.
         metrics: None: all.
-        max_launches: the most launches there may be while an answer is open.
-        cores: CPU cores of the machine that measured.
         largest_message: sweeps were told to leave out messages of more bytes; None: none.
     """
 

@@ -51,7 +51,6 @@ class Family:
 
     Attributes:
         current: key -> the measurement in each launch; one key per seed.
-        stored: the baseline's metrics, by the same keys.
         can_repeat: whether the arithmetic was made to give the same digits each time, as that of a CPU does by itself.
         lost_its_seed: whether the golden curve of the training says that it was seeded and is not any more.
         tolerance: accepted relative change that was set for this metric or case; None: the rule's own.

@@ -193,7 +193,6 @@ def report_host(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> HostRep
     """What the ranks of this host have left behind, reduced.
 
     Args:
-        plan: of the launch, with files on this host.
         ranks: that live here; None: all.
     """
     here = sorted(range(plan.processes) if ranks is None else ranks)

@@ -39,7 +39,6 @@ class Side:
     Attributes:
         launcher: makes what starts its ranks, if it has any; the same at each call.
         python: runs what is not a rank; empty: this one.
-        on_progress: gets lines of progress.
         on_output: gets (number, line) of what it prints, while it runs; None: nobody looks.
     """
 

@@ -38,11 +38,7 @@ Version = Literal[1, 2]
 
 @dataclass(frozen=True, slots=True)
 class CpuController:
-    """The cpu controller of this system.
-
-    Attributes:
-        folder: the group that this process is in.
-    """
+    """The cpu controller of this system."""
 
     folder: Path
     version: Version

@@ -53,8 +53,6 @@ class Look:
     Attributes:
         at: CLOCK_MONOTONIC seconds.
         utilisation: share of the last moments in which a kernel ran, 0 to 1.
-        held: what holds its clocks down now.
-        held_ns: counters of the time for which something did.
         foreign: process id -> whether it is somebody else's; None: nobody can say. Without the server of MPS.
         by_mps: that server computes, for ranks and whoever else is its client.
         at_work: processes whose kernels ran of late; None: the driver does not tell.

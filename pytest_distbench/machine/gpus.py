@@ -237,7 +237,7 @@ class Gpus:
         remarks: why no more of them are visible than are, as far as the user's setting or MIG is why; clauses.
         unreadable: which GPUs it does not describe, and why: a sentence for each reason.
         is_absent: there is no driver; else one that fails is in trouble.
-        cuda: the newest CUDA it runs.
+        cuda: the newest CUDA that the driver runs.
         links: what joins the visible ones, see :class:`~pytest_distbench.records.environment.GpuHost`.
         variables: for the ranks, so that CUDA sees there what is visible here, in the same order.
     """

@@ -90,7 +90,6 @@ class _Holder:
     """Who holds a lock.
 
     Attributes:
-        who: in words.
         pid: that ends it; None: it cannot be seen from here.
         is_ours: another worker of one's own pytest-xdist run.
     """

@@ -31,7 +31,6 @@ class Card:
     """A GPU of this machine, as far as visibility goes.
 
     Attributes:
-        gpu: itself.
         is_cut: MIG is on: CUDA does not offer it whole.
         slices: its MIG slices, by (GPU instance, compute instance), in the driver's order.
         speed: grows with what it can compute; 0.0: unknown.

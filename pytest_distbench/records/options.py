@@ -18,10 +18,8 @@ class Option(NamedTuple):
     """One option, ``--distbench-NAME``, and its ini key ``distbench_NAME``.
 
     Attributes:
-        summary: for the help.
         metavar: what stands for its value in the help; empty: it is a flag.
         const: the value of the option alone, where that may be left out.
-        has_ini_key: whether the ini file can say it too.
         is_repeated: in the commands that are printed, to run a test again or to record it.
     """
 

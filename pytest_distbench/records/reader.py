@@ -29,7 +29,6 @@ class PerfRow:
         redop: ``sum``; ``none`` or empty where nothing is reduced.
         root: rank; -1 or empty where there is none.
         in_place: whether the received buffer is the sent one.
-        time_s: of one call.
         busbw: GB/s, as printed.
     """
 

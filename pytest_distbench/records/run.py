@@ -133,14 +133,10 @@ class Trend:
     """A metric of a case on one class of hardware.
 
     Attributes:
-        platform: hardware class.
         test: node id of the test's function.
         case: name of its entry in a store.
         title: for people: ``test_all_reduce[float32-ws2]``.
         nodeid: that pytest takes.
-        metric: name and point.
-        unit: of its values.
-        better: its kind.
         points: oldest first.
     """
 

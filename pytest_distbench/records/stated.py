@@ -51,7 +51,6 @@ class Prices:
 
     Attributes:
         currency: of all prices, as ISO 4217 spells it: ``USD``.
-        date: on which they were read.
     """
 
     currency: str

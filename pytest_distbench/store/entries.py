@@ -70,7 +70,6 @@ class GoneTests:
     """Entries of a platform that no test has any more.
 
     Args:
-        root: folder that the files of the tests are relative to.
         collected: the ids of every test that pytest has made, chosen to run or not.
     """
 

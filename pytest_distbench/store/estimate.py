@@ -125,7 +125,6 @@ class Estimate:
             others, or 0 where nothing is known of any.
         unknown: of how many nothing is known.
         elsewhere: how many are known from another class of machines only.
-        start_s: until the first can begin.
     """
 
     tests: Mapping[str, Span] = field(default_factory=dict)

@@ -28,7 +28,6 @@ class TomlTable:
     """A table of such a file. Its keys are taken one by one; :meth:`end` refuses those that nobody took.
 
     Args:
-        path: of the file, for errors.
         name: of the table in the file, with a dot behind it; empty: it is the file.
     """
 

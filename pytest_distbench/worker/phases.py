@@ -139,7 +139,6 @@ class Phases:
     Args:
         clock: of phases outside of loops.
         delay: of what a clock spans.
-        make_parts: makes the clock of a loop's phases.
         sent: collectives so far in the iteration that is described, if it is one.
     """
 

@@ -39,8 +39,6 @@ class Profiler:
     Args:
         files: of the launch, among which the traces go.
         is_whole: all of the body is looked at.
-        is_on_device: the rank computes on CUDA.
-        in_loop: whether a loop with a clock is open.
     """
 
     def __init__(

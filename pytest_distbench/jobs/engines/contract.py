@@ -26,7 +26,6 @@ class EngineSetup:
 
     Attributes:
         files: of the launch; the plan is among them.
-        variables: environment of the nodes.
         projects: modules to import once for all nodes, where that is possible (``distbench_preload``).
         outputs: what nodes that run a script print to; None: to their logs.
         devices: the CUDA device of each slot, where its worker takes the first that it sees, as a script does.

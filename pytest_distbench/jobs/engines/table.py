@@ -148,7 +148,6 @@ class EngineKind:
         make: makes it, in the controller's process; imports what it needs, and hosts the store its nodes meet at.
         timers: by name. All engines have ``collective_s``, which workers take, and ``settle_s``, which the controller
             takes.
-        changes: the kinds it can carry out.
         problem: why it cannot be used here; empty: it can.
         stand_in: the engine that takes its place then.
     """

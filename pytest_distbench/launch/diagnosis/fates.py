@@ -193,7 +193,6 @@ class Ending:
         left: those among them that had closed their connection to pytest before.
         stuck: those that are still there, with what is to be said of each.
         oom_kills: rank -> processes the kernel's out-of-memory killer ended on its host meanwhile.
-        clocks: how well moments of ranks can be compared.
     """
 
     exit: Exit

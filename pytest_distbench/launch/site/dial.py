@@ -28,11 +28,7 @@ _LOST_S = 20
 
 
 class Caller(Record, frozen=True, kw_only=True):
-    """Who calls.
-
-    Attributes:
-        secret: shows that it was asked for.
-    """
+    """Who calls."""
 
     secret: str
     host: str

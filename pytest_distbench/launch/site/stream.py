@@ -183,8 +183,6 @@ class Way(Protocol):
 
     Attributes:
         pid: of the process, which may lead to several relays.
-        stdin: takes orders.
-        stdout: gives answers.
         stderr: complaints of the process; None: they go elsewhere.
     """
 

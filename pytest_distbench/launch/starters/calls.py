@@ -101,10 +101,7 @@ class Callers:
     Args:
         command: makes its words from those that tell a process where this one is, a port and addresses, and from
             variables, where it does not hand on its own.
-        environment: of the command; it has these variables too.
-        count: of the hosts.
         names: of them; empty: they are not known before.
-        log: gets what the command prints.
         session: cookie of all that is started.
         advice: for who waits for a call that does not come.
 

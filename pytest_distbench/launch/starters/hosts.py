@@ -19,10 +19,7 @@ def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWante
     """What hosts are, told by each of them before the first launch.
 
     Args:
-        whose: they are, for errors.
         start: starts a process on each; takes the arguments of :class:`~.calls.Callers` that are the same for all.
-        wanted: for whom.
-        gpu_advice: for who has found no GPU there.
 
     Raises:
         ConfigurationError: they are of several classes, run other software, have no GPU, or do not tell.

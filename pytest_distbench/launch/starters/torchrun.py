@@ -164,7 +164,6 @@ def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, 
     They meet at a rendezvous that the first host keeps, and are numbered in the order of their addresses, as texts.
 
     Args:
-        processes: ranks on this host.
         place: of one of them (``records/launch_files.py``); the store that it names is that of the rendezvous.
         address: of this host, at which the others reach it.
     """
