@@ -57,30 +57,6 @@ def test_a_bound_fails_at_the_first_run_with_value_bound_and_place(project: Proj
     assert result.ret == 1
 
 
-def test_what_keeps_to_its_bound_is_judged_without_a_baseline(project: Project) -> None:
-    result = run(project(BOUNDED), "--distbench-missing=fail")
-
-    result.stdout.fnmatch_lines(
-        [
-            "*test_it.py .*",
-            "1 metric of 1 case in 1 launch: 1 within bounds, without a baseline",
-            "no baseline for 1 of 1 case on cpu-*: measured, not judged, but for bounds in 1 case",
-        ]
-    )
-    assert result.ret == 0
-
-
-def test_a_bound_goes_before_a_baseline_that_was_as_slow(project: Project, slow: Slow) -> None:
-    made = project(BOUNDED.replace("25ms", "50ms"))
-    slow()
-    assert run(made, "--distbench-update").ret == 0
-    made.makepyfile(test_it=made.path.joinpath("test_it.py").read_text().replace("50ms", "25ms"))
-    result = run(made)
-
-    result.stdout.fnmatch_lines(["!  step * 40 ms * 40 ms * +*%, <= 25 ms *"])
-    assert result.ret == 1
-
-
 def test_an_update_stores_nothing_that_is_beyond_a_bound(project: Project, slow: Slow) -> None:
     made = project(BOUNDED)
     assert run(made, "--distbench-update").ret == 0

@@ -69,35 +69,6 @@ def test_launches_are_made_in_turns_and_more_only_while_the_answer_is_open(proje
     assert moved == {"one": 3, "two": 3, "efficiency": 3}
 
 
-def test_launches_of_several_runs_alternate(project: Project, tmp_path: Path) -> None:
-    log = tmp_path / "order.txt"
-    made = project(
-        f"""
-        from pytest_distbench.testing import StandInLauncher
-
-        def body(rank):
-            pass
-
-        def noted(start):
-            def wrapper(self, plan):
-                with open({str(log)!r}, "a") as file:
-                    file.write(f"{{plan.work.params['who']}}{{plan.index}} ")
-                return start(self, plan)
-            return wrapper
-
-        def test_order(distbench, monkeypatch):
-            monkeypatch.setattr(StandInLauncher, "start", noted(StandInLauncher.start))
-            a = distbench.measure(body, name="a", launches=3, params={{"who": "a", "stand_in": {{"step": 0.1}}}})
-            b = distbench.measure(body, name="b", launches=2, params={{"who": "b", "stand_in": {{"step": 0.1}}}})
-            assert len(a.values("step")) == 3
-            assert len(b.values("step")) == 2
-        """
-    )
-
-    assert run(made).ret == 0
-    assert log.read_text().split() == ["a0", "b0", "a1", "b1", "a2"]
-
-
 def test_a_derived_regression_against_another_revision_fails(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     made = project(
         """
@@ -116,22 +87,6 @@ def test_a_derived_regression_against_another_revision_fails(project: Project, m
 
     result.stdout.fnmatch_lines(["*total +50.0 % against HEAD (*) (limit +5%)*"])
     assert result.ret == 1
-
-
-def test_values_of_measured_runs_have_an_updates_launches(project: Project) -> None:
-    made = project(
-        """
-        def body(rank):
-            pass
-
-        def test_half(distbench):
-            one = distbench.measure(body, params={"stand_in": {"step": [0.02, 0.0201]}})
-            distbench.judge("half", [v / 2 for v in one.values("step")], unit="s")
-        """
-    )
-    run(made, "--distbench-update")
-
-    assert len(entry(made)["metrics"]["half"]["launches"]) == 10  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import gpu_acceptance
 import pytest
-from support.processes import wait_for
 
 SCRIPT = Path(gpu_acceptance.__file__)
 
@@ -28,29 +27,6 @@ def test_a_line_is_told_with_what_was_expected_and_seen_and_kept(tmp_path: Path)
     kept = json.loads((tmp_path / "seen.json").read_text())
     assert [(line["line"], line["outcome"]) for line in kept["lines"]] == [("fork", "ok"), ("driver", "not run")]
     assert kept["machine"]["torch"]
-
-
-@pytest.mark.spawn
-@pytest.mark.timeout(300)
-def test_what_was_seen_before_the_script_was_killed_stands_and_the_rest_follows(tmp_path: Path) -> None:
-    kept = ["--stand-in", "--only", "fork,driver,late_error,hiccup", "--keep", str(tmp_path / "kept")]
-    seen = tmp_path / "kept" / "seen.json"
-    with subprocess.Popen([sys.executable, str(SCRIPT), *kept], stdout=subprocess.DEVNULL) as first:
-        wait_for(lambda: seen.exists(), limit_s=120)
-        first.kill()
-    before = json.loads(seen.read_text())
-    done = run(*kept, "--resume")
-    after = json.loads(seen.read_text())
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [line["line"] for line in before["lines"]][:1] == ["fork"]
-    assert before["lines"][0] in after["lines"], "a line that was ok is not run again"
-    assert "1 fork" not in done.stdout
-    outcomes = {line["line"]: line["outcome"] for line in after["lines"]}
-    assert outcomes == {"driver": "not run", "fork": "ok", "hiccup": "ok", "late_error": "not run"}
-    assert list(outcomes) == ["fork", "driver", "late_error", "hiccup"]
-    assert "2 ok, 0 FAILED, 2 not run" in done.stdout
-    assert (tmp_path / "kept" / "hiccup.txt").read_text()
 
 
 @pytest.mark.spawn

@@ -108,33 +108,3 @@ def test_real_data_of_an_object_store_falls_short_of_what_is_expected(
         "data": "real", "batch": 16, "shape": "3x32x32", "storage": "object", "workers": 1, "prefetch": 2, "pin": False,
     }  # fmt: skip
     assert {"load_share", "cpu_utilisation", "phase/step/load"} <= measured.keys()
-
-
-@pytest.mark.spawn
-def test_kinds_of_data_never_share_a_baseline(
-    project: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even where one case has had both: the identity of its numbers keeps them apart."""
-    project.makepyfile(
-        body="""
-        import os
-
-        from pytest_distbench.workloads.inputs import batches
-
-        def read(rank):
-            inputs = batches(rank, os.environ["KIND_OF_DATA"], batch=2, samples=8)
-            for _ in rank.timed("step", warmup=1, iterations=3, identity=inputs.identity):
-                next(inputs)
-        """,
-        test_it="""
-        def test_input(distbench):
-            distbench.run("body.py::read", launches=1)
-        """,
-    )
-    monkeypatch.setenv("KIND_OF_DATA", "synthetic")
-    run_inside("--distbench-update", "--distbench-launches=2").assert_outcomes(passed=1)
-    monkeypatch.setenv("KIND_OF_DATA", "generated")
-    result = run_inside("--distbench-json=run.json", "-v")
-
-    assert verdicts_of(project)["generated"]["step"] == "incomparable"
-    result.stdout.fnmatch_lines(["*data was synthetic, now generated*"])

@@ -293,20 +293,6 @@ def test_who_waits_for_another_run_says_so_in_time_and_names_it(
     assert int(told[1]) in (os.getpid(), os.getppid())  # that of the run, where this is one of its workers
 
 
-def test_a_clock_that_jumps_ends_no_launch(pytester: pytest.Pytester, start: Pytest) -> None:
-    """time.time() goes back and forth by a day in pytest and in every rank; CLOCK_MONOTONIC does not."""
-    jump = """
-        import itertools, time
-        real, days = time.time, itertools.cycle((0, -86400, 86400))
-        time.time = lambda: real() + next(days)
-    """
-    pytester.makeconftest(jump)
-    pytester.makepyfile(jump=jump, test_stores="    import jump\n" + STORES.format(name="stores"))
-    output, _ = start("--distbench-timeout=60").communicate(timeout=LIMIT_S)
-
-    assert "3 passed" in output
-
-
 def test_a_rank_gets_the_terminal(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -155,15 +155,6 @@ def test_on_a_phone_nothing_but_tables_is_wider_than_the_screen(tab: Tab, tmp_pa
     tab.resize(1000, 800)
 
 
-def test_one_that_was_given_when_it_was_made_is_shown_beside_it(tab: Tab, tmp_path: Path) -> None:
-    tab.open(page(tmp_path, GREEN, RED, against=run(case("red", 0.015, 0.015, 0.015))))
-
-    assert "1 of 2 cases are in both" in tab.run("document.body.textContent")
-    assert "+100.0 %" in tab.run("document.querySelector('main section table').textContent")
-    tab.wait("document.querySelector('details.card.bad svg .dot.hollow')")
-    assert tab.complaints == []
-
-
 def test_a_page_of_five_thousand_cases_opens_in_two_seconds_and_is_searched_at_once(tab: Tab, tmp_path: Path) -> None:
     cases = [case(f"case{i}", *(0.02 + (i * 7 + j * 3) % 50 * 1e-5 for j in range(5))) for i in range(5000)]
     path = page(tmp_path, *cases, RED)

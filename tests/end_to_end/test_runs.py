@@ -149,32 +149,6 @@ def test_a_goal_records_what_its_seed_computed(pytester: pytest.Pytester, run_in
     assert run_inside().ret == 0
 
 
-def test_a_script_is_launched_as_it_is(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    pytester.makepyfile(
-        train="""
-        import sys
-        import torch
-        import torch.distributed as dist
-
-        if __name__ == "__main__":
-            dist.init_process_group("gloo")
-            x = torch.ones(1)
-            dist.all_reduce(x)
-            assert x.item() == 2 and sys.argv[1:] == ["--steps", "5"]
-            dist.destroy_process_group()
-        """,
-        test_script="""
-        def test_script(distbench):
-            run = distbench.run("train.py", args=["--steps", "5"])
-            assert run.values("wall_time")[0] > 0
-        """,
-    )
-    result = run_inside()
-
-    result.stdout.fnmatch_lines(["*test_script.py N*"])
-    assert result.ret == 0
-
-
 def test_pytests_process_never_imports_torch_or_numpy(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_slow=SLOW)
     pytester.makeconftest(

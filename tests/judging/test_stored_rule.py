@@ -325,20 +325,6 @@ def test_stored_numbers_alone_are_not_red_of_what_is_healthy(change: str) -> Non
     assert stored_verdict(HEALTHY[change], "lower") in ("unchanged", "improved")
 
 
-def test_a_baseline_of_an_older_file_is_compared_by_its_fast_side_alone() -> None:
-    now = [launch.measurements[0] for launch in launches(WHOLE_RULE_STORED, 1)]
-    then = stored_metric([Measurement(**{**vars_of(m), "distribution": []}) for m in now], tolerance=None)
-
-    assert then.whole == []
-    assert (
-        judge(now, then, Circumstances(tolerance=TOLERANCE, comparisons=1, max_launches=10)).verdict.kind == "unchanged"
-    )
-
-
-def vars_of(measurement: Measurement) -> dict[str, object]:
-    return {name: getattr(measurement, name) for name in measurement.__struct_fields__}
-
-
 def test_what_has_no_iterations_or_is_no_clock_has_no_such_number() -> None:
     [launch] = launches(1, 1)
     [clock] = launch.measurements

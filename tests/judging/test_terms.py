@@ -11,9 +11,7 @@ from support.stores import entry, result
 
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import Circumstances, judge
-from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
 from pytest_distbench.judging.terms import Terms, difference, software_changes, staleness, version_changes
-from pytest_distbench.judging.training_rule import Family, judge_family
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import Better
@@ -147,25 +145,6 @@ def test_what_both_note_must_be_equal_and_what_one_notes_is_not_known_to_differ(
 def test_a_clock_of_another_mode_is_incomparable(better: str) -> None:
     rule = Circumstances(tolerance=0.1, comparisons=1, max_launches=2)
     verdict = judge([measured(LOOP, better=better)] * 2, stored(PER_ITERATION, better=better), rule).verdict
-
-    assert (verdict.kind, verdict.reason) == ("incomparable", REASON)
-
-
-def test_so_it_is_beside_another_revision() -> None:
-    rule = PairCircumstances(tolerance=0.1, comparisons=1, looks=(5,))
-    verdict, is_open = judge_pairs([(measured(PER_ITERATION), measured(LOOP))] * 5, rule)
-
-    assert (verdict.kind, verdict.reason, is_open) == ("incomparable", REASON, False)
-
-
-@pytest.mark.parametrize("better", ["same", "steps", "floor"])
-def test_so_it_is_with_numbers_of_trainings(better: str) -> None:
-    family = Family(
-        current={"m": [measured(LOOP, better=better)]},
-        stored={"m": stored(PER_ITERATION, better=better)},
-        same_software=True,
-    )
-    verdict = judge_family(family)
 
     assert (verdict.kind, verdict.reason) == ("incomparable", REASON)
 

@@ -109,3 +109,8 @@ def test_groups_of_processes_that_are_gone_are_removed(tmp_path: Path, monkeypat
     made_up.controller.remove_stale()
 
     assert made_up.groups() == sorted([*of_others, f"distbench-{process.pid}-rank1"])
+
+
+def test_a_system_without_control_groups_has_none(tmp_path: Path) -> None:
+    with pytest.raises(AroundUnavailable, match="/proc/self/cgroup: No such file or directory; run pytest as root"):
+        find_controller(tmp_path)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import pytest
-from support.nvml import HOSTS, IDLE, SWITCH, Card, Host, Slice, State, made_up
+from support.nvml import HOSTS, IDLE, SWITCH, Card, Host, State, made_up
 
 from pytest_distbench.machine.gpu_watch import (
     PATIENCE_S,
@@ -132,22 +132,6 @@ def test_what_a_process_has_in_use_is_told_apart_from_a_neighbours(
         assert memory_of(pid, uuid) is None
 
 
-def test_a_slice_has_the_clocks_of_its_card() -> None:
-    piece = Slice(profile="1g.10gb", uuid="MIG-1", place=(1, 0))
-    card = Card(name="NVIDIA H100", uuid="GPU-1", bus=1, mig=(piece,), states={0.0: replace_clock(1500)})
-    with made_up(Host(cards=[card])):
-        watch = GpuWatch(read_gpus({}).visible, WHOSE.__getitem__)
-        with watch.during(1) as cards:
-            pass
-        watch.close()
-
-    assert [(c.label, c.sm_mhz) for c in cards] == [("the MIG slice MIG-1 of GPU 0", 1500)]
-
-
-def replace_clock(mhz: int) -> State:
-    return State(sm_mhz=mhz, processes={OURS: 0.9})
-
-
 def test_a_launch_is_watched_from_a_thread_of_its_own() -> None:
     card = Card(name="NVIDIA H200", uuid="GPU-1", bus=1, nvlinks=(SWITCH,), states={0.0: BUSY})
     with made_up(Host(cards=[card, card.__class__(name="NVIDIA H200", uuid="GPU-2", bus=2)])):
@@ -169,18 +153,6 @@ def test_without_a_driver_there_is_nothing_to_tell() -> None:
         watch.close()
 
     assert cards == []
-
-
-def test_a_gpu_that_is_lost_meanwhile_tells_nothing_more() -> None:
-    card = Card(name="NVIDIA H200", uuid="GPU-1", bus=1, states={0.0: BUSY})
-    with made_up(Host(cards=[card])) as nvml:
-        watch = GpuWatch(read_gpus({}).visible, WHOSE.__getitem__)
-        with watch.during(1) as cards:
-            time.sleep(0.5)  # looks at 0.125 and 0.375 s
-            nvml.host = HOSTS["no GPU"]
-        watch.close()
-
-    assert [(c.sm_mhz, c.power_limit_w) for c in cards] == [(1980, None)]
 
 
 GIB = 2**30

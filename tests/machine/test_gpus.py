@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.nvml import HOSTS, Card, Host, h100s, made_up
 
-from pytest_distbench.machine.gpus import DriverError, Gpus, connect, kinds, misplaced, peak_bytes_per_s, read_gpus
+from pytest_distbench.machine.gpus import DriverError, Gpus, connect, misplaced, peak_bytes_per_s, read_gpus
 
 
 @pytest.mark.parametrize(
@@ -26,15 +26,6 @@ def test_a_driver_that_cannot_be_asked_says_what_to_do(trouble: str, next_step: 
         pass
 
 
-def test_what_a_device_does_not_support_is_no_answer() -> None:
-    with made_up(HOSTS["GB10"]), connect() as driver:
-        handle = driver.demand("GetHandleByIndex", 0)
-
-        assert driver.ask("GetName", handle) == "NVIDIA GB10"
-        assert driver.ask("GetMemoryInfo", handle) is None
-        assert driver.ask("GetWhatNoBindingHas", handle) is None
-
-
 def matrix(*cards: Card) -> list[list[str]]:
     with made_up(Host(cards=cards)):
         return [list(row) for row in read_gpus({}).links]
@@ -45,19 +36,6 @@ def test_an_nvlink_has_its_generation_and_the_number_of_links(version: int, gene
     found = matrix(*(replace(card, nvlink=version) for card in h100s(2)))
 
     assert found[0][1] == f"nvlink{generation}x18"
-
-
-def test_links_that_lead_to_another_gpu_do_not_join_these_two() -> None:
-    one, two, three = h100s(3)
-    joined = [
-        replace(one, nvlinks=(two.uuid,) * 4),
-        replace(two, nvlinks=(one.uuid,) * 4),
-        replace(three, nvlinks=(), pcie=(4, 8)),
-    ]
-    found = matrix(*joined)
-
-    assert [row[2] for row in found] == ["pcie4x8 NODE", "pcie4x8 NODE", ""]
-    assert kinds(found) == ["nvlink4x4", "pcie4x8"]
 
 
 def peak(cards: Sequence[Card], ranks: int) -> float | None:

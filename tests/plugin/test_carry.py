@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.projects import TEST, Project, run
-from support.results import point, result, verdict
+from support.results import result, verdict
 
 from pytest_distbench.plugin import carry
 from pytest_distbench.records.record import replace
@@ -31,25 +31,6 @@ def test_control_characters_in_what_a_rank_says_do_not_reach_the_terminal(
 
 def make_report(*, when: Any = "call", outcome: Any = "passed", longrepr: Any = None) -> pytest.TestReport:
     return pytest.TestReport("a.py::test_a", ("a.py", 1, "test_a"), {}, outcome, longrepr, when)
-
-
-def over_the_wire(config: pytest.Config, report: pytest.TestReport) -> pytest.TestReport:
-    """As pytest-xdist sends it."""
-    data = config.hook.pytest_report_to_serializable(config=config, report=report)
-    arrived = config.hook.pytest_report_from_serializable(config=config, data=json.loads(json.dumps(data)))
-    assert isinstance(arrived, pytest.TestReport)
-    return arrived
-
-
-def test_the_name_and_the_cases_of_a_test_arrive_as_they_were(pytestconfig: pytest.Config) -> None:
-    cases = [result(verdict("regressed")), result(point(4096), update="new")]
-    report = make_report()
-    carry.attach_test(report, "suites/test_a.py::test_a", "ws2", "1-1")
-    carry.attach_cases(report, cases)
-    arrived = over_the_wire(pytestconfig, report)
-
-    assert carry.test_of(arrived) == ("suites/test_a.py::test_a", "ws2")
-    assert carry.decode(carry.texts_of(arrived)) == cases
 
 
 def test_numbers_go_to_the_item_too_whose_teardown_writers_of_junit_files_read() -> None:
@@ -96,15 +77,6 @@ def test_reports_of_subtests_count_that_come_before_the_others_of_their_attempt(
     _, of_subtest, _ = attempt("2", "passed", good)
 
     assert taken(attempt("1", "rerun", slow), [of_subtest], attempt("2", "passed")).cases()[0].verdicts == good.verdicts
-
-
-def test_an_attempt_that_ended_in_a_fixture_says_so_and_its_exceptions_text_is_one_line() -> None:
-    crash = SimpleNamespace(reprcrash=SimpleNamespace(message="OSError: 'a'\nmore"))
-    ended = make_report(when="setup", outcome="rerun", longrepr=crash)
-    carry.attach_test(ended, "a.py::test_a", "", "1")
-    attempts = taken([ended], attempt("2", "passed", result(verdict())))
-
-    assert attempts.cases()[0].flaky == ["OSError: 'a' (setup)"]
 
 
 @pytest.mark.parametrize(

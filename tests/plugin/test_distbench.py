@@ -11,21 +11,6 @@ from support.projects import Project, run, stored
 from pytest_distbench.errors import BackendUnavailable
 
 
-def test_a_few_derived_values_are_judged_at_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No launch can be added to them, so that their answer must not stay open."""
-    made = project("""
-        import os
-
-        def test_efficiency(distbench):
-            factor = float(os.environ.get("DISTBENCH_STAND_IN_FACTOR", "1"))
-            distbench.judge("efficiency", [factor * v for v in (0.90, 0.91)], better="higher")
-    """)
-    assert run(made, "--distbench-update").ret == 0
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.8")
-
-    run(made).stdout.fnmatch_lines(["FAILED *- Regression: efficiency -20.* %*"])
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

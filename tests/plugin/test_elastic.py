@@ -106,18 +106,6 @@ def test_an_engine_is_asked_for_what_it_can(
     result.stdout.fnmatch_lines([message.replace(";", "?").replace("['", "[[]'")])
 
 
-@pytest.mark.parametrize("given", [{}, {"oversubscribed": True}])
-def test_more_nodes_than_gpus_are_not_run(
-    project: Project, gpus: Callable[[int], None], given: dict[str, bool]
-) -> None:
-    gpus(2)
-    made = project(TEST.replace("{call}", f"body, nodes=(1, 4), **{given}"))
-    result = run(made, "--gpu", "-rs")
-
-    result.stdout.fnmatch_lines(["*not run: needs 4 nodes, 2 ranks given*"])
-    result.assert_outcomes(skipped=1)
-
-
 def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_is_judged(
     made_up: pytest.Pytester,
 ) -> None:
@@ -309,33 +297,6 @@ def pool_of(plans: list[LaunchPlan]) -> Sharing:
 
 def tasks_of(plans: list[LaunchPlan]) -> dict[str, Task]:
     return plans[0].expect(Pool).tasks
-
-
-def test_a_plan_has_what_each_job_runs(project: Project, plans: list[LaunchPlan]) -> None:
-    call = "[A, job('B', body, nodes=1, params={'n': 3}, seed=5)], **GIVEN, compute='synthetic'"
-    run(project(POOL_TEST.replace("{call}", call)))
-
-    assert {name: (work.params, work.seeds) for name, work in tasks_of(plans).items()} == {
-        "A": ({}, [0]),
-        "B": ({"n": 3}, [5]),
-    }
-    assert (
-        str(pool_of(plans))
-        == "2 slots, elastic; A on 1 to 2 nodes from 0 s; B on 1 nodes from 0 s; engine stock; synthetic compute"
-    )
-    assert [job.job.checkpoint_every for job in pool_of(plans).jobs] == [20, 20]
-
-
-def test_a_job_under_gang_has_all_or_nothing(project: Project, plans: list[LaunchPlan]) -> None:
-    run(
-        project(
-            POOL_TEST.replace(
-                "{call}", "[job('A', body, nodes=1), job('B', body, nodes=(1, 2))], slots=2, policy='gang'"
-            )
-        )
-    )
-
-    assert [(job.job.least, job.job.most) for job in pool_of(plans).jobs] == [(1, 1), (2, 2)]
 
 
 def test_a_serving_is_part_of_the_pool(project: Project, plans: list[LaunchPlan]) -> None:

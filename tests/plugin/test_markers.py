@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.nvml import HOSTS, Card, Host, h100s, made_up
+from support.nvml import HOSTS, Card, Host, h100s
 from support.projects import EXIT_USAGE, Project, run, stored
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.machine.gpus import read_gpus
-from pytest_distbench.plugin.markers import gpu_need, network_of
+from pytest_distbench.plugin.markers import network_of
 from pytest_distbench.records.network import Network
 
 TEST = """
@@ -58,21 +57,6 @@ def test_a_test_runs_on_the_gpus_that_it_needs(
     result.assert_outcomes(passed=int(not reason), skipped=int(bool(reason)))
     if reason:
         result.stdout.fnmatch_lines([reason])
-
-
-@pytest.mark.parametrize(
-    ("sold", "told_mib"),
-    [("80GiB", 81559), ("40GiB", 40536), ("48GiB", 46068), ("24GiB", 23028), ("16GiB", 15360), ("141GiB", 143771)],
-)
-def test_a_product_has_the_memory_that_it_is_sold_with(sold: str, told_mib: int) -> None:
-    """H100, A100, L40S, A10, T4 and H200 as the driver tells of them."""
-    card = Card(name="", uuid="GPU-1", bus=1, memory_bytes=told_mib * 2**20)
-    with made_up(Host(cards=[card])):
-        found = read_gpus({})
-
-    assert gpu_need([pytest.mark.gpu(min_memory=sold).mark]).obstacle(found, 1) == ""
-    more = f"{int(sold.removesuffix('GiB')) * 5 // 4}GiB"
-    assert "needs GPUs with" in gpu_need([pytest.mark.gpu(min_memory=more).mark]).obstacle(found, 1)
 
 
 def test_a_test_on_the_cpu_stays_there_and_is_stored_under_its_class(
@@ -345,22 +329,3 @@ def test_what_it_does_not_run_at_is_said(project: Project) -> None:
     result.stdout.fnmatch_lines(
         ["*of unittest.TestCase: it runs on 4 ranks with gloo, and not on 2 ranks, not with mpi. A function*"]
     )
-
-
-def test_a_test_that_asks_for_the_fixture_as_it_runs_has_an_entry_per_size_too(project: Project) -> None:
-    made = project("""
-        import pytest
-
-        def body(rank):
-            pass
-
-        @pytest.mark.parametrize("x", ["a"])
-        def test_it(request, x):
-            request.getfixturevalue("distbench").run(body, params={"stand_in": {"count!exact": 7}})
-    """)
-    for size in ("2", "4"):
-        run(made, "--distbench-update", "--world-size", size).assert_outcomes(passed=1)
-    pruned = run(made, "--world-size", "4", "--distbench-prune")
-
-    assert pruned.ret == 0
-    assert [path.name for path in stored(made)] == ["a-ws2.gloo.stand-in.json", "a-ws4.gloo.stand-in.json"]

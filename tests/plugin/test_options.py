@@ -6,18 +6,6 @@ import pytest
 from support.projects import EXIT_USAGE, run
 
 
-def test_help_groups_the_options(pytester: pytest.Pytester) -> None:
-    run(pytester, "--help").stdout.fnmatch_lines(
-        [
-            "distributed performance and accuracy regressions:",
-            "*--distbench-update*",
-            "*--world-size=*",
-            "*--gpu*",
-            "*distbench_tolerance*",
-        ]
-    )
-
-
 def test_a_conftest_with_the_same_option_is_a_usage_error_with_the_way_out(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('def pytest_addoption(parser):\n    parser.addoption("--gpu", action="store_true")\n')
     pytester.makepyfile("def test_step(distbench): pass")

@@ -55,7 +55,6 @@ TEST = """
     def test_plain():
         pass
 """
-EXIT_FAILED = 1
 
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
@@ -154,22 +153,6 @@ def test_only_judged_times_are_benchmarks(result: CaseResult) -> None:
     assert list(benchmarks([result])) == []
 
 
-def test_json_has_an_entry_per_case_and_time_with_exact_values(project: Project) -> None:
-    made = project(TEST)
-    result = run(made, "--benchmark-json=out.json")
-
-    found = entries((made.path / "out.json").read_text())
-    assert set(found) == {
-        f"test_it.py::test_step[{d}-ws2]:{m}" for d in ("float32", "bfloat16") for m in ("step", "wait")
-    }
-    step = found["test_it.py::test_step[float32-ws2]:step"]
-    assert step["stats"]["data"] == [0.0201, 0.0203, 0.0199]
-    assert (step["stats"]["rounds"], step["stats"]["iterations"]) == (3, 1)
-    assert step["params"] == {"dtype": "float32", "world_size": 2, "metric": "step"}
-    result.stdout.fnmatch_lines(["*benchmark 'test_it.py::test_step?float32-ws2?': 2 tests*"])
-    assert result.ret == 0
-
-
 def test_a_saved_run_is_compared_with_and_compare_fail_fails_the_run_not_the_tests(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,27 +183,6 @@ def test_a_saved_run_is_compared_with_and_compare_fail_fails_the_run_not_the_tes
 )
 def test_our_tests_are_benchmarks_to_only_and_skip(project: Project, option: str, outcomes: dict[str, int]) -> None:
     run(project(TEST), option).assert_outcomes(**outcomes)
-
-
-def test_disabled_writes_nothing_and_judges_all_the_same(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = project(TEST)
-    assert run(made, "--distbench-update").ret == 0
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
-    result = run(made, "--benchmark-disable", "--benchmark-json=out.json")
-
-    result.assert_outcomes(passed=1, failed=2)
-    assert not (made.path / "out.json").exists()
-
-
-def test_a_regressed_test_is_in_the_json_with_its_verdict(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = project(TEST)
-    assert run(made, "--distbench-update").ret == 0
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
-    result = run(made, "--benchmark-json=out.json")
-
-    assert result.ret == EXIT_FAILED
-    found = entries((made.path / "out.json").read_text())
-    assert found["test_it.py::test_step[float32-ws2]:step"]["extra_info"]["verdict"] == "regressed"
 
 
 def test_without_pytest_benchmark_our_tests_run(project: Project) -> None:

@@ -109,20 +109,6 @@ def test_weak_a_worker_has_as_many_samples_however_many_there_are(
     )
 
 
-def test_strong_the_samples_are_shared(made_up: tuple[Distbench, list[CaseResult]]) -> None:
-    distbench, found = made_up
-    Scaling(distbench)(body, mode="strong", params={"batch": 100}, name="shared")
-
-    assert values(found) == pytest.approx(
-        {
-            "shared scaling_efficiency[workers=2]": 1.0 / (2 * 0.75),
-            "shared computing_share[workers=2]": 0.5 / 0.75,
-            "shared scaling_efficiency[workers=4]": 1.0 / (4 * 0.5),
-            "shared computing_share[workers=4]": 0.25 / 0.5,
-        }
-    )
-
-
 def test_one_worker_has_nothing_to_be_compared_with(made_up: tuple[Distbench, list[CaseResult]]) -> None:
     distbench, found = made_up
     with pytest.warns(DistbenchWarning, match=r"no efficiency was judged: one worker.*Next: --world-size 2 or more"):

@@ -99,16 +99,6 @@ def test_usual_choices_are_no_part_of_the_workload_so_that_new_ones_leave_baseli
     }  # fmt: skip
 
 
-def test_a_preset_says_how_its_sizes_are_measured_unless_an_argument_does(tmp_path: Path) -> None:
-    usual = wanted(sweep(tmp_path / "a", "all_reduce", sizes="nccl-tests"))
-    changed = wanted(sweep(tmp_path / "b", "all_reduce", sizes="nccl-tests", iterations=5, mode="per-iteration"))
-
-    assert usual["sizes"] == [33554432]
-    assert [usual[name] for name in ("iterations", "warmup", "mode", "over_ranks")] == [20, 1, "batch", "mean"]
-    assert (changed["iterations"], changed.get("mode")) == (5, None)
-    assert wanted(sweep(tmp_path / "c", "all_reduce", sizes="mlbench"))["iterations"] == 100
-
-
 def test_all_types_and_reduce_operations_are_asked_for_by_a_word(tmp_path: Path) -> None:
     params = wanted(sweep(tmp_path, "all_reduce", dtype="all", redop=["max", "max"], sizes=[4096]))
 

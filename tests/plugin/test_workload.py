@@ -131,16 +131,6 @@ def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: p
     assert locate_module("made_up_package.inner").file == f"{package}/inner/__main__.py"
 
 
-def test_a_text_is_a_file_beside_the_test_with_or_without_a_function(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    whole = locate("train.py", beside=tmp_path)
-
-    assert (whole.file, whole.function) == (f"{tmp_path}/train.py", "")
-    assert whole.is_script
-    assert locate(tmp_path / "train.py", beside=Path("/")).file == f"{tmp_path}/train.py"
-    assert locate("train.py::main", beside=tmp_path).function == "main"
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -188,19 +187,6 @@ def test_a_body_that_the_revision_lacks_is_missing_and_one_that_fails_there_fail
     assert is_clean(committed)
 
 
-def test_an_improvement_that_must_not_be_is_told_as_a_comparison_with_the_revision(
-    committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DISTBENCH_STAND_IN_REFERENCE_FACTOR", "1.5")
-    result = run(committed, "--distbench-against", "HEAD", "--distbench-fail-on-improvement")
-
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["step: improved: *--distbench-fail-on-improvement", "again:  pytest *--distbench-against *"]
-    )
-    result.stdout.no_fnmatch_line("*--distbench-update*")
-
-
 def test_a_file_that_the_revision_lacks_is_missing_and_the_policy_decides(committed: pytest.Pytester) -> None:
     git(committed.path, "mv", "test_it.py", "test_new.py")
     git(committed.path, "commit", "-q", "-m", "renamed")
@@ -253,35 +239,3 @@ def test_modules_of_the_repository_are_not_shared_by_both_sides(
     variant = Variant(revision=revision, interpreter=None)
 
     assert outside(["of_the_project", "json.decoder", "msgspec"], variant) == ("json.decoder", "msgspec")
-
-
-@pytest.mark.parametrize("given", [None, "/of/the/user", ""])
-def test_each_side_builds_extensions_in_a_folder_of_its_own_unless_the_user_has_said_where(
-    committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, given: str | None
-) -> None:
-    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
-    if given is not None:
-        monkeypatch.setenv("TORCH_EXTENSIONS_DIR", given)
-    with (committed.path / "conftest.py").open("a") as file:
-        file.write(RECORDER)
-    run(committed, "--distbench-against", "HEAD", "--distbench-launcher=recorder")
-
-    plans = [json.loads(line) for line in (committed.path / "plans-seen").read_text().splitlines()]
-    found = {bool(plan["tree"]): plan["variables"].get("TORCH_EXTENSIONS_DIR") for plan in plans}
-    there = found[True] if given is not None else Path(found[True]).name.partition("-")[0]
-    assert (found[False], there) == (given, "extensions" if given is None else given)
-
-
-RECORDER = """
-import msgspec
-from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
-from pytest_distbench.testing import StandInLauncher
-
-class Recorder(StandInLauncher):
-    def start(self, plan):
-        with open("plans-seen", "ab") as file:
-            file.write(msgspec.json.encode(plan) + b"\\n")
-        return super().start(plan)
-
-LAUNCHERS["recorder"] = LauncherKind(help="", make=lambda setup: Recorder(setup.session), holds_two=True)
-"""

@@ -23,7 +23,7 @@ from pytest_distbench.machine.control_groups import CpuController, find_controll
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.network import Network, Passage, parse_network
-from pytest_distbench.records.plan import Command, LaunchPlan, LaunchRequest
+from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.run import around
 from pytest_distbench.run import around as module
@@ -97,19 +97,6 @@ def test_it_is_made_for_the_first_launch_and_stays(hosts: type[MadeUpOfNetwork],
     assert [made.network.text for made in hosts.made] == ["1gbit", "1gbit,overlay"]
     around.close()
     assert [made.closed for made in hosts.made] == [1, 1]
-
-
-def test_the_worse_of_both_probes_is_recorded(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    hosts.found = [[passage(rate=960e6)], [passage(rate=940e6, round_trip_s=5e-5)]]
-    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
-        pass
-    rate, trip = carried.describe(PASSED).measurements
-    assert (rate.name, rate.value, rate.unit, rate.better) == ("network_rate", 940e6 / 8, "B/s", "info")
-    assert (trip.name, trip.value) == ("network_round_trip", 5e-5)
-    assert rate.at == {"from_host": 0, "to_host": 1}
-    assert rate.facts == {"made_by": "kernel"}
-    assert carried.describe(PASSED).remarks == []
-    assert carried.describe(replace(PASSED, outcome="failed")).measurements == []
 
 
 def test_what_became_slow_meanwhile_is_told(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
@@ -196,15 +183,6 @@ def test_ranks_on_several_hosts_are_a_condition_and_the_launcher_is_asked_once(t
     assert asked == [(4, False), (2, False)]
 
 
-def test_what_no_launcher_of_ranks_starts_and_ranks_of_one_host_have_none(tmp_path: Path) -> None:
-    asked: list[tuple[int, bool]] = []
-    command = replace(make_plan(tmp_path, world_size=4), work=Command(words=["true"]))
-
-    assert LayoutAround(on_nodes_of(2, asked)).conditions(command) == {}
-    assert LayoutAround(LAUNCHERS["warm"]).conditions(make_plan(tmp_path, world_size=4)) == {}
-    assert asked == []
-
-
 @pytest.mark.parametrize(("layout", "text"), [([4, 4], "2x4"), ([4, 3], "1x4+1x3"), ([8, 8, 2], "2x8+1x2")])
 def test_a_last_host_with_fewer_ranks_is_told_apart(layout: list[int], text: str) -> None:
     assert layout_text(layout) == text
@@ -284,15 +262,6 @@ def test_the_quota_is_a_condition_of_the_case(tmp_path: Path) -> None:
     assert QuotaAround().conditions(replace(plan, cpus=0.3)) == {"cpus": "0.3"}
     assert QuotaAround().conditions(replace(plan, cpus=1.0)) == {"cpus": "1"}
     assert QuotaAround().conditions(plan) == {}
-
-
-def test_without_a_quota_or_ranks_nothing_is_made(made_up: MadeUp) -> None:
-    plan = make_plan(made_up.root)
-    with QuotaAround().during(plan, HERE) as witness:
-        assert witness.describe(QUOTA_PASSED) == QUOTA_PASSED
-        assert made_up.groups() == []
-    assert rank_groups(plan, HERE) == []
-    assert rank_groups(replace(plan, cpus=0.3), Hosting(hosts="none")) == []
 
 
 REAL = r"""

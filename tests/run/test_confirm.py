@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from pytest_distbench.run.confirm import Again, Allowance, Confirmed, Doubt, Rec
 from pytest_distbench.run.request import CaseRequest, ConfirmSettings
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.run.worktree import Revision
-from pytest_distbench.store.baselines import BaselineStore, NotRecorded
+from pytest_distbench.store.baselines import BaselineStore
 
 ROOT = Path(__file__).parent
 """Of a repository that knows no commit of that name: nothing differs from it."""
@@ -231,20 +230,6 @@ def test_the_first_look_alone_may_go_beyond_the_budget(monkeypatch: pytest.Monke
     assert len(samples) == LOOKS[0]
 
 
-def test_waiting_for_others_takes_nothing_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    budget = Allowance(60.0)
-
-    @contextlib.contextmanager
-    def hold() -> Iterator[None]:
-        clock.now += 300.0
-        yield
-
-    with budget.waiting(hold()):
-        clock.now += 10.0
-    assert budget.left_s == 50.0
-
-
 def test_with_the_old_software_at_hand_the_change_is_split() -> None:
     raised = doubt()
     old = Turns(1.0)
@@ -327,15 +312,3 @@ def test_a_commit_that_records_itself_is_no_witness_unless_it_changed_baselines_
     commit(tmp_path, work="later")
     later = recorders(tmp_path).find(path)
     assert (later.variant.is_itself, later.before) == (False, None)
-
-
-def test_a_reason_is_found_once(store: BaselineStore, tmp_path: Path) -> None:
-    found = recorders(tmp_path)
-    missing = store.path("never.py::test_a", KEY)
-    reasons = []
-    for _ in range(2):
-        with pytest.raises(NotRecorded) as error:
-            found.find(missing)
-        reasons.append(error.value)
-
-    assert reasons[0] is reasons[1]

@@ -52,15 +52,6 @@ def test_a_course_has_the_share_that_was_busy_since_the_moment_before(monkeypatc
     assert machine.looks() == [(0.125, 0.0), (0.25, 0.5), (0.375, 1.0), (0.5, 0.25)]
 
 
-@pytest.mark.parametrize("seconds", [1.0, 60.0, 3600.0, 86_400.0])
-def test_a_long_launch_has_no_more_than_some_hundred_looks(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    looks = Machine(monkeypatch, seconds, itertools.repeat(1.0)).looks()
-
-    assert 8 <= len(looks) <= 700
-    assert looks[-1][0] == pytest.approx(seconds)
-    assert {share for _, share in looks} == {1.0}
-
-
 @pytest.mark.parametrize(("hosts", "is_seen"), [("one", True), ("many", False), ("none", False)])
 def test_ranks_of_other_hosts_are_out_of_sight(tmp_path: Path, hosts: str, *, is_seen: bool) -> None:
     ticks = itertools.count()

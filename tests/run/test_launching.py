@@ -56,17 +56,6 @@ def plan_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return plan
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_a_rank_has_one_thread_however_many_ranks_there_are(
-    plan_of: Callable[..., LaunchPlan], world_size: int
-) -> None:
-    """One rank with the threads of the whole machine would be no reference for two with one each."""
-    plan = plan_of("--world-size", str(world_size))
-
-    assert plan.world_size == world_size
-    assert (plan.variables["OMP_NUM_THREADS"], plan.set_threads) == ("1", 1)
-
-
 def test_the_users_number_of_threads_stays(plan_of: Callable[..., LaunchPlan]) -> None:
     plan = plan_of("--world-size", "1", OMP_NUM_THREADS="3,2")
 

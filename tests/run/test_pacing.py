@@ -44,12 +44,3 @@ def test_a_launch_that_took_longer_than_the_spacing_is_followed_at_once() -> Non
     pacer.wait_for_next(launch(p95=2.0))
 
     assert waited == []
-
-
-def test_what_needs_no_spacing_never_waits() -> None:
-    waited: list[float] = []
-    pacer = Pacer(0.0, clock=lambda: 0.0, sleep=waited.append)
-    for _ in range(3):
-        pacer.wait_for_next(launch(p95=None))
-
-    assert waited == []

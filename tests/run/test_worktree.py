@@ -54,16 +54,6 @@ def test_what_a_killed_run_left_is_removed_and_a_living_run_keeps_its_own(commit
     assert str(mine) in left
 
 
-def test_no_hook_of_the_repository_runs(committed: pytest.Pytester) -> None:
-    hook = committed.path / ".git" / "hooks" / "post-checkout"
-    hook.write_text(f"#!/bin/sh\ntouch {committed.path}/tmp/ran\n")
-    hook.chmod(0o755)
-    with check_out(find_revision("HEAD", committed.path), committed.path / "tmp"):
-        pass
-
-    assert not (committed.path / "tmp" / "ran").exists()
-
-
 @pytest.fixture
 def nested(committed: pytest.Pytester) -> pytest.Pytester:
     """The working tree has a submodule, which has one itself; both have two commits, of which the first is recorded."""
@@ -255,17 +245,3 @@ def test_what_pytest_evaluates_is_of_both(imported: Path, name: str, old: str, n
     change(imported, name, old, new)
 
     assert found(imported, name if name.endswith(".toml") else "pytest.ini") == ([name], is_of_the_test)
-
-
-@pytest.mark.parametrize("is_other", [False, True])
-def test_a_file_that_has_moved_is_compared_with_what_it_was(imported: Path, is_other: bool) -> None:
-    git(imported, "mv", "conftest_of_it.py", "was_there.py")
-    git(imported, "commit", "--quiet", "--message", "elsewhere")
-    git(imported, "mv", "was_there.py", "conftest_of_it.py")
-    if is_other:
-        change(imported, "conftest_of_it.py", "pass", "print()")
-    revision = Revision("", git(imported, "rev-parse", "HEAD").strip(), imported.resolve())
-    moved = [((imported / "conftest_of_it.py").resolve(), (imported / "was_there.py").resolve())]
-    seen = differing(Evaluation(plugins=["conftest_of_it"]), revision, moved)
-
-    assert [*seen.names] == ["conftest_of_it.py"] * is_other

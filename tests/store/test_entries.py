@@ -220,15 +220,6 @@ def test_entries_of_other_conditions_belong_to_other_runs(store: BaselineStore) 
     assert unused(store, {(UNUSED_TEST, "ws2"): True}) == []
 
 
-def test_a_skipped_case_keeps_its_entries_also_those_of_its_named_runs(store: BaselineStore) -> None:
-    for key in ("b-ws2", "b-ws2:one", "bb-ws2"):
-        stored_of_unused(store, UNUSED_TEST, key)
-
-    assert unused(store, {(UNUSED_TEST, "ws2"): True, (UNUSED_TEST, "b-ws2"): False}) == [
-        f"{UNUSED_TEST}[bb-ws2.gloo.warm]"
-    ]
-
-
 @pytest.mark.parametrize(
     ("ran", "key", "ranks", "is_unused"),
     [
@@ -255,3 +246,9 @@ def test_entries_outside_the_folders_of_the_run_are_left_alone(store: BaselineSt
 
     assert unused(store, {(UNUSED_TEST, "ws2"): True}, root="suites/test_a.py") == []
     assert unused(store, {(UNUSED_TEST, "ws2"): True}, root="suites") != []
+
+
+def test_a_run_that_measured_nothing_knows_nothing(store: BaselineStore) -> None:
+    stored_of_unused(store, "suites/test_gone.py::test_a", "ws2")
+
+    assert unused(store, {(UNUSED_TEST, "ws2"): False}) == []

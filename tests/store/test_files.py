@@ -94,18 +94,6 @@ def test_a_failure_while_writing_leaves_the_older_file_and_no_other(tmp_path: Pa
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    with replace_file(tmp_path / "pipe", next_step="") as file:
-        file.write(b"all")
-    seen = os.read(reader, 10)
-    os.close(reader)
-
-    assert seen == b"all"
-    assert (tmp_path / "pipe").is_fifo()
-
-
 @pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder", "a socket"])
 def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "drawing.json"
@@ -154,3 +142,24 @@ def test_a_file_keeps_its_permissions_and_a_new_one_has_the_umasks(tmp_path: Pat
         os.umask(before)
 
     assert [stat.S_IMODE((tmp_path / n).stat().st_mode) for n in ("drawing.json", "new.json")] == [0o600, 0o640]
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with replace_file(tmp_path / "pipe", next_step="") as file:
+        file.write(b"all")
+    seen = os.read(reader, 10)
+    os.close(reader)
+
+    assert seen == b"all"
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_link_that_leads_to_itself_is_an_error_and_stays(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
+
+    with pytest.raises(StoredFileError, match="cannot write: Too many levels of symbolic links"):
+        DRAWINGS.write(loop, DRAWN)
+    assert loop.is_symlink()

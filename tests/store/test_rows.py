@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
 from support.cases import ON_TWO
 from support.stores import KEY, PLATFORM, TEST, entry
 
-from pytest_distbench.errors import StoredFileError
+from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.case import Case
@@ -129,3 +130,10 @@ def test_parquet_keeps_the_types_also_of_an_empty_table() -> None:
         {"name": "ü", "n": None, "x": None, "ok": None},
     ]
     assert pyarrow.parquet.read_table(empty).schema == pyarrow.parquet.read_table(full).schema
+
+
+def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(DistbenchError, match=r"pip install 'pytest-distbench\[parquet\]'"):
+        write_parquet(TABLE, io.BytesIO())

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from support.cases import ON_TWO
 from support.results import result, run
 
-from pytest_distbench.errors import StoredFileError
+from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.store.run_record import SCHEMA, read_history, read_run_record, write_run_record
+from pytest_distbench.store.run_record import read_history, read_run_record, write_run_record
 
 
 def write(folder: Path, day: int, *steps: float) -> Path:
@@ -116,16 +116,13 @@ def test_anything_else_is_refused(folder: Path, data: bytes) -> None:
         read_run_record(path)
 
 
-@given(st.lists(documents, min_size=1, max_size=2))
-def test_what_only_begins_like_a_record_is_refused(folder: Path, results: list[object]) -> None:
-    path = folder / "run.json"
-    path.write_bytes(msgspec.json.encode({"schema": SCHEMA, "results": results}))
-    with pytest.raises(StoredFileError, match=r"run\.json: not a run record"):
-        read_run_record(path)
-
-
 def test_a_later_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text('{"schema": 99, "new": true}')
     with pytest.raises(StoredFileError, match=r"schema 99.*Upgrade pytest-distbench"):
         read_run_record(path)
+
+
+def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DistbenchError, match="is not a folder: give one that holds run records"):
+        read_history(tmp_path / "nowhere", last=1)

@@ -233,3 +233,10 @@ def test_what_is_wrong_is_told_with_its_key(tmp_path: Path, content: str, proble
         read_experiment(path, with_addresses=False)
 
     assert str(told.value).endswith("docs/experiment.md has an example, and what each key means")
+
+
+def test_a_list_without_machines_prices_nothing(tmp_path: Path) -> None:
+    with pytest.raises(
+        StoredFileError, match=re.escape("machine: wanted at least one table [machine.NAME]; found none")
+    ):
+        read_prices(written(tmp_path, LIST.partition("[machine")[0]))

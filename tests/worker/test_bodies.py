@@ -15,7 +15,6 @@ import pytest
 
 from pytest_distbench.errors import BodyError, ForeignModuleError
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
-from pytest_distbench.releases import GENERATED_MODULE
 from pytest_distbench.worker import bodies
 
 
@@ -54,30 +53,6 @@ def test_a_package_of_the_repository_that_came_from_a_copy_is_named_with_what_to
         bodies.check_origin(cast("LaunchPlan", plan))
     monkeypatch.delitem(sys.modules, "copied_one.core")
     monkeypatch.delitem(sys.modules, "copied_one")
-
-
-@pytest.mark.parametrize("name", ["json", "numpy", "pytest_distbench"])
-def test_other_modules_may_come_from_anywhere(tmp_path: Path, name: str) -> None:
-    """Of the standard library, of others, and this package, which is the running one on both sides."""
-    package = tmp_path / "tree" / "vendored" / name if name == "numpy" else tmp_path / "tree" / name
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    importlib.import_module(name)
-
-    bodies.check_origin(cast("LaunchPlan", SimpleNamespace(tree=str(tmp_path / "tree"), foreign_tree="/working")))
-
-
-def test_a_module_that_torch_wrote_to_a_temporary_folder_came_from_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a TMPDIR in the working tree; torch 2.8 and older write one in every process."""
-    (tmp_path / f"{GENERATED_MODULE}.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, GENERATED_MODULE, raising=False)
-    importlib.import_module(GENERATED_MODULE)
-
-    bodies.check_origin(cast("LaunchPlan", SimpleNamespace(tree="/other", foreign_tree=str(tmp_path))))
-    monkeypatch.delitem(sys.modules, GENERATED_MODULE)
 
 
 @pytest.mark.parametrize(

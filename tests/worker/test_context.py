@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -243,15 +242,6 @@ def test_a_loop_that_is_never_run_is_an_error_at_the_end() -> None:
 
     with pytest.raises(RecordingError, match=r"timed\('t'\) was left before its last iteration"):
         rank.check_complete()
-
-
-def test_a_bound_has_the_unit_of_its_number_and_the_line_of_the_body() -> None:
-    rank = make_rank()
-    rank.record("step", 0.02, unit="s", at_most="25ms", at_least=0.001)
-
-    [noted] = rank.notebook.observations
-    assert [(bound.side, bound.value) for bound in noted.bounds] == [("least", 0.001), ("most", 0.025)]
-    assert all(re.fullmatch(r"rank\.record at test_context\.py:\d+", bound.where) for bound in noted.bounds)
 
 
 @pytest.mark.parametrize(

@@ -108,20 +108,6 @@ def test_what_the_plugin_sends_is_left_out(rank: RankContext) -> None:
     assert told(rank)["step"].collectives == {"0": []}
 
 
-def test_pickles_are_compared_by_their_number_and_not_by_their_sizes(rank: RankContext) -> None:
-    for number, length in ((1, 10), (1, 1000), (2, 10)):
-        with rank.point(number=number, length=length):
-            for _ in rank.timed("meet", warmup=1, iterations=2):
-                for _ in range(number):
-                    dist.broadcast_object_list(["x" * length], src=0)
-                dist.broadcast(torch.ones(length // 10, dtype=torch.uint8), src=0)
-    one, longer, two = told(rank).values()
-
-    assert next(iter(one.collectives.values()))[1].dtype == "pickle"
-    assert differences(one, longer) == ["1 broadcast of 1 B became 1 of 100 B", "9 B sent per rank became 108 B"]
-    assert differences(one, two)[0] == "2 broadcast of 8 B int64 and pickle were added"
-
-
 def test_what_no_fingerprint_describes_is_counted(rank: RankContext) -> None:
     rank.barrier()
     rank.agree(1.0)

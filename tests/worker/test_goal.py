@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy
 import pytest
 import torch
 from support.ranks import make_rank
@@ -22,18 +21,6 @@ def train(goal: Goal, *, value: object = 0.9, loss: object = None, samples: obje
 
 def make_goal(rank: RankContext | None = None) -> Goal:
     return (rank or make_rank()).goal("accuracy", target=0.5, every=1, max_steps=2, curve_steps=1)
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [2, 2.0, numpy.float32(2), torch.tensor(2.0), torch.tensor([2.0], requires_grad=True), torch.tensor([[2]])],
-    ids=repr,
-)
-def test_a_loss_is_a_number_or_a_tensor_of_one_element(loss: object) -> None:
-    rank = make_rank()
-    train(make_goal(rank), loss=loss)
-
-    assert [o.values for o in rank.notebook.observations if o.name == "loss"] == [[2.0, 2.0]]
 
 
 @pytest.mark.parametrize(

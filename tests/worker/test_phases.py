@@ -9,7 +9,6 @@ import time
 
 import pytest
 from support.ranks import make_rank
-from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge, recorded
@@ -70,17 +69,6 @@ def test_entered_twice_in_an_iteration_it_is_the_sum_and_where_it_is_not_entered
                 pass
 
     assert found(rank)["phase/step/send"].values == [0.0, 1.0, 2.0, 0.0]
-
-
-def test_a_loop_inside_a_phase_has_the_phase_in_the_path(rank: RankContext) -> None:
-    with rank.phase("train"):
-        for _ in rank.timed("step", warmup=0, iterations=2):
-            with rank.phase("forward"):
-                pass
-    with rank.phase("forward"):
-        pass
-
-    assert sorted(found(rank)) == ["phase/forward", "phase/train", "phase/train/step/forward", "step"]
 
 
 def test_a_goals_loop_counts_as_its_step_time(rank: RankContext) -> None:
@@ -187,16 +175,6 @@ def test_a_phase_in_another_thread_is_an_error(rank: RankContext) -> None:
     assert str(error).startswith("phase('load') was entered in the thread 'loader'; wanted the one that runs the body")
 
 
-def test_what_an_exception_took_counts_where_the_loop_goes_on(rank: RankContext) -> None:
-    """A loader that is empty raises StopIteration, and is begun anew."""
-    batches = iter([1])
-    for _ in rank.timed("step", warmup=0, iterations=2):
-        with contextlib.suppress(StopIteration), rank.phase("load"):
-            next(batches)
-
-    assert found(rank)["phase/step/load"].values == [1.0, 1.0]
-
-
 @pytest.mark.parametrize(
     ("name", "told"),
     [("a/b", r"wanted printable text without \[ \] /"), ("unaccounted", "the table of phases has a row of that name")],
@@ -216,23 +194,6 @@ def test_a_launchs_value_is_the_fast_side_of_the_iterations_that_entered_it() ->
     assert measurement.series == [0.0, 4.0, 0.0, 2.0]
 
 
-def test_an_exception_inside_is_told_without_waiting_for_the_device() -> None:
-    """The device may wait for ranks that have given up: who waits for it then hangs, and nobody hears of the error."""
-    waited = itertools.count()
-    made = make_rank()
-    made.phases = Phases(
-        made.notebook,
-        time.perf_counter,
-        lambda: None if next(waited) == 0 else pytest.fail("waits"),
-        made.delay,
-        make_parts=lambda: pytest.fail("there is no loop"),
-        sent=lambda: 0,
-    )
-
-    with pytest.raises(ValueError, match="the cause"), made.phase("step"):
-        raise ValueError("the cause")
-
-
 def test_a_captured_loop_has_no_phases(rank: RankContext) -> None:
     with (
         rank.phases.loop("step", {}, is_captured=True),
@@ -240,17 +201,6 @@ def test_a_captured_loop_has_no_phases(rank: RankContext) -> None:
         rank.phase("send"),
     ):
         pytest.fail("its time would be recorded")
-
-
-def test_a_delay_makes_a_phase_and_its_loop_longer_by_the_same_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    host, rank = VirtualCuda(monkeypatch), make_rank(delay=0.5)
-    for _ in rank.timed("step", warmup=0, iterations=3):
-        with rank.phase("forward"):
-            host.compute(1.0)
-        host.compute(2.0)
-
-    assert found(rank)["phase/step/forward"].values == pytest.approx([1.5] * 3, abs=1e-4)
-    assert found(rank)["step"].values == pytest.approx([4.5] * 3, abs=1e-4)
 
 
 def test_a_phase_of_a_loop_says_where_it_lies(rank: RankContext) -> None:

@@ -109,19 +109,6 @@ def test_of_a_body_without_loops_these_are_steps_of_its_optimizer(tmp_path: Path
     assert made.waited == 0
 
 
-def test_a_body_that_has_neither_leaves_no_trace_and_is_looked_at_as_a_whole_when_asked(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    with made.profiler.body():
-        torch.ones(2) + 1
-    assert made.loops == []
-
-    made = Made(tmp_path, is_whole=True)
-    with made.profiler.body():
-        torch.ones(2) + 1
-    assert made.loops == [""]
-    assert "aten::add" in made.names()
-
-
 def test_a_whole_body_is_looked_at_for_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiler, "WHOLE_CPU_S", 0.02)
     before = signal.getsignal(signal.SIGVTALRM)

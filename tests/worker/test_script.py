@@ -52,18 +52,6 @@ def test_a_point_tells_series_apart(rank: RankContext, notes: ScriptNotes) -> No
     assert [(o.at, o.values) for o in rank.notebook.observations] == [({"seed": 1}, [1, 1]), ({"seed": 2}, [2, 2])]
 
 
-def test_phases_nest_and_are_series(rank: RankContext, notes: ScriptNotes) -> None:
-    for _ in range(3):
-        with notes.phase("step", better="lower"), notes.phase("forward"):
-            pass
-    notes.finish()
-
-    assert {name: (len(o.values), o.better, o.unit) for name, o in found(rank).items()} == {
-        "phase/step/forward": (3, "info", "s"),
-        "phase/step": (3, "lower", "s"),
-    }
-
-
 def test_outside_of_timed_loops_phases_are_parts_of_the_script(rank: RankContext, notes: ScriptNotes) -> None:
     with notes.phase("load"), notes.phase("read", at={"file": 1}):
         pass

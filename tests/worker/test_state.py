@@ -171,41 +171,9 @@ def test_a_tensor_lies_in_memory_as_it_likes(values: torch.Tensor) -> None:
     assert digests.of_tensor(values) == digests.of_tensor(values.clone().contiguous())
 
 
-def test_an_optimizer_is_told_by_slots_steps_and_rates() -> None:
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
-    assert (digests.of_moments(optimizer), digests.steps_of(optimizer)) == ({}, "")
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-
-    assert list(digests.of_moments(optimizer)) == ["exp_avg", "exp_avg_sq"]
-    assert (digests.steps_of(optimizer), digests.rates_of(optimizer)) == ("1", [0.5])
-
-
-def test_the_options_of_all_groups_are_told_one_by_one_and_the_rate_is_none_of_them() -> None:
-    groups = [{"params": [torch.nn.Parameter(torch.ones(1))], "betas": betas} for betas in ((0.9, 0.95), (0.8, 0.99))]
-    told = digests.options_of(torch.optim.AdamW(groups, lr=0.5, weight_decay=0.1))
-
-    assert [option for option in told if option.startswith("betas")] == ["betas (0.9, 0.95)", "betas (0.8, 0.99)"]
-    assert told.count("weight_decay 0.1") == 2
-    assert not any("0.5" in option for option in told)
-
-
 def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-
-
-@pytest.mark.parametrize(("momentum", "states"), [(0.0, 0), (0.9, 2)])
-def test_momentum_is_remembered_and_without_it_there_is_nothing_to_lose(momentum: float, states: int) -> None:
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
-    memory = OptimizerMemory()
-    step(model, optimizer)
-
-    assert memory.after_step() == (0, states)
-    assert memory.after_step() is None
-    assert memory.param_groups[0]["lr"] == 0.1
 
 
 def test_an_optimizer_that_got_its_state_back_begins_with_it() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from support.processes import wait_for
 
 from pytest_distbench.launch.site import processes
 from pytest_distbench.worker.usage import (
-    Family,
     LoadWindow,
     MemoryPeak,
     busy_s,
@@ -84,25 +82,6 @@ def test_a_child_that_still_runs_counts_as_own_and_a_grandchild_too(start: Calla
     assert window.load.own_s <= window.load.busy_s + 0.1
     assert window.load.ran_s >= 0.3
     assert window.load.waited_s >= 0.0
-
-
-def test_what_a_helper_computed_before_the_window_is_not_in_it(start: Callable[..., object]) -> None:
-    start(COMPUTES.format(seconds=0.3))
-    window = LoadWindow(os.getpid(), usable_cpus())
-    window.end()
-
-    assert window.load is not None
-    assert window.load.own_s < 0.2
-    assert window.load.ran_s < 0.2
-
-
-def test_a_process_of_somebody_else_is_not_own(start: Callable[..., subprocess.Popen[str]]) -> None:
-    family = Family(start("print(flush=True); import time; time.sleep(1000)").pid)
-    start(COMPUTES.format(seconds=0.15))
-    before = family.cpu_s
-    family.look()
-
-    assert family.cpu_s - before < 0.1
 
 
 def test_threads_that_ended_before_the_end_are_told_where_somebody_looked(
@@ -176,17 +155,6 @@ def test_a_peak_from_before_the_beginning_is_forgotten(tmp_path: Path) -> None:
     del needed
 
     assert (MemoryPeak(make_plan(tmp_path)).num_bytes() or 0) < 2**24
-
-
-def test_pages_of_files_are_not_the_ranks_own(tmp_path: Path) -> None:
-    (tmp_path / "data").write_bytes(bytes(2**25))
-    peak = MemoryPeak(make_plan(tmp_path))
-    with open(tmp_path / "data", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        touched = sum(data[i] for i in range(0, 2**25, 4096))
-        now = peak.num_bytes()
-
-    assert touched == 0
-    assert (now or 0) < 2**24
 
 
 def test_where_the_system_does_not_tell_memory_is_not_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from support.object_store import serve
 from support.ranks import make_rank
 
 from pytest_distbench.errors import DataError, DistbenchError, RecordingError
-from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads import inputs
 from pytest_distbench.workloads.data import cifar10
@@ -166,17 +165,6 @@ def numbered(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_synthetic_is_one_batch_made_once() -> None:
-    made = batches(make_rank(), "synthetic", batch=4, shape=(1, 5, 6))
-    images, labels = next(made)
-
-    assert (images.shape, images.dtype, labels.shape, labels.dtype) == (
-        (4, 1, 5, 6), torch.float32, (4,), torch.int64,
-    )  # fmt: skip
-    assert next(made)[0] is images
-    assert made.identity == {"data": "synthetic", "batch": 4, "shape": "1x5x6"}
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_generated_is_written_once_and_read(tmp_path: Path, workers: int) -> None:
     made = batches(rank_of(tmp_path), "generated", batch=8, samples=20, workers=workers, prefetch=3)
@@ -215,18 +203,6 @@ def test_ranks_read_disjoint_shards_in_an_order_of_the_epoch(numbered: Path) -> 
     assert [images[i][1] for i in range(len(images))] == list(range(8))
 
 
-@pytest.mark.parametrize("folder", ["cifar10", cifar10.FOLDER])
-def test_real_data_may_lie_in_the_folder_of_the_set_or_where_its_archive_was_unpacked(
-    numbered: Path, tmp_path: Path, folder: str
-) -> None:
-    inside = tmp_path / folder
-    inside.mkdir()
-    for file in numbered.glob("*.bin"):
-        file.rename(inside / file.name)
-
-    assert len(next(batches(rank_of(tmp_path), "real", batch=8, storage=tmp_path))[1]) == 8
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_damaged_record_fails_the_training_with_its_place(numbered: Path, workers: int) -> None:
     with (numbered / cifar10.FILES[1]).open("r+b") as file:
@@ -244,17 +220,6 @@ def test_a_file_that_becomes_shorter_fails_the_training(numbered: Path) -> None:
 
     with pytest.raises(DataError, match=r"record 3: wanted a record of 3073 bytes, found 100"):
         next(made)
-
-
-def test_the_wait_for_batches_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = batches(make_rank(), "synthetic", batch=1)
-    ticks = iter([1.0, 1.5, 7.0, 7.25])
-    monkeypatch.setattr(HostClock, "perf_counter", lambda: next(ticks))
-    next(made)
-    next(made)
-    monkeypatch.undo()
-
-    assert made.waited_s == 0.75
 
 
 @pytest.mark.parametrize(
@@ -276,3 +241,14 @@ def test_the_wait_for_batches_is_added_up(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_cannot_be_is_refused(kind: str, wrong: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(DistbenchError, match=message):
         batches(rank_of(tmp_path), kind, **{"batch": 2, **wrong})  # type: ignore[arg-type] # that is the test
+
+
+def test_synthetic_is_one_batch_made_once() -> None:
+    made = batches(make_rank(), "synthetic", batch=4, shape=(1, 5, 6))
+    images, labels = next(made)
+
+    assert (images.shape, images.dtype, labels.shape, labels.dtype) == (
+        (4, 1, 5, 6), torch.float32, (4,), torch.int64,
+    )  # fmt: skip
+    assert next(made)[0] is images
+    assert made.identity == {"data": "synthetic", "batch": 4, "shape": "1x5x6"}

@@ -63,22 +63,6 @@ def test_a_warm_up_leads_from_the_rate_to_a_multiple_of_it(factor: float, steps:
     assert rates(optimizer, warmup(optimizer, factor=factor, steps=steps), len(expected)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("world_size", "expected"),
-    [
-        (1, [0.02] * 9),
-        (2, [0.02, 0.025, 0.03, 0.035, 0.04, 0.04, 0.04, 0.04, 0.04]),
-        (4, [0.02, 0.0275, 0.035, 0.0425, 0.05, 0.0575, 0.065, 0.0725, 0.08]),
-    ],
-)
-def test_k_workers_reach_k_times_the_rate_after_log2_k_epochs(world_size: int, expected: list[float]) -> None:
-    """Epochs of four steps."""
-    optimizer = optimizer_of(0.02)
-    schedule = linear_scaling(optimizer, world_size=world_size, epoch_steps=4)
-
-    assert rates(optimizer, schedule, 9) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(("power", "last"), [(1.0, 0.08), (0.5, 0.04), (0.0, 0.02)])
 def test_the_rate_follows_a_power_of_the_workers(power: float, last: float) -> None:
     optimizer = optimizer_of(0.02)
@@ -321,14 +305,6 @@ def test_the_master_has_the_digits_that_float16_has_not() -> None:
     assert weights_of(mixed) == [1.0]
 
 
-@pytest.mark.parametrize(("scale", "moved"), [(1.0, 0.0), (2.0**10, 1e-8)])
-def test_a_small_gradient_is_lost_without_a_scale(scale: float, moved: float) -> None:
-    mixed = made(0.0, scale=scale)
-    step(mixed, [1e-8])
-
-    assert -mixed.master[0].item() == pytest.approx(moved, rel=2e-3)
-
-
 @pytest.mark.parametrize("wrong", [1e5, math.inf, math.nan])
 def test_a_step_that_overflows_changes_nothing_but_the_scale(wrong: float) -> None:
     mixed = made(1.0, 2.0, optimizer=torch.optim.Adam)
@@ -340,18 +316,6 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale(wrong: float) -> No
     assert str(mixed.optimizer.state_dict()) == optimizer
     assert mixed.scale.value == 4.0
     assert step(mixed, [1.0, 1.0])
-
-
-def test_adam_is_torchs_on_the_master() -> None:
-    mixed = made(0.5, -0.25, optimizer=torch.optim.Adam, lr=0.1, betas=(0.9, 0.98), eps=1e-9)
-    plain = nn.Parameter(torch.tensor([0.5, -0.25]))
-    adam = torch.optim.Adam([plain], lr=0.1, betas=(0.9, 0.98), eps=1e-9)
-    for vector in ([1.0, 2.0], [0.5, -1.0], [-2.0, 0.25]):
-        step(mixed, vector)
-        plain.grad = torch.tensor(vector)
-        adam.step()
-
-    assert mixed.master[0].tolist() == plain.tolist()
 
 
 def test_a_training_that_goes_on_from_what_was_saved_is_the_same(tmp_path: Path) -> None:

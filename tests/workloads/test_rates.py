@@ -62,16 +62,6 @@ def test_the_rate_is_of_steps_in_one_breath_after_what_lay_ready(monkeypatch: py
     assert (facts["loop"], facts["communication"], facts["ranks_per_node"]) == ("step", "on", 1)
 
 
-def test_what_is_expected_is_a_bound_that_is_told_with_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    rank = make_rank()
-    clock = Clock(rank, monkeypatch)
-    record_input_rate(rank, clock.inputs, clock.step, steps=10, expected="220 samples/s")
-    found = rank.notebook.observations[0]
-
-    assert [(bound.side, bound.value) for bound in found.bounds] == [("least", 220)]
-    assert found.facts[TOLD] == "a rank waited for its input 40% of the time; the CPUs were 50% busy"
-
-
 @pytest.mark.parametrize(
     ("told", "recorded", "words"),
     [(83, [0.83], "CPUs were 50% busy, the GPU of rank 0 83%"), (None, [], "CPUs were 50% busy")],

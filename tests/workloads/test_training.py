@@ -55,29 +55,6 @@ def test_shards_of_any_epoch_are_disjoint_complete_and_of_equally_many_batches(
     assert 1 <= min(last) <= max(last) <= min(min(last), batch) + 1
 
 
-@given(world_size=st.integers(1, 5), batch=st.integers(1, 7), more=st.integers(0, 60), start=st.integers(0, 40))
-def test_a_training_that_goes_on_gets_the_batches_it_would_have_got(
-    world_size: int, batch: int, more: int, start: int
-) -> None:
-    samples, rank = batch * world_size + more, rank_of(world_size - 1, world_size)
-    whole = islice(sharded_batches(rank, samples=samples, batch=batch), start, start + 20)
-    rest = islice(sharded_batches(rank, samples=samples, batch=batch, start=start), 20)
-
-    assert [one.tolist() for one in rest] == [one.tolist() for one in whole]
-
-
-@pytest.mark.parametrize(("samples", "batch", "steps"), [(20, 2, 3), (7, 2, 1), (6, 2, 1), (23, 3, 2)])
-def test_steps_that_must_cost_the_same_leave_out_what_fills_none(samples: int, batch: int, steps: int) -> None:
-    one, following = (
-        [*islice(sharded_batches(rank_of(r, 3), samples=samples, batch=batch, drop_last=True), steps + 1)]
-        for r in (0, 1)
-    )
-
-    assert {len(chosen) for chosen in one + following} == {batch}
-    assert not {*torch.cat(one[:steps]).tolist()} & {*torch.cat(following[:steps]).tolist()}
-    assert {*torch.cat(one[:steps]).tolist()} & {*torch.cat([one[steps], following[steps]]).tolist()}, "an epoch later"
-
-
 def test_batches_of_an_epoch_have_an_order_of_their_own_and_all_where_nothing_is_learnt() -> None:
     first, second = islice(sharded_batches(rank_of(0, 1), samples=50, batch=50), 2)
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(50))
@@ -113,20 +90,6 @@ def test_a_label_among_the_highest_scores_is_right(top: int, accuracy: float) ->
     scores = torch.tensor([[4.0, 3.0, 2.0, 1.0]] * 4)
 
     assert accuracy_over_ranks(make_rank(), torch.nn.Identity(), scores, torch.arange(4), top=top) == accuracy
-
-
-@pytest.mark.parametrize(("top", "right"), [(1, [1, 0]), (5, [3, 2])])
-def test_ranks_with_unequal_shares_count_what_is_right_of_theirs(top: int, right: list[int]) -> None:
-    """Seven samples; classes 0 to 5 score less and less. Rank 0 has four: labels 0, 2, 4, 5; rank 1 has 1, 3, 5."""
-    scores = torch.arange(6.0, 0.0, -1).expand(7, 6)
-    labels = torch.tensor([0, 1, 2, 3, 4, 5, 5])
-    counts: list[float] = []
-    for number in range(2):
-        rank = rank_of(number, 2)
-        rank.sum_over_ranks = lambda own: counts.append(own) or own
-        accuracy_over_ranks(rank, torch.nn.Identity(), scores, labels, top=top)
-
-    assert counts == right
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -217,15 +180,6 @@ def test_a_preset_that_is_not_there_is_told_with_those_that_are(params: dict[str
 def test_what_makes_no_training_is_refused_where_it_is_given(work: Callable[[], object], message: str) -> None:
     with pytest.raises(RecordingError, match=message):
         work()
-
-
-@pytest.mark.parametrize("seed", [-(2**63), -1, 0, 2**60, 2**64 - 1])
-def test_every_seed_that_a_run_takes_makes_a_training(seed: int) -> None:
-    rank = rank_of(0, 1)
-    rank.seed = seed
-
-    make_deterministic(seed)
-    assert sorted(next(sharded_batches(rank, samples=4, batch=4)).tolist()) == [0, 1, 2, 3]
 
 
 def test_cublas_gets_a_fixed_workspace_unless_the_user_has_chosen_one(monkeypatch: pytest.MonkeyPatch) -> None:

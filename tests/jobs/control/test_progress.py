@@ -35,17 +35,6 @@ def test_it_is_stable_when_all_that_should_be_there_have_stepped(two: Timeline) 
     assert progress([line for line in two.lines if line.t < 11.5], 0, 1).stable_generation is None
 
 
-def test_steps_before_a_change_do_not_show_that_it_is_stable(two: Timeline) -> None:
-    made = Progress(JOB.most)
-    made.taken = {0, 1}
-    made.forget_steps(11.5)
-    for line in two.lines:
-        made.heed(line)
-
-    assert made.stable_generation is None
-    assert made.step == 4
-
-
 def test_it_is_over_when_all_of_a_generation_have_finished(two: Timeline) -> None:
     ends: list[Line] = [Finished(t=14.0, slot=slot, generation=0) for slot in (0, 1)]
     one, both = progress(two.lines + ends[:1], 0, 1), progress(two.lines + ends, 0, 1)

@@ -205,16 +205,6 @@ def test_a_part_that_came_back_and_is_as_before_the_load_in_the_middle_of_an_epo
     assert changed(lines).get(STATE, 0) == number
 
 
-def test_a_checkpoint_that_was_written_twice_counts_as_the_newest_generation_wrote_it() -> None:
-    timeline = Timeline()
-    for generation, first in ((0, 1.0), (1, 21.0)):
-        timeline.generation(generation, [0], first=first, steps=8)
-    timeline.generation(2, [0], first=41.0, steps=3, resumed=6)
-    timeline.lines += [held("save", 0, 0, "a"), held("save", 0, 1, "b"), held("begin", 0, 2, "b")]
-
-    assert mismatches(timeline.history) == []
-
-
 def test_ranks_that_differ_at_a_checkpoint_lose_what_only_one_of_them_writes() -> None:
     assert changed([held("save", 0, 0, "a"), held("save", 1, 0, "b")]) == {REPLICAS: 1}
 

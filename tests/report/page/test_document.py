@@ -108,3 +108,7 @@ def test_names_of_tests_and_files_are_never_markup(where: str) -> None:
     plain = written(run(result(verdict("regressed"), outcome="failed"), command=""))
     assert [name for name, _ in Elements(page).tags] == [name for name, _ in Elements(plain).tags]
     assert not re.search("[\x1b\u202e]", page + json.dumps(data_of(page), ensure_ascii=False))
+
+
+def test_a_run_without_cases_has_a_page() -> None:
+    assert "<h1>distbench: nothing was measured</h1>" in written(run())

@@ -235,17 +235,3 @@ def test_collectives_have_the_columns_of_nccl_tests() -> None:
     ]
     assert section.footer == ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.5"]
     assert len(section.table.rows[0]) == len(section.columns) == 25
-
-
-def test_both_placements_have_columns_where_both_ran() -> None:
-    sides = [
-        replace(point(64, current=0.001), facts={"collective": "all_gather", "in_place": in_place})
-        for in_place in (False, True)
-    ]
-    section = COLLECTIVES.section([result(side) for side in sides])
-
-    assert [heading for heading in section.header if "time" in heading] == [
-        "out-of-place time(us)",
-        "in-place time(us)",
-    ]
-    assert len(section.texts) == 1

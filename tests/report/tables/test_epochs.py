@@ -233,16 +233,3 @@ def test_epochs_whose_rate_rises_are_marked_as_warm_up(
     epochs = [replace(job.epochs[0], epoch=number) for number in range(7)]
 
     assert [epoch.epoch for epoch in epochs if warm_up_mark(job, epoch)] == marked
-
-
-def test_a_warm_up_stands_in_the_row_of_its_epoch(fixed: CaseResult) -> None:
-    [launch] = fixed.launches
-    assert launch.elastic is not None
-    lr = [RateChange(step=1, epoch=0, nodes=2, lr=0.1), RateChange(step=4, epoch=1, nodes=2, lr=0.2)]
-    warm = replace(fixed, launches=[replace(launch, elastic=replace(launch.elastic, lr=lr))])
-    rows_of_cycle = [row for row in EPOCHS.section([warm, case(killed(), CYCLED)]).texts if row[0] in ("0", "1")][-2:]
-
-    assert [row[1] for row in rows_of_cycle] == [
-        "Epoch 0 took 2.00 (warm-up) loss: 0.6111", "Epoch 1 took 3.00 loss: 0.2056",
-    ]  # fmt: skip
-    assert [row[3] for row in rows_of_cycle] == ["Epoch 0 took 2.00 loss: 0.6111", "Epoch 1 took 3.00 loss: 0.2056"]

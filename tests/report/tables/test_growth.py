@@ -37,18 +37,6 @@ def test_sizes_of_one_test_stand_together_with_the_factor_to_the_smallest() -> N
     ]
 
 
-def test_runs_of_one_test_at_several_sizes_stand_apart_by_their_names() -> None:
-    runs = [("small", 8), ("large", 64), ("", 64), ("small", 4), ("", 8)]
-    results = [at("", ranks, of(), run=run) for run, ranks in runs]
-
-    assert [(row[0], row[2]) for row in growth_rows(results)] == [
-        ("test_a[small]", 4),
-        ("test_a[small]", 8),
-        ("test_a", 8),
-        ("test_a", 64),
-    ]
-
-
 def test_what_did_not_grow_or_has_no_fingerprint_has_no_row() -> None:
     assert growth_rows([at("", 2, of()), at("", 2, of())]) == []
     assert growth_rows([at("", 2, Fingerprint(missing="not recorded")), result()]) == []

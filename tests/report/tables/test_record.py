@@ -15,7 +15,7 @@ from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.records.stated import Experiment, Statement
-from pytest_distbench.report.tables.record import ENVIRONMENT, LAUNCHES, RECORD, SETUP, setup_rows
+from pytest_distbench.report.tables.record import ENVIRONMENT, RECORD, SETUP, setup_rows
 
 
 def test_the_environment_tells_what_cases_differ_in() -> None:
@@ -54,15 +54,6 @@ def test_the_environment_has_the_system_first_and_what_is_planned_for_it() -> No
         ["torch", "2.14.0", "2.15"],
     ]
     assert ENVIRONMENT.section([there]).header == ["Stack", "current"]
-
-
-def test_a_launch_has_its_end_its_time_and_the_first_line_of_its_reason() -> None:
-    failed = LaunchRecord(index=1, outcome="failed", wall_s=3.0, reason="hung\nin body", peak_memory_bytes=2**20)
-
-    assert LAUNCHES.section([result(), result(launches=[failed])]).texts == [
-        ["test_a[ws2]", "1", "passed", "1.5 s", "-", "-", ""],
-        ["test_a[ws2]", "2", "failed", "3 s", "1 MiB", "-", "hung"],
-    ]
 
 
 TOLD = {"model": "ResNet", "optimizer": "SGD(lr=0.02)", "schedule": "halved on a plateau", "batch": 128}

@@ -113,37 +113,6 @@ def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
     assert any("their noise is not known" in line.text for line in lines) is is_warned
 
 
-@pytest.mark.parametrize(
-    ("command", "last"),
-    [
-        ("pytest --distbench-update=new", "continue with:  pytest --distbench-update=new"),
-        ("", "the same command measures all of them anew"),
-    ],
-)
-def test_an_update_that_was_interrupted_says_what_is_stored_and_what_to_do(command: str, last: str) -> None:
-    cases = [result(verdict(), update=update) for update in ("new", "changed", "kept", "")]
-
-    assert [line.text for line in interrupted_lines(cases, running=1, left=3, command=command)] == [
-        "interrupted: 2 cases are stored, and nothing of the test that was running; 3 were to follow",
-        last,
-    ]
-
-
-def test_a_line_has_the_severity_of_what_it_tells_not_of_how_it_begins() -> None:
-    grave = {kind: case(kind, kind) for kind in ("regressed", "inconclusive", "missing", "improved")}
-    lines = overview(list(grave.values()))
-
-    assert {line.text.split()[1]: line.severity for line in lines[1:]} == {
-        "!x[regressed]": "failure",
-        "!x[inconclusive]": "doubt",
-        "!x[missing]": "plain",
-        "!x[improved]": "plain",
-    }
-    told = summary_lines([grave["inconclusive"]], verbosity=1, record_command="", folder=Path("b"))
-    assert (told[0].text.split()[0], told[0].severity) == ("!x[inconclusive]", "plain")
-    assert [line.severity for line in told if "noisy" in line.text] == ["doubt"]
-
-
 def case(kind: str, name: str) -> CaseResult:
     made = result(verdict(kind, reason="noisy"))
     return replace(made, case=replace(made.case, test="a.py::!x", id=name))

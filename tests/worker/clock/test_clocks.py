@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Literal
 
@@ -13,53 +12,17 @@ from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.worker.clock.clocks import (
-    FIRST_S,
-    LONGEST_S,
     SHORTEST_S,
-    TRIES,
     BusyStream,
-    DeviceParts,
-    HostStopwatch,
-    Meter,
     block_length,
     cycles_per_s,
 )
-from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.context import RankContext
 
 
 @pytest.mark.parametrize(("iterations", "length"), [(1, 10), (600, 10), (601, 11), (6000, 100)])
 def test_a_loop_has_at_most_sixty_blocks_of_ten_iterations_or_more(iterations: int, length: int) -> None:
     assert block_length(iterations) == length
-
-
-def test_each_iteration_has_its_cpu_time_and_its_waits() -> None:
-    meter = Meter(Delay(0.0, time.perf_counter))
-    meter.start()
-    until = time.process_time() + 0.01
-    while time.process_time() < until:
-        pass
-    meter.stop()
-    meter.start()
-    time.sleep(0.001)
-    meter.stop()
-
-    assert meter.cpu_s[0] >= 0.01
-    assert meter.waits[1] >= 1
-    assert len(meter.cpu_s) == len(meter.waits) == 2
-
-
-def test_of_several_iterations_the_mean_is_kept_and_what_the_host_did_stands_beside() -> None:
-    meter = Meter(Delay(0.0, time.perf_counter))
-    meter.start()
-    until = time.process_time() + 0.01
-    while time.process_time() < until:
-        pass
-    meter.stop(10)
-    meter.note(host_s=0.5, exposed=1.0)
-
-    assert 0.001 <= meter.cpu_s[0] < 0.01
-    assert meter.witnesses() == {"cpu_s": meter.cpu_s, "waits": meter.waits, "host_s": [0.5], "exposed": [1.0]}
 
 
 HOST_S, FORWARD_S, BACKWARD_S = 40e-6, 10e-6, 30e-6
@@ -142,46 +105,6 @@ def test_a_phases_time_is_the_devices_and_the_hosts_stands_beside_it(cuda: Virtu
         assert place.host_s == pytest.approx([HOST_S if seconds else 0.0] * ITERATIONS, abs=1e-6)
 
 
-def test_a_step_that_waits_for_its_device_shows_it_in_the_phase_that_waits(cuda: VirtualCuda) -> None:
-    rank = make_rank(device="cuda")
-    for _ in steps(rank, "per-iteration"):
-        train(cuda, rank, reads=True)
-    phases = found(rank)
-
-    assert min(phases["metrics"].values) >= HOST_S
-    whole = [sum(parts) for parts in zip(*(phases[n].values for n in ("forward", "backward", "metrics")), strict=True)]
-    assert phases["step_time"].values == pytest.approx(whole, rel=0.03)
-
-
-def test_in_a_training_on_a_device_the_phases_are_the_step(cuda: VirtualCuda) -> None:
-    rank = make_rank(device="cuda")
-    for _ in steps(rank, "goal"):
-        cuda.launch(1e-3)  # the device is what there is to wait for
-        train(cuda, rank)
-        with rank.phase("optimizer"):
-            cuda.launch(2e-3)
-    phases = found(rank)
-
-    assert phases["optimizer"].values == pytest.approx([2e-3] * ITERATIONS, abs=1e-9)
-    assert phases["backward"].values == pytest.approx([BACKWARD_S] * ITERATIONS, abs=1e-9)
-
-
-def test_a_phase_began_when_the_device_came_to_it(cuda: VirtualCuda) -> None:
-    rank = make_rank(device="cuda")
-    parts = DeviceParts(rank.delay)
-    cuda.compute(1.0)
-    cuda.launch(0.5)
-    came = cuda.now + 0.5
-    part = parts.begin()
-    cuda.launch(0.25)
-    part.end(0.0)
-    span = part.read()
-
-    assert span.began_at == pytest.approx(came, abs=1e-5)
-    assert span.seconds == span.own_s == pytest.approx(0.25)
-    assert span.host_s < 1e-5
-
-
 def test_a_delay_is_a_kernel_behind_each_phase_and_what_is_around_it_is_not_delayed_twice(cuda: VirtualCuda) -> None:
     rank = make_rank(device="cuda", delay=0.5)
     for _ in rank.timed("step_time", warmup=3, iterations=5):
@@ -195,24 +118,6 @@ def test_a_delay_is_a_kernel_behind_each_phase_and_what_is_around_it_is_not_dela
     assert phases["backward/all_reduce"].values == pytest.approx([1.5 * FORWARD_S] * 5, rel=1e-3)
     assert phases["backward"].values == pytest.approx([1.5 * (BACKWARD_S + FORWARD_S)] * 5, rel=1e-3)
     assert phases["step_time"].values == pytest.approx([1.5 * (BACKWARD_S + 2 * FORWARD_S)] * 5, rel=1e-3)
-
-
-def test_a_lead_is_the_mean_of_several_iterations_and_gets_shorter_again() -> None:
-    watch = HostStopwatch(Delay(0.0, time.perf_counter))
-    watch.start(1000)
-    time.sleep(0.05)
-    mean = watch.stop()
-    assert 5e-5 <= mean < 5e-2
-
-    loop = Loop(5e-3)
-    loop.run(3)
-    loop.host_s = 2e-5
-    loop.run(20)
-    assert loop.held[-1] == pytest.approx(6e-5)
-
-    loop = Loop(50e-3)
-    loop.run(TRIES)
-    assert loop.held == [FIRST_S, LONGEST_S, LONGEST_S]
 
 
 class Loop:

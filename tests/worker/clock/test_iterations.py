@@ -54,15 +54,6 @@ def value(found: dict[str, Observation]) -> float:
     return quantile(found["step_time"].values, FAST_SIDE)
 
 
-def test_a_step_that_reads_its_loss_is_a_slower_step(cuda_of_steps: VirtualCuda) -> None:
-    healthy = value(train(cuda_of_steps, make_rank(device="cuda")))
-    planted = value(train(cuda_of_steps, make_rank(device="cuda"), reads_loss=True))
-
-    assert healthy == pytest.approx(4.2e-3, rel=0.01)
-    assert planted == pytest.approx(6.0e-3, rel=0.01)
-    assert planted / healthy > 1.4
-
-
 def test_the_device_is_waited_for_once_a_block(cuda_of_steps: VirtualCuda) -> None:
     times = train(cuda_of_steps, make_rank(device="cuda"))["step_time"].values
     waits = cuda_of_steps.counts()["synchronize"]
@@ -70,13 +61,6 @@ def test_the_device_is_waited_for_once_a_block(cuda_of_steps: VirtualCuda) -> No
     assert len(times) == 60
     assert waits == 3 + 6 + 1 + 2  # the first three steps, blocks of ten, the last; before and after the evaluation
     assert times[10:20] == [times[10]] * 10
-
-
-def test_an_evaluation_is_no_part_of_a_step(cuda_of_steps: VirtualCuda) -> None:
-    found = train(cuda_of_steps, make_rank(device="cuda"), every=5, evaluation_s=1.0)
-
-    assert max(found["step_time"].values) < 7e-3
-    assert found["evaluation_time"].values == [pytest.approx(12.0, rel=1e-3)]
 
 
 @pytest.mark.parametrize(
@@ -94,19 +78,7 @@ def test_the_hosts_share_and_its_lead_stand_beside(
     assert min(step_time.companions["lead_s"]) == pytest.approx(lead_s, abs=1e-5)
 
 
-def test_on_a_cpu_each_step_has_its_own_time(cuda_of_steps: VirtualCuda) -> None:
-    rank = make_rank()
-    goal = rank.goal("accuracy", target=0.5, every=4, max_steps=4, curve_steps=1)
-    for step in goal.steps(samples_per_step=1):
-        cuda_of_steps.compute(step * 1e-3)
-        goal.check(lambda: 1.0)
-    [step_time] = [o for o in rank.notebook.observations if o.name == "step_time"]
-
-    assert step_time.values == [pytest.approx(step * 1e-3, abs=1e-5) for step in (1, 2, 3, 4)]
-    assert set(step_time.companions) == {"cpu_s", "waits"}
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda_of_steps"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_delay_makes_all_clocks_of_a_training_longer_by_its_share(cuda_of_steps: VirtualCuda, device: str) -> None:
     """The evaluations too: they are part of the time to the goal."""
     options = {"every": 15, "evaluation_s": 0.02}
@@ -156,19 +128,6 @@ def is_in_each_mode(rank: RankContext) -> None:
             cuda.launch(KERNEL_S)
 
 
-@pytest.mark.parametrize(("warmup", "iterations"), [(0, 1), (2, 3)])
-def test_warm_up_counts_up_to_nought_and_only_the_rest_is_timed(warmup: int, iterations: int) -> None:
-    rank = make_rank()
-    seen = list(rank.timed("step", warmup=warmup, iterations=iterations))
-    [timed] = [o for o in rank.notebook.observations if o.name == "step"]
-
-    assert seen == list(range(-warmup, iterations))
-    assert len(timed.values) == iterations
-    assert timed.identity == {}
-    assert set(timed.companions) == {"cpu_s", "waits"}
-    assert [len(values) for values in timed.companions.values()] == [iterations] * 2
-
-
 def test_a_batch_is_timed_in_one_breath_on_the_cpu_too() -> None:
     rank = make_rank()
     waits = []
@@ -209,13 +168,6 @@ def test_another_mode_is_refused_and_told(options: dict[str, object], message: s
         make_rank().timed("step", **{"warmup": 1, "iterations": 1, **options})  # type: ignore[arg-type]
 
 
-def test_the_usual_mode_may_be_named_in_the_identity() -> None:
-    rank = make_rank()
-    list(rank.timed("step", warmup=0, iterations=1, identity={"mode": "per-iteration"}))
-
-    assert rank.notebook.observations[0].identity == {"mode": "per-iteration"}
-
-
 @pytest.mark.parametrize("host_s", [40e-6, 80e-6])
 @pytest.mark.parametrize("mode", ["per-iteration", "batch", "graph"])
 def test_a_kernel_of_10_us_reads_10_us_however_long_the_host_needs(cuda: VirtualCuda, mode: str, host_s: float) -> None:
@@ -240,13 +192,6 @@ def test_a_host_that_is_interrupted_once_in_the_warm_up_is_in_no_value(
 
     assert found.values == [pytest.approx(50e-6, abs=1e-9)] * len(found.values)
     assert max(found.companions["exposed"]) == 0
-
-
-def test_a_loop_that_waits_for_the_device_itself_counts_the_host_and_says_so(cuda: VirtualCuda) -> None:
-    kernel = measure(cuda, 80e-6, waits=True)
-
-    assert kernel.values[-1] == pytest.approx(90e-6, abs=2e-6)
-    assert kernel.companions["exposed"] == [1.0] * 60
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 2, 5])

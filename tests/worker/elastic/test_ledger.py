@@ -347,20 +347,6 @@ def test_what_a_generation_does_otherwise_than_those_before_is_beyond_a_row_of_i
     assert not row or found[row].facts[TOLD]
 
 
-def test_a_body_that_leaves_its_loop_early_has_skipped_what_was_to_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "checkpoints").mkdir()
-    train(make_rank(tmp_path, 0), "", 6)
-    _, found = measure(CHANGED, History(read_timeline(tmp_path / "timeline.jsonl")))
-    skipped = next(m for m in found if m.name == "samples_skipped")
-
-    assert skipped.value == 8 + 20
-    assert str(skipped.facts[TOLD]).startswith("1 of 2 epochs that training.batches was asked for were never begun; ")
-
-
 def test_what_takes_part_in_the_first_step_and_was_not_handed_over_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from pytest_distbench.elastic import kill
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Batch, Loaded, Progress, Saved, Stepped, Wanted, read_timeline
+from pytest_distbench.records.timeline import Batch, Progress, Saved, Stepped, Wanted, read_timeline
 from pytest_distbench.worker.elastic.life import ElasticRank
 from pytest_distbench.worker.elastic.training import Training
 
@@ -66,18 +66,6 @@ def test_each_epoch_has_every_sample_once_and_the_rest_goes_to_the_last_step(mak
     ]  # fmt: skip
 
 
-def test_indices_are_where_the_samples_are_and_the_timeline_has_them(make_rank: MakeRank) -> None:
-    rank = make_rank()
-    rank.device = torch.device("meta")
-    rank.synchronize = lambda: None  # type: ignore[method-assign]
-    first = next(rank.training().batches(samples=10, batch=3, epochs=2))
-    on_cpu = next(make_rank(1).training().batches(samples=10, batch=3, epochs=2, device="cpu"))
-    noted = [line.samples for line in read_timeline(timeline(rank)) if isinstance(line, Batch)]
-
-    assert (first.device.type, first.shape) == ("meta", (3,))
-    assert noted == [on_cpu.tolist()] * 2
-
-
 def timeline(rank: ElasticRank) -> Path:
     return rank._files.timeline
 
@@ -126,17 +114,6 @@ def test_a_training_ends_with_the_epoch_of_the_step_that_the_plan_names(
 
     assert training.step == steps
     assert (asked[-1].epochs, asked[-1].is_end) == (steps // 3, last is not None)
-
-
-def test_a_torn_checkpoint_is_passed_over_and_told(make_rank: MakeRank) -> None:
-    train(make_rank(0))
-    folder = timeline(make_rank()).parent / "checkpoints"
-    (folder / "step5.pt").write_bytes((folder / "step4.pt").read_bytes()[:-1])
-    rank = make_rank(1)
-    train(rank)
-    [_, loaded] = [line for line in read_timeline(timeline(rank)) if isinstance(line, Loaded)]
-
-    assert (loaded.step, loaded.torn) == (4, ["step5.pt"])
 
 
 def test_who_holds_must_write_a_checkpoint_there(tmp_path: Path, make_rank: MakeRank) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from pytest_distbench.workloads.data.cifar10 import (
     count_records,
     decode,
     generate,
-    generate_noise,
     load,
     unpickle_arrays,
 )
@@ -54,15 +52,11 @@ class Calls:
     [
         (Calls(os.system, "touch was-here"), "(posix|os).system"),
         (Calls(eval, "open('was-here', 'w')"), "(builtins|__builtin__).eval"),
-        (Calls(np.fromfile, "x"), r"numpy.*fromfile"),
         (Calls(getattr, "text", "upper"), "(builtins|__builtin__).getattr"),
-        (OrderedDict(a=1), "collections.OrderedDict"),
         (Path("x"), "pathlib"),
         (torch.zeros(2), "torch"),
-        (np.float64(1.0), r"numpy.*scalar"),
         (np.zeros(3, dtype=object), "an array of other numbers than uint8"),
         (np.zeros(3), "an array of other numbers than uint8"),
-        (np.ma.zeros(3, dtype=np.uint8), r"numpy.ma"),
         (np.zeros((2, 3), dtype=np.uint8, order="F"), "an array that is not stored row by row"),
     ],
 )
@@ -97,19 +91,6 @@ def test_a_record_is_a_label_and_three_planes_counted_file_by_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        (RECORD[:-1], r"file, record 3: wanted a record of 3073 bytes, found 3072"),
-        (b"", r"found 0"),
-        (bytes([10]) + RECORD[1:], r"file, record 3: wanted a label from 0 to 9, found 10.*CIFAR-100"),
-    ],
-)
-def test_a_damaged_record_is_told_with_its_place(record: bytes, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        decode(record, "file, record 3")
-
-
-@pytest.mark.parametrize(
     ("sizes", "message"),
     [
         (
@@ -127,20 +108,6 @@ def test_a_damaged_record_is_told_with_its_place(record: bytes, message: str) ->
 def test_what_is_no_training_set_is_refused(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(DataError, match=message):
         count_records(sizes, "here")
-
-
-def test_generated_files_are_read_as_real_ones_and_are_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cifar10, "FILE_RECORDS", 4)
-    files = dict(generate_noise(10, seed=1))
-
-    assert count_records({name: len(content) for name, content in files.items()}, "") == {
-        "data_batch_1.bin": 4, "data_batch_2.bin": 4, "data_batch_3.bin": 2,
-    }  # fmt: skip
-    for content in files.values():
-        for start in range(0, len(content), RECORD_BYTES):
-            decode(content[start : start + RECORD_BYTES], "")
-    assert dict(generate_noise(10, seed=1)) == files
-    assert dict(generate_noise(10, seed=2)) != files
 
 
 def test_an_image_is_cropped_or_mirrored_within_four_pixels_and_normalised() -> None:
@@ -205,10 +172,8 @@ def change(path: Path, edit: Callable[[bytes], bytes]) -> None:
     [
         ("data_batch_3", lambda c: b"", r"data_batch_3.bin: wanted a file of the data set, found an empty file"),
         ("data_batch_3", lambda c: c[:-1], r"data_batch_3.bin, record 1: wanted whole records .* found 6145 bytes"),
-        ("data_batch_3", lambda c: c[1:], r"data_batch_3.bin, record 1: wanted whole records"),
         ("test_batch", lambda c: c + b"\n", r"test_batch.bin, record 3: .* 1 more than 3 records have: .* cut off"),
         ("test_batch", lambda c: c[:3073] + b"\n" + c[3074:], r"record 1: wanted a label from 0 to 9, found 10: .*100"),
-        ("data_batch_5", lambda c: c[3072:] + c[:3072], r"data_batch_5.bin, record 0: wanted a label"),
     ],
 )  # fmt: skip
 def test_damage_of_a_binary_file_is_named_with_its_record(
@@ -230,17 +195,13 @@ IMAGES = np.zeros((2, 3072), np.uint8)
     [
         ({"data": IMAGES}, r"'labels': wanted a list of 2 labels, at least one, found NoneType"),
         ({"labels": [1, 2]}, r"'data': wanted an array uint8 \[N, 3072\], found NoneType"),
-        ({"data": IMAGES, "fine_labels": [1, 2], "coarse_labels": [1, 2]}, r"'labels': wanted a list"),
         ({"data": IMAGES[:, 1:], "labels": [1, 2]}, r"'data': .*found uint8 \[2, 3071\]"),
-        ({"data": IMAGES.reshape(-1), "labels": [1, 2]}, r"'data': .*found uint8 \[6144\]"),
         ({"data": IMAGES[0, 0].tolist(), "labels": [1, 2]}, r"'data': .*found int"),
         ({"data": IMAGES, "labels": [1]}, r"'labels': wanted a list of 2 labels, .* found 1 of them"),
         ({"data": IMAGES[:0], "labels": []}, r"'labels': wanted a list of 0 labels, at least one, found 0"),
         ({"data": IMAGES, "labels": [1, 10]}, r"label 1: wanted a label from 0 to 9, found 10"),
-        ({"data": IMAGES, "labels": [-1, 1]}, r"label 0: wanted a label from 0 to 9, found -1"),
         ({"data": IMAGES, "labels": [1, 2**70]}, r"label 1: wanted a label from 0 to 9, found 1180591620717411303424"),
         ({"data": IMAGES, "labels": [1, "2"]}, r"label 1: wanted a whole number, found str"),
-        ({"data": IMAGES, "labels": [True, 2]}, r"label 0: wanted a whole number, found bool"),
     ],
 )  # fmt: skip
 def test_damage_of_a_pickled_file_is_named(pickled: Path, content: dict[str, object], message: str) -> None:

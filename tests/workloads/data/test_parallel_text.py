@@ -16,7 +16,6 @@ from pytest_distbench.workloads.data.parallel_text import (
     UNK,
     VOCABULARY,
     Vocabulary,
-    count,
     generate,
     join_bpe,
     join_subtokens,
@@ -78,17 +77,6 @@ def folder(tmp_path: Path) -> Path:
     for language in ("en", "de"):
         (tmp_path / f"newstest2014.tok.bpe.32000.{language}").write_text("house\n")
     return tmp_path
-
-
-def test_line_n_of_a_file_translates_line_n_of_the_other(folder: Path) -> None:
-    pairs = load(folder, "train")
-
-    assert list(pairs) == [([4, 5, 6, 7], [8, 9, 10, 11]), ([7, 7], [11, 11, 11]), ([1, 6], [8, 6])]
-    assert [pairs.vocabulary.decode(side) for side in pairs[0]] == ["the newest house", "das neueste haus"]
-    assert pairs.vocabulary.decode(pairs[2][0]) == "<unk> west", "a space that is none does not part tokens"
-    assert (pairs.source.lengths.tolist(), pairs.target.lengths.tolist()) == ([4, 2, 2], [4, 3, 2])
-    assert list(load(folder, "test")) == [([7], [7])]
-    assert count(folder) == {"training pairs": 3, "test pairs": 1}
 
 
 def test_long_sentences_are_left_out_with_their_translations(folder: Path) -> None:
