@@ -86,7 +86,7 @@ def planted(rank):
 
 
 METRICS = ["step", "speed", "answer", "seen", "loss_curve", "final_loss", "steps_to_loss", "accuracy", "held"]
-JUDGED = pytest.mark.distbench(metrics=METRICS, timeout=60, launches=1, tolerance=0.1, takes="2 s")
+JUDGED = pytest.mark.distbench(metrics=METRICS, timeout=60, launches=1, tolerance=0.1)
 
 
 @JUDGED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Generator
@@ -15,14 +14,13 @@ import pytest
 from pytest_distbench.plugin import carry, fixtures
 from pytest_distbench.plugin.collect import ResultsPlugin
 from pytest_distbench.plugin.fixtures import CASES, FIXTURE, MADE
-from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, test_and_id
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, test_and_id
 from pytest_distbench.plugin.state import (
     STATE,
     State,
     backend_of,
     check_device_for_workers,
     is_mentioned,
-    name_of,
     session_for,
     session_of,
     settings_for,
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = pytest.StashKey[int]()
 _CONFIRM = "distbench-confirm"
-_ELASTIC = frozenset({"elastic", "elastic_pool"})
 _BENCHMARK_OPTIONS = tuple(
     f"benchmark_{option}"
     for option in (
@@ -268,7 +265,7 @@ def _launches_of_update(settings: Settings) -> str:
 
 
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
-    """How long the run will take; the live line counts it down."""
+    """How long the run will take."""
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.progress import read_history
     from pytest_distbench.report.texts.header import duration_text
@@ -280,52 +277,33 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     try:
         awaited = [_awaited(item) for item in items if _is_measured(item)]
         left_out = [_awaited(item) for item in items if _is_long_form(item)]
-        session, history = session_of(config), read_history(config)
-        found, more = (
-            estimate(
-                session.store,
-                tests,
-                history,
-                launcher=settings.launcher,
-                spacing_s=session.spacing_s,
-                max_launches=settings.max_launches,
-            )
-            for tests in (awaited, left_out)
-        )
+        store, ran = session_of(config).store, read_history(config)
+        found, more = (estimate(store, tests, ran, launcher=settings.launcher) for tests in (awaited, left_out))
     except DistbenchError:
         return ""  # a marker that cannot be used ends the run, and a baseline that cannot be read the test whose it is
-    if state.progress is not None:
-        state.progress.expect({name: span.middle for name, span in found.tests.items()})
     if state.results is not None and not more.unknown:
-        state.results.long_forms_s = sum(span.middle for span in more.tests.values())
+        state.results.long_forms_s = more.seconds or 0.0
     return duration_text(found, long_forms=len(left_out))
 
 
 def _awaited(item: pytest.Item) -> Awaited:
     """A test that will be measured, and with how many launches."""
     from pytest_distbench.judging.entry import only_judges
-    from pytest_distbench.plugin.markers import requirement
-    from pytest_distbench.run.kinds import ELASTIC_OPEN_S
+    from pytest_distbench.plugin.progress import name_in_history
     from pytest_distbench.store.estimate import Awaited
 
-    settings, (test, case_id) = settings_for(item), test_and_id(item)
+    settings, (test, case_id), backend = settings_for(item), test_and_id(item), backend_of(item)
     launches: int | None = settings.launches
-    asked = getattr(item, "fixturenames", ())
-    is_elastic, is_alone = not _ELASTIC.isdisjoint(asked), settings.against is None or "elastic_pool" in asked
     if settings.update is not None:
         entries = session_for(item).store.entries(test, test_ids=[case_id])
         if not only_judges(settings.update, next(iter(entries.values()), None)):
             launches = settings.update_launches
     return Awaited(
-        name=name_of(item),
+        name=name_in_history(full_name(item), backend, settings, launches),
         test=test,
         case_id=case_id,
-        backend=backend_of(item),
-        launches=launches,
-        pairs=None if is_alone or settings.against is None else (settings.against.looks[0], settings.against.looks[-1]),
-        open_s=ELASTIC_OPEN_S if is_elastic and not settings.given_max_launches else math.inf,
-        is_elastic=is_elastic,
-        takes_s=requirement(item.iter_markers()).takes_s,
+        backend=backend,
+        launches=launches if settings.against is None else 2 * settings.against.looks[0],
     )
 
 
@@ -386,12 +364,6 @@ def pytest_runtest_makereport(
         carry.attach_waited(report, sum(session.waited_s for session in sessions))
         for session in sessions:
             session.waited_s = 0.0
-        if (
-            hasattr(item.config, "workerinput")
-            and call.when == "teardown"
-            and (made := item.config.stash[STATE].progress)
-        ):
-            carry.attach_awaited(report, *made.expectation(name_of(item)))
     cases = item.stash.get(CASES, {})
     if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
         from pytest_distbench.records.record import replace

@@ -20,7 +20,6 @@ CASES_ATTRIBUTE = "distbench_cases"
 TEST_ATTRIBUTE = "distbench_test"
 ATTEMPT_ATTRIBUTE = "distbench_attempt"
 WAITED_ATTRIBUTE = "distbench_waited"
-AWAITED_ATTRIBUTE = "distbench_awaited"
 DOUBTFUL_ATTRIBUTE = "distbench_doubtful"
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -38,17 +37,6 @@ def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str
 def attach_waited(report: pytest.TestReport, seconds: float) -> None:
     """Say how long the test has waited for others that measure on this host."""
     setattr(report, WAITED_ATTRIBUTE, seconds)
-
-
-def attach_awaited(report: pytest.TestReport, seconds: float, total: float, tests: int) -> None:
-    """Say what a test was expected to take, what all of them are, and how many these are."""
-    setattr(report, AWAITED_ATTRIBUTE, [seconds, total, tests])
-
-
-def awaited_of(report: pytest.TestReport) -> tuple[float, float, int] | None:
-    """What :func:`attach_awaited` has said; None where nothing is known."""
-    found = getattr(report, AWAITED_ATTRIBUTE, None)
-    return cast("tuple[float, float, int]", tuple(found)) if found else None
 
 
 def point_to_test(report: pytest.TestReport, item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> None:

@@ -19,7 +19,6 @@ from pytest_distbench.plugin import carry
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.interrupts import Interrupts
-    from pytest_distbench.plugin.progress import Countdown
     from pytest_distbench.records.case import EntryName
     from pytest_distbench.records.kinds import Severity
     from pytest_distbench.records.run import CaseResult, RunRecord
@@ -54,11 +53,9 @@ class ResultsPlugin:
         self._started = time.time()
         self._attempts = carry.Attempts()
         self._trouble: list[str] = []
-        self._lost = ""
         self._deselected = 0
         self._collected: set[str] = set()
         self._begun: set[str] = set()
-        self._first_began_at = 0.0
         self._ended: set[str] = set()
         self._reported: set[str] = set()
         self._seen: dict[tuple[str, str], bool] = {}
@@ -89,7 +86,6 @@ class ResultsPlugin:
         self._deselected += getattr(node, "workeroutput", {}).get(_DESELECTED, 0)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._first_began_at = self._first_began_at or time.monotonic()
         self._begun.add(nodeid)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
@@ -97,8 +93,6 @@ class ResultsPlugin:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._attempts.take(report)
-        if awaited := carry.awaited_of(report):
-            self._tell_remaining(*awaited)
         self._reported.add(report.nodeid)
         if report.failed:
             self._failed.add(report.nodeid)
@@ -112,24 +106,11 @@ class ResultsPlugin:
         if report.failed:
             self._failed.add(report.nodeid)
 
-    def _tell_remaining(self, seconds: float, total: float, tests: int) -> None:
-        """In the controller of pytest-xdist, whose workers have no line to draw on."""
-        reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        is_worker = hasattr(self._config, "workerinput")
-        if reporter is not None and not is_worker and (line := self._countdown.line(seconds, total, tests)):
-            reporter.write(f"\n{line}\n")
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         if (interrupts := self._interrupts()) is not None:
             interrupts.hold_on()
         self._interrupted_by = excinfo.value
-
-    @functools.cached_property
-    def _countdown(self) -> Countdown:
-        from pytest_distbench.plugin.progress import Countdown
-
-        return Countdown(self._first_began_at)
 
     @functools.cached_property
     def _results(self) -> list[CaseResult]:
@@ -155,7 +136,7 @@ class ResultsPlugin:
         if self._results and settings.control is None:
             from pytest_distbench.plugin.progress import write_history
 
-            self._lost = write_history(self._config, settings, self._attempts.passed())
+            write_history(self._config, settings, self._attempts.passed())
         self._find_unused(settings, session)
         if settings.json is not None or settings.report is not None:
             self._write_files(settings, session)
@@ -228,8 +209,6 @@ class ResultsPlugin:
                 "and no change could have been found",
                 "doubt",
             )
-        if self._lost:
-            yield Line(f"distbench: {self._lost}", "doubt")
         yield from (Line(f"distbench: {trouble}", "failure") for trouble in self._trouble)
         if is_cut_short:
             command = same_command(config) if settings.update == "new" else ""

@@ -11,7 +11,6 @@ from pytest_distbench.plugin import carry
 from pytest_distbench.plugin.names import RANKS
 from pytest_distbench.plugin.state import (
     STATE,
-    name_of,
     session_for,
     settings_for,
     settings_of,
@@ -75,7 +74,7 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     session = session_for(node)
     progress = config.stash[STATE].progress
     assert progress is not None
-    progress.begin(node.name, name_of(node))
+    progress.begin(node.name)
 
     def record(result: CaseResult) -> None:
         cases[result.case.key] = result

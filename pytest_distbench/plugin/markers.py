@@ -16,7 +16,7 @@ from pytest_distbench.plugin.names import RANKS
 from pytest_distbench.records.bound_text import BoundValue, terms_of
 from pytest_distbench.records.choices import MOST_LAUNCHES
 from pytest_distbench.records.wanted import NAMED, TOLERANCE, Wanted, one_of, seconds, text, whole
-from pytest_distbench.units import as_float, as_int, convert, format_quantity, parse_bytes, parse_quantity
+from pytest_distbench.units import as_int, format_quantity, parse_bytes
 
 if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
@@ -147,7 +147,6 @@ class Requirement:
         bounds: limits that need no baseline, by a metric's key or its name: docs/bounds.md.
         xfail_perf: reason why a regression is expected.
         fake_rank: the rank that one process stands for on the backend ``fake``; negative: from the end.
-        takes_s: what the test takes with one launch of each case, for the estimate before the first run.
     """
 
     timeout_s: float | None = None
@@ -157,7 +156,6 @@ class Requirement:
     bounds: Mapping[str, BoundValue] | None = None
     xfail_perf: str | None = None
     fake_rank: int | None = None
-    takes_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,14 +319,6 @@ def _metrics(value: object) -> tuple[str, ...] | None:
     return tuple(value) if is_list else None  # type: ignore[arg-type] # it is one
 
 
-def _takes(value: object) -> float | None:
-    try:
-        amount, unit = parse_quantity(value) if isinstance(value, str) else (as_float(value), "s")
-        return None if amount is None else seconds(above=0).take(convert(amount, unit, "s"))
-    except ConfigurationError:
-        return None
-
-
 def _range(least: float, most: float) -> str:
     return f"at least {least:g}" if most == float("inf") else f"{least:g} to {most:g}"
 
@@ -346,12 +336,9 @@ _WANTED: dict[str, Wanted[Any]] = {
     "bounds": Wanted(f"a dict such as {_BOUNDS}", lambda value: NAMED.take(value) or None),
     "xfail_perf": Wanted("the reason as text", text().take),
     "fake_rank": Wanted("a rank, 0 or more, or -1 for the last", as_int),
-    "takes": Wanted(
-        "how long the test takes: '2 min', '40 s' or a number of seconds, above 0 and at most a week", _takes
-    ),
 }
 """The keywords of the marker ``distbench``."""
-_FIELDS = {"timeout": "timeout_s", "takes": "takes_s"}
+_FIELDS = {"timeout": "timeout_s"}
 """Of the requirement, where they are called otherwise."""
 
 KEYWORDS = {

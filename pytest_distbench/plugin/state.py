@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_distbench.plugin.names import BACKEND_ARGUMENT, full_name
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.collect import ResultsPlugin
@@ -188,9 +188,3 @@ def backend_of(item: pytest.Item) -> str:
     """Backend of a test's process groups."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     return str(params.get(BACKEND_ARGUMENT, settings_for(item).backends[0]))
-
-
-def name_of(item: pytest.Item) -> str:
-    from pytest_distbench.plugin.progress import name_in_history
-
-    return name_in_history(full_name(item), backend_of(item), settings_of(item.config).launcher)

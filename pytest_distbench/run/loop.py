@@ -67,10 +67,6 @@ class Session:
         return Pacer(SPACING_S)
 
     @property
-    def spacing_s(self) -> float:
-        return SPACING_S if self.launching.launcher_kind.is_spaced else 0.0
-
-    @property
     def settings(self) -> Settings:
         return self.launching.settings
 

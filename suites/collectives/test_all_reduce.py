@@ -8,7 +8,6 @@ import pytest
 LONG = pytest.mark.full
 
 
-@pytest.mark.distbench(takes="5 s")
 @pytest.mark.parametrize(
     "dtype", ["float32", pytest.param("float16", marks=LONG), pytest.param("bfloat16", marks=LONG)]
 )
@@ -19,7 +18,6 @@ def test_all_reduce(collective_sweep, tolerance, distbench, dtype):
 
 
 @LONG
-@pytest.mark.distbench(takes="9 s")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_mlbench_0a(collective_sweep, tolerance, distbench, dtype):
     """MLBench task 0a: ``numpy.logspace(0, 8, num=80)`` elements, 100 times each, up to 400 MB.

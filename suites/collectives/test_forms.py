@@ -21,7 +21,6 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.full
-@pytest.mark.distbench(takes="1.5 s")
 @pytest.mark.parametrize("form", FORMS)
 def test_form(collective_sweep, tolerance, form):
     collective, choices = FORMS[form]
@@ -29,7 +28,6 @@ def test_form(collective_sweep, tolerance, form):
 
 
 @pytest.mark.full
-@pytest.mark.distbench(takes="3 s")
 @pytest.mark.world_size(min=4)
 @pytest.mark.parametrize("group", ["half", "halves"])
 def test_groups(collective_sweep, tolerance, group):

@@ -4,7 +4,6 @@ import pytest
 
 
 @pytest.mark.full
-@pytest.mark.distbench(takes="2 min")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_task_0a(collective_sweep, tolerance, dtype):
     collective_sweep("all_reduce", dtype=dtype, sizes="mlbench", tolerance=tolerance)

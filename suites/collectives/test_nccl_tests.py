@@ -9,14 +9,12 @@ OUT = pytest.param(False, id="out-of-place", marks=pytest.mark.full)
 PLACES = pytest.mark.parametrize("in_place", [OUT, pytest.param(True, id="in-place")])
 
 
-@pytest.mark.distbench(takes="1.2 s")
 @PLACES
 def test_all_reduce(collective_sweep, tolerance, in_place):
     collective_sweep("all_reduce", sizes="nccl-tests", in_place=in_place, tolerance=tolerance)
 
 
 @pytest.mark.full
-@pytest.mark.distbench(takes="3 s")
 @PLACES
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
 def test_others(collective_sweep, tolerance, collective, in_place):

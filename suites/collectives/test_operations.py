@@ -19,7 +19,6 @@ SENDING = [
 ]
 
 
-@pytest.mark.distbench(takes="0.7 s")
 @pytest.mark.parametrize("collective", [*SENDING, "barrier"])
 def test_operation(collective_sweep, tolerance, distbench, collective):
     sizes = "gpu" if distbench.device == "cuda" else "small"
@@ -27,7 +26,6 @@ def test_operation(collective_sweep, tolerance, distbench, collective):
 
 
 @pytest.mark.full
-@pytest.mark.distbench(takes="8 s")
 @pytest.mark.parametrize("collective", SENDING)
 def test_all_sizes(collective_sweep, tolerance, collective):
     collective_sweep(collective, sizes="powers", tolerance=tolerance)

@@ -9,7 +9,7 @@ REDUCING = ["all_reduce", "reduce_scatter", "reduce"]
 MOVING = ["all_gather", "broadcast", "gather", "scatter", "all_to_all", "all_to_all_v", "send_recv"]
 
 LONG = pytest.mark.full
-pytestmark = pytest.mark.distbench(metrics=["supported", "wrong_elements", "fingerprint"], takes="1.4 s")
+pytestmark = pytest.mark.distbench(metrics=["supported", "wrong_elements", "fingerprint"])
 SHORT = {"sizes": [4096], "iterations": 5, "warmup": 1, "cache": "hot"}
 
 

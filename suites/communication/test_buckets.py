@@ -5,7 +5,6 @@ import pytest
 from pytest_distbench.workloads.buckets import RESNET50_BYTES
 
 
-@pytest.mark.distbench(takes="2.5 s")
 @pytest.mark.parametrize("calls", ["each", pytest.param("coalesced", marks=pytest.mark.full), "flattened"])
 def test_buckets(communication, tolerance, distbench, calls):
     """4 MiB on CPUs; on GPUs the gradients of a ResNet-50."""

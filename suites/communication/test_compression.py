@@ -5,7 +5,6 @@ import pytest
 LONG = pytest.mark.full
 
 
-@pytest.mark.distbench(takes="0.4 s")
 @pytest.mark.parametrize(
     "hook", ["none", "fp16", pytest.param("bf16", marks=LONG), pytest.param("powersgd", marks=LONG)]
 )

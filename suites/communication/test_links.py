@@ -3,7 +3,6 @@
 import pytest
 
 
-@pytest.mark.distbench(takes="0.4 s")
 @pytest.mark.world_size(min=2)
 @pytest.mark.parametrize("pattern", ["ping-pong", pytest.param("one-way", marks=pytest.mark.full)])
 def test_links(communication, tolerance, distbench, pattern):

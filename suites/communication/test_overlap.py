@@ -1,9 +1,6 @@
 """An all_reduce beside matrix multiplications: how much of it a training would have to wait for."""
 
-import pytest
 
-
-@pytest.mark.distbench(takes="0.6 s")
 def test_overlap(communication, tolerance, distbench):
     """On CPUs 4 MiB beside 8 products of 256 x 256; on GPUs 256 MiB beside 8 of 4096 x 4096."""
     on_gpus = {"message_bytes": 256 * 2**20, "matrix": 4096, "dtype": "bfloat16"}

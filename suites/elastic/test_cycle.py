@@ -15,7 +15,6 @@ pytestmark = pytest.mark.filterwarnings("default:engine stock in place of fast")
 TRAIN = "resnet20_elastic.py::train"
 
 
-@pytest.mark.distbench(takes="18 s")
 def test_cycle(elastic, distbench, tolerance, judge_rate):
     """One of two nodes comes and goes; every sample of every epoch is trained on once, or this fails."""
     options = {"engine": "fast", "tolerance": tolerance}
@@ -47,7 +46,6 @@ def test_cycle(elastic, distbench, tolerance, judge_rate):
 
 
 @pytest.mark.full
-@pytest.mark.distbench(takes="2 min")
 def test_setups(elastic, distbench, tolerance):
     """Report 000's summary: two nodes, one node, and one beside another that comes and goes, in three periods."""
     options = {"engine": "fast", "params": {"epochs": 24}, "tolerance": tolerance}

@@ -17,7 +17,6 @@ PLAN = [join(at_step=50, nodes=2), leave(at_step=140), leave(at_step=180)]
 
 
 @pytest.mark.full
-@pytest.mark.distbench(takes="60 s")
 def test_varying(elastic, distbench, judge_rate):
     """Two workers, four, three, and two again: nobody skips a sample, all learn as much, at a rate of their number."""
     options = {"engine": "fast", "oversubscribed": True}

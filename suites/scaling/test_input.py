@@ -11,7 +11,6 @@ ARCHIVE = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 
 @pytest.mark.full
 @pytest.mark.world_size(min=2)
-@pytest.mark.distbench(takes="10 s")
 @pytest.mark.parametrize("kind", ["synthetic", "generated", "real"])
 def test_input(scaling, distbench, tolerance, kind):
     """A small convolutional network: time per step with its parts, samples per second, and the wait for the loader."""

@@ -17,7 +17,6 @@ def batch_for(distbench, on_cpus, on_gpus):
     return on_gpus if distbench.device == "cuda" else on_cpus
 
 
-@pytest.mark.distbench(takes="15 s")
 @pytest.mark.parametrize(
     ("model", "batch"),
     [
@@ -33,7 +32,6 @@ def test_weak(scaling, distbench, tolerance, model, batch):
 
 
 @LONG
-@pytest.mark.distbench(takes="20 s")
 def test_strong(scaling, distbench, tolerance):
     """As many samples for all workers together: 001's final accuracies were trained so."""
     params = {"model": "mobilenet_v2", "batch": batch_for(distbench, 32, 256)}
@@ -41,7 +39,6 @@ def test_strong(scaling, distbench, tolerance):
 
 
 @LONG
-@pytest.mark.distbench(takes="20 s")
 def test_packed(scaling, distbench, tolerance):
     """Gradients are sent in half precision: 001's "pack"."""
     params = {"model": "mobilenet_v2", "compression": "fp16", "batch": batch_for(distbench, 16, 64)}
@@ -49,7 +46,6 @@ def test_packed(scaling, distbench, tolerance):
 
 
 @LONG
-@pytest.mark.distbench(takes="20 s")
 def test_task(scaling, distbench, tolerance):
     """Gradients are sent behind the backward pass, as 003's were: its times of a task, all_reduce and copy apart."""
     params = {"model": "mobilenet_v2", "overlap": "off", "batch": batch_for(distbench, 8, 64)}
@@ -57,7 +53,6 @@ def test_task(scaling, distbench, tolerance):
 
 
 @LONG
-@pytest.mark.distbench(takes="20 s")
 def test_gpt(scaling, tolerance):
     """Tokens instead of images: on GPUs GPT-2's smallest, on CPUs 0.8 million parameters."""
     scaling(TRAIN, mode="weak", params={"model": "gpt", "batch": 8}, tolerance=tolerance)

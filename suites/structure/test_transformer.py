@@ -9,7 +9,7 @@ import pytest
 STRUCTURE = ["fingerprint", "collectives", "sent_bytes", "parameter_bytes", "optimizer_bytes"]
 
 
-@pytest.mark.distbench(metrics=STRUCTURE, takes="0.7 s")
+@pytest.mark.distbench(metrics=STRUCTURE)
 @pytest.mark.world_size(min=2)
 @pytest.mark.parametrize("way", ["ddp", "fsdp", "tp"])
 def test_transformer(distbench, way):
@@ -21,7 +21,6 @@ def test_transformer(distbench, way):
     distbench.run("transformer.py::train", params={"way": way})
 
 
-@pytest.mark.distbench(takes="2 s")
 @pytest.mark.world_size(min=4)
 def test_fsdp_shards_shrink(distbench):
     """Twice the ranks, half the parameters in each, within what padding costs; and as many collectives."""

@@ -10,7 +10,6 @@ import pytest
 pytestmark = [pytest.mark.full, pytest.mark.world_size(2, 4, 8)]
 
 
-@pytest.mark.distbench(takes="4 s")
 @pytest.mark.parametrize("schedule", ["fixed", "warm-up"])
 def test_resnet20(time_to_accuracy, distbench, tolerance, schedule):
     """ResNet-20, all epochs: the last accuracies count, and a floor that each row is above."""

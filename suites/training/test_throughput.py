@@ -3,7 +3,6 @@
 import pytest
 
 
-@pytest.mark.distbench(takes="2.2 s")
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 def test_transformer(distbench, tolerance, way):
     """110 million parameters in bfloat16 on GPUs, 0.8 million on CPUs: tokens per second, MFU, and memory."""

@@ -1,8 +1,7 @@
-"""What the shipped suites show without options, by what their tests say of themselves; and what needs one rank."""
+"""What the shipped suites show without options; and what needs one rank."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ SHOWN = {
     "test_cycle.py": "an elastic change",
     "test_serving.py": "a serving",
 }
-MOST_S = 150
 
 
 @pytest.mark.spawn
@@ -33,7 +31,7 @@ def test_the_collectives_pass_on_one_rank_which_is_what_one_gpu_has(tmp_path: Pa
     assert "send_recv needs 2 ranks: its group has 1" in done.stdout
 
 
-def test_the_first_picture_has_something_of_everything_within_150_seconds(tmp_path: Path) -> None:
+def test_the_first_picture_has_something_of_everything(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "suites", "--world-size=2", "--collect-only", "-m", "not full"]
     nothing_stored = [f"--distbench-baselines={tmp_path}", "-p", "no:cacheprovider"]
     told = subprocess.run([*command, *nothing_stored], cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -41,6 +39,3 @@ def test_the_first_picture_has_something_of_everything_within_150_seconds(tmp_pa
 
     missing = {what for file, what in SHOWN.items() if not any(line.strip() == f"<Module {file}>" for line in lines)}
     assert not missing
-    [(time, unit, rest)] = re.findall(r"^distbench: \d+ tests, about ([\d.]+) (s|min)(.*)$", told, re.MULTILINE)
-    assert float(time) * {"s": 1, "min": 60}[unit] <= MOST_S
-    assert not rest, "each test of the suites says what it takes: @pytest.mark.distbench(takes=...)"

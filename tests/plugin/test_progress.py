@@ -1,4 +1,4 @@
-"""What tests took in earlier runs, and one live line that says what remains."""
+"""What tests took in earlier runs, and one live line that says what the running one is at."""
 
 from __future__ import annotations
 
@@ -9,34 +9,30 @@ from typing import Any
 
 import pytest
 from support.projects import ALONE, TEST, Project, run
-from support.results import verdict
 from support.stores import CASE, result
 
 from pytest_distbench.plugin import progress
 from pytest_distbench.plugin.carry import PassedTest
-from pytest_distbench.plugin.progress import Countdown, Progress, name_in_history, read_history, write_history
-from pytest_distbench.records.record import replace
+from pytest_distbench.plugin.progress import Progress, name_in_history, read_history, write_history
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.run.pacing import SPACING_S
-from pytest_distbench.store.estimate import KEPT_RUNS, Took
-
-NAME = name_in_history(f"{CASE.test}[ws2]", "gloo", "warm")
 
 
 class Cache:
-    """As pytest's, of one folder."""
+    """As pytest's."""
 
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "distbench" / "took.json"
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
 
-    def mkdir(self, name: str) -> Path:
-        (self.file.parent.parent / name).mkdir(exist_ok=True)
-        return self.file.parent
+    def get(self, key: str, default: Any) -> Any:
+        return self.values.get(key, default)
+
+    def set(self, key: str, value: Any) -> None:
+        self.values[key] = value
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Any:
-    return SimpleNamespace(cache=Cache(tmp_path))
+def config() -> Any:
+    return SimpleNamespace(cache=Cache())
 
 
 def settings(**changes: object) -> Any:
@@ -44,107 +40,46 @@ def settings(**changes: object) -> Any:
     return SimpleNamespace(**(given | {"update_launches": None} | changes))
 
 
-def ran(*seconds: float, walls: float = 1.0, **changes: Any) -> CaseResult:
-    made = result(*seconds, kind="missing", **changes)
-    return replace(made, launches=[replace(launch, wall_s=walls) for launch in made.launches])
+def ran(*seconds: float, **changes: Any) -> CaseResult:
+    return result(*seconds, kind="missing", **changes)
 
 
-def after(config: Any, *tests: PassedTest, **changes: object) -> dict[str, Took]:
-    assert write_history(config, settings(**changes), tests) == ""
-    return read_history(config).tests
+def name(launches: int | None, **changes: object) -> str:
+    return name_in_history(f"{CASE.test}[ws2]", "gloo", settings(**changes), launches)
 
 
-def test_a_run_is_kept_by_its_launches_and_the_last_three_count(config: Any) -> None:
+def after(config: Any, *tests: PassedTest, **changes: object) -> dict[str, list[float]]:
+    write_history(config, settings(**changes), tests)
+    return read_history(config)
+
+
+def test_runs_are_kept_by_their_launches_and_the_last_three_count(config: Any) -> None:
     for seconds in range(5):
-        found = after(config, PassedTest([ran(0.1)], float(seconds)))
-
-    assert found[NAME].runs == {"1": [2.0, 3.0, 4.0]}
-    assert len(found[NAME].runs["1"]) == KEPT_RUNS
-    assert (found[NAME].launch_s, found[NAME].more_s) == (1.0, SPACING_S)
-
-
-def test_an_update_and_a_run_of_the_same_test_are_kept_apart(config: Any) -> None:
-    after(config, PassedTest([ran(0.1)], 2.0))
+        after(config, PassedTest([ran(0.1)], float(seconds)))
     updated = PassedTest([ran(0.1, 0.1, update="new")], 9.0)
+    after(config, updated)
+    after(config, updated, update_launches=4)
+    found = after(config, PassedTest([ran(0.1)], 21.0), against=SimpleNamespace(looks=(5, 7, 10)))
 
-    assert after(config, updated)[NAME].runs == {"1": [2.0], "update": [9.0]}
-    assert after(config, updated, update_launches=4)[NAME].runs["4"] == [9.0]
-
-
-def test_the_launcher_s_own_start_is_no_test_s(config: Any) -> None:
-    case = ran(0.1, walls=6.0)
-    case = replace(case, launches=[replace(case.launches[0], phases={"launcher": 5.0})])
-    found = after(config, PassedTest([case], 7.0))
-
-    assert (found[NAME].launch_s, found[NAME].runs["1"], read_history(config).start_s) == (1.0, [2.0], 5.0)
-
-
-def test_the_launches_that_an_update_makes_are_those_of_the_noisiest_case(config: Any) -> None:
-    exact = replace(ran(0.1), verdicts=[replace(verdict("missing"), better="exact")])
-    case = ran(0.1).case
-    elastic = replace(ran(0.1), case=replace(case, conditions=replace(case.conditions, engine="stock")))
-    found = [after(config, PassedTest([case], 1.0))[NAME] for case in (exact, ran(0.1), elastic)]
-
-    assert [(took.fewest, took.scatters) for took in found] == [(2, False), (5, True), (3, False)]
+    assert found == {
+        name(1): [2.0, 3.0, 4.0],
+        name(None): [9.0],
+        name(4): [9.0],
+        name(1, against=SimpleNamespace()): [21.0],
+    }
 
 
-def test_a_run_in_turns_is_a_sort_of_its_own_and_its_launches_count_half(config: Any) -> None:
-    against = SimpleNamespace(looks=(5, 7, 10))
-    first = after(config, PassedTest([ran(0.1, walls=4.0)], 21.0), against=against)[NAME]
-    after(config, PassedTest([ran(0.1)], 2.0))
-    second = after(config, PassedTest([ran(0.1, walls=4.0)], 23.0), against=against)[NAME]
-
-    assert (first.launch_s, first.runs) == (2.0, {"5 to 10 pairs": [21.0]})
-    assert (second.launch_s, second.runs) == (1.0, {"5 to 10 pairs": [21.0, 23.0], "1": [2.0]})
-
-
-def test_an_attached_run_leaves_no_trace(config: Any) -> None:
+def test_an_attached_run_and_one_without_a_cache_leave_no_trace(config: Any) -> None:
     assert after(config, PassedTest([ran(0.1)], 1.0), attach=0) == {}
+    assert after(SimpleNamespace(), PassedTest([ran(0.1)], 1.0)) == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("no JSON", "malformed"),
-        ("[]", "Expected `object`"),
-        ('{"schema": 1, "tests": 1}', "Expected `object`"),
-        ('{"schema": 1, "tests": {"a": {"launch_s": -1e300, "more_s": 1}}}', "$.tests[a].launch_s"),
-        ('{"schema": 1, "tests": {"a": {"launch_s": NaN, "more_s": 1}}}', "malformed"),
-        ('{"schema": 1, "other": 1}', "unknown field"),
-    ],
-)
-def test_what_we_have_not_written_is_told_in_one_line_and_replaced(config: Any, text: str, told: str) -> None:
-    config.cache.mkdir("distbench")
-    config.cache.file.write_text(text)
-    known = read_history(config).tests
-    lost = write_history(config, settings(), [PassedTest([ran(0.1)], 1.0)])
+@pytest.mark.parametrize("value", [[], {"a": 1}, {"a": ["no number"]}])
+def test_what_we_have_not_written_is_replaced(config: Any, value: object) -> None:
+    config.cache.set("distbench/took", value)
 
-    assert known == {}
-    assert lost.startswith(f"what earlier runs took is lost, and written anew: {config.cache.file}: ")
-    assert told in lost
-    assert "\n" not in lost
-    assert after(config, PassedTest([ran(0.1)], 1.0))[NAME].runs == {"1": [1.0, 1.0]}
-
-
-def test_a_cache_that_cannot_be_written_is_told_in_one_line(config: Any) -> None:
-    config.cache.mkdir("distbench")
-    config.cache.file.mkdir()
-    of_folder = write_history(config, settings(), [PassedTest([ran(0.1)], 1.0)])
-    config.cache.file.rmdir()
-    config.cache.file.parent.rmdir()
-    config.cache.file.parent.touch()
-    of_file = write_history(config, settings(), [PassedTest([ran(0.1)], 1.0)])
-
-    assert of_folder.startswith(f"what the tests took is not kept: {config.cache.file}: cannot write: Is a directory. ")
-    assert of_file.startswith(f"what the tests took is not kept: {config.cache.file.parent}: cannot write: File exists")
-    assert read_history(config).tests == {}
-
-
-def test_without_a_cache_nothing_is_known_and_nothing_kept() -> None:
-    without: Any = SimpleNamespace()
-
-    assert write_history(without, settings(), [PassedTest([ran(0.1)], 1.0)]) == ""
-    assert read_history(without).tests == {}
+    assert read_history(config) == {}
+    assert after(config, PassedTest([ran(0.1)], 1.0)) == {name(1): [1.0]}
 
 
 def test_a_renamed_test_is_told_in_a_word(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,48 +90,14 @@ def test_a_renamed_test_is_told_in_a_word(project: Project, monkeypatch: pytest.
         (made.path / "test_it.py").read_text().replace("test_step", "test_renamed") + "\n\n"
         "def test_step(distbench):\n    distbench.run(body, params={'stand_in': {'step': [0.02]}})\n"
     )
-    third = run(made)
+    third, update = run(made), run(made, "-q", "--distbench-update")
 
     first.stdout.fnmatch_lines(["distbench: 1 test; how long they take is known after their first run"])
     second.stdout.fnmatch_lines(["distbench: 1 test, about * s"])
     third.stdout.fnmatch_lines(
         ["distbench: 2 tests, about * s; 1 of them new or renamed, and taken for as long as the others"]
     )
-
-
-def test_a_test_says_what_it_takes_and_an_update_its_time_under_q_too(project: Project) -> None:
-    made = project(
-        """
-        import pytest
-
-        @pytest.mark.distbench(takes="2 min")
-        def test_step(distbench):
-            distbench.run("body.py::body", params={"stand_in": {"step": [0.02]}})
-        """
-    )
-    (made.path / "body.py").write_text("def body(rank):\n    pass\n")
-
-    run(made).stdout.fnmatch_lines(["distbench: 1 test, about 2.1 min"])
-    run(made, "-q", "--distbench-update", "--distbench-launches=10").stdout.fnmatch_lines(
-        ["distbench: 1 test, about 20 min"]
-    )
-    run(made, "-q", "--distbench-update=all").stdout.fnmatch_lines(["distbench: 1 test, about * s"])
-
-
-def test_a_lost_cache_is_one_line_and_no_warning(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_ADDOPTS", ALONE["PYTEST_ADDOPTS"].replace("-p no:cacheprovider ", ""))
-    made = project(TEST)
-    took = made.path / ".pytest_cache" / "d" / "distbench" / "took.json"
-    took.mkdir(parents=True)
-    first = run(made, "-W", "error")
-    took.rmdir()
-    took.write_text("nonsense")
-    second, third = run(made, "-W", "error"), run(made, "-W", "error")
-
-    first.stdout.fnmatch_lines([f"distbench: what the tests took is not kept: {took}: *"])
-    second.stdout.fnmatch_lines([f"distbench: what earlier runs took is lost, and written anew: {took}: *"])
-    assert (first.ret, second.ret, third.ret) == (0, 0, 0)
-    assert "took is" not in third.stdout.str() + third.stderr.str()
+    update.stdout.fnmatch_lines(["distbench: 2 tests; how long they take is known after their first run"])
 
 
 def make(
@@ -271,74 +172,7 @@ def test_what_a_rank_prints_is_made_printable() -> None:
     assert out.getvalue() == "[rank 3] red \\x1b[31m\n"
 
 
-EXPECTED = {"a": 20.0, "b": 40.0, "c": 60.0}
-
-
-@pytest.mark.parametrize(
-    ("begun", "now", "left"),
-    [
-        ({"a": 0.0}, 5.0, 115.0),
-        ({"a": 0.0, "b": 20.0}, 30.0, 90.0),
-        ({"c": 0.0, "b": 120.0}, 130.0, 1.5 * (40.0 + 20.0) - 10.0),
-        ({"a": 0.0, "b": 20.0}, 500.0, 60.0),
-        ({"c": 0.0, "b": 60.0, "a": 100.0}, 120.0, 0.0),
-    ],
-    ids=["the first", "as expected", "half of all, twice as slow", "longer than expected", "the last"],
-)
-def test_what_remains_is_what_is_expected_at_the_pace_so_far(begun: dict[str, float], now: float, left: float) -> None:
-    assert progress.remaining_s(EXPECTED, begun, now) == pytest.approx(left)
-
-
-@pytest.mark.parametrize("factor", [0.1, 0.5, 1.0, 2.0, 3.0])
-def test_the_pace_of_a_whole_run_is_believed_as_far_as_it_has_been_seen(factor: float) -> None:
-    """Twenty tests, all of which differ from what is expected by one factor: what is told nears what is so."""
-    expected = {str(number): 5.0 for number in range(20)}
-    begins = {name: factor * 5.0 * number for number, name in enumerate(expected)}
-    wrong = []
-    for number in range(20):
-        begun = dict(list(begins.items())[: number + 1])
-        left = factor * 5.0 * (20 - number)
-        wrong.append(abs(progress.remaining_s(expected, begun, begun[str(number)]) - left))
-
-    assert wrong == sorted(wrong, reverse=True)
-    assert wrong[-1] <= abs(factor - 1) * 0.05 * 5.0 + 1e-9
-
-
-def test_a_short_test_at_the_begin_does_not_shrink_the_others() -> None:
-    expected = {"short": 11.0, **{str(number): 11.0 for number in range(8)}}
-
-    assert progress.remaining_s(expected, {"short": 0.0, "0": 1.0}, 1.0) == pytest.approx(88.0 * (1 - 10 / 99))
-
-
-def test_the_line_tells_what_remains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PLAIN_INTERVAL_S", 0.0)
-    made, out = make(terminal=False)
-    made.expect(EXPECTED)
-    made.begin("test_a", "a")
-    made.show("launch 2")
-
-    assert out.getvalue() == "\ndistbench: test_a  launch 2  00:00  (test 1 of 3, about 2.0 min left)\n"
-
-
 def test_an_update_shows_it_under_q_too() -> None:
     made, _ = make(verbosity=-1, update="new")
 
     assert made.wants_events
-
-
-def test_a_countdown_tells_what_remains_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 30.0, 60.0, 70.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    countdown = Countdown(next(clock))
-
-    lines = [countdown.line(seconds, 100.0, 4) for seconds in (20.0, 10.0, 30.0)]
-    assert lines == ["", "distbench: 2 of 4 tests, about 1.5 min left", ""]
-
-
-def test_a_run_on_workers_tells_what_remains(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PLAIN_INTERVAL_S", 0.0)
-    made = project(TEST.replace("def test_step", "@pytest.mark.distbench(takes=60)\n    def test_step"))
-    (made.path / "test_it.py").write_text("import pytest\n" + (made.path / "test_it.py").read_text())
-    result = run(made, "-n", "1", "-q")
-
-    result.stdout.fnmatch_lines(["distbench: 1 of 1 tests"])

@@ -16,7 +16,7 @@ from pytest_distbench.releases import __version__
 from pytest_distbench.report.tables.record import names_of_facts
 from pytest_distbench.report.texts.layout import Line
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.estimate import Estimate, Span
+from pytest_distbench.store.estimate import Estimate
 
 
 def idle_lines(experiment: Experiment, results: Sequence[CaseResult], tests: Collection[str]) -> list[Line]:
@@ -49,9 +49,9 @@ def duration_text(found: Estimate, *, long_forms: int) -> str:
     """How long the run will take, and what long forms are left out; empty where there is nothing to tell."""
     left = f"{long_forms} long form{'s are' if long_forms != 1 else ' is'} left out (--distbench-full)"
     told = [left] if long_forms else []
-    count = f"{len(found.tests)} test{'s' * (len(found.tests) != 1)}"
+    count = f"{found.tests} test{'s' * (found.tests != 1)}"
     if found.seconds is not None:
-        told.insert(0, f"{count}, about {_from_to(found.seconds)}")
+        told.insert(0, f"{count}, about {about(found.seconds)}")
         if found.elsewhere:
             told[0] += ", as on other machines"
         if found.unknown:
@@ -67,15 +67,6 @@ def about(seconds: float) -> str:
         return f"{max(1.0, seconds):.0f} s"
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes >= 5 else f"{minutes:.1f} min"
-
-
-def _from_to(span: Span) -> str:
-    """``5 to 8 min``, or one duration where both are written alike."""
-    least, most = about(span.least), about(span.most)
-    if least == most:
-        return least
-    number, unit = least.split()
-    return f"{number} to {most}" if most.endswith(f" {unit}") else f"{least} to {most}"
 
 
 def header_lines(

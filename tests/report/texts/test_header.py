@@ -15,7 +15,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.stated import Experiment, Statement
 from pytest_distbench.report.texts.header import duration_text, header_lines, idle_lines
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.estimate import Estimate, Span
+from pytest_distbench.store.estimate import Estimate
 
 TESTS = ["suites/test_a.py::test_a", "suites/test_b.py::test_b"]
 
@@ -82,27 +82,21 @@ def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, again
 @pytest.mark.parametrize(
     ("found", "long_forms", "text"),
     [
-        (Estimate(tests={"a": Span(100.0, 100.0), "b": Span(70.0, 70.0)}), 0, "2 tests, about 2.8 min"),
-        (Estimate(tests={"a": Span(100.0, 170.0), "b": Span(200.0, 310.0)}), 0, "2 tests, about 5 to 8 min"),
-        (Estimate(tests={"a": Span(40.0, 150.0)}), 0, "1 test, about 40 s to 2.5 min"),
-        (Estimate(tests={"a": Span(0.2, 0.2)}), 0, "1 test, about 1 s"),
+        (Estimate(tests=2, seconds=170.0), 0, "2 tests, about 2.8 min"),
+        (Estimate(tests=1, seconds=0.2), 0, "1 test, about 1 s"),
+        (Estimate(tests=1, seconds=60.0), 2, "1 test, about 60 s; 2 long forms are left out (--distbench-full)"),
+        (Estimate(tests=1, seconds=400.0), 0, "1 test, about 7 min"),
         (
-            Estimate(tests={"a": Span(55.0, 55.0)}, start_s=5.0),
-            2,
-            "1 test, about 60 s; 2 long forms are left out (--distbench-full)",
-        ),
-        (Estimate(tests={"a": Span(400.0, 400.0)}), 0, "1 test, about 7 min"),
-        (
-            Estimate(tests={"a": Span(40.0, 40.0), "b": Span(20.0, 20.0)}, unknown=1, elsewhere=1),
+            Estimate(tests=2, seconds=60.0, unknown=1, elsewhere=1),
             0,
             "2 tests, about 60 s, as on other machines; 1 of them new or renamed, and taken for as long as the others",
         ),
         (
-            Estimate(tests={"a": Span(0.0, 0.0)}, unknown=1),
+            Estimate(tests=1, seconds=None, unknown=1),
             0,
             "1 test; how long they take is known after their first run",
         ),
-        (Estimate(), 1, "1 long form is left out (--distbench-full)"),
+        (Estimate(tests=0, seconds=None), 1, "1 long form is left out (--distbench-full)"),
     ],
 )
 def test_how_long_it_will_take_and_what_is_left_out(found: Estimate, long_forms: int, text: str) -> None:
