@@ -29,7 +29,6 @@ import time
 from collections.abc import Iterator
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import IO
 
 import msgspec
 import psutil
@@ -61,19 +60,6 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, EventKind, RankEvent
 
 
-class Way:
-    """The line of a simulated relay."""
-
-    stderr: IO[bytes] | None = None
-
-    def __init__(self, line: socket.socket, relays: subprocess.Popen[bytes]) -> None:
-        self.pid = relays.pid
-        self.stdin: IO[bytes] | None = line.makefile("wb")
-        self.stdout: IO[bytes] | None = line.makefile("rb")
-        self.poll, self.wait, self.kill = relays.poll, relays.wait, relays.kill
-        line.close()
-
-
 class SimulatedLauncher:
     """Ranks of which nothing is real but what they say."""
 
@@ -103,8 +89,7 @@ class SimulatedLauncher:
         relays.stdin.close()
         for _, there in lines:
             there.close()
-        ways = [Way(ours, relays) for ours, _ in lines]
-        found = [Host(name=f"host{i}", relay=way, ranks=hosts[i]) for i, way in enumerate(ways)]
+        found = [Host(name=f"host{i}", line=ours, keeper=relays, ranks=hosts[i]) for i, (ours, _) in enumerate(lines)]
         return RelayedSite(plan, found, meeting_point=("127.0.0.1", 1))
 
     def bytes_said(self) -> int:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,6 +37,7 @@ AHEAD_S = (5_000.0, 70_000.0)
 _INIT = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print(flush=True); signal.pause()"
 """The first process of a host: whoever is adopted by it is not left a zombie."""
 _ports = itertools.count(29500)
+_SERVE = "import socket, sys; from pytest_distbench.launch.site.relay import serve; serve(socket.socket(fileno={}))"
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,11 @@ class HostsLauncher:
     def open(self, plan: LaunchPlan) -> RelayedSite:
         share = -(-plan.processes // len(self.hosts))
         ranks = [range(plan.processes)[i * share : (i + 1) * share] for i in range(len(self.hosts))]
-        hosts = [
-            Host(name=host.name, relay=self._start_relay(host), ranks=those)
-            for host, those in zip(self.hosts, ranks, strict=True)
-            if those
-        ]
+        hosts = []
+        for host, those in zip(self.hosts, ranks, strict=True):
+            if those:
+                line, keeper = self._start_relay(host, plan.files.launcher_log)
+                hosts.append(Host(name=host.name, line=line, keeper=keeper, ranks=those))
         return RelayedSite(plan, hosts, meeting_point=(self.hosts[0].address, next(_ports)))
 
     def leftovers(self) -> list[psutil.Process]:
@@ -104,16 +106,34 @@ class HostsLauncher:
     def close(self) -> None:
         pass
 
-    def _start_relay(self, host: Namespaces) -> subprocess.Popen[bytes]:
+    def _start_relay(self, host: Namespaces, log: Path) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         inherited = {**os.environ, SESSION_VARIABLE: self.session, "TMPDIR": host.folder}
-        return subprocess.Popen(
-            host.command(sys.executable, "-m", "pytest_distbench.launch.site.relay"),
-            env={**inherited, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+        variables = {**inherited, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        return start_relay(variables, log, enter=host.command())
+
+
+def start_relay(
+    variables: Mapping[str, str], log: Path, *, enter: Sequence[str] = ()
+) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """A relay that is a process of its own: our end of a socket pair that is its connection, and the process.
+
+    Args:
+        variables: its environment.
+        log: gets what it prints.
+        enter: words before its command, by which it lives elsewhere.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs, log.open("ab") as out:
+        process = subprocess.Popen(
+            [*enter, sys.executable, "-c", _SERVE.format(theirs.fileno())],
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
+    return ours, process
 
 
 def row() -> LauncherKind:

@@ -1,4 +1,4 @@
-"""A relay that connects to the controller: for what starts a process on every host and gives none of them a stream.
+"""A relay that connects to the controller, which somebody has started on its host.
 
 ``python -m pytest_distbench.launch.site.dial PORT ADDRESS...`` runs on each host, by one ``srun`` for instance. It
 tries the addresses one after the other, says who it is in a line of JSON, and is then the relay of its host
@@ -50,7 +50,7 @@ def main() -> None:
     port, *addresses = sys.argv[1:]
     secret = os.environ.pop(SECRET_VARIABLE)  # ranks have no use for it
     with call(addresses, int(port), secret) as line:
-        relay.serve(line.fileno(), line.fileno())
+        relay.serve(line)
 
 
 def call(addresses: Sequence[str], port: int, secret: str) -> socket.socket:

@@ -1,9 +1,7 @@
 """A host's end of a launch whose controller is on another host: the local site of the ranks that live here.
 
-``python -m pytest_distbench.launch.site.relay`` is started once per launch and host by whatever starts processes there,
-``srun`` or ``ssh`` for one, with :data:`SESSION_VARIABLE` in its environment. It takes orders on its stdin, answers on
-its stdout (``stream.py``), and starts the ranks. When the stream breaks it ends them and all they have started:
-their lifeline has two hops.
+A relay lives for one launch and host. It takes orders on its connection, answers there (``stream.py``), and starts
+the ranks. When the connection breaks it ends them and all they have started: their lifeline has two hops.
 """
 
 from __future__ import annotations
@@ -65,15 +63,6 @@ _MOST_OF_PASSED = 2**20
 output nobody reads numbers from, the end will do."""
 
 
-def main() -> None:
-    """Serve one launch on stdin and stdout, until the other end of the stream closes."""
-    orders, words = os.dup(0), os.dup(1)
-    with open(os.devnull) as nothing:  # nobody else reads orders, and nothing that is printed here looks like a word
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
-    serve(orders, words)
-
-
 MakeLauncher = Callable[[Open], LocalLauncher]
 """Makes what starts the ranks that have a place here."""
 
@@ -82,16 +71,12 @@ def start_interpreters(order: Open) -> LocalLauncher:
     return ChildRanks(order.places, start_interpreter)
 
 
-def serve(orders: int, words: int, make_launcher: MakeLauncher = start_interpreters) -> None:
-    """Serve one launch, until the other end of the stream closes.
-
-    Args:
-        words: descriptor that answers are written to; it may be the same.
-    """
+def serve(line: socket.socket, make_launcher: MakeLauncher = start_interpreters) -> None:
+    """Serve one launch, until the other end of the connection closes."""
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with relay_folder() as folder:
-        relay = Relay(orders, words, folder, make_launcher)
+        relay = Relay(line, folder, make_launcher)
         try:
             relay.serve()
         finally:
@@ -104,13 +89,12 @@ class Relay:
     The launch's files are in a private folder, which whoever made it removes.
     """
 
-    def __init__(self, orders: int, words: int, folder: Path, make_launcher: MakeLauncher) -> None:
+    def __init__(self, line: socket.socket, folder: Path, make_launcher: MakeLauncher) -> None:
         self._make_launcher = make_launcher
-        self._orders = orders
-        self._words = words
+        self._line = line
         self._folder = folder
         self._selector = selectors.EpollSelector()
-        self._selector.register(orders, selectors.EVENT_READ)
+        self._selector.register(line, selectors.EVENT_READ)
         self._site: LocalSite | None = None
         self._plan: LaunchPlan | None = None
         self._ranks: Sequence[int] = ()
@@ -186,7 +170,7 @@ class Relay:
 
     def _open(self, order: Open) -> None:
         is_alone = len(order.places) == order.plan.processes
-        interface = "" if is_alone else interface_of(own_address(self._orders))
+        interface = "" if is_alone else interface_of(own_address(self._line))
         self._plan = plan = _settle_here(order.plan, self._folder, began_ns=order.began_ns, interface=interface)
         if lacking := [path for path in (plan.working_dir, *plan.work.files) if not os.path.exists(path)]:
             raise LauncherError(
@@ -234,25 +218,20 @@ class Relay:
     def _hear(self) -> bytes:
         """What has arrived; nothing where no more will, however that came about: a network that has parted, too."""
         try:
-            return os.read(self._orders, _READ_BYTES)
+            return self._line.recv(_READ_BYTES)
         except OSError:
             return b""
 
     def _say(self, word: Word) -> None:
-        rest = msgspec.json.encode(word) + b"\n"
-        while rest:
-            try:
-                rest = rest[os.write(self._words, rest) :]
-            except OSError as error:
-                raise BrokenPipeError(error.errno, error.strerror) from error
+        try:
+            self._line.sendall(msgspec.json.encode(word) + b"\n")
+        except OSError as error:
+            raise BrokenPipeError(error.errno, error.strerror) from error
 
 
-def own_address(descriptor: int) -> str:
+def own_address(line: socket.socket) -> str:
     """This host's address on a connection; empty: it is none between hosts."""
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
-        if line.family in (socket.AF_INET, socket.AF_INET6):
-            return str(line.getsockname()[0])
-    return ""
+    return str(line.getsockname()[0]) if line.family in (socket.AF_INET, socket.AF_INET6) else ""
 
 
 def interface_of(address: str) -> str:
@@ -291,7 +270,3 @@ def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: st
     for path in (data, moved.files.work):
         path.mkdir()
     return moved
-
-
-if __name__ == "__main__":
-    main()

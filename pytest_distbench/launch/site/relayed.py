@@ -6,7 +6,6 @@ access, so that nothing that is done here can meet a process of this host.
 
 from __future__ import annotations
 
-import contextlib
 import selectors
 import signal
 import time
@@ -75,9 +74,7 @@ class RelayedSite:
         self._hops = [Hop(host) for host in hosts if host.ranks]
         self._idle = [Hop(host) for host in hosts if not host.ranks]
         for hop in self._hops:
-            self._selector.register(hop.words, selectors.EVENT_READ, hop)
-            if hop.host.relay.stderr is not None:
-                self._selector.register(hop.host.relay.stderr, selectors.EVENT_READ, hop)
+            self._selector.register(hop.line, selectors.EVENT_READ, hop)
         self._fresh: list[RankEvent] = []
         self._standstill = Standstill()
 
@@ -116,7 +113,7 @@ class RelayedSite:
 
     def look(self) -> None:
         """A relay is the parent of its ranks; what may stand still is the process of this host that leads to it."""
-        if told := self._standstill.look(hop.host.relay.pid for hop in self._hops if not hop.is_lost):
+        if told := self._standstill.look(hop.host.keeper.pid for hop in self._hops if not hop.is_lost):
             for hop in self._hops:
                 self._lose(hop, told)
 
@@ -192,7 +189,7 @@ class RelayedSite:
         Also those to which nothing leads any more: who would end it then?
         """
         for hop in self._hops:
-            if hop.ended is None and hop.host.relay.poll() is not None:
+            if hop.ended is None and hop.host.keeper.poll() is not None:
                 self._lose(hop, _LED_NOWHERE)
             if hop.has_answered and time.monotonic() - hop.pinged_at >= PULSE_S:
                 self._ping(hop)
@@ -230,7 +227,7 @@ class RelayedSite:
             if (remaining := deadline - time.monotonic()) <= 0:
                 for hop in waiting:
                     if hop.error_s is None:  # nothing runs there yet that it would have to end
-                        hop.host.relay.kill()
+                        hop.host.keeper.kill()
                     self._lose(hop, f"its relay {otherwise} within {within_s:.0f} s")
             for hop in waiting:
                 self._lose_if_silent(hop)
@@ -249,10 +246,7 @@ class RelayedSite:
     def _take(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
             hop: Hop = key.data
-            if key.fd != hop.words:
-                if not hop.take_complaints():
-                    self._selector.unregister(key.fd)
-            elif data := hop.read():
+            if data := hop.read():
                 hop.silent_since = time.monotonic()
                 for line in hop.lines.take(data):
                     try:
@@ -290,12 +284,7 @@ class RelayedSite:
         """Nobody can reach that host any more: its ranks end by their own lifeline."""
         if hop.is_lost:
             return
-        self._selector.unregister(hop.words)
-        if hop.host.relay.stderr is not None:
-            hop.take_complaints()
-            with contextlib.suppress(KeyError):  # it has ended before
-                self._selector.unregister(hop.host.relay.stderr)
-            why = f"{why}; on stderr it said {hop.complaint or 'nothing'}"
+        self._selector.unregister(hop.line)
         hop.is_lost, hop.trouble = True, why
         if hop.ended is None:
             hop.shut()

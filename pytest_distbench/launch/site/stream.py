@@ -5,19 +5,17 @@ And the hosts for ranks that such a stream leads to.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 import msgspec
 
-from pytest_distbench.errors import show
 from pytest_distbench.launch.site.contract import Aftermath
 from pytest_distbench.records.launch import MOMENTS, HostReport, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -169,8 +167,6 @@ class Lines:
         return lines
 
 
-_COMPLAINT_BYTES = 300
-"""Of what a relay, or what leads to it, has said on stderr: the last is shown when its host is lost."""
 _READ_BYTES = 2**18
 _LEAVE_S = 10.0
 """How long a relay may take to end when its stream has closed: it ends what is left of its ranks."""
@@ -178,24 +174,20 @@ _LOST_LEAVE_S = 1.0
 """The same where nobody reaches it any more."""
 
 
-class Way(Protocol):
-    """What leads to a relay: a process of this host, and the stream of the relay, as a ``Popen`` has both.
+class Keeper(Protocol):
+    """What a relay lives by.
 
     Attributes:
-        pid: of the process, which may lead to several relays.
-        stderr: complaints of the process; None: they go elsewhere.
+        pid: of a process of this host, which may keep several relays.
     """
 
     pid: int
-    stdin: IO[bytes] | None
-    stdout: IO[bytes] | None
-    stderr: IO[bytes] | None
 
     def poll(self) -> int | None:
-        """The exit code of the process; None: it runs."""
+        """The exit code of what leads there; None: it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the process. Raises ``subprocess.TimeoutExpired``."""
+        """Wait until the relay has ended. Raises ``subprocess.TimeoutExpired``."""
 
     def kill(self) -> None:
         """End it."""
@@ -207,14 +199,13 @@ class Host:
 
     Attributes:
         name: for people; each host has another.
-        relay: leads to the relay over there. A process of this host whose stdin and stdout, both pipes, are those of
-            ``python -m pytest_distbench.launch.site.relay`` there, through ``ssh`` for one; or a connection that the
-            relay has made (``dial.py``), and what keeps that alive. In a session of its own, which Ctrl-C does not
-            reach. Where its stderr is a pipe too, errors have the end of what it said there.
+        line: to the relay over there, which :func:`.relay.serve` reads: most often a connection that it has made.
+        keeper: what the relay lives by, in a session of its own, which Ctrl-C does not reach.
     """
 
     name: str
-    relay: Way
+    line: socket.socket
+    keeper: Keeper
     ranks: Sequence[int]
 
 
@@ -227,10 +218,8 @@ class Hop:
     """
 
     def __init__(self, host: Host) -> None:
-        assert host.relay.stdin is not None
-        assert host.relay.stdout is not None
         self.host = host
-        self.words = host.relay.stdout.fileno()
+        self.line = host.line
         self.lines = Lines()
         self.offset_s = 0.0
         self.error_s: float | None = None
@@ -244,20 +233,11 @@ class Hop:
         self.ended: Ended | None = None
         self.is_lost = False
         self.trouble = ""
-        self._complaints = b""
-        if host.relay.stderr is not None:
-            os.set_blocking(host.relay.stderr.fileno(), False)
 
     @property
     def report(self) -> HostReport | None:
         """What the ranks there have left behind, with moments of this process's clock; None: it has not told."""
         return None if self.answer.report is None else _in_our_time(self.answer.report, self.offset_s)
-
-    @property
-    def complaint(self) -> str:
-        """The end of what was said on stderr, quoted; empty: nothing."""
-        said = self._complaints.decode(errors="replace").strip()
-        return show(said, longest=4 * _COMPLAINT_BYTES) if said else ""
 
     @property
     def has_answered(self) -> bool:
@@ -291,41 +271,27 @@ class Hop:
 
     def send(self, order: Order) -> None:
         """Write an order into the stream. Raises :class:`OSError` where nobody reads it any more."""
-        assert self.host.relay.stdin is not None
-        self.host.relay.stdin.write(msgspec.json.encode(order) + b"\n")
-        self.host.relay.stdin.flush()
+        self.line.sendall(msgspec.json.encode(order) + b"\n")
 
     def read(self) -> bytes:
         """What has arrived; nothing where there will be no more, however that came about."""
         try:
-            return os.read(self.words, _READ_BYTES)
+            return self.line.recv(_READ_BYTES)
         except OSError:
             return b""
 
-    def take_complaints(self) -> bool:
-        """Keep the end of what it has said on stderr so far; False once there will be no more."""
-        assert self.host.relay.stderr is not None
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self.host.relay.stderr.fileno(), _READ_BYTES):
-                self._complaints = (self._complaints + data)[-_COMPLAINT_BYTES:]
-            return False
-        return True
-
     def shut(self) -> None:
         """Close the stream, which ends what is left there."""
-        relay = self.host.relay
-        for pipe in filter(None, (relay.stdin, relay.stdout, relay.stderr)):
-            with contextlib.suppress(OSError):
-                pipe.close()
+        self.line.close()
 
     def see_off(self) -> None:
         """See that what led to the stream ends, which it does by itself once all that it led to are shut."""
-        relay = self.host.relay
+        keeper = self.host.keeper
         try:
-            relay.wait(timeout=_LOST_LEAVE_S if self.is_lost else _LEAVE_S)
+            keeper.wait(timeout=_LOST_LEAVE_S if self.is_lost else _LEAVE_S)
         except subprocess.TimeoutExpired:
-            relay.kill()
-            relay.wait()
+            keeper.kill()
+            keeper.wait()
 
 
 def _in_our_time(host: HostReport, offset_s: float) -> HostReport:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import psutil
@@ -26,7 +26,7 @@ from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.channel import check_calls
 from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Caller, Hello, keep_alive
 from pytest_distbench.launch.site.relayed import RelayedSite
-from pytest_distbench.launch.site.stream import Host
+from pytest_distbench.launch.site.stream import Host, Keeper
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.plan import LaunchPlan
@@ -61,38 +61,6 @@ class NotCalled(LauncherError):
     def __init__(self, text: str, missing: Sequence[str]) -> None:
         super().__init__(text)
         self.missing = missing
-
-
-class Keeper(Protocol):
-    """What a relay lives by.
-
-    Attributes:
-        pid: of a process of this host.
-    """
-
-    pid: int
-
-    def poll(self) -> int | None:
-        """The exit code of what leads there; None: it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait until the relay has ended. Raises ``subprocess.TimeoutExpired``."""
-
-    def kill(self) -> None:
-        """End it."""
-
-
-class Call:
-    """A relay that has called: its connection, and what it lives by."""
-
-    stderr: IO[bytes] | None = None
-
-    def __init__(self, line: socket.socket, keeper: Keeper) -> None:
-        self.pid = keeper.pid
-        self.stdin: IO[bytes] | None = line.makefile("wb")
-        self.stdout: IO[bytes] | None = line.makefile("rb")  # of which only the descriptor is used
-        self.poll, self.wait, self.kill = keeper.poll, keeper.wait, keeper.kill
-        line.close()  # once both files are
 
 
 class Callers:
@@ -271,7 +239,7 @@ def make_site(
     """The site of ranks on the hosts whose relays have called, in their order."""
     called = list(called)
     hosts = [
-        Host(name=relay.said.host, relay=Call(relay.line, keeper), ranks=ranks)
+        Host(name=relay.said.host, line=relay.line, keeper=keeper, ranks=ranks)
         for (relay, keeper), ranks in zip(called, layout, strict=True)
     ]
     first = called[0][0].said

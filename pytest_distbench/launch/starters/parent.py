@@ -89,8 +89,7 @@ def _be_relay(parent: int, call: Callable[[], socket.socket], kept: Collection[i
         end_with(parent)
         with call() as line:
             relay.serve(
-                line.fileno(),
-                line.fileno(),
+                line,
                 lambda order: ChildRanks(order.places, lambda plan, _, place: ForkedRank(plan, place, kept)),
             )
     except Exception:  # noqa: BLE001 it must not come back into the code of the process it was forked from

@@ -40,7 +40,7 @@ def main() -> None:
     port, *addresses = sys.argv[1:]
     with dial.call(addresses, int(port), os.environ.pop(dial.SECRET_VARIABLE)) as line:
         address = line.getsockname()[0]
-        relay.serve(line.fileno(), line.fileno(), lambda order: NodeAgent(order.places, address))
+        relay.serve(line, lambda order: NodeAgent(order.places, address))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from support.hosts import start_relay
 from support.plans import make_plan
 from support.processes import wait_for
 
@@ -106,17 +107,12 @@ def test_an_address_is_of_an_interface(address: str, interface: str, monkeypatch
     assert interface_of(address) == interface
 
 
-def test_a_connection_has_an_address_and_a_pipe_has_none() -> None:
+def test_a_connection_between_hosts_has_an_address_and_a_socket_pair_has_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as line:
-        assert own_address(line.fileno()) == "127.0.0.1"
-        line.send(b"it is as usable as before")
+        assert own_address(line) == "127.0.0.1"
     one, other = socket.socketpair()
     with one, other:
-        assert own_address(one.fileno()) == ""
-    read, write = os.pipe()
-    assert own_address(read) == ""
-    os.close(read)
-    os.close(write)
+        assert own_address(one) == ""
 
 
 BODY = """
@@ -130,16 +126,12 @@ def body(rank):
 
 
 @pytest.fixture
-def relay(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def relay(tmp_path: Path) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
     place = tmp_path / "temporary"
     place.mkdir()
-    with subprocess.Popen(
-        [sys.executable, "-m", "pytest_distbench.launch.site.relay"],
-        env={**os.environ, "TMPDIR": str(place)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        yield process
+    line, process = start_relay({**os.environ, "TMPDIR": str(place)}, tmp_path / "log")
+    with process:
+        yield line, process
         process.kill()
     assert list(place.iterdir()) == []
 
@@ -147,7 +139,7 @@ def relay(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.spawn
 @pytest.mark.parametrize("ends", [pytest.param(True, id="stream"), pytest.param(False, id="SIGTERM")])
 def test_when_the_stream_breaks_the_ranks_end_and_what_they_have_started_and_no_file_stays(
-    relay: subprocess.Popen[bytes], plan: LaunchPlan, tmp_path: Path, ends: bool
+    relay: tuple[socket.socket, subprocess.Popen[bytes]], plan: LaunchPlan, tmp_path: Path, ends: bool
 ) -> None:
     (tmp_path / "bodies.py").write_text(BODY)
     plan = replace(
@@ -159,21 +151,23 @@ def test_when_the_stream_breaks_the_ranks_end_and_what_they_have_started_and_no_
         python_path=sys.path,
         reports_progress=True,
     )
-    site = RelayedSite(plan, [Host(name="here", relay=relay, ranks=[0])], meeting_point=("127.0.0.1", 29500))
+    line, process = relay
+    host = Host(name="here", line=line, keeper=process, ranks=[0])
+    site = RelayedSite(plan, [host], meeting_point=("127.0.0.1", 29500))
     site.start()
     wait_for(lambda: any(event.kind == "hello" for event in site.listen(1.0)))
     site.ask([0], ALL_UP)
     wait_for(lambda: any(event.kind == "progress" for event in site.listen(1.0)))
-    started = psutil.Process(relay.pid).children(recursive=True)
+    started = psutil.Process(process.pid).children(recursive=True)
     assert len(started) == 2
     if not ends:
-        relay.terminate()
+        process.terminate()
         wait_for(lambda: bool(site.listen(1.0)) or site.ended is not None)
         assert site.ended is not None
         assert site.ended.died
     site.close()
 
-    assert [process for process in started if is_alive(process.pid)] == []
+    assert [each for each in started if is_alive(each.pid)] == []
 
 
 PRINTS = """
@@ -196,7 +190,7 @@ def body(rank):
     ],
 )
 def test_of_a_rank_that_has_passed_the_end_of_its_output_comes_back(
-    relay: subprocess.Popen[bytes],
+    relay: tuple[socket.socket, subprocess.Popen[bytes]],
     plan: LaunchPlan,
     tmp_path: Path,
     much: bool,
@@ -216,7 +210,9 @@ def test_of_a_rank_that_has_passed_the_end_of_its_output_comes_back(
         python_path=sys.path,
         read=read,
     )
-    site = RelayedSite(plan, [Host(name="here", relay=relay, ranks=[0])], meeting_point=("127.0.0.1", 29500))
+    line, process = relay
+    host = Host(name="here", line=line, keeper=process, ranks=[0])
+    site = RelayedSite(plan, [host], meeting_point=("127.0.0.1", 29500))
     site.start()
     wait_for(lambda: any(event.kind == "hello" for event in site.listen(1.0)))
     site.ask([0], ALL_UP + ALL_JOINED)

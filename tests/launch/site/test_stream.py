@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import make_plan
-from support.processes import wait_for
 
 from pytest_distbench.launch.site import stream
 from pytest_distbench.launch.site.contract import Aftermath
@@ -62,10 +62,10 @@ ECHOES = "import sys\nfor line in sys.stdin.buffer: sys.stdout.buffer.write(line
 @pytest.fixture
 def hop() -> Iterator[Hop]:
     """To a process that says what it is told, until its stream is closed."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", ECHOES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    made = Hop(Host(name="there", relay=process, ranks=[0]))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen([sys.executable, "-c", ECHOES], stdin=theirs, stdout=theirs)
+    made = Hop(Host(name="there", line=ours, keeper=process, ranks=[0]))
     yield made
     made.shut()
     made.see_off()
@@ -75,8 +75,8 @@ def hop() -> Iterator[Hop]:
 def test_orders_arrive_and_after_the_end_there_is_nothing(hop: Hop) -> None:
     hop.ping()
     assert msgspec.json.decode(hop.read(), type=Order) == Ping(number=1)
-    hop.host.relay.kill()
-    hop.host.relay.wait()
+    hop.host.keeper.kill()
+    hop.host.keeper.wait()
 
     assert hop.read() == b""
 
@@ -103,17 +103,3 @@ def test_the_best_first_reading_counts_and_later_ones_tell_how_far_it_still_does
     assert (hop.offset_s, hop.error_s) == (5.0, 0.75)
     hop.set_clock([])
     assert (hop.offset_s, hop.error_s) == (5.0, math.inf)
-
-
-def test_the_end_of_what_is_said_beside_is_kept(hop: Hop) -> None:
-    assert hop.complaint == ""
-    assert hop.take_complaints()
-    code = "import sys; sys.stderr.write('a' * 1000 + ' no such host')"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        speaking = Hop(Host(name="there", relay=process, ranks=[0]))
-        wait_for(lambda: not speaking.take_complaints())
-
-        assert speaking.complaint.endswith("no such host'")
-        assert len(speaking.complaint) < 400
