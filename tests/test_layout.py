@@ -17,7 +17,7 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "pytest_distbench": Budget(316, 63_100),
-    "tests": Budget(378, 53_952),
+    "tests": Budget(378, 53_909),
 }
 """A number that rises needs its reason in its line."""
 

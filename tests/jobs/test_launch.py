@@ -246,3 +246,24 @@ def test_a_job_that_raised_is_named_and_one_that_finished_is_not(plan_of_launch_
     [b] = record_of_launch_pool(plan_of_launch_pool, code=1).fates
 
     assert (b.rank, b.how, b.error, b.is_victim) == (1, "raised ValueError", ERROR, False)
+
+
+def test_a_job_that_did_not_end_in_time_is_told_as_that(plan: LaunchPlan) -> None:
+    made = record(plan, killed(), code=-9, timed_out=True)
+
+    assert made.timed_out
+    assert made.reason == (
+        "the elastic job had not ended after 20.0 s, and was ended. Its furthest step, 12, came 1 s before the last "
+        "thing that it did; 0 generations have begun since, and the last step of all was one of slot 0"
+    )
+
+
+def test_what_the_last_generation_of_a_script_recorded_must_be_whole(plan: LaunchPlan) -> None:
+    write_report(plan, 0, [], reason="it recorded numbers, and ended before it could write them down")
+    made = record(plan, killed(), job=replace(JOB, checkpoint_every=None, steps=stdout("step (.*)")))
+
+    assert made.reason.startswith("rank 0: it recorded numbers, and ended")
+
+
+def test_without_a_step_there_is_nothing_to_measure(tmp_path: Path) -> None:
+    assert "no body took a step" in record_of_launch_pool(make_plan(tmp_path, work=WORK)).reason

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from support.plans import ended
-from support.projects import EXIT_USAGE, run
+from support.projects import EXIT_USAGE, TEST, Project, run
 from support.repositories import git
 from support.timelines import killed
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.jobs.launch import make_record
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
@@ -239,3 +239,15 @@ def test_modules_of_the_repository_are_not_shared_by_both_sides(
     variant = Variant(revision=revision, interpreter=None)
 
     assert outside(["of_the_project", "json.decoder", "msgspec"], variant) == ("json.decoder", "msgspec")
+
+
+def test_what_the_revision_has_is_not_covered(root: Path, tree: Path) -> None:
+    with pytest.raises(LauncherError, match="the other revision has pkg itself"):
+        link([Path("pkg")], root=root, tree=tree)
+
+
+def test_outside_a_repository_a_revision_is_refused(project: Project) -> None:
+    result = run(project(TEST), "--distbench-against", "HEAD")
+
+    result.stderr.fnmatch_lines(["*git finds no working tree at *: fatal: not a git repository*"])
+    assert result.ret == EXIT_USAGE

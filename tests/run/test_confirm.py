@@ -24,7 +24,7 @@ from pytest_distbench.run.confirm import Again, Allowance, Confirmed, Doubt, Rec
 from pytest_distbench.run.request import CaseRequest, ConfirmSettings
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.run.worktree import Revision
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import BaselineStore, NotRecorded
 
 ROOT = Path(__file__).parent
 """Of a repository that knows no commit of that name: nothing differs from it."""
@@ -312,3 +312,29 @@ def test_a_commit_that_records_itself_is_no_witness_unless_it_changed_baselines_
     commit(tmp_path, work="later")
     later = recorders(tmp_path).find(path)
     assert (later.variant.is_itself, later.before) == (False, None)
+
+
+def test_what_is_out_of_time_stays_in_doubt() -> None:
+    raised = doubt()
+
+    assert settle(Turns(1.3), raised, again(raised, why_not="no time")) == (
+        "inconclusive",
+        "not confirmed: no time",
+        -1,
+    )
+
+
+def test_it_says_about_how_long_it_takes() -> None:
+    assert doubt().takes_s > 3 * LOOKS[0]
+    assert doubt(is_itself=True).takes_s == pytest.approx(LOOKS[0])
+
+
+def test_a_link_to_nothing_is_a_reason(store: BaselineStore, tmp_path: Path) -> None:
+    with pytest.raises(NotRecorded, match="data"):
+        recorders(tmp_path, links=("data",)).find(store.path(TEST, KEY))
+
+
+def test_without_a_python_of_its_time_there_is_no_variant_of_it(store: BaselineStore, tmp_path: Path) -> None:
+    found = recorders(tmp_path)
+
+    assert found.of_its_time(found.find(store.path(TEST, KEY)).variant) is None

@@ -11,10 +11,11 @@ import pytest
 from support.plans import BODY
 from support.results import verdict
 from support.stores import CASE, entry, result
+from support.timelines import JOB
 
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
+from pytest_distbench.records.plan import Job, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Verdict
 from pytest_distbench.run import control
@@ -167,3 +168,12 @@ def test_a_case_without_clocks_is_left_alone() -> None:
     healthy = replace(HEALTHY, launches=[replace(HEALTHY.launches[0], measurements=measured)])
 
     assert plant(Session(), healthy=healthy) is None
+
+
+def test_elastic_jobs_are_not_delayed() -> None:
+    session = Session()
+    found = plant(session, work=Job(body=BODY, job=JOB))
+
+    assert found is not None
+    assert "elastic jobs" in found.why_not
+    assert session.planted == []

@@ -101,3 +101,8 @@ def test_a_link_that_another_user_left_leads_nowhere(tmp_path: Path) -> None:
 
     assert files.sockets.exists()
     assert files.plan.exists()
+
+
+@pytest.mark.parametrize(("name", "is_one"), [("distbench-gone", True), ("somebody-elses", False)])
+def test_a_folder_that_is_gone_was_one_if_it_has_the_name(tmp_path: Path, name: str, is_one: bool) -> None:
+    assert is_of_an_ended_run(tmp_path / name) == is_one

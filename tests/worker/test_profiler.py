@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.ranks import make_rank
 
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker import profiler
@@ -131,3 +132,20 @@ def test_a_body_that_raises_leaves_no_profiler_behind_and_no_list_of_traces(tmp_
 
     assert not torch.autograd._profiler_enabled()
     assert not made.files.loops(0).exists()
+
+
+def test_steps_of_an_optimizer_before_the_first_loop_or_in_one_are_none(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    with made.profiler.body():
+        train(5)
+        made.iterate("step", 2)
+        made.in_loop = True
+        train(5)
+
+    assert made.loops == ["step"]
+    assert [name for name in made.names() if name.startswith(("step #", "optimizer_step"))] == ["step #0", "step #1"]
+
+
+def test_a_rank_of_a_judged_launch_has_none() -> None:
+    assert make_rank().profiler is None
+    assert make_rank(profiled="loops").profiler is not None

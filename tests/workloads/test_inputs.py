@@ -252,3 +252,9 @@ def test_synthetic_is_one_batch_made_once() -> None:
     )  # fmt: skip
     assert next(made)[0] is images
     assert made.identity == {"data": "synthetic", "batch": 4, "shape": "1x5x6"}
+
+
+def test_images_are_resized_to_what_the_model_takes(numbered: Path) -> None:
+    images, _ = next(batches(rank_of(numbered), "real", batch=2, shape=[3, 64, 48], storage=numbered))
+
+    assert images.shape == (2, 3, 64, 48)

@@ -310,3 +310,12 @@ def test_what_was_saved_of_another_training_is_refused(ranks: int, name: str, tm
         RecordingError, match=rf"a training of {ranks} ranks with {name}, found one of 1 ranks with mod"
     ):
         Checkpoints(rank, **{name: net})
+
+
+def test_nothing_is_saved_unless_a_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    training = Training(1, None)
+    training.losses(3, saved_at=3)
+
+    assert training.checkpoints.step == 0
+    assert not [*tmp_path.iterdir()]

@@ -16,6 +16,7 @@ from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.jobs.control.controller import Controller, WorkerEnds, tell_agent_end, tell_slow, tell_unstable
 from pytest_distbench.jobs.engines.contract import CannotGoOn
+from pytest_distbench.read import stdout
 from pytest_distbench.records.elastic import Change, ChangeKind, ChangeResult, Cycle, ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import ErrorReport
 from pytest_distbench.records.record import Number, replace
@@ -451,3 +452,12 @@ def test_a_training_may_end_so_many_steps_behind_the_last_change(run: Callable[.
     then = max(line.step for line in lines if isinstance(line, Stepped) and line.t <= last)
 
     assert int((engine.timeline.parent / "last_step").read_text()) == then + 30
+
+
+SCRIPT = replace(JOB, steps=stdout(r"step (\d+)"))
+
+
+def test_a_script_whose_lines_match_nothing_is_told_which_pattern_that_was() -> None:
+    text = tell_unstable([MET, STARTED, JOINED], {0}, None, SCRIPT)
+
+    assert r"No step: workers have joined their group, and no line that rank 0 printed since matches" in text

@@ -158,3 +158,7 @@ def test_a_group_that_takes_more_than_its_number_is_told_and_not_passed_over() -
 def test_a_reader_that_finds_no_steps_is_refused(reader: Reader, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         check_pattern(reader)
+
+
+def test_a_line_that_is_printed_twice_is_one_step() -> None:
+    assert numbers(StepLines(r"step (\d+)"), "step 1", "step 1", "step 2") == [1, 2]

@@ -170,3 +170,15 @@ def test_what_it_cost_is_in_the_lost_fraction() -> None:
     lost = [next(m.value for m in found if m.name == "lost_fraction") for found in (planned, of_itself)]
 
     assert lost[0] == pytest.approx(lost[1])
+
+
+def test_nobody_who_survives_has_no_stall_to_tell_of() -> None:
+    timeline = Timeline()
+    timeline.begin(0.0, 0)
+    timeline.generation(0, [0], first=10.0, steps=5)
+    timeline.change(14.5, 0, "kill", [0], [1])
+    timeline.generation(1, [1], first=20.0, steps=5)
+    timeline.stable(23.0, 0, 1, 1)
+    [change] = change_results(timeline.history)
+
+    assert (change.stall_s, change.recovery_s, change.parts) == (None, None, {})

@@ -9,7 +9,7 @@ import pytest
 from support.timelines import ERROR, JOB
 
 from pytest_distbench.jobs.engines.contract import CannotGoOn
-from pytest_distbench.jobs.pool.controller import PoolController, SharingJob
+from pytest_distbench.jobs.pool.controller import EXIT_S, PoolController, SharingJob
 from pytest_distbench.records.elastic import SERVING, Demand, Policy, PoolJob, Serving, Sharing
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import (
@@ -284,3 +284,21 @@ def test_a_serving_that_fails_ends_the_pool(world: World, happens: str, told: st
 
     with pytest.raises(CannotGoOn, match=told):
         world.run("elastic", 2, serving=Serving(demand=[Demand(at_s=2, slots=1)]))
+
+
+def test_a_training_that_is_over_before_the_demand_fails(world: World) -> None:
+    world.job("train", 1, 2, steps=20)
+    serving = Serving(demand=[Demand(at_s=1, slots=0), Demand(at_s=50, slots=1)])
+
+    with pytest.raises(CannotGoOn, match=r"over after \d.\d s, and the demand goes on until 50 s"):
+        world.run("elastic", 2, serving=serving)
+
+
+def test_a_job_whose_agents_do_not_end_is_ended(world: World) -> None:
+    world.job("A", 1, 1, steps=20)
+    world.nodes["A"].poll = list  # type: ignore[method-assign]
+    lines = world.run("gang", 1)
+
+    finished = 100 + 1 + 2
+    assert next(line.t for line in lines if isinstance(line, Ended)) == pytest.approx(finished + EXIT_S, abs=1)
+    assert world.nodes["A"].killed == {0}

@@ -225,3 +225,47 @@ def test_the_generated_set_shows_the_digits_of_scikit_learn(tmp_path: Path) -> N
 
     assert (len(train.labels), len(test.labels)) == (1437, 360)
     assert {(image[channel].tobytes(), label) for image, label in drawn for channel in range(3)} == known
+
+
+PYTHON_2 = (
+    b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85q\x05U\x01b\x87"
+    b"Rq\x06(K\x01K\x02K\x03\x86cnumpy\ndtype\nq\x07U\x02u1K\x00K\x01\x87Rq\x08(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff"
+    b"\xffK\x00tb\x89U\x06\x00\x01\x02\x03\xfe\xfftbU\x06labels]q\t(K\x07K\x09eu."
+)
+
+
+REFUSED = {
+    "numpy's own functions with hostile arguments": b"cnumpy\nndarray\n(I1\ntR.",
+    "another class of arrays": b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\ndtype\n(I0\ntS'b'\ntR.",
+    "bytes that are none": b"c_codecs\nencode\n(S'cm0='\nS'base64'\ntR.",
+    "an object elsewhere": b"S'pid'\nQ.",
+    "an attribute of a module": b"\x80\x04\x8c\x05numpy\x8c\x0blib.io.load\x93.",
+    "state for a function": b"cnumpy\ndtype\n}S'__call__'\nI1\nsb.",
+    "a list": b"(lI1\na.",
+    "no pickle": b"\xff\xd8\xff\xe0JFIF",
+    "an end at once": b".",
+    "a memory for ever": b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",
+    "an array of more bytes than it has": PYTHON_2.replace(b"K\x02K\x03\x86", b"K\x09K\x03\x86"),
+    "an array of less than nothing": PYTHON_2.replace(b"K\x02K\x03\x86", b"J\xff\xff\xff\xffJ\xfa\xff\xff\xff\x86"),
+    "an array of other numbers": PYTHON_2.replace(b"U\x02u1", b"U\x02O8"),
+    "more behind its end": PYTHON_2 + b"\n",
+}
+
+
+@pytest.mark.parametrize("content", REFUSED.values(), ids=REFUSED)
+def test_what_is_no_dictionary_of_arrays_is_named_with_its_byte(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "batch"
+    path.write_bytes(content)
+
+    with pytest.raises(DataError, match=r"batch, byte \d+: wanted "):
+        unpickle_arrays(path)
+
+
+@pytest.mark.parametrize("missing", ["data_batch_2", "test_batch"])
+def test_a_set_without_one_of_its_files_is_no_set(binary: Path, pickled: Path, missing: str) -> None:
+    (binary / f"{missing}.bin").unlink()
+    (pickled / missing).unlink()
+
+    for folder in (binary, pickled):
+        with pytest.raises(DataError, match=rf"{missing}(.bin)?: wanted a file of the data set, found none"):
+            load(folder)

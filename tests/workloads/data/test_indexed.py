@@ -113,3 +113,11 @@ def test_generated_sentences_are_those_of_the_generated_text(tmp_path: Path) -> 
         texts = [[tuple(map(pairs.vocabulary.decode, pair)) for pair in (*pairs,)] for pairs in (indexed, text)]
 
         assert texts[0] == texts[1]
+
+
+def test_a_dictionary_may_have_the_line_that_makes_ids_count_from_one(folder: Path) -> None:
+    for language in ("en", "de"):
+        path = folder / f"dict.{language}.txt"
+        path.write_text("'<lua_index_compat>'\n" + path.read_text())
+
+    assert list(load(folder, "train"))[1] == ([6], [6])

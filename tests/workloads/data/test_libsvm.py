@@ -176,3 +176,30 @@ def test_memory_is_bounded_however_long_the_text_is(tmp_path: Path, rows: int) -
     assert ([int(n) for n in shape], round(last, 5)) == ([rows, libsvm.FEATURES], 0.66667)
     assert peak_kib - before_kib < 8 * 1024
     assert peak_kib < 300e6 / 1024
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content[:-9], r"line \d: wanted the rest of the bz2 stream, found the end of the file"),
+        (lambda content: content[:3] + b"x" + content[4:], r"line 1: wanted a bz2 stream"),
+        (lambda content: content[:40] + bytes([content[40] ^ 255]) + content[41:], r"line 1: wanted a bz2 stream"),
+        (lambda content: TEXT, r"line 1: wanted a bz2 stream"),
+    ],
+    ids=["cut off", "another magic", "a byte changed", "not compressed"],
+)
+def test_a_damaged_stream_is_named(folder: Path, change: Callable[[bytes], bytes], message: str) -> None:
+    (folder / TRAIN).unlink()
+    (folder / f"{TRAIN}.bz2").write_bytes(change(bz2.compress(TEXT)))
+
+    with pytest.raises(DataError, match=f"{TRAIN}.bz2, {message}"):
+        read(folder)
+
+
+def test_where_no_cache_can_be_written_it_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(libsvm, "_write", refuse)
+    with pytest.raises(DataError, match=rf"{TRAIN}.rows: wanted a folder .*, found .*Permission denied"):
+        read(folder)
