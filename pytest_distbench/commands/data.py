@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,8 +28,23 @@ def add(add_parser: Adder) -> None:
     for parser in (listing, prepare, verify):
         parser.add_argument("names", metavar="NAME", nargs="*", help="of a set (default: all)")
         parser.add_argument(
-            "--data", metavar="DIR", type=Path, default=Path(), help="as for --distbench-data (default: here)"
+            "--data", metavar="DIR", type=_folder, default=Path(), help="as for --distbench-data (default: here)"
         )
+
+
+def _folder(text: str) -> Path:
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"wanted a folder on a disk or a mount, found the URL {text!r}")
+    return Path(text)
+
+
+@contextlib.contextmanager
+def _disk_told() -> Iterator[None]:
+    """What a disk refuses, as an error of this package."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(str(error)) from None
 
 
 def _list(options: argparse.Namespace) -> Iterator[str]:
@@ -36,7 +52,8 @@ def _list(options: argparse.Namespace) -> Iterator[str]:
 
     for name in _chosen(options):
         row = SETS[name]
-        place = folder_in(options.data, name)
+        with _disk_told():
+            place = folder_in(options.data, name)
         archives = f" ({' or '.join(row.archives)})" if row.archives else ""
         yield f"{name}: {row.title}"
         yield f"  {f'in {place}' if place else f'not in {options.data}'}; from {row.source}{archives}"
@@ -48,23 +65,24 @@ def _prepare(options: argparse.Namespace) -> Iterator[str]:
     done = False
     for name in _chosen(options):
         row = SETS[name]
-        folder = folder_in(options.data, name)
         made = ""
-        if folder is None:
-            folder = options.data / name
-            archive = next((path for path in map(options.data.joinpath, row.archives) if path.is_file()), None)
-            if options.generated:
-                generate_into(folder, row)
-                made = "generated"
-            elif archive is not None:
-                unpack_into(folder, row, archive)
-                made = f"unpacked {archive}"
-            elif options.names:
-                find(options.data, name)  # says what is not there
-            else:
-                continue
-        if row.make_cache is not None:
-            row.make_cache(folder)
+        with _disk_told():
+            folder = folder_in(options.data, name)
+            if folder is None:
+                folder = options.data / name
+                archive = next((path for path in map(options.data.joinpath, row.archives) if path.is_file()), None)
+                if options.generated:
+                    generate_into(folder, row)
+                    made = "generated"
+                elif archive is not None:
+                    unpack_into(folder, row, archive)
+                    made = f"unpacked {archive}"
+                elif options.names:
+                    find(options.data, name)  # says what is not there
+                else:
+                    continue
+            if row.make_cache is not None:
+                row.make_cache(folder)
         done = True
         yield f"{name}: {made or 'ready'}, in {folder}"
     if not done:
@@ -74,14 +92,16 @@ def _prepare(options: argparse.Namespace) -> Iterator[str]:
 def _verify(options: argparse.Namespace) -> Iterator[str]:
     from pytest_distbench.workloads.data.sets import GENERATED, SETS, find, folder_in, verify
 
-    chosen = [name for name in _chosen(options) if options.names or folder_in(options.data, name)]
+    with _disk_told():
+        chosen = [name for name in _chosen(options) if options.names or folder_in(options.data, name)]
     if not chosen:
         raise DataError(f"{options.data}: no set lies there; see distbench data list")
     failed = False
     for name in chosen:
         try:
-            folder = find(options.data, name)
-            counts = verify(folder, SETS[name])
+            with _disk_told():
+                folder = find(options.data, name)
+                counts = verify(folder, SETS[name])
         except DataError as error:
             failed = True
             yield f"{name}: {error}"

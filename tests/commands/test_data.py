@@ -21,7 +21,7 @@ def data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Data:
 
     def call(command: str, *arguments: str) -> tuple[int, str]:
         capsys.readouterr()
-        code = main(["data", command, *arguments, "--data", str(tmp_path)])
+        code = main(["data", command, "--data", str(tmp_path), *arguments])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 
@@ -107,6 +107,7 @@ def test_each_damaged_set_is_named_and_the_answer_is_no(data: Data, tmp_path: Pa
         (["verify"], "no set lies there; see distbench data list"),
         (["prepare"], "no set and no archive of one; see distbench data list"),
         (["prepare", "cifar10"], "wanted data_batch_1.bin, .*test_batch.bin or data_batch_1, .*found nothing"),
+        (["prepare", "cifar10", "--generated", "--data", "/dev/null"], "File exists: '/dev/null'"),
         (["list", "mnist"], "unknown data set 'mnist': known are cifar10, epsilon, wmt16, wmt17, wikitext2"),
     ],
 )
@@ -115,4 +116,15 @@ def test_what_is_not_there_is_an_error(data: Data, tmp_path: Path, arguments: li
 
     assert code == 2
     assert re.search(message, text)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_is_no_folder_to_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["data", "prepare", "cifar10", "--generated", "--data", "s3://bucket/sets"])
+
+    assert "wanted a folder on a disk or a mount, found the URL 's3://bucket/sets'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -106,17 +106,17 @@ def _text_of(folder: Path, name: str) -> Path:
 
 def _cached(text: Path, features: int) -> Rows:
     cache = cache_of(text)
-    found = _open(cache, text, features)
-    if found is None:
-        try:
+    try:
+        found = _open(cache, text, features)
+        if found is None:
             with FileLock(f"{cache}.lock"):  # of several ranks that begin at once, one reads the text
                 found = _open(cache, text, features)
                 if found is None:
                     _write(cache, text, features)
-        except OSError as error:
-            wanted = "a folder that the cache of this text can be written to"
-            raise damaged(cache, wanted=wanted, found=str(error)) from None
-        found = found or _open(cache, text, features)
+            found = found or _open(cache, text, features)
+    except OSError as error:
+        wanted = "a folder that the cache of this text can be written to"
+        raise damaged(cache, wanted=wanted, found=str(error)) from None
     if found is None:
         raise damaged(text, wanted="a text that stays as it is while it is read", found="that it changed meanwhile")
     return found
@@ -244,7 +244,7 @@ def _blame(place: str, row: bytes, features: int) -> DataError:
         index, colon, value = pair.partition(b":")
         if not colon or not index.isdigit():
             return damaged(here, wanted="index:value", found=_show(pair))
-        if not before < int(index) <= features:
+        if len(index.lstrip(b"0")) > len(str(features)) or not before < int(index) <= features:
             wanted = f"an index from {before + 1} to {features}, above the one before"
             return damaged(here, wanted=wanted, found=_show(index))
         before = int(index)

@@ -160,8 +160,12 @@ def layout_in(folder: Path, row: DataSet) -> tuple[str, ...]:
 
 
 def generate_into(folder: Path, row: DataSet) -> None:
-    """Make a folder of a small set, whole or not at all."""
-    with _made_whole(folder) as making:
+    """Make a folder of a small set, whole or not at all.
+
+    Raises:
+        DataError: something else has its name.
+    """
+    with _made_whole(folder, row) as making:
         row.generate(making, SEED)
         (making / GENERATED).write_text(f"Made by pytest-distbench in the format of {row.title}\n")
 
@@ -170,9 +174,9 @@ def unpack_into(folder: Path, row: DataSet, archive: Path) -> None:
     """Make a folder of the files of a set that lie in an archive, whole or not at all.
 
     Raises:
-        DataError: the archive is damaged, or has not all of them.
+        DataError: the archive is damaged, or has not all of them; something else has the folder's name.
     """
-    with _made_whole(folder) as making:
+    with _made_whole(folder, row) as making:
         unpack(archive, {name for layout in row.layouts for name in layout}, making)
         if not layout_in(making, row):
             there = ", ".join(sorted(path.name for path in making.iterdir())) or "none of them"
@@ -181,14 +185,21 @@ def unpack_into(folder: Path, row: DataSet, archive: Path) -> None:
 
 
 @contextlib.contextmanager
-def _made_whole(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which takes its name when that is done."""
+def _made_whole(folder: Path, row: DataSet) -> Iterator[Path]:
+    """A folder to fill, which takes its name when that is done. Of processes that do so at once the first counts."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as outer:
         making = Path(outer, folder.name)
         making.mkdir()
         yield making
-        making.rename(folder)
+        try:
+            making.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+            if not layout_in(folder, row):
+                wanted, hint = "nothing, or all files of the set", "move it away"
+                raise damaged(folder, wanted=wanted, found="something else of this name", hint=hint) from None
 
 
 def verify(folder: Path, row: DataSet) -> dict[str, int]:

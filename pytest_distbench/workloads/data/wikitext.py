@@ -70,8 +70,6 @@ _CHANCES = (0.55, 0.25, 0.15, 0.05)
 """Of the four words that may follow a word."""
 GENERATED_PERPLEXITY = math.exp(-sum(chance * math.log(chance) for chance in _CHANCES))
 """The least that any model can have on generated text: 3.03."""
-_STEMS = ("ar", "el", "in", "on", "ur", "is")
-_ENDINGS = ("a", "o", "en", "um", "ik", "eth", "as", "or")
 _GENERATED = dict(zip(FILES, (40_000, 4_000, 4_000), strict=True))
 
 

@@ -71,6 +71,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "no label": (lambda text: text.replace(b"-1 1:1", b"1:1"), "line 2: wanted a label -1 or .1, found '1:1'"),
     "index zero": (lambda text: text.replace(b"2:7.25", b"0:7.25"), "line 5, pair 1: wanted an index from 1 to 4"),
     "index too large": (lambda text: text.replace(b"4:-.5", b"5:-.5"), "line 5, pair 2: .* from 3 to 4.*found '5'"),
+    "index endless": (lambda text: text.replace(b"4:-.5", b"9" * 5000 + b":1"), "line 5, pair 2: wanted an index"),
     "index negative": (lambda text: text.replace(b"2:7.25", b"-2:7.25"), "line 5, pair 1: wanted index:value"),
     "duplicate index": (lambda text: text.replace(b"2:2", b"1:2"), "line 2, pair 2: .* from 2 to 4, above.* found '1'"),
     "indices descend": (lambda text: text.replace(b"3:3 4:4", b"4:4 3:3"), "line 2, pair 4: .*found '3'"),

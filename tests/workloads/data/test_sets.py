@@ -72,6 +72,31 @@ def test_what_cannot_be_made_whole_is_not_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_of_processes_that_make_it_at_once_the_first_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "wmt16"
+
+    def generate_second(making: Path, seed: int) -> None:
+        generate_into(folder, SETS["wmt16"])
+        parallel_text.generate(making, seed + 1)
+
+    generate_into(folder, msgspec.structs.replace(SETS["wmt16"], generate=generate_second))
+    generate_into(tmp_path / "first", SETS["wmt16"])
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "wmt16"]
+    for file in layout_in(folder, SETS["wmt16"]):
+        assert (folder / file).read_bytes() == (tmp_path / "first" / file).read_bytes()
+
+
+def test_what_has_its_name_and_is_not_whole_stays_and_is_named(tmp_path: Path) -> None:
+    generate_into(tmp_path / "wmt16", SETS["wmt16"])
+    (tmp_path / "wmt16" / parallel_text.VOCABULARY).unlink()
+    left = sorted(path.name for path in (tmp_path / "wmt16").iterdir())
+
+    with pytest.raises(DataError, match="wmt16: wanted nothing, or all files of the set, found something else"):
+        generate_into(tmp_path / "wmt16", SETS["wmt16"])
+    assert sorted(path.name for path in (tmp_path / "wmt16").iterdir()) == left
+
+
 @pytest.mark.parametrize("inside", ["wmt16", "wmt16_en_de", "."])
 def test_the_users_folder_is_that_of_the_set_of_its_archive_or_one_of_sets(
     generated: Path, tmp_path: Path, inside: str
