@@ -172,9 +172,7 @@ class ResultsPlugin:
 
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
         """What the run has to say at its end."""
-        from pytest_distbench.plugin.partial import why_selected
         from pytest_distbench.plugin.rerun import record_command, same_command
-        from pytest_distbench.report.texts.header import idle_lines
         from pytest_distbench.report.texts.layout import Line
         from pytest_distbench.report.texts.terminal import interrupted_lines, summary_lines, unused_lines
 
@@ -192,9 +190,6 @@ class ResultsPlugin:
                 "doubt",
             )
         yield from unused_lines(self._unused or [], pruned=self._pruned)
-        if self._results and not why_selected(config, deselected=self._deselected):
-            tests = {test for test, _ in self._seen} | {result.case.test for result in self._results}
-            yield from idle_lines(settings.experiment, self._results, tests)
         if settings.prune and self._why_not_pruned:
             yield Line(f"nothing was pruned: {self._why_not_pruned}", "doubt")
         if settings.json is not None and not self._trouble:

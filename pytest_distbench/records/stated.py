@@ -7,7 +7,7 @@ reports 000 and 001.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Literal
@@ -64,36 +64,13 @@ class Prices:
         return next(named, None)
 
 
-FIELDS: Mapping[str, str] = {
-    "description": "Description",
-    "storage": "Storage options",
-    "workload": "workload",
-    "cluster": "Cluster",
-    "behind_gateway": "Behind a gateway",
-    "servers": "# of servers",
-    "addresses": "IPs/DNS",
-    "cluster_info": "Pointer to cluster info",
-    "results": "Pointer to results",
-    "expected": "Expected results",
-    "storage_config": "s3fs config",
-    "data_set": "input data set",
-    "summary": "Brief summary and next steps",
-    "instance": "instance type",
-    "schedule": "schedule",
-    "warm_up": "warm-up",
-    "multipliers": "multipliers",
-    "backup_dir": "backup folder",
-}
-"""What can be stated, and the reports' headings of it; the time is the run's own."""
-
-
 class Statement(Record, frozen=True, kw_only=True):
     """What was stated of some tests of a run."""
 
     of: str = ""
     """A pattern of names of tests, ``test_resnet*``, as :mod:`fnmatch` takes it; empty: all."""
     fields: dict[str, str]
-    """By the keys of :data:`FIELDS`."""
+    """By keys; some have a heading of report 001."""
 
     def is_of(self, test: str) -> bool:
         return not self.of or any(fnmatch.fnmatchcase(known, self.of) for known in (test, test.rpartition("::")[2]))
@@ -113,6 +90,3 @@ class Experiment(Record, frozen=True, kw_only=True, omit_defaults=True):
             if statement.is_of(test):
                 found |= statement.fields
         return found
-
-    def of_no_test(self, tests: Collection[str]) -> list[str]:
-        return [statement.of for statement in self.statements if not any(map(statement.is_of, tests))]

@@ -26,8 +26,7 @@ _DRAFT = ".distbench-draft"
 _ABANDONED_S = 600.0
 """A draft older than this is of a writer that was killed: writing one file takes milliseconds, an export seconds."""
 
-_UNNAMED_KEY = re.compile(r"`\$([^`]*?)\[\.\.\.\]")
-_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_STEP = re.compile(r"\.\w+|\[[^\]]*\]")
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -151,31 +150,44 @@ class FileKind(Generic[_Content]):
                     "has the marks of a merge conflict",
                     "Take one side (git checkout --ours or --theirs FILE), or write the file again",
                 ) from error
-            problem = f"not a {self.name}: {self._with_key(str(error), data)}"
+            problem = f"not a {self.name}: {self._with_keys(str(error), data)}"
             raise StoredFileError(path, problem, next_step or self.next_step) from error
 
-    def _with_key(self, problem: str, data: bytes) -> str:
-        """The decoder says ``[...]`` for whatever key of a mapping: name the one that it stumbled over.
+    def _with_keys(self, problem: str, data: bytes) -> str:
+        try:
+            return name_keys(problem, msgspec.json.decode(data), self.record)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return problem
 
-        It is the one beside which no other is needed for the same complaint.
-        """
-        unnamed = _UNNAMED_KEY.search(problem)
-        with contextlib.suppress(msgspec.DecodeError, ValueError, LookupError, TypeError, RecursionError):
-            document = msgspec.json.decode(data)
-            place: Any = document
-            for step in _STEP.finditer(unnamed[1] if unnamed else ""):
-                place = place[step[1] if step[1] is not None else int(step[2])]
-            if not unnamed or not isinstance(place, dict):
-                return problem
+
+def name_keys(problem: str, document: Any, kind: Any) -> str:
+    """The decoder says ``[...]`` for whatever key of a mapping: name those that it stumbled over.
+
+    Each is the one beside which no other is needed for the same complaint; the others are taken out of the document.
+    """
+    told, place = problem, document
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        for step in _STEP.findall(problem[problem.rindex("`$") :]):
+            if step != "[...]":
+                place = place[step[1:] if step.startswith(".") else int(step[1:-1])]
+                continue
             for key, value in dict(place).items():
                 place.clear()
                 place[key] = value
-                try:
-                    msgspec.json.decode(msgspec.json.encode(document), type=self.record)
-                except msgspec.ValidationError as error:
-                    if str(error) == problem:
-                        return problem.replace("[...]", f"[{key}]", 1)
-        return problem
+                if _complaint(document, kind) == problem:
+                    told, place = told.replace(step, f"[{key}]", 1), value
+                    break
+            else:
+                return told
+    return told
+
+
+def _complaint(document: Any, kind: Any) -> str:
+    try:
+        msgspec.convert(document, kind, str_keys=True)
+    except (msgspec.ValidationError, RecursionError) as error:
+        return str(error)
+    return ""
 
 
 def _expect(why_not: str) -> None:

@@ -1,215 +1,180 @@
-"""TOML files that users write, read key by key; what is wrong with one is told with its file and its key.
+"""TOML files that users write, read strictly.
 
-They are the price list that ``distbench report --prices`` takes (docs/cost.md has one), and what a run's author or
-operator states of it (``--distbench-experiment``, docs/experiment.md).
+The price list that ``distbench report --prices`` takes; docs/cost.md has one. The file that ``--distbench-experiment``
+takes: what a run's author or operator states of it; docs/experiment.md.
 """
 
 from __future__ import annotations
 
 import datetime
-import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pytest_distbench.errors import StoredFileError, show
+import msgspec
+
+from pytest_distbench.errors import StoredFileError
 from pytest_distbench.machine.hardware import host_name, mask_addresses
 from pytest_distbench.machine.secrets import mask_secrets
-from pytest_distbench.records.stated import FIELDS, TERMS, Experiment, Machine, Prices, Statement, Term
-from pytest_distbench.records.wanted import NAMED, YES_OR_NO, Wanted, number, one_of, text, whole
-from pytest_distbench.store.files import read_limited
+from pytest_distbench.records.record import Record
+from pytest_distbench.records.stated import TERMS, Experiment, Machine, Prices, Statement, Term
+from pytest_distbench.store.files import name_keys, read_limited
 
 _MOST_BYTES = 2**20
-_Found = TypeVar("_Found")
+_Kind = TypeVar("_Kind")
 
 
-class TomlTable:
-    """A table of such a file. Its keys are taken one by one; :meth:`end` refuses those that nobody took.
+def read_toml(path: Path, kind: type[_Kind], *, next_step: str) -> _Kind:
+    """Read such a file.
 
-    Args:
-        name: of the table in the file, with a dot behind it; empty: it is the file.
+    Raises:
+        StoredFileError: it cannot be read, is no TOML, or of another kind; the message has the line or the key.
     """
-
-    def __init__(self, path: Path, content: Mapping[str, Any], *, next_step: str, name: str = "") -> None:
-        self._path, self._content, self._next_step, self._name = path, content, next_step, name
-        self._taken: list[str] = []
-
-    def take(self, key: str, wanted: Wanted[_Found]) -> _Found:
-        """Raises :class:`StoredFileError` where it is missing, or of another kind."""
-        if (found := self.take_if(key, wanted)) is None:
-            self.refuse(key, wanted.words, "nothing")
-        return found
-
-    def take_if(self, key: str, wanted: Wanted[_Found]) -> _Found | None:
-        """The same where the key may be missing: None then."""
-        self._taken.append(key)
-        if key not in self._content:
-            return None
-        found = wanted.take(value := self._content[key])
-        if found is None:
-            self.refuse(key, wanted.words, show(value))
-        return found
-
-    def tables(self, key: str) -> Iterator[tuple[str, TomlTable]]:
-        self._taken.append(key)
-        found = self._content.get(key, {})
-        if not isinstance(found, dict):
-            self.refuse(key, f"tables [{key}.NAME]", show(found))
-        for name, inner in found.items():
-            if not isinstance(inner, dict):
-                self.refuse(f"{key}.{name}", f"a table [{key}.NAME]", show(inner))
-            yield name, TomlTable(self._path, inner, next_step=self._next_step, name=f"{self._name}{key}.{name}.")
-
-    def end(self) -> None:
-        """Raises :class:`StoredFileError` where there are keys that nobody took."""
-        for key in self._content:
-            if key not in self._taken:
-                self.refuse(key, f"one of the keys {', '.join(self._taken)}", "a key that is none of them")
-
-    def refuse(self, key: str, wanted: str, found: str) -> NoReturn:
-        raise StoredFileError(self._path, f"{self._name}{key}: wanted {wanted}; found {found}", self._next_step)
-
-
-def read_toml(path: Path, *, next_step: str) -> TomlTable:
-    """Raises :class:`StoredFileError`, which has the line of what is no TOML."""
     try:
-        content = tomllib.loads(read_limited(path, _MOST_BYTES, next_step=next_step).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content = read_limited(path, _MOST_BYTES, next_step=next_step).decode()
+        return msgspec.toml.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        problem = name_keys(str(error), tomllib.loads(content), kind)
+        raise StoredFileError(path, problem, next_step) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoredFileError(path, f"is no TOML: {error}", next_step) from None
-    return TomlTable(path, content, next_step=next_step)
 
 
-_NEXT_STEP = "docs/cost.md has a price list to start from"
-
-_CURRENCY = Wanted(
-    "a currency in three capital letters, such as USD",
-    lambda value: value if isinstance(value, str) and re.fullmatch(r"[A-Z]{3}", value) else None,
-)
-_DATE = Wanted(
-    "the day on which the prices were read, such as 2020-10-05, without quotes, and no later one than today",
-    lambda value: value if type(value) is datetime.date and value <= _tomorrow() else None,  # no datetime, which is one
-)
+_Price = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-def _tomorrow() -> datetime.date:
-    """It is today already where the day begins earlier than here."""
-    return datetime.datetime.now(tz=datetime.UTC).date() + datetime.timedelta(days=1)
+class _Prices(Record, frozen=True, kw_only=True):
+    """What an hour costs, by term."""
+
+    regular: _Price | None = None
+    preemptible: _Price | None = None
+
+    def __post_init__(self) -> None:
+        if not self.per_hour:
+            raise ValueError(f"Expected a price, {' or '.join(TERMS)}, got neither")
+
+    @property
+    def per_hour(self) -> dict[Term, float]:
+        return {term: price for term in TERMS if (price := getattr(self, term)) is not None}
 
 
-_UNIT = one_of(["hour"])
-_PRICE = number(least=0)
-_RANKS = whole(1)
-_NO_ACCELERATOR: Wanted[str] = Wanted("nothing, as there is no table [accelerator.NAME]", lambda _: None)
+class _Machine(_Prices, frozen=True, kw_only=True):
+    """A kind of machine, with the accelerators of each."""
+
+    ranks_per_node: _Count
+    platforms: Annotated[list[_Text], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["*"])
+    accelerator: str | None = None
+    accelerators_per_node: _Count | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.accelerator is None) != (self.accelerators_per_node is None):
+            raise ValueError("Expected `accelerator` and `accelerators_per_node` together, got one of them")
+
+    def with_accelerators(self, accelerators: Mapping[str, _Prices]) -> dict[Term, float]:
+        """What an hour of it costs, by each term that both have."""
+        if self.accelerator is None or self.accelerators_per_node is None:
+            return self.per_hour
+        if (each := accelerators.get(self.accelerator)) is None:
+            known = ", ".join(accelerators) or "none"
+            raise ValueError(f"Expected an `accelerator` of {known}, got {self.accelerator!r}")
+        own, number = self.per_hour, self.accelerators_per_node
+        found = {term: own[term] + number * price for term, price in each.per_hour.items() if term in own}
+        if not found:
+            raise ValueError(f"Expected an `accelerator` with a price that is {' or '.join(own)}, as the machine's")
+        return found
 
 
-def _platforms(value: object) -> list[str] | None:
-    is_list = isinstance(value, list) and value and all(isinstance(name, str) and name for name in value)
-    return list(value) if is_list else None  # type: ignore[call-overload] # it is one
+class _PriceList(Record, frozen=True, kw_only=True):
+    """The file."""
 
+    currency: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]
+    date: datetime.date
+    source: _Text
+    per: Literal["hour"]
+    accelerator: dict[str, _Prices] = {}
+    machine: Annotated[dict[str, _Machine], msgspec.Meta(min_length=1)]
 
-_PLATFORMS = Wanted('a list of hardware classes, such as ["cpu-intel-*"]', _platforms)
+    def __post_init__(self) -> None:
+        tomorrow = datetime.datetime.now(tz=datetime.UTC).date() + datetime.timedelta(days=1)
+        if self.date > tomorrow:  # it is today already where the day begins earlier than here
+            raise ValueError(f"Expected a `date` on which the prices were read, got {self.date}")
+        for name, machine in self.machine.items():
+            try:
+                machine.with_accelerators(self.accelerator)
+            except ValueError as error:
+                raise ValueError(f"{error} - at `$.machine[{name}]`") from None
 
 
 def read_prices(path: Path) -> Prices:
-    """Raises :class:`StoredFileError`, which has file, key, what was wanted and what was found."""
-    table = read_toml(path, next_step=_NEXT_STEP)
-    currency, day, source = table.take("currency", _CURRENCY), table.take("date", _DATE), table.take("source", text())
-    table.take("per", _UNIT)
-    accelerators = {name: _prices(inner) for name, inner in table.tables("accelerator")}
-    machines = [_machine(name, inner, accelerators) for name, inner in table.tables("machine")]
-    if not machines:
-        table.refuse("machine", "at least one table [machine.NAME]", "none")
-    table.end()
-    return Prices(currency=currency, date=day, source=source, machines=machines)
+    """Read a price list.
 
-
-def _prices(table: TomlTable, *, ends: bool = True) -> dict[Term, float]:
-    found: dict[Term, float] = {term: price for term in TERMS if (price := table.take_if(term, _PRICE)) is not None}
-    if not found:
-        table.refuse(TERMS[0], f"a price, {' or '.join(TERMS)}, as {_PRICE.words}", "neither")
-    if ends:
-        table.end()
-    return found
-
-
-def _machine(name: str, table: TomlTable, accelerators: dict[str, dict[Term, float]]) -> Machine:
-    per_hour = _prices(table, ends=False)
-    ranks = table.take("ranks_per_node", _RANKS)
-    platforms = table.take_if("platforms", _PLATFORMS) or ["*"]
-    accelerator = table.take_if("accelerator", one_of(accelerators) if accelerators else _NO_ACCELERATOR)
-    each = table.take_if("accelerators_per_node", _RANKS)
-    table.end()
-    if (accelerator is None) != (each is None):
-        lacking = "accelerator" if accelerator is None else "accelerators_per_node"
-        table.refuse(lacking, "accelerator and accelerators_per_node together", "nothing")
-    if accelerator is not None and each is not None:
-        prices = accelerators[accelerator]
-        if not (shared := [term for term in per_hour if term in prices]):
-            table.refuse(
-                "accelerator", f"one with a price that is {' or '.join(per_hour)}, as the machine's", accelerator
-            )
-        per_hour = {term: per_hour[term] + each * prices[term] for term in shared}
-    return Machine(name=name, per_hour=per_hour, ranks_per_node=ranks, platforms=platforms)
+    Raises:
+        StoredFileError: there is no such file, or it is none; the message has file, key, what was wanted and found.
+    """
+    found = read_toml(path, _PriceList, next_step="docs/cost.md has a price list to start from")
+    machines = [
+        Machine(
+            name=name,
+            per_hour=machine.with_accelerators(found.accelerator),
+            ranks_per_node=machine.ranks_per_node,
+            platforms=machine.platforms,
+        )
+        for name, machine in found.machine.items()
+    ]
+    return Prices(currency=found.currency, date=found.date, source=found.source, machines=machines)
 
 
 _ADDRESSES = "addresses"
+_Stated = str | int | float | bool
 
 
-def _words(value: object) -> str | None:
-    match value:
-        case bool():
-            return "yes" if value else "no"
-        case int() | float():
-            return str(value)
-        case str():
-            return " ".join(value.split()) or None
-    return None
+class _Tables(msgspec.Struct, frozen=True, kw_only=True):
+    """What such a file has beside free keys."""
 
-
-_STATED = Wanted("text, a number, true or false", _words)
-
-_SERVERS = whole(1)
-_OF_ITS_KIND = {
-    "servers": Wanted("a whole number of at least 1", lambda value: _words(_SERVERS.take(value))),
-    "behind_gateway": Wanted("true or false", lambda value: _words(YES_OR_NO.take(value))),
-}
-"""What else than :data:`_STATED` is wanted of some keys."""
-
-
-def _plan(value: object) -> dict[str, str] | None:
-    named = NAMED.take(value) or {}
-    found = {name: words for name, stated in named.items() if (words := _words(stated)) is not None}
-    return found if found and len(found) == len(named) else None
-
-
-_PLANNED = Wanted("names of what the table environment has, and what each is to become, as text", _plan)
+    test: dict[str, dict[str, _Stated]] = {}
+    planned: dict[str, _Stated] = {}
 
 
 def read_experiment(path: Path | None, *, with_addresses: bool) -> Experiment:
-    """What is stated, as it may be stored: secrets are masked, and addresses too unless they are asked for; where none
-    are stated, this machine's name is one.
+    """What is stated, as it may be stored: secrets are masked, and addresses too unless they are asked for.
+
+    Args:
+        path: of the file; None: there is none.
+        with_addresses: addresses are kept; where none are stated, this machine's name is one.
+
+    Raises:
+        StoredFileError: there is no such file, or it is none; the message has file, key, what was wanted and found.
     """
     own = [Statement(fields={_ADDRESSES: host_name()})] if with_addresses else []
     if path is None:
         return Experiment(statements=own)
-    table = read_toml(path, next_step="docs/experiment.md has an example, and what each key means")
-    planned = table.take_if("planned", _PLANNED) or {}
-    tests = [(name, _fields(inner, with_addresses=with_addresses)) for name, inner in table.tables("test")]
-    of_all = _fields(table, with_addresses=with_addresses)
-    stated = [Statement(of=of, fields=fields) for of, fields in [("", of_all), *tests] if fields]
-    return Experiment(statements=[*own, *stated], planned=_storable(planned, with_addresses=with_addresses))
+    next_step = "docs/experiment.md has an example"
+    tables = read_toml(path, _Tables, next_step=next_step)
+    keys = read_toml(path, dict[str, _Stated | dict[str, Any]], next_step=next_step)
+    of_all = {key: value for key, value in keys.items() if not isinstance(value, dict)}
+    for name in keys:
+        if name not in of_all and name not in _Tables.__struct_fields__:
+            raise StoredFileError(path, f"{name}: wanted text, a number, true or false; found a table", next_step)
+    stated = [
+        Statement(of=of, fields=_storable(fields, with_addresses=with_addresses))
+        for of, fields in [("", of_all), *tables.test.items()]
+        if fields
+    ]
+    return Experiment(statements=[*own, *stated], planned=_storable(tables.planned, with_addresses=with_addresses))
 
 
-def _fields(table: TomlTable, *, with_addresses: bool) -> dict[str, str]:
-    wanted = {key: _OF_ITS_KIND.get(key, _STATED) for key in FIELDS}
-    stated = {key: value for key, kind in wanted.items() if (value := table.take_if(key, kind)) is not None}
-    table.end()
-    return _storable(stated, with_addresses=with_addresses)
-
-
-def _storable(stated: dict[str, str], *, with_addresses: bool) -> dict[str, str]:
-    masked: dict[str, str] = mask_secrets(stated)  # by their keys, too
+def _storable(stated: Mapping[str, _Stated], *, with_addresses: bool) -> dict[str, str]:
+    masked: dict[str, str] = mask_secrets({key: _words(value) for key, value in stated.items()})  # by their keys, too
     if with_addresses:
         return masked
     return {key: mask_addresses(value) for key, value in masked.items() if key != _ADDRESSES}
+
+
+def _words(value: _Stated) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(str(value).split())

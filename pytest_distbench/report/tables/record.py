@@ -21,7 +21,6 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.network import NETWORK
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.records.stated import FIELDS
 from pytest_distbench.report.tables.table import (
     LAUNCH,
     TEST,
@@ -49,11 +48,6 @@ def _facts(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[
     found = dict.fromkeys(Fact(name, value, planned.get(name, "")) for name, value in facts)
     names = list(dict.fromkeys(fact.name for fact in found))
     return sorted(found, key=lambda fact: names.index(fact.name))
-
-
-def names_of_facts(results: Sequence[CaseResult]) -> list[str]:
-    """What the table environment has of these cases, by name."""
-    return list(dict.fromkeys(fact.name for fact in _facts(results)))
 
 
 def _facts_of(result: CaseResult) -> dict[str, str]:
@@ -202,10 +196,6 @@ SETUP: TableKind[SetupRow] = TableKind(
 )
 
 
-_OF_REPORT_001 = 13
-"""So many of the fields are report 001's; people always see these, and the others where there is one."""
-
-
 class RecordRow(NamedTuple):
     """One case as an experiment."""
 
@@ -221,6 +211,11 @@ class RecordRow(NamedTuple):
             for measurement in launch.measurements
             for name, value in measurement.identity.items()
         }
+
+    @property
+    def stated(self) -> Mapping[str, str]:
+        """What was stated of its test."""
+        return self.run.experiment.stated(self.result.case.test)
 
     def parameters(self, names: str) -> str:
         found = (f"{name}={value}" for name, value in self.result.case.params.items() if re.search(names, name))
@@ -280,60 +275,74 @@ def _schedule(row: RecordRow) -> str:
     return next((f"{job.nodes} nodes, {job.start} at the start, {job.plan}" for job in jobs), "")
 
 
-_KNOWN: Mapping[str, Callable[[RecordRow], str]] = {
-    "description": _description,
-    "storage": lambda row: str(row.identity.get("storage", "")),
-    "workload": _workload,
-    "cluster": lambda row: row.result.environment.platform,
-    "servers": _servers,
-    "cluster_info": _cluster_info,
-    "results": _results,
-    "expected": _expected,
-    "data_set": lambda row: str(row.identity.get("data", "")),
-    "summary": _summary,
-    "instance": lambda row: row.result.environment.system.get("machine", ""),
-    "schedule": _schedule,
-    "warm_up": lambda row: row.parameters("warm_?up"),
-    "multipliers": lambda row: row.parameters("multipliers"),
-    "backup_dir": lambda row: row.parameters("backup|checkpoint_dir"),
-}
-"""What a run knows of itself, by the keys of :data:`FIELDS`."""
+class Field(NamedTuple):
+    """What a report writes down of an experiment."""
+
+    key: str
+    heading: str
+    known: Callable[[RecordRow], str] = lambda row: ""
+    """What a run knows of itself where nothing was stated."""
+    is_always_seen: bool = True
+    """The fields of report 001; those of report 000 are seen where there is something to see."""
+
+    def value(self, row: RecordRow) -> str:
+        """What was stated; of the description with the case before it, of the summary with what became of the test."""
+        stated, known = row.stated.get(self.key, ""), self.known(row)
+        if self.key == "summary":
+            return ". ".join(filter(None, [known, stated]))
+        if self.key == "description":
+            return f"{row.result.case.title}: {stated or known}"
+        return stated or known
+
+    def column(self) -> Column[RecordRow]:
+        def heading(rows: Sequence[RecordRow]) -> str | None:
+            return self.heading if self.is_always_seen or any(map(self.value, rows)) else None
+
+        return Column(self.key, str, heading, lambda row: Cell(self.value(row) or None, self.value(row) or "-"))
 
 
-def _value(key: str, row: RecordRow) -> str:
-    """What was stated; of the description with the case before it, of the summary with what became of the test."""
-    stated = row.run.experiment.stated(row.result.case.test).get(key, "")
-    known = _KNOWN[key](row) if key in _KNOWN else ""
-    if key == "summary":
-        return ". ".join(filter(None, [known, stated]))
-    if key == "description":
-        return f"{row.result.case.title}: {stated or known}"
-    return stated or known
+FIELDS = (
+    Field("description", "Description", _description),
+    Field("storage", "Storage options", lambda row: str(row.identity.get("storage", ""))),
+    Field("workload", "workload", _workload),
+    Field("cluster", "Cluster", lambda row: row.result.environment.platform),
+    Field("behind_gateway", "Behind a gateway"),
+    Field("servers", "# of servers", _servers),
+    Field("addresses", "IPs/DNS"),
+    Field("cluster_info", "Pointer to cluster info", _cluster_info),
+    Field("results", "Pointer to results", _results),
+    Field("expected", "Expected results", _expected),
+    Field("storage_config", "s3fs config"),
+    Field("data_set", "input data set", lambda row: str(row.identity.get("data", ""))),
+    Field("summary", "Brief summary and next steps", _summary),
+    Field(
+        "instance", "instance type", lambda row: row.result.environment.system.get("machine", ""), is_always_seen=False
+    ),
+    Field("schedule", "schedule", _schedule, is_always_seen=False),
+    Field("warm_up", "warm-up", lambda row: row.parameters("warm_?up"), is_always_seen=False),
+    Field("multipliers", "multipliers", lambda row: row.parameters("multipliers"), is_always_seen=False),
+    Field("backup_dir", "backup folder", lambda row: row.parameters("backup|checkpoint_dir"), is_always_seen=False),
+)
+"""The time is the run's own; what was stated under other keys stands in a column of its own."""
 
 
-def _column(key: str, *, is_always_seen: bool) -> Column[RecordRow]:
-    def heading(rows: Sequence[RecordRow]) -> str | None:
-        return FIELDS[key] if is_always_seen or any(_value(key, row) for row in rows) else None
-
-    def cell(row: RecordRow) -> Cell:
-        value = _value(key, row)
-        return Cell(value or None, value or "-")
-
-    return Column(key, str, heading, cell)
+def _other(row: RecordRow) -> str:
+    headings = [field.key for field in FIELDS]
+    return "; ".join(f"{key}: {value}" for key, value in row.stated.items() if key not in headings)
 
 
 def _time(row: RecordRow) -> Cell:
     return Cell(row.run.started, f"{datetime.fromisoformat(row.run.started):%Y-%m-%d %H:%M:%S} GMT")
 
 
-def _columns() -> list[Column[RecordRow]]:
-    columns = [_column(key, is_always_seen=place < _OF_REPORT_001) for place, key in enumerate(FIELDS)]
-    return [columns[0], Column("started", str, "Time (GMT)", _time), *columns[1:]]
-
-
 RECORD: TableKind[RecordRow] = TableKind(
     summary="Every case as an experiment: when, where, on what data, with which result; what was stated, else known.",
     rows=_rows,
-    columns=_columns(),
+    columns=[
+        FIELDS[0].column(),
+        Column("started", str, "Time (GMT)", _time),
+        *(field.column() for field in FIELDS[1:]),
+        Field("stated", "Also stated", _other, is_always_seen=False).column(),
+    ],
     takes=["run"],
 )

@@ -155,7 +155,9 @@ def test_what_was_stated_counts_and_planned_things_are_seen() -> None:
     assert (row["Cluster"], row["Expected results"]) == ("Cruiser10", "220 images/s")
     assert row["Brief summary and next steps"] == "1 metric regressed. Requires further investigation"
 
-    assert row_of(of(result(), description="1 node"))["Description"] == "test_a[ws2]: 1 node"
+    row = row_of(of(result(), description="1 node", rack="B 7", storage="local", people="ada"))
+    assert row["Description"] == "test_a[ws2]: 1 node"
+    assert (row["Storage options"], row["Also stated"]) == ("local", "rack: B 7; people: ada")
 
     made = result()
     case = replace(made, case=replace(made.case, params={"backup_dir": "s3://10.1.2.3/backup"}))

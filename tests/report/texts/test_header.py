@@ -12,39 +12,9 @@ from support.stores import KEY, TEST, entry
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.stated import Experiment, Statement
-from pytest_distbench.report.texts.header import duration_text, header_lines, idle_lines
+from pytest_distbench.report.texts.header import duration_text, header_lines
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.estimate import Estimate
-
-TESTS = ["suites/test_a.py::test_a", "suites/test_b.py::test_b"]
-
-
-def test_a_pattern_of_no_test_and_a_plan_for_what_there_is_not_are_told() -> None:
-    stated = Experiment(
-        statements=[Statement(of="test_resnet*", fields={"storage": "COS"})],
-        planned={"tourch": "the next release"},
-    )
-
-    assert [line.text.partition("; wanted ")[::2] for line in idle_lines(stated, [result()], TESTS)] == [
-        (
-            "? distbench_experiment: [test.'test_resnet*'] is of no test of this run",
-            "a name or pattern such as test_a or suites/test_a.py::test_a",
-        ),
-        (
-            "? distbench_experiment: [planned] tourch: the environment of this run has nothing of that name",
-            "one of platform, device, cores, torch",
-        ),
-    ]
-
-
-def test_what_is_of_a_test_that_ran_or_was_skipped_is_told_nothing() -> None:
-    stated = Experiment(
-        statements=[Statement(fields={"cluster": "a"}), Statement(of="*test_b", fields={"storage": "COS"})],
-        planned={"cores": "8"},
-    )
-
-    assert idle_lines(stated, [result()], TESTS) == []
 
 
 def lines(folder: Path, *, shares_host: bool = False, **changes: Any) -> list[str]:
