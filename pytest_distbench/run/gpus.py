@@ -22,7 +22,7 @@ from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import GIGABYTE
-from pytest_distbench.worker.usage import busy_s, usable_cpus
+from pytest_distbench.worker.load import busy_s, usable_cpus
 
 _FIRST_PAUSE_S = 0.125
 """Between two looks; the system counts in ticks of 0.01 s."""

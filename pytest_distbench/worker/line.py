@@ -27,7 +27,7 @@ from pytest_distbench.records.wire import (
 )
 from pytest_distbench.worker import notebook
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.process import start_s
+from pytest_distbench.worker.limits import start_s
 
 PROGRESS_INTERVAL_S = 0.2
 

@@ -27,6 +27,7 @@ from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.leaving import classify, describe, flush_output, leave, user_frames, without_values
 from pytest_distbench.worker.line import ControlLine
+from pytest_distbench.worker.load import LoadWindow, oldest_marked, usable_cpus
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
 from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import (
@@ -44,7 +45,6 @@ from pytest_distbench.worker.process import (
 from pytest_distbench.worker.script import run_script, watched_steps
 from pytest_distbench.worker.state import note_autocast
 from pytest_distbench.worker.torch_internals import join_fake_groups_only, stand_around_rebuilds
-from pytest_distbench.worker.usage import LoadWindow, oldest_marked, usable_cpus
 
 BODY = "body"
 """Key of the fingerprint of a body that has no loop, where all of it is looked at."""

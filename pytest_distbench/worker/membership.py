@@ -25,10 +25,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.network import host_address
-from pytest_distbench.worker import process
 from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.fingerprint import Watch
-from pytest_distbench.worker.process import collective_s
+from pytest_distbench.worker.limits import collective_s, store_s
 from pytest_distbench.worker.torch_internals import (
     backends_of,
     group_members,
@@ -165,13 +164,13 @@ def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, de
     if backend == "fake":
         join_fake_group(rank=rank, world_size=world_size)
         return
-    store = _meet(rank, timeout_s=process.store_s(timeout_s))
+    store = _meet(rank, timeout_s=store_s(timeout_s))
     dist.init_process_group(
         backend,
         store=PrefixStore("distbench", store),  # torch 2.5 logs it, and cannot print the other where names have no DNS
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(seconds=process.collective_s(backend, timeout_s, os.environ)),
+        timeout=timedelta(seconds=collective_s(backend, timeout_s, os.environ)),
         device_id=device if device.type == "cuda" and backend != "gloo" else None,  # gloo has no use for one
     )
 

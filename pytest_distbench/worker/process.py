@@ -1,10 +1,4 @@
-"""What a rank makes of its process before anything of the user's runs: environment, output, signals, host, waits.
-
-It waits for shares of the launch's time, which nest, so that the inner one explains. gloo raises where a rank has
-waited too long, and the traceback tells where: that comes before the launch's own end. NCCL does not raise. Its
-watchdog ends the process a minute later (``launch/diagnosis/evidence.py``), and with it the stacks and the recorder
-that tell which rank is missing: under NCCL the launch's own end comes first.
-"""
+"""What a rank makes of its process before anything of the user's runs: environment, output, signals, terminal, host."""
 
 from __future__ import annotations
 
@@ -17,8 +11,7 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -30,42 +23,9 @@ from pytest_distbench.records.network import USER_NAMESPACE, VARIABLES, host_add
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import STACKS_SIGNAL, variables_from_wire
 from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.limits import heartbeat_s
 from pytest_distbench.worker.python_internals import place_sockets
 from pytest_distbench.worker.torch_internals import cpus_near_gpu, has_recorder
-
-_START_S = 120.0
-_RANKS_A_SECOND = 100.0
-_STORE_SHARE = 0.6
-_GROUP_SHARE = 0.8
-_BEYOND_S = 60.0
-"""More than ranks need to show where they are when the launch's time is over."""
-_HEARTBEAT_S = 480.0
-"""torch's own limit for a watchdog that makes no progress."""
-_YES = ("1", "y", "yes", "t", "true")
-
-
-def start_s(ranks: int) -> float:
-    """Seconds that ranks may need to come up, besides the launch's: torchrun imports torch in each of them."""
-    return _START_S + ranks / _RANKS_A_SECOND
-
-
-def store_s(timeout_s: float) -> float:
-    """Seconds a rank waits for the others to meet, of the launch's seconds."""
-    return timeout_s * _STORE_SHARE
-
-
-def collective_s(backend: str, timeout_s: float, variables: Mapping[str, str]) -> float:
-    """Seconds a rank waits in a collective: ``TORCH_NCCL_BLOCKING_WAIT`` makes NCCL raise as gloo does."""
-    if backend == "nccl" and variables.get("TORCH_NCCL_BLOCKING_WAIT", "").lower() not in _YES:
-        return timeout_s + _BEYOND_S
-    return timeout_s * _GROUP_SHARE
-
-
-def heartbeat_s(timeout_s: float) -> float:
-    """Seconds after which a watchdog of NCCL's that makes no progress itself ends the rank: not before the launch."""
-    return max(_HEARTBEAT_S, timeout_s + _BEYOND_S)
-
 
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 """CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)."""
@@ -121,13 +81,6 @@ _LONGEST_TOLD = 300
 _OUR_THREADS = "distbench-"
 _RECORDED = "2000"
 """Collectives that torch's flight recorder keeps: its own default."""
-
-
-def process_began(pid: int | str = "self") -> float:
-    """When a process of this host was made, CLOCK_MONOTONIC seconds, to a hundredth (proc(5)); OSError: it is gone."""
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - HostClock.monotonic()
-    return ticks / os.sysconf("SC_CLK_TCK") - asleep
 
 
 def tell_of_threads(tell: Callable[[str], None]) -> None:

@@ -17,7 +17,7 @@ from pytest_distbench.records.bound_text import BoundValue
 from pytest_distbench.records.iteration import RATE, SAMPLES
 from pytest_distbench.records.metric import TOLD
 from pytest_distbench.worker.arguments import check_metric, check_number, check_whole, refuse
-from pytest_distbench.worker.usage import busy_s, usable_cpus
+from pytest_distbench.worker.load import busy_s, usable_cpus
 from pytest_distbench.workloads.inputs import Batches
 from pytest_distbench.workloads.scaling import facts_of_rate
 

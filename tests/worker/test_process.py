@@ -16,7 +16,8 @@ from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.records.network import Network
 from pytest_distbench.worker import process
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.process import collective_s, enter_network, heartbeat_s, store_s
+from pytest_distbench.worker.limits import collective_s, heartbeat_s, store_s
+from pytest_distbench.worker.process import enter_network
 
 
 @pytest.mark.parametrize("timeout_s", [10.0, 240.0, 301.0, 600.0, 3600.0, 86_400.0])

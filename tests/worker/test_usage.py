@@ -17,16 +17,8 @@ from support.plans import make_plan
 from support.processes import wait_for
 
 from pytest_distbench.launch.site import processes
-from pytest_distbench.worker.usage import (
-    LoadWindow,
-    MemoryPeak,
-    busy_s,
-    mpi_version,
-    oldest_marked,
-    own_cpu_s,
-    software,
-    usable_cpus,
-)
+from pytest_distbench.worker.load import LoadWindow, busy_s, oldest_marked, usable_cpus
+from pytest_distbench.worker.usage import MemoryPeak, mpi_version, own_cpu_s, software
 
 COMPUTES = "import time\nwhile time.process_time() < {seconds}: pass\nprint('done', flush=True)\ntime.sleep(1000)"
 """A process that computes for so long, and lives on."""
@@ -116,7 +108,7 @@ def test_threads_that_want_one_cpu_wait_for_it(start: Callable[..., subprocess.P
 
 def test_the_oldest_of_a_launch_is_found_by_its_mark(start: Callable[..., subprocess.Popen[str]]) -> None:
     """Below a shell that has the mark, and one that has another."""
-    code = "from pytest_distbench.worker.usage import oldest_marked as f; import os; print(os.getppid(), f('MARK'))"
+    code = "from pytest_distbench.worker.load import oldest_marked as f; import os; print(os.getppid(), f('MARK'))"
     inner = f'import subprocess, sys; subprocess.run([sys.executable, "-c", {code!r}]); print(end="", flush=True)'
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     outer = subprocess.run(

@@ -22,7 +22,7 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.timeline import AgentEnded, Finished, Joined, Line, Started, Stepped
-from pytest_distbench.worker.process import process_began
+from pytest_distbench.worker.load import process_began
 
 _EVENT = re.compile(r'\{"name": "torchelastic\.')
 """What torchrun prints of itself, see ``tells_events``."""

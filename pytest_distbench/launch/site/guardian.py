@@ -30,7 +30,7 @@ from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.processes import Throttle
 from pytest_distbench.records.environment import CommandUse
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.worker.usage import LoadWindow, usable_cpus
+from pytest_distbench.worker.load import LoadWindow, usable_cpus
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

@@ -28,9 +28,10 @@ from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.elastic.node import Node
 from pytest_distbench.worker.elastic.training import Training
 from pytest_distbench.worker.leaving import classify, flush_output, leave
+from pytest_distbench.worker.load import process_began
 from pytest_distbench.worker.membership import join_group, leave_group
 from pytest_distbench.worker.preloaded import check_fork
-from pytest_distbench.worker.process import arm_nccl, process_began, take_output, take_program, take_signals
+from pytest_distbench.worker.process import arm_nccl, take_output, take_program, take_signals
 from pytest_distbench.worker.state import RandomStreams, note_autocast
 
 

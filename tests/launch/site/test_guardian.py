@@ -24,6 +24,14 @@ def test_sockets_and_the_plan_go_and_what_is_for_reading_stays(tmp_path: Path) -
     assert sorted(tmp_path.iterdir()) == sorted([files.log(0), files.report(0)])
 
 
+def test_what_starts_for_each_launch_loads_no_torch() -> None:
+    """It takes seconds, and a guardian or a relay has nothing to do with it."""
+    code = "import sys; from pytest_distbench.launch.site import guardian, relay; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert {"torch", "numpy"} & set(found.stdout.split()) == set()
+
+
 BEGETS = """
 import os, signal, time
 from pytest_distbench.launch.site.guardian import end_with

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from pytest_distbench.worker.elastic.life import count_generation
-from pytest_distbench.worker.process import process_began
+from pytest_distbench.worker.load import process_began
 
 
 def test_generations_and_processes_have_a_number_and_a_beginning(tmp_path: Path) -> None:

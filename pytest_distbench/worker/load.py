@@ -1,0 +1,177 @@
+"""What computes on a launch's CPUs while it is measured: all that the launch has started, and the rest. From /proc.
+
+Without torch: the guardian of a command looks here, too. One process of a launch looks for all of them, when the
+measured time begins and when it is over; what is looked at again and again meanwhile is told with what ended between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pytest_distbench.records.environment import Load
+from pytest_distbench.worker.clock.host import HostClock
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_NANOSECONDS = 1e-9
+
+
+def usable_cpus() -> frozenset[int] | None:
+    """Indices of the CPUs this process may use; None where the system does not tell."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+def busy_s(cpus: frozenset[int] | None) -> tuple[float, float]:
+    """Seconds these CPUs have been busy, together, since the machine started; and for how many others had them.
+
+    Other CPUs do not count: on a machine that is divided among jobs, their work takes nothing from this one.
+
+    Without a list all count, also where some are offline, as the list has no indices then.
+    """
+    per_cpu = psutil.cpu_times(percpu=True)
+    if cpus is not None and len(per_cpu) == os.sysconf("SC_NPROCESSORS_CONF") and max(cpus) < len(per_cpu):
+        per_cpu = [per_cpu[index] for index in cpus]
+    return sum(map(_busy_s, per_cpu)), sum(getattr(times, "steal", 0.0) for times in per_cpu)
+
+
+def _busy_s(times: Any) -> float:
+    """Of one CPU, from what psutil says of it."""
+    return float(
+        sum(times)
+        - times.idle
+        - getattr(times, "iowait", 0.0)
+        - getattr(times, "guest", 0.0)
+        - getattr(times, "guest_nice", 0.0)
+    )
+
+
+def oldest_marked(variable: str) -> int:
+    """The first ancestor of this process that was started with the same value of a variable; itself where none was.
+
+    Orphans below it are its children: whoever starts processes for a launch adopts them.
+    """
+    mark = f"\0{variable}={os.environ.get(variable, '')}\0".encode()
+    found = pid = os.getpid()
+    while mark in b"\0" + _read(f"/proc/{(pid := _parent(pid))}/environ"):
+        found = pid
+    return found
+
+
+class Family:
+    """The process ``root`` and all that descends from it."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self.cpu_s = 0.0
+        """That they and what they have waited for have computed."""
+        self.threads: dict[tuple[int, int], tuple[float, float]] = {}
+        """Seconds that each thread ran, and that it could have run and had no CPU, when it was last seen."""
+        self.look()
+
+    def look(self) -> None:
+        seconds: dict[int, float] = {}
+        below: dict[int, list[int]] = {}
+        for pid, parent, cpu_s in _processes():
+            seconds[pid] = cpu_s
+            below.setdefault(parent, []).append(pid)
+        members = [self._root]
+        for pid in members:
+            members += below.get(pid, [])
+        self.cpu_s = sum(seconds.get(pid, 0.0) for pid in members)
+        for pid in members:
+            self.threads.update(_threads(pid))
+
+
+class LoadWindow:
+    """A stretch of a launch's life. It begins when it is made, and may begin again; at its end it has a load.
+
+    All processes of the launch descend from ``root``; where that is None others look at the load, and this one has a
+    clock.
+    """
+
+    def __init__(self, root: int | None, cpus: frozenset[int] | None) -> None:
+        self._root = root
+        self._cpus = cpus
+        self.wall_s = 0.0
+        self.load: Load | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        if self._root is not None:
+            self._family = Family(self._root)
+            self._before = self._family.cpu_s, dict(self._family.threads)
+            self._busy = busy_s(self._cpus)
+        self._start = HostClock.perf_counter()
+
+    def look(self) -> None:
+        """Note the threads there are: of those that end before the window does, what they did until now is known."""
+        self._family.look()
+
+    def end(self) -> None:
+        self.wall_s = HostClock.perf_counter() - self._start
+        if self._root is not None:
+            with contextlib.suppress(OSError):  # whoever was measured may have opened all files it may
+                self.load = self._made_load()
+
+    def _made_load(self) -> Load:
+        busy, stolen = (now - then for now, then in zip(busy_s(self._cpus), self._busy, strict=True))
+        self._family.look()
+        cpu_s, threads = self._before
+        deltas = [
+            (ran - before[0], waited - before[1])
+            for thread, (ran, waited) in self._family.threads.items()
+            for before in [threads.get(thread, (0.0, 0.0))]
+        ]
+        return Load(
+            wall_s=self.wall_s,
+            cpus=len(self._cpus) if self._cpus is not None else os.cpu_count() or 1,
+            busy_s=busy,
+            stolen_s=stolen,
+            own_s=self._family.cpu_s - cpu_s,
+            ran_s=sum(ran for ran, _ in deltas),
+            waited_s=sum(waited for _, waited in deltas),
+        )
+
+
+def _processes() -> Iterator[tuple[int, int, float]]:
+    """Of every process its id, its parent's, and the CPU seconds of itself and of what it has waited for (proc(5))."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal():
+            fields = _read(f"/proc/{entry.name}/stat").rpartition(b")")[2].split()
+            if len(fields) > 14:  # it has not ended meanwhile
+                yield int(entry.name), int(fields[1]), sum(map(int, fields[11:15])) / _TICKS
+
+
+def _threads(pid: int) -> Iterator[tuple[tuple[int, int], tuple[float, float]]]:
+    """Of every thread of a process the seconds it ran, and those it waited for a CPU; none where nobody counts them."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/task"):
+            fields = _read(f"/proc/{pid}/task/{name}/schedstat").split()
+            if len(fields) == 3:  # ran, waited, how often
+                yield (pid, int(name)), (int(fields[0]) * _NANOSECONDS, int(fields[1]) * _NANOSECONDS)
+
+
+def _parent(pid: int) -> int:
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if fields else 0
+
+
+def _read(path: str) -> bytes:
+    """What is in a file of /proc; nothing where the process is gone, or another user's."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def process_began(pid: int | str = "self") -> float:
+    """When a process of this host was made, CLOCK_MONOTONIC seconds, to a hundredth (proc(5)); OSError: it is gone."""
+    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - HostClock.monotonic()
+    return ticks / os.sysconf("SC_CLK_TCK") - asleep
