@@ -1,4 +1,8 @@
-"""Commands that read the record of a run, without a store: compare, report, explain and verdict."""
+"""Commands about one run: what it measured, what its words mean, and what it says of a commit.
+
+``distbench compare`` and ``report`` read run records, without a store; ``verdict`` runs pytest, and has the exit code
+that ``git bisect run`` wants.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What people write down beside what a run measures: prices of machines, and an experiment.
 
-Prices are by the hour, with a date and a source: the package knows none. The fields of an experiment are those of
-reports 000 and 001.
+Prices are by the hour, with a date and a source: the package knows none. What is stated of an experiment is
+printed under the headings of reports 000 and 001.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Evidence from ranks that are stuck or have failed, which they write while they live, and which SIGKILL did not end.
+"""Evidence from the ranks of a launch that is stuck or has failed, which write it while they still live.
 
-The kernel keeps a rank while a driver or a file system does not come back.
+Ranks that SIGKILL did not end are told, too: the kernel keeps them while a driver or a file system does not come back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The lines before the first test: what is measured on what, and against which baselines.
-
-What was stated of an experiment and is of nothing in its run has a line each: a name is spelled wrong, or has moved.
-"""
+"""The lines before the first test: what is measured on what, and against which baselines."""
 
 from __future__ import annotations
 
