@@ -1059,8 +1059,12 @@ ROWS = [
     Row(
         "slurm",
         "\n".join(
-            f"python slurm_cluster.py 2 -- salloc -Q --nodes=2 pytest -q --world-size 2 --distbench-launcher={launcher}"
-            for launcher in ("slurm", "slurm-cold", "slurm-torchrun")
+            f"python slurm_cluster.py 2 -- salloc -Q --nodes=2 pytest -q --world-size 2 {option}"
+            for option in (
+                "--distbench-launcher=slurm",
+                "--distbench-launcher-cmd='srun --overlap -N {nodes} -n {nodes} --mpi=none {command}'",
+                "--distbench-launcher-cmd='srun --overlap -N {nodes} -n {nodes} --mpi=none {torchrun}'",
+            )
         ),
         PLAIN,
         ("tests/support/slurm_cluster.py",),

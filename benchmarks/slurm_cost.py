@@ -70,7 +70,7 @@ def main() -> None:
 
     from pytest_distbench.launch.starters.cmd import CmdLauncher
     from pytest_distbench.launch.starters.contract import Engine
-    from pytest_distbench.launch.starters.slurm import ColdSlurmLauncher, SlurmLauncher, read_allocation
+    from pytest_distbench.launch.starters.slurm import SlurmLauncher, read_allocation
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
@@ -83,7 +83,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         script = Path(made) / "rank.py"
         script.write_text(RANK)
-        warm, cold = SlurmLauncher(Path(made), uuid.uuid4().hex), ColdSlurmLauncher(uuid.uuid4().hex)
+        warm = SlurmLauncher(Path(made), uuid.uuid4().hex)
         torchrun = ["-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1", "--rdzv-backend=c10d"]
 
         def with_torchrun() -> None:
@@ -99,7 +99,6 @@ def main() -> None:
             "srun python": plain,
             "cmd": lambda: launched(by_command, Path(made), "barrier", world_size=nodes),
             "srun torchrun": with_torchrun,
-            "slurm-cold": lambda: launched(cold, Path(made), "barrier", world_size=nodes),
             "slurm": lambda: launched(warm, Path(made), "barrier", world_size=nodes),
         }
         [[first_launch]] = measure({"slurm": methods["slurm"]}, 1).values()  # its parents are up now

@@ -322,7 +322,7 @@ def main() -> int:
     parser.add_argument("--launches", type=int, default=300)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--launcher", choices=("warm", "torchrun", "slurm", "slurm-cold"), default="warm")
+    parser.add_argument("--launcher", choices=("warm", "torchrun", "slurm"), default="warm")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         folder = Path(name)

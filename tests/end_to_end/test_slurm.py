@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import slurm_cluster
+from support import engine, slurm_cluster
 from support.processes import wait_for
 from support.repositories import git
 from support.slurm_cluster import command_of, why_not
@@ -28,9 +28,13 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"no Slurm here: {why_not()}"),
 ]
 
-OTHERS = ("slurm-cold", "slurm-torchrun")
+SRUN = (
+    "srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none --mpi=none "
+    "--kill-on-bad-exit=0 --wait=0 "
+)
+OTHERS = (f"{SRUN} {{command}}", f"{SRUN} {{torchrun}}")
 SOME_FAULTS = (
-    "slurm and (asserts or is_killed or aborts or hangs_in_c or stops_who or leaves_a_child or prints_everywhere "
+    "cmd and (asserts or is_killed or aborts or hangs_in_c or stops_who or leaves_a_child or prints_everywhere "
     "or kills_the or rendezvous_in)"
 )
 
@@ -103,8 +107,13 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def in_cluster(folder: Path, nodes: int, tests: str, *options: str, launcher: str = "slurm") -> list[str]:
     (folder / "test_s.py").write_text(textwrap.dedent(SUITE) + textwrap.dedent(tests))
-    pytest_ = [sys.executable, "-m", "pytest", "test_s.py", "-p", "no:cacheprovider", "--distbench-launcher", launcher]
+    pytest_ = [sys.executable, "-m", "pytest", "test_s.py", "-p", "no:cacheprovider", *_option(launcher)]
     return command_of(nodes, ["salloc", "-Q", f"--nodes={nodes}", *pytest_, *options])
+
+
+def _option(launcher: str) -> list[str]:
+    """Of a launcher, or of a template of a command."""
+    return ["--distbench-launcher-cmd" if " " in launcher else "--distbench-launcher", launcher]
 
 
 def environment() -> dict[str, str]:
@@ -125,7 +134,7 @@ def test_a_cluster_changes_nothing_of_this_machine() -> None:
 
 
 SMOKE = pytest.param("slurm", marks=pytest.mark.thorough)
-OF_OTHERS = [pytest.param(name, marks=pytest.mark.nightly) for name in OTHERS]
+OF_OTHERS = [pytest.param(one, id=one.split()[-1], marks=pytest.mark.nightly) for one in OTHERS]
 
 
 @pytest.mark.parametrize("launcher", [SMOKE, *OF_OTHERS])
@@ -368,7 +377,7 @@ def test_a_doubt_is_settled_in_turns_on_the_same_nodes(cluster: Cluster, tmp_pat
     [
         pytest.param("slurm", ["-m", "thorough", "-k", "slurm"], 8, marks=pytest.mark.thorough),
         pytest.param("slurm", ["-m", "nightly", "-k", "slurm"], 46, marks=pytest.mark.nightly),
-        *(pytest.param(name, ["-m", "", "-k", SOME_FAULTS], 13, marks=pytest.mark.nightly) for name in OTHERS),
+        *(pytest.param(one, ["-m", "", "-k", SOME_FAULTS], 13, marks=pytest.mark.nightly) for one in OTHERS),
     ],
 )
 def test_a_fault_of_any_kind_is_detected_and_attributed(
@@ -379,6 +388,8 @@ def test_a_fault_of_any_kind_is_detected_and_attributed(
     words = ["salloc", "-Q", "--nodes=2", sys.executable, "-m", "pytest", "-q", str(folder / "test_conformance.py")]
     report = tmp_path / "report.json"
     variables = {**environment(), "DISTBENCH_TEST_LAUNCHERS": launcher}
+    if " " in launcher:
+        variables |= {"DISTBENCH_TEST_LAUNCHERS": "cmd", engine.VARIABLE: launcher}
     more = [*faults, "-p", "no:cacheprovider", "--json-report", f"--json-report-file={report}", "--tb=short"]
     done = subprocess.run(
         command_of(2, [*words, *more]),

@@ -42,7 +42,7 @@ def test_world_sizes_are_numbers_or_a_clear_error(text: str) -> None:
         ),
         (
             ["--distbench-launcher", "mpirun"],
-            "*unknown launcher 'mpirun'; known are warm, torchrun, slurm, slurm-cold, slurm-torchrun, cmd, stand-in*",
+            "*unknown launcher 'mpirun'; known are warm, torchrun, slurm, cmd, stand-in*",
         ),
         (["--distbench-launcher", "cmd"], "*--distbench-launcher cmd: give the command, such as *'mpirun -np {nodes}*"),
         (["--distbench-launcher-cmd", ""], "*--distbench-launcher-cmd*is empty: is the variable it comes from set?*"),

@@ -207,7 +207,7 @@ def test_a_file_that_the_revision_lacks_is_missing_and_the_policy_decides(commit
         (["--distbench-against", "HEAD", "--distbench-prune"], "*leave out --distbench-prune*"),
         (
             ["--distbench-against", "HEAD", "--distbench-launcher", "torchrun"],
-            "*which the torchrun launcher cannot; take one of warm, slurm, slurm-cold, slurm-torchrun, cmd, stand-in*",
+            "*which the torchrun launcher cannot; take one of warm, slurm, cmd, stand-in*",
         ),
         (["--distbench-against", "HEAD", "--distbench-launches", "2"], "*needs at least 3 pairs*"),
         (

@@ -13,7 +13,9 @@ import sys
 from pytest_distbench.launch.starters.contract import Engine
 
 TEMPLATE = f"{sys.executable} {__file__} {{nodes}} {{command}}"
-ENGINE = Engine(template=TEMPLATE)
+VARIABLE = "DISTBENCH_TEST_TEMPLATE"
+"""Another template, for the list of conformance."""
+ENGINE = Engine(template=os.environ.get(VARIABLE, TEMPLATE))
 
 
 def main() -> int:

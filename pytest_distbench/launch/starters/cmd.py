@@ -15,8 +15,9 @@ import psutil
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.site.relayed import RelayedSite
-from pytest_distbench.launch.starters.calls import Callers, addresses, make_site, take_relays
+from pytest_distbench.launch.starters.calls import Callers, Connection, addresses, make_site, take_relays
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Engine, HostsFound, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.records.plan import LaunchPlan
@@ -27,10 +28,10 @@ _PLACEHOLDERS = {
     "ranks": "number of ranks",
     "ranks_per_node": "the most ranks of a host",
     "command": "what to run once on each host",
+    "torchrun": "the same, where a torchrun on each host is to start the ranks",
 }
 _ONE_LOOK_UP = {"RES_OPTIONS": "attempts:1"}
 """A name of this host that DNS does not answer for costs a caller one time-out, before it tries an address."""
-_NEEDED = ("nodes", "command")
 
 
 def check_template(template: str) -> None:
@@ -44,8 +45,10 @@ def check_template(template: str) -> None:
     found = re.findall(r"\{(\w+)\}", template)
     if wrong := [name for name in found if name not in _PLACEHOLDERS]:
         raise ConfigurationError(f"{_OPTION}: there is no placeholder {{{wrong[0]}}}; there are {known}")
-    if missing := [name for name in _NEEDED if name not in found]:
-        raise ConfigurationError(f"{_OPTION}: {template!r} lacks {{{missing[0]}}}; placeholders are {known}")
+    for needed in ({"nodes"}, {"command", "torchrun"}):
+        if needed.isdisjoint(found):
+            lacking = " or ".join(f"{{{name}}}" for name in sorted(needed))
+            raise ConfigurationError(f"{_OPTION}: {template!r} lacks {lacking}; placeholders are {known}")
     try:
         program = shlex.split(template)[0]
     except ValueError as error:
@@ -62,11 +65,13 @@ def fill(template: str, *, nodes: int, engine: Engine, words: Sequence[str], var
     What runs on each host carries its variables itself: not every engine passes them on. Its words are plain ones, so
     that an ``ssh`` may join and a shell over there may split them.
     """
+    command = shlex.join(["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *words])
     values = {
         "nodes": str(nodes),
         "ranks": str(nodes * engine.ranks_per_node),
         "ranks_per_node": str(engine.ranks_per_node),
-        "command": shlex.join(["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *words]),
+        "command": command,
+        "torchrun": command,
     }
     return shlex.split(re.sub(r"\{(\w+)\}", lambda found: values[found[1]], template))
 
@@ -89,6 +94,11 @@ def describe(wanted: HostsWanted) -> HostsFound:
     )
 
 
+def as_torchrun(relays: Sequence[Connection[Hello]]) -> list[Connection[Hello]]:
+    """Hosts in the order in which the rendezvous of torchrun numbers its nodes: by the texts of their addresses."""
+    return sorted(relays, key=lambda relay: relay.said.address)
+
+
 class CmdLauncher:
     """Runs the user's command once per launch."""
 
@@ -103,9 +113,11 @@ class CmdLauncher:
 
     def open(self, plan: LaunchPlan) -> RelayedSite:
         ranks = layout(plan.processes, self.engine.ranks_per_node)
-        module, log = "pytest_distbench.launch.site.dial", plan.files.launcher_log
-        callers = start(len(ranks), self.engine, module, log=log, session=self.session)
-        return make_site(plan, ranks, [(relay, callers) for relay in take_relays(callers)])
+        by_torchrun = "{torchrun}" in self.engine.template
+        module = f"pytest_distbench.launch.{'starters.torchrun_relay' if by_torchrun else 'site.dial'}"
+        callers = start(len(ranks), self.engine, module, log=plan.files.launcher_log, session=self.session)
+        relays = take_relays(callers)
+        return make_site(plan, ranks, [(each, callers) for each in (as_torchrun(relays) if by_torchrun else relays)])
 
     def leftovers(self) -> list[psutil.Process]:
         """What there is on this host: commands that have not ended."""

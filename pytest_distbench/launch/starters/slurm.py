@@ -23,7 +23,7 @@ from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters import forkserver
-from pytest_distbench.launch.starters.calls import Callers, Connection, NotCalled, make_site, take_relays, within_s
+from pytest_distbench.launch.starters.calls import Callers, Connection, NotCalled, make_site, within_s
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE, HostsFound, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.launch.starters.parent import Parent
@@ -208,55 +208,6 @@ _FORK_S = 20.0
 """How long a parent may take to fork a relay, and that to call."""
 _LEAVE_S = 10.0
 """How long parents may take to end when they have been hung up on."""
-
-
-class ColdSlurmLauncher:
-    """Starts a step for each launch: a relay on each node, whose ranks are interpreters of their own."""
-
-    name = "slurm-cold"
-    relay = "pytest_distbench.launch.site.dial"
-
-    def __init__(
-        self, session: str, *, interpreter: Path | None = None, python_path: Sequence[str] | None = None
-    ) -> None:
-        self.session = session
-        self._interpreter = str(interpreter or sys.executable)
-        self._python_path = python_path
-        self._allocation = read_allocation(os.environ)
-
-    def prepare(self, variables: dict[str, str]) -> None:
-        """Nothing can be prepared."""
-
-    def open(self, plan: LaunchPlan) -> RelayedSite:
-        layout = self._allocation.layout(plan.processes, on_gpus=plan.device == "cuda")
-        step = start_step(
-            self._allocation.nodes[: len(layout)],
-            lambda where: [self._interpreter, "-m", self.relay, *where],
-            gpus=self._allocation.gpus_per_node,
-            variables=plan.variables,
-            log=plan.files.launcher_log,
-            session=self.session,
-            python_path=self._python_path,
-        )
-        return make_site(plan, layout, [(relay, step) for relay in self._in_order(take_relays(step))])
-
-    def _in_order(self, relays: list[Connection[Hello]]) -> list[Connection[Hello]]:
-        """As the ranks are numbered."""
-        return relays
-
-    def close(self) -> None:
-        processes.kill(processes.find_marked(SESSION_VARIABLE, self.session))
-
-
-class SlurmTorchrunLauncher(ColdSlurmLauncher):
-    """Starts a step for each launch: on each node a torchrun, which starts the ranks."""
-
-    name = "slurm-torchrun"
-    relay = "pytest_distbench.launch.starters.torchrun_relay"
-
-    def _in_order(self, relays: list[Connection[Hello]]) -> list[Connection[Hello]]:
-        """As the rendezvous of torchrun numbers its nodes: by the texts of their addresses."""
-        return sorted(relays, key=lambda relay: relay.said.address)
 
 
 class SlurmLauncher:

@@ -121,18 +121,6 @@ def _make_slurm(setup: LauncherSetup) -> Launcher:
     )
 
 
-def _make_slurm_cold(setup: LauncherSetup) -> Launcher:
-    from pytest_distbench.launch.starters.slurm import ColdSlurmLauncher
-
-    return ColdSlurmLauncher(setup.session, interpreter=setup.interpreter, python_path=setup.python_path)
-
-
-def _make_slurm_torchrun(setup: LauncherSetup) -> Launcher:
-    from pytest_distbench.launch.starters.slurm import SlurmTorchrunLauncher
-
-    return SlurmTorchrunLauncher(setup.session, interpreter=setup.interpreter, python_path=setup.python_path)
-
-
 def _describe_slurm(wanted: HostsWanted) -> HostsFound:
     from pytest_distbench.launch.starters.slurm import describe
 
@@ -165,19 +153,6 @@ def _layout_slurm(ranks: int, *, on_gpus: bool) -> Sequence[int]:
     return [len(node) for node in read_allocation(os.environ).layout(ranks, on_gpus=on_gpus)]
 
 
-def _on_nodes(summary: str, make: Callable[[LauncherSetup], Launcher], *, sets_threads: bool = False) -> LauncherKind:
-    return LauncherKind(
-        help=summary,
-        make=make,
-        hosts="many",
-        holds_two=True,
-        is_spaced=False,
-        sets_threads=sets_threads,
-        describe=_describe_slurm,
-        layout=_layout_slurm,
-    )
-
-
 LAUNCHERS: dict[str, LauncherKind] = {
     "warm": LauncherKind(
         help="start ranks from a process that has torch loaded",
@@ -188,11 +163,16 @@ LAUNCHERS: dict[str, LauncherKind] = {
         variables=LOOPBACK,
     ),
     "torchrun": LauncherKind(help="the command line tool", make=_make_torchrun, variables=LOOPBACK),
-    "slurm": _on_nodes(
-        "on the nodes of a Slurm allocation, from processes that have torch loaded", _make_slurm, sets_threads=True
+    "slurm": LauncherKind(
+        help="on the nodes of a Slurm allocation, from processes that have torch loaded",
+        make=_make_slurm,
+        hosts="many",
+        holds_two=True,
+        is_spaced=False,
+        sets_threads=True,
+        describe=_describe_slurm,
+        layout=_layout_slurm,
     ),
-    "slurm-cold": _on_nodes("the same, by a job step for each launch", _make_slurm_cold),
-    "slurm-torchrun": _on_nodes("the same, by a torchrun on each node", _make_slurm_torchrun),
     CMD: LauncherKind(
         help="a command of your own that reaches other hosts",
         make=_make_cmd,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from support.engine import TEMPLATE
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.launch.starters.cmd import check_template, fill, layout
+from pytest_distbench.launch.site.dial import Hello
+from pytest_distbench.launch.starters.calls import Connection
+from pytest_distbench.launch.starters.cmd import as_torchrun, check_template, fill, layout
 from pytest_distbench.launch.starters.contract import Engine
 
 
@@ -14,7 +18,10 @@ from pytest_distbench.launch.starters.contract import Engine
     ("template", "told"),
     [
         ("sh {node} {command}", r"no placeholder \{node\}; there are \{nodes\} \(number of hosts\), .*\{command\}"),
-        ("sh start.sh {nodes}", r"'sh start.sh \{nodes\}' lacks \{command\}; placeholders are \{nodes\}"),
+        (
+            "sh start.sh {nodes}",
+            r"'sh start.sh \{nodes\}' lacks \{command\} or \{torchrun\}; placeholders are",
+        ),
         ("sh start.sh {command}", r"lacks \{nodes\}"),
         ("sh -c '{nodes} {command}", r"No closing quotation"),
         ("no-such-engine {nodes} {command}", r"there is no program 'no-such-engine'\. What a shell is to read"),
@@ -28,6 +35,7 @@ def test_a_template_that_could_start_nothing_is_refused(template: str, told: str
 def test_a_template_may_have_braces_of_its_own() -> None:
     check_template("sh -o jsonpath={.items} {nodes} {command}")
     check_template(TEMPLATE)
+    check_template("sh start.sh {nodes} {torchrun}")
 
 
 def test_what_runs_on_each_host_carries_its_variables_as_words_or_as_one_word_of_a_shell() -> None:
@@ -46,3 +54,12 @@ def test_what_runs_on_each_host_carries_its_variables_as_words_or_as_one_word_of
 def test_hosts_are_filled_one_after_the_other() -> None:
     assert layout(5, 2) == [range(2), range(2, 4), range(4, 5)]
     assert layout(2, 4) == [range(2)]
+
+
+def test_hosts_under_torchrun_are_ordered_as_its_rendezvous_does() -> None:
+    """By the texts of their addresses: so the ranks are where they are looked for."""
+    hellos = [Hello(secret="", host=f"n{i}", address=f"10.0.0.{i}", port=1) for i in (2, 9, 10)]
+    with socket.socket() as line:
+        ordered = as_torchrun([Connection(line, hello) for hello in hellos])
+
+    assert [relay.said.host for relay in ordered] == ["n10", "n2", "n9"]

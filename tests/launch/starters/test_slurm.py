@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,8 @@ from support.processes import wait_for
 from support.srun import ALL, write_srun
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.starters import calls, slurm
-from pytest_distbench.launch.starters.calls import Connection
-from pytest_distbench.launch.starters.slurm import Allocation, SlurmLauncher, SlurmTorchrunLauncher
+from pytest_distbench.launch.starters.slurm import Allocation, SlurmLauncher
 
 pytestmark = pytest.mark.spawn
 
@@ -75,17 +72,6 @@ def told(launch: Launch, world_size: int = 2, **variables: str) -> list[dict[str
     record = launch("tells", params={"out": str(launch.directory)}, world_size=world_size, variables=variables)
     assert record.outcome == "passed", record.reason
     return [json.loads((launch.directory / f"{rank}.json").read_text()) for rank in range(world_size)]
-
-
-@pytest.mark.usefixtures("launcher")
-def test_nodes_under_torchrun_are_ordered_as_its_rendezvous_does() -> None:
-    """By the texts of their addresses: so the ranks are where they are looked for."""
-    line = socket.socket()
-    hellos = [Hello(secret="", host=f"n{i}", address=f"10.0.0.{i}", port=1) for i in (2, 9, 10)]
-    ordered = SlurmTorchrunLauncher("s")._in_order([Connection(line, hello) for hello in hellos])
-    line.close()
-
-    assert [relay.said.host for relay in ordered] == ["n10", "n2", "n9"]
 
 
 def test_each_launch_has_new_processes_of_parents_that_stay_and_shares_nothing_with_the_one_before(
