@@ -39,7 +39,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement, metric_key, metric_name, without
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import TAIL, Verdict
+from pytest_distbench.records.run import Verdict
 
 
 def judge_launches(
@@ -203,14 +203,10 @@ def judge_fingerprint(
 
 
 def add_witnesses(verdict: Verdict, stored: BaselineMetric | None, measurements: Sequence[Measurement]) -> Verdict:
-    """With the quieter witnesses of the clock beside it, before and now; and with its tail, see :data:`TAIL`."""
+    """With the quieter witnesses of the clock beside it, before and now."""
     names = measurements[0].companions if measurements else {}
     now = {name: statistics.median(m.companions.get(name, 0.0) for m in measurements) for name in names}
     then = dict(stored.companions) if stored is not None else {}
-    tails = [m.summary.p95 / m.value for m in measurements if m.summary is not None and m.value]
-    if stored is not None and stored.p95 and tails:
-        then[TAIL] = max(high / value for value, high in zip(stored.launches, stored.p95, strict=True) if value)
-        now[TAIL] = min(tails)
     both = {name: (then[name], value) for name, value in now.items() if name in then}
     return replace(verdict, companions=both) if both else verdict
 

@@ -13,7 +13,7 @@ from pytest_distbench.judging.stats import BLIND_LIMIT
 from pytest_distbench.judging.terms import Terms, version_changes
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.run import TAIL, CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.units import format_change, is_duration, is_rate, is_size
 
 BEYOND = 4 / 3
@@ -118,21 +118,6 @@ def _why(verdict: Verdict, *, other_software: str) -> str:
     if kind.rule in ("steps", "floor", "same") and "seeds" not in verdict.facts:
         return f"one seed tells nothing under other software ({other_software})"
     return ""
-
-
-LONG_TAIL = 2.0
-"""So many times the tail of the baseline, which may have been recorded beside others too, and what others explain."""
-
-
-def long_tails(result: CaseResult) -> list[tuple[Verdict, float, float]]:
-    """The clocks that passed, with slow iterations that the baseline has not: the fast side, which is judged, has none.
-
-    With each its tail, now and before, see :data:`~pytest_distbench.records.run.TAIL`.
-    """
-    crowding = max(launch.crowding or 1.0 for launch in result.launches)
-    passed = [v for v in result.verdicts if TAIL in v.companions and v.is_judged and not v.is_failure]
-    tails = [(verdict, *verdict.companions[TAIL]) for verdict in passed]
-    return [(verdict, now, then) for verdict, then, now in tails if now >= LONG_TAIL * max(1.0, then, crowding)]
 
 
 FEWEST_CASES = 4

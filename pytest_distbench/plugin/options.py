@@ -14,7 +14,7 @@ MARKERS = (
     "cpu: this test stays on the CPU, with gloo, under --gpu too",
     "network(rate, delay=, loss=, overlay=, hosts=, label=): the network between the ranks of this test",
     "full: a long form, left out of a first picture; not run without --distbench-full",
-    "distbench(timeout=, launches=, tolerance=, metrics=, bounds=, xfail_perf=, fake_rank=, takes=): how it is judged",
+    "distbench(timeout=, launches=, tolerance=, metrics=, bounds=, xfail_perf=, fake_rank=): how it is judged",
 )
 """The markers, as pytest lists them; ``markers`` reads them."""
 

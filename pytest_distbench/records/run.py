@@ -19,10 +19,6 @@ from pytest_distbench.records.metric import Scalar, metric_name
 from pytest_distbench.records.record import Number, Record, replace
 from pytest_distbench.records.stated import Experiment
 
-TAIL = "tail"
-"""Companion of a verdict: the 95th percentile of the iterations over the launch's value. Of the baseline that of the
-launch where it is largest, of this run where it is smallest."""
-
 
 class Verdict(OfKind, frozen=True, kw_only=True):
     """The answer for one metric of one case."""
@@ -48,7 +44,7 @@ class Verdict(OfKind, frozen=True, kw_only=True):
     differences: list[str] = []
     """How a fingerprint changed, one sentence each."""
     companions: dict[str, tuple[float, float]] = {}
-    """Quieter witnesses of the clock: (baseline, this run); and :data:`TAIL`."""
+    """Quieter witnesses of the clock: (baseline, this run)."""
     bounds: list[Bound] = []
     """That the value had to keep to, whether it did or not."""
 

@@ -10,7 +10,6 @@ from support.results import PAIRED, result, verdict
 from pytest_distbench.judging.doubts import (
     clocks_of,
     common_movement,
-    long_tails,
     out_of_reach,
     share_beyond,
     spoken_against,
@@ -116,28 +115,6 @@ def test_a_rule_that_could_not_have_failed_is_found(
     found = out_of_reach(result(verdict("unchanged", **changes), environment=environment))
 
     assert [text for _, text in found] == ([why] if why else [])
-
-
-@pytest.mark.parametrize(
-    ("kind", "tail", "crowding", "is_told"),
-    [
-        ("unchanged", (1.1, 2.3), None, True),
-        ("unseen", (1.1, 2.3), 1.0, True),
-        ("unchanged", (1.1, 1.9), None, False),  # a little longer
-        ("unchanged", (2.0, 3.9), None, False),  # as it was
-        ("unchanged", (1.1, 2.3), 1.5, False),  # others made it so long
-        ("unchanged", (1.1, 3.4), 1.5, True),  # not all of it
-        ("unchanged", (1.5, 3.4), 1.5, True),  # nor what they made of the baseline
-        ("regressed", (1.1, 2.3), None, False),  # told already
-    ],
-)
-def test_slow_iterations_that_the_fast_side_does_not_have_are_found(
-    kind: str, tail: tuple[float, float], crowding: float | None, *, is_told: bool
-) -> None:
-    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, crowding=crowding)
-    found = long_tails(result(verdict(kind, companions={"tail": tail}), launches=[launch]))
-
-    assert [(now, then) for _, now, then in found] == ([tail[::-1]] if is_told else [])
 
 
 def case(*ratios: float, better: str = "lower", unit: str = "s") -> CaseResult:

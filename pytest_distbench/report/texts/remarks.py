@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Sequence
 
-from pytest_distbench.judging.doubts import common_movement, is_learned, long_tails, out_of_reach
+from pytest_distbench.judging.doubts import common_movement, is_learned, out_of_reach
 from pytest_distbench.records.fingerprint import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import CaseResult, Control, Verdict, is_found
 from pytest_distbench.report.texts.layout import Line, escape, layout
-from pytest_distbench.report.texts.words import change, metric_text
+from pytest_distbench.report.texts.words import metric_text
 from pytest_distbench.units import format_change
 
 _COLUMNS = ("", "test", "metric", "slowdown", "planted", "seen", "launches", "time")
@@ -156,9 +156,6 @@ _HELP = {
 }
 
 
-TOO_GOOD = 5
-"""Code rarely becomes so many times as fast by itself."""
-
 _NUMBER = re.compile(r"[+-]?[\d.,]+ %")
 
 
@@ -166,8 +163,6 @@ def doubt_lines(results: Sequence[CaseResult]) -> list[Line]:
     """What casts doubt on the answers of a run as a whole; nothing where nothing does."""
     return [
         *_movement(results),
-        *_too_good(results),
-        *_long_tails(results),
         *_out_of_reach(results),
         *_tolerances_out_of_sight(results),
         *_unconfirmed(results),
@@ -204,21 +199,6 @@ def _may_judge_learning(result: CaseResult) -> bool:
     return any(METRIC_KINDS[m.better].is_of_training or is_learned(m.name) for m in judged)
 
 
-def _too_good(results: Sequence[CaseResult]) -> list[Line]:
-    """Improvements that are rather another number: a unit, a pattern, or where the clock begins."""
-    found = [
-        f"{result.case.title} {metric_text(verdict)} {change(verdict)}"
-        for result in results
-        for verdict in result.verdicts
-        if verdict.kind == "improved" and verdict.ratio and not 1 / TOO_GOOD < verdict.ratio < TOO_GOOD
-    ]
-    if not found:
-        return []
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    asked = "is it the same number? A unit, a pattern that reads it, or what the clock spans may have changed"
-    return [Line(f"? {found[0]}{more}: better by {TOO_GOOD} times or more; {asked}", "doubt")]
-
-
 def _movement(results: Sequence[CaseResult]) -> list[Line]:
     found = common_movement(results)
     if found is None:
@@ -231,20 +211,6 @@ def _movement(results: Sequence[CaseResult]) -> list[Line]:
         "REF compares on the spot"
     )
     return [Line(line)]
-
-
-def _long_tails(results: Sequence[CaseResult]) -> list[Line]:
-    """Iterations that became slow, and that no verdict contains; one line, of the longest."""
-    found = [(now, then, f"{r.case.title} {metric_text(v)}") for r in results for v, now, then in long_tails(r)]
-    if not found:
-        return []
-    now, then, metric = max(found)
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    line = (
-        f"? {metric}{more}: some iterations take {now:.1f} times as long as what is judged, the fast side ({then:.1f} "
-        'times in the baseline); mode="batch" of rank.timed judges the mean of twenty'
-    )
-    return [Line(line, "doubt")]
 
 
 def _out_of_reach(results: Sequence[CaseResult]) -> list[Line]:
