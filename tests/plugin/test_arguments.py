@@ -391,3 +391,18 @@ def test_a_helper_outside_the_test_is_named_where_no_line_of_the_test_is() -> No
 @pytest.mark.parametrize("values", [[1, 2.5], (1.0, 2.5), numpy.array([1.0, 2.5]), [numpy.float32(1.0), 2.5]])
 def test_derived_numbers_may_come_in_any_list_or_array(values: Any, tmp_path: Path) -> None:
     assert make(tmp_path).judge("x", values).values("x") == [1.0, 2.5]
+
+
+def test_output_of_a_rank_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="rank=9, and there are 2 ranks"):
+        make(tmp_path).run(HERE, read={"loss": stdout(r"(\d+)", rank=9)})
+    with pytest.raises(Misuse, match="rank=1, and a command has one output"):
+        make(tmp_path).run(["true"], read={"loss": stdout(r"(\d+)", rank=1)})
+
+
+def test_a_script_whose_path_is_no_text_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "train\udcff.py"
+    script.touch()
+
+    with pytest.raises(Misuse, match="its path is no UTF-8"):
+        make(tmp_path).run(script)

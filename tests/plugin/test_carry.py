@@ -139,3 +139,9 @@ def test_a_skip_of_ours_names_the_line_of_the_test_that_called(project: Project)
         "SKIPPED [1] test_it.py:14: not run: needs 7 ranks, 2 given",
         "SKIPPED [1] test_it.py:19: not run: needs 9 ranks, 2 given",  # as of any fixture: the test
     ]
+
+
+def test_a_report_without_ours_has_nothing() -> None:
+    assert carry.test_of(make_report()) is None
+    assert carry.texts_of(make_report()) == []
+    assert carry.decode([]) == []

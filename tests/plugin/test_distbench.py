@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from pathlib import Path
 
 import pytest
 from support.fixtures import made_up_distbench
-from support.projects import Project, run, stored
+from support.projects import TEST, Project, run, stored
 
 from pytest_distbench.errors import BackendUnavailable
 
@@ -93,3 +95,24 @@ def unavailable(backends: tuple[str, ...], folder: Path) -> None:
 def test_a_run_of_which_torch_has_no_backend_ends(backends: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(pytest.exit.Exception, match="--distbench-backend: backend 'mpi' is not available here"):
         unavailable(backends, tmp_path)
+
+
+def test_no_place_for_the_run_directory_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disk full, TMPDIR gone: no traceback of ours."""
+
+    def fail(**options: str) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp")
+
+    made = project(TEST)
+    monkeypatch.setattr(tempfile, "mkdtemp", fail)
+    result = run(made)
+
+    result.stdout.fnmatch_lines(
+        ["cannot start ranks: No space left on device: /tmp. The run directory is below TMPDIR*"]
+    )
+    assert result.ret == 1
+
+
+def test_a_backend_that_torch_has_not_skips_its_tests_where_another_one_runs(tmp_path: Path) -> None:
+    with pytest.raises(pytest.skip.Exception, match="not available: backend 'mpi' is not available here: this build"):
+        unavailable(("gloo", "mpi"), tmp_path)

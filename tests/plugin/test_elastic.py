@@ -305,3 +305,13 @@ def test_a_serving_is_part_of_the_pool(project: Project, plans: list[LaunchPlan]
 
     assert tasks_of(plans)[SERVING].body.function == "load"
     assert str(pool_of(plans).serving) == "serving on 1 from 2 s, 0 from 6 s"
+
+
+def test_an_engine_that_cannot_be_used_here_is_an_error_with_its_reason(
+    project: Project, kind: Callable[..., None]
+) -> None:
+    kind(problem=lambda: "mine is not installed")
+
+    result = run(project(TEST.replace("{call}", "body, nodes=2, engine='mine'")))
+
+    result.stdout.fnmatch_lines(["*engine='mine' cannot be used here: mine is not installed*"])

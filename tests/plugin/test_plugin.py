@@ -441,3 +441,30 @@ def test_an_update_that_sigterm_ends_says_when_it_was(project: Project, hook: st
     assert result.ret == TERMINATED
     assert told in result.stdout.lines
     result.stdout.fnmatch_lines(["!*Terminated: SIGTERM*!"])
+
+
+def test_missing_skip_skips(project: Project) -> None:
+    run(project(TEST), "--distbench-missing=skip").assert_outcomes(skipped=1)
+
+
+def test_a_rank_that_there_is_not_is_told(structure: pytest.Pytester) -> None:
+    result = run(structure, "--distbench-backend=fake", "--world-size=2", "--distbench-fake-rank=7", "-rs")
+
+    result.stdout.fnmatch_lines(["*not run: there is no rank 7 among 2*"])
+
+
+def test_a_page_of_a_module_that_cannot_be_collected_says_so(project: Project) -> None:
+    made = project("import nothing_of_that_name")
+    run(made, "--distbench-report=page.html")
+
+    assert "<h1>distbench: interrupted, 1 failed besides</h1>" in (made.path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_addresses_in_the_command_are_kept_only_where_they_are_asked_for(project: Project, *, keeps: bool) -> None:
+    made = project(TEST)
+    run(made, "--distbench-json=run.json", "--distbench-logs=of 10.1.2.4", *["--distbench-addresses"][: int(keeps)])
+    record = json.loads((made.path / "run.json").read_text())
+
+    assert ("of 10.1.2.4" in record["settings"]["logs"]) is keeps
+    assert ("of 10.1.2.4" in record["command"]) is keeps

@@ -211,3 +211,15 @@ def test_a_test_that_uses_both_fixtures_has_both_benchmarks(project: Project) ->
 
     found = entries((made.path / "out.json").read_text())
     assert set(found) == {"test_it.py::test_both[ws2]", "test_it.py::test_both[ws2]:step"}
+
+
+def test_an_interface_that_changed_is_told_and_fails_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pytest_benchmark.fixture
+
+    monkeypatch.delattr(pytest_benchmark.fixture.BenchmarkFixture, "pedantic")
+    result = run(project(TEST), "--benchmark-only")
+
+    result.stdout.fnmatch_lines(
+        ["distbench: pytest-benchmark did not take our results, its interface changed: *pedantic*"]
+    )
+    assert result.ret == 0

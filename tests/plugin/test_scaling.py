@@ -259,3 +259,23 @@ def test_what_is_waited_for_in_communication_lowers_efficiency_and_the_share_of_
 
     assert quiet.keys() == slow.keys() == {"scaling_efficiency[workers=2]", "computing_share[workers=2]"}
     assert all(slow[metric] < 0.3 < quiet[metric] for metric in quiet)
+
+
+def test_ranks_with_other_threads_are_compared_with_nobody(
+    made_up: tuple[Distbench, list[CaseResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a body gives the one rank all cores."""
+    monkeypatch.setattr(Timed, "threads", {1: 2})
+    told = r"different numbers of threads.*: 2 in local@ws1, workers@ws1; 1 in workers@ws2, workers@ws4, apart@ws2"
+    with pytest.raises(Misuse, match=told):
+        Scaling(made_up[0])(body, params={"batch": 50})
+    assert values(made_up[1]) == {}
+
+
+def test_a_tolerance_of_nothing_is_refused_with_what_there_is(made_up: tuple[Distbench, list[CaseResult]]) -> None:
+    message = (
+        r"tolerance\['scaling_eficiency'\]: nothing of that name has one; wanted one of computing_share, "
+        "scaling_efficiency, step"
+    )
+    with pytest.raises(Misuse, match=message):
+        Scaling(made_up[0])(body, params={"batch": 50}, tolerance={"scaling_eficiency": 0.1})

@@ -163,3 +163,17 @@ def test_what_ranks_cannot_import_is_refused(given: object, said: str, tmp_path:
 def test_what_json_cannot_hold_is_refused_by_name(params: dict[str, object], said: str) -> None:
     with pytest.raises(BodyError, match=said):
         json_able(params)
+
+
+def test_a_module_is_looked_for_where_it_is_run(tmp_path: Path) -> None:
+    (tmp_path / "made_up_beside.py").touch()
+
+    assert locate_module("made_up_beside", str(tmp_path)).file == f"{tmp_path}/made_up_beside.py"
+    with pytest.raises(BodyError, match="there is no such module"):
+        locate_module("made_up_beside")
+
+
+@pytest.mark.parametrize("name", ["made_up_nowhere", "json.nowhere", "json", "a b", "", 3])
+def test_a_module_that_cannot_be_run_is_refused(name: object) -> None:
+    with pytest.raises(BodyError, match="module="):
+        locate_module(name)

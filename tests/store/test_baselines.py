@@ -109,19 +109,6 @@ def test_a_file_that_was_moved_keeps_who_recorded_it(store: BaselineStore, tmp_p
     assert [r.commit for r in recordings(store.path(new, KEY), tmp_path)] == [first]
 
 
-def test_a_file_that_was_moved_and_measured_anew_has_two_recordings(store: BaselineStore, tmp_path: Path) -> None:
-    store.write(TEST, KEY, entry(1.0, 1.1, 1.2))
-    first = commit(tmp_path, "one")
-    moved = store.path("suites/test_b.py::test_a", KEY)
-    store.path(TEST, KEY).unlink()
-    store.write("suites/test_b.py::test_a", KEY, entry(1.0, 1.1, 1.2))
-    commit(tmp_path, "moved")
-    store.write("suites/test_b.py::test_a", KEY, entry(2.0, 2.1, 2.2))
-    second = commit(tmp_path, "measured anew")
-
-    assert [r.commit for r in recordings(moved, tmp_path)] == [second, first]
-
-
 @pytest.mark.parametrize("text", ["{", "<<<<<<< ours\n", ""])
 def test_what_nobody_can_read_is_no_recording_and_hides_none(store: BaselineStore, tmp_path: Path, text: str) -> None:
     path = store.path(TEST, KEY)

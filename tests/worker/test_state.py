@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import random
 import subprocess
@@ -16,7 +15,7 @@ from support.launching import Launch
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.worker import state as digests
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.state import OptimizerMemory, RandomStreams, count_states
+from pytest_distbench.worker.state import OptimizerMemory, RandomStreams
 from pytest_distbench.workloads.training import make_deterministic
 
 CHOICES = [
@@ -186,20 +185,6 @@ def test_an_optimizer_that_got_its_state_back_begins_with_it() -> None:
     step(model, new)
 
     assert memory.after_step() == (2, 2)
-
-
-def test_a_step_without_an_optimizer_is_not_the_one_that_counts_and_nothing_is_kept_alive() -> None:
-    memory = OptimizerMemory()
-
-    assert memory.after_step() is None
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    step(model, optimizer)
-    assert memory.after_step() == (0, 0)
-    del optimizer
-    gc.collect()
-    assert memory.param_groups == []
-    assert count_states(torch.optim.SGD(model.parameters(), lr=0.1)) == 0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import psutil
 import pytest
 import torch
 from support.plans import make_plan
-from support.processes import wait_for
 
 from pytest_distbench.launch.site import processes
 from pytest_distbench.worker.load import LoadWindow, busy_s, oldest_marked, usable_cpus
@@ -89,21 +88,6 @@ def test_threads_that_ended_before_the_end_are_told_where_somebody_looked(
 
     assert window.load is not None
     assert window.load.ran_s >= 0.15
-
-
-def test_threads_that_want_one_cpu_wait_for_it(start: Callable[..., subprocess.Popen[str]]) -> None:
-    cpu = {min(usable_cpus() or {0})}
-    window = LoadWindow(os.getpid(), frozenset(cpu))
-    code = f"import os; os.sched_setaffinity(0, {cpu}); "
-    both = [
-        subprocess.Popen([sys.executable, "-c", code + "import time\nwhile time.process_time() < 0.2: pass"])
-        for _ in range(2)
-    ]
-    wait_for(lambda: window.look() or all(process.poll() is not None for process in both))
-    window.end()
-
-    assert window.load is not None
-    assert window.load.waited_s > 0.1
 
 
 def test_the_oldest_of_a_launch_is_found_by_its_mark(start: Callable[..., subprocess.Popen[str]]) -> None:

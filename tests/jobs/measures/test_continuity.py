@@ -115,20 +115,6 @@ def test_samples_that_no_generation_asked_for_are_skipped_but_for_the_remainder(
     assert count_samples(timeline.history).skipped == 0
 
 
-def test_a_share_that_nobody_was_given_is_skipped() -> None:
-    timeline = Timeline()
-    timeline.generation(0, [0, 1], first=1.0, steps=6)
-    timeline.lines.append(Wanted(t=0.0, slot=0, generation=0, samples=12, epochs=2))
-    timeline.lines = [
-        replace(line, samples=[]) if isinstance(line, Batch) and (line.slot, line.step) == (1, 5) else line
-        for line in timeline.lines
-    ]
-    found = count_samples(timeline.history)
-
-    assert (found.skipped, found.repeated) == (2, 0)
-    assert found.first_skipped == "epoch 1: nobody trained on sample 5, nor on 1 others"
-
-
 def test_epochs_that_were_asked_for_and_never_begun_are_skipped_and_who_ends_on_purpose_says_how_many() -> None:
     timeline = killed()
     timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=12, epochs=9))

@@ -167,20 +167,6 @@ def test_epochs_and_what_is_unaccounted_sum_up_without_the_cold_start(fixed: Cas
     assert section.header[:3] == ["Epoch", "Elastic Cycle 9.5 s on and off 1 on demand 1 elastic", "Perf"]
 
 
-def test_a_rate_stands_before_its_epoch_with_the_step_and_the_nodes(fixed: CaseResult) -> None:
-    [launch] = fixed.launches
-    assert launch.elastic is not None
-    lr = [RateChange(step=1, epoch=0, nodes=2, lr=0.1), RateChange(step=4, epoch=1, nodes=1, lr=0.25)]
-    rated = replace(fixed, launches=[replace(launch, elastic=replace(launch.elastic, lr=lr))])
-    found = rows(EPOCHS.section([rated]))
-
-    assert [(row["epoch"], row["step"], row["nodes"], row["lr"]) for row in found if row["step"]] == [
-        (0, 1, "2", 0.1), (1, 4, "1", 0.25),
-    ]  # fmt: skip
-    told = [str(row["elastic"]) for row in found]
-    assert told.index("Learning rate 0.25 from step 4") == told.index("Epoch 1 took 3.00 loss: 0.2056") - 1
-
-
 @pytest.mark.parametrize(
     ("series", "changes"),
     [
