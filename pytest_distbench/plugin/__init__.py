@@ -141,6 +141,11 @@ def _generate_sizes(metafunc: pytest.Metafunc, state: State) -> None:
     except ConfigurationError as error:
         state.usage_errors.append(f"{_where(definition)}: {error}")
         return
+    except pytest.UsageError as error:  # of the ini file, which is read here; each module would tell it at length
+        if hasattr(metafunc.config, "workerinput"):
+            raise  # pytest-xdist tells nobody of the usage errors of its workers
+        state.usage_errors.append(str(error))
+        return
     own = any("world_size" in str(m.args[:1]) for m in definition.iter_markers("parametrize"))
     if not own:
         params = [
