@@ -17,17 +17,10 @@ from pytest_distbench.plugin.progress import Progress, name_in_history, read_his
 from pytest_distbench.records.run import CaseResult
 
 
-class Cache:
+class Cache(dict[str, Any]):
     """As pytest's."""
 
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-
-    def get(self, key: str, default: Any) -> Any:
-        return self.values.get(key, default)
-
-    def set(self, key: str, value: Any) -> None:
-        self.values[key] = value
+    set = dict.__setitem__
 
 
 @pytest.fixture

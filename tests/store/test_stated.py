@@ -86,11 +86,9 @@ def test_a_list_has_its_day_and_a_node_costs_what_it_holds(tmp_path: Path) -> No
         ('currency = "USD"\n', "", "Object missing required field `currency`"),
         ('"USD"', '"dollars"', "Expected `str` matching regex '^[A-Z]{3}$' - at `$.currency`"),
         ("2020-10-05", '"2020-10-05"', "Expected `date`, got `str` - at `$.date`"),
-        ("2020-10-05", "2020-10-05T10:00:00", "Expected `date`, got `datetime` - at `$.date`"),
         ("2020-10-05", "2999-01-01", "Expected a `date` on which the prices were read, got 2999-01-01"),
         ('per = "hour"', 'per = "month"', "Invalid enum value 'month' - at `$.per`"),
         ("0.35", "-0.35", "Expected `float` >= 0.0 - at `$.accelerator[T4].regular`"),
-        ("0.35", '"0.35 USD/hour"', "Expected `float | null`, got `str` - at `$.accelerator[T4].regular`"),
         ("0.35", "nan", "Expected `float` >= 0.0 - at `$.accelerator[T4].regular`"),
         ("0.35", "inf", "Expected `float` <= 1000000000000.0 - at `$.accelerator[T4].regular`"),
         ("regular = 0.35", "spot = 0.35", "Object contains unknown field `spot` - at `$.accelerator[T4]`"),
@@ -103,7 +101,6 @@ def test_a_list_has_its_day_and_a_node_costs_what_it_holds(tmp_path: Path) -> No
             "Expected `array`, got `str` - at `$.machine[n1-st",
         ),
         ('accelerator = "T4"', 'accelerator = "A100"', "of T4, K80, got 'A100' - at `$.machine[with-T4]`"),
-        ('accelerator = "T4"\n', "", "together, got one of them - at `$.machine[with-T4]`"),
         ("accelerators_per_node = 2\n", "", "together, got one of them - at `$.machine[with-T4]`"),
         ("preemptible = 0.04\n", "", "with a price that is regular, as the machine's - at `$.machine[with-K80]`"),
         ("currency =", "kurrency = 1\ncurrency =", "Object contains unknown field `kurrency`"),
@@ -175,12 +172,10 @@ def test_without_a_file_nothing_is_stated_but_the_machines_name_where_that_is_as
     ("content", "problem"),
     [
         ("cluster = ['a']", "Expected `bool | int | float | str | object`, got `array` - at `$[cluster]`"),
-        ("test = 'a'", "Expected `object`, got `str` - at `$.test`"),
         (
             "[test.a]\nb = 1\nclusters = []",
             "Expected `bool | int | float | str`, got `array` - at `$.test[a][clusters]`",
         ),
-        ("planned = 2", "Expected `object`, got `int` - at `$.planned`"),
         ("[planned]\ntorch = []", "Expected `bool | int | float | str`, got `array` - at `$.planned[torch]`"),
         ("[tests.a]\nb = 1", "tests: wanted text, a number, true or false; found a table"),
     ],
@@ -192,8 +187,3 @@ def test_what_is_wrong_is_told_with_its_key(tmp_path: Path, content: str, proble
         read_experiment(path, with_addresses=False)
 
     assert str(told.value).endswith("docs/experiment.md has an example")
-
-
-def test_a_list_without_machines_prices_nothing(tmp_path: Path) -> None:
-    with pytest.raises(StoredFileError, match=re.escape("Object missing required field `machine`")):
-        read_prices(written(tmp_path, LIST.partition("[machine")[0]))
