@@ -10,7 +10,7 @@ gc.disable()  # going through torch's objects again and again, while they become
 if sys.argv[1] == "rank":
     from pytest_distbench.worker import main
 else:
-    from pytest_distbench.worker.elastic import life as elastic
+    from pytest_distbench.worker.elastic import life
 gc.freeze()  # as in a rank of the forkserver: no collection in the body goes through torch
 gc.enable()
 
@@ -19,4 +19,4 @@ if __name__ == "__main__":
     if kind == "rank":
         main.run_rank(plan)()
     else:
-        elastic.main(plan)
+        life.main(plan)

@@ -103,6 +103,21 @@ def test_a_goal_is_missed_by_a_model_half_as_wide(task: Task, generated: Path) -
     assert small(task, generated, **task.halved) is None
 
 
+def test_an_image_is_cropped_and_mirrored_by_itself() -> None:
+    """The small training does neither: 3 x 3 crops, and their mirror images, are all drawn."""
+    augmented = importlib.import_module("resnet20").augmented
+    torch.manual_seed(0)
+    image = torch.arange(1.0, 33.0).view(2, 4, 4)
+    images, around = image.expand(400, 2, 4, 4), torch.nn.functional.pad(image, (1,) * 4)
+    crops = [around[:, top : top + 4, left : left + 4] for top in range(3) for left in range(3)]
+    kinds = [*crops, *(crop.flip(2) for crop in crops)]
+    drawn = [[torch.equal(one, kind) for kind in kinds].index(True) for one in augmented(images, 1, 0.5)]
+
+    assert {*drawn} == {*range(18)}
+    assert sum(kind >= 9 for kind in drawn) == pytest.approx(200, abs=40)
+    assert torch.equal(augmented(images, 0, 0.0), images)
+
+
 def test_the_mean_of_models_is_evaluated_once_the_loss_stays(generated: Path) -> None:
     """With a rate of 0 the second epoch is no better than the first."""
     found = trained("language_model", generated, preset="small", goal=3.8, epochs=3, patience=1, rate=0.0)
@@ -124,6 +139,54 @@ def test_the_reports_models_have_as_many_parameters_as_were_published() -> None:
     ]
 
     assert counts == [269_722, 2000, 33_556_078]
+
+
+def _cifar10(folder: Path) -> None:
+    for name, content in cifar10.generate_noise(5 * cifar10.FILE_RECORDS, 1):
+        (folder / name).write_bytes(content[: 51 * cifar10.RECORD_BYTES])
+    (folder / f"{cifar10.TEST}.bin").write_bytes(content[: 30 * cifar10.RECORD_BYTES])
+
+
+def _epsilon(folder: Path) -> None:
+    libsvm.generate(folder, 1)
+    for name, rows in ((libsvm.TRAIN, 200), (libsvm.TEST, 30)):
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(lines[:rows]))
+
+
+def _wikitext2(folder: Path) -> None:
+    wikitext.generate(folder, 1)
+    for name, words in zip(wikitext.FILES, (2400, 400, 400), strict=True):
+        text = (folder / name).read_text().split(" ")
+        (folder / name).write_text(" ".join(text[:words]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("task", "params", "write"),
+    [
+        ("resnet20", {}, _cifar10),
+        ("logistic_regression", {"metric": "loss"}, _epsilon),
+        pytest.param("language_model", {}, _wikitext2, marks=pytest.mark.nightly),
+    ],
+)
+def test_the_reports_size_starts_is_saved_and_goes_on_bit_for_bit(
+    task: str, params: dict[str, str], write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """On files of the real format, of two steps an epoch, to a goal that nothing meets."""
+    data = tmp_path / "data"
+    data.mkdir()
+    write(data)
+    goal = 0.0 if task != "resnet20" else 1.01
+    wanted = {**params, "preset": "report", "goal": goal, "data": str(data)}
+    whole = trained(task, tmp_path, **wanted, epochs=2)
+    first = trained(task, tmp_path, **wanted, epochs=1, checkpoints="saved")
+    second = trained(task, tmp_path, **wanted, epochs=2, checkpoints="saved")
+
+    assert [len(found["loss"]) for found in (first, second)] == [2, 2]
+    for name in ("loss", "learning_rate"):
+        assert first[name] + second[name] == whole[name]
+    evaluated = next(name for name in whole if name.startswith("evaluated_"))
+    assert first[evaluated] + second[evaluated] == whole[evaluated]
 
 
 # Bit for bit

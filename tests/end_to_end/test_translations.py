@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import gnmt
 import pytest
 import torch
 import translation_transformer
+from support.fake_world import fake_rank
 from support.launching import Launch
 
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads.data import indexed, parallel_text
 from pytest_distbench.workloads.models import count
 
@@ -51,6 +54,21 @@ def test_the_reports_networks_have_the_parameters_of_the_published_ones() -> Non
     assert count(transformer).parameters == PARAMETERS["translation_transformer"]
 
 
+def test_gnmt_has_the_parameters_that_one_counts_by_hand() -> None:
+    """A layer of an LSTM has four gates, each with two biases."""
+    tokens, width = 50, 6
+    preset = gnmt.Preset(**{**vars(gnmt.PRESETS["small"]), "width": width, "layers": 4})
+
+    def layer(inputs: int) -> int:
+        return 4 * width * (inputs + width + 2)
+
+    encoder = 2 * layer(width) + layer(2 * width) + 2 * layer(width)
+    decoder = layer(width) + 3 * layer(2 * width) + tokens * width + tokens
+    attention = 2 * width * width + width + 1 + width
+
+    assert count(gnmt.GNMT(tokens, preset)).parameters == tokens * width + encoder + decoder + attention
+
+
 @BOTH
 def test_what_a_sentence_is_padded_with_changes_no_score(task: str) -> None:
     net: Any = made(task).eval()
@@ -85,6 +103,11 @@ def made(task: str) -> torch.nn.Module:
 
 
 # Trainings
+
+
+@pytest.mark.parametrize(("batches", "rate"), [(16, 2e-3), (32, 8e-3 / 3), (64, 4e-3)])
+def test_the_rate_of_gnmt_grows_twofold_at_64_ranks(batches: int, rate: float) -> None:
+    assert gnmt.scaled(2e-3, batches) == pytest.approx(rate)
 
 
 @pytest.mark.spawn
@@ -140,3 +163,62 @@ def shuffle_targets(folder: Path) -> None:
         pairs = indexed.load(stem.parent, "train")
         coded = [[token - 1 for token in tokens] + [2] for tokens in pairs.target]
         indexed.write(stem, coded[1:] + coded[:1])
+
+
+def published_vocabulary(folder: Path, task: str, pairs: int) -> Path:
+    """A few pairs of one word each in the real format, with a vocabulary of the published size."""
+    if task == "gnmt":
+        made = folder / "wmt16"
+        made.mkdir()
+        parallel_text.generate(made, 0)
+        vocabulary = made / parallel_text.VOCABULARY
+        known = len(vocabulary.read_text().splitlines())
+        with vocabulary.open("a") as file:
+            file.writelines(f"rare{number}\n" for number in range(TOKENS[task] - 4 - known))
+        for split, kept in (("train", pairs), ("test", 2)):
+            for language in parallel_text.LANGUAGES:
+                text = made / f"{parallel_text.TEXTS[split]}.{language}"  # type: ignore[index]
+                text.write_text("".join(f"{line.split()[0]}\n" for line in text.read_text().splitlines()[:kept]))
+        return folder
+    made = folder / "wmt17"
+    made.mkdir()
+    indexed.generate(made, 0)
+    kept = {
+        split: [indexed.load(made, split)[number] for number in range(few)]  # type: ignore[arg-type]
+        for split, few in (("train", pairs), ("test", 2))
+    }
+    for split, some in kept.items():
+        for side, language in enumerate(parallel_text.LANGUAGES):
+            coded = [[token - 1 for token in pair[side][:1]] + [2] for pair in some]
+            indexed.write(made / f"{indexed.TEXTS[split]}.{language}", coded)  # type: ignore[index]
+    for name in indexed.DICTIONARIES:
+        known = len((made / name).read_text().splitlines())
+        with (made / name).open("a") as file:
+            file.writelines(f"'rare{number}_'\n" for number in range(TOKENS[task] - 2 - known))
+    return folder
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@BOTH
+def test_the_reports_size_takes_two_steps_is_saved_and_goes_on(
+    tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank of the report's 16, each with one batch: a CPU is slow in float16. The others say what it says."""
+    data = published_vocabulary(tmp_path, task, pairs=32)
+    size = {"gnmt": {"batch": 1}, "translation_transformer": {"tokens": 1}}[task]
+    steps = {"preset": "report", "data": str(data), "every": 2, "min_steps": 1, "goal": 0.0, "longest": 2}
+    monkeypatch.setattr(RankContext, "gather", lambda rank, data: [data] * rank.world_size)
+    found = []
+    for epochs in (1, 2):
+        with fake_rank(world_size=16) as rank:
+            rank.params, rank.data_dir = {**steps, **size, "epochs": epochs, "checkpoints": "saved"}, tmp_path
+            importlib.import_module(task).train(rank)
+        found.append({o.name: o.values for o in rank.notebook.observations})
+    first, second = found
+    rates = first["learning_rate"] + second["learning_rate"]
+
+    assert first["parameters"] == second["parameters"] == [PARAMETERS[task]]
+    assert (len(first["loss"]), len(second["loss"])) == (2, 2)
+    assert rates == sorted(rates)
+    assert all(0 < loss < 20 for loss in first["loss"] + second["loss"])

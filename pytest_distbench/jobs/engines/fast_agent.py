@@ -35,7 +35,7 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import Number, Record
 from pytest_distbench.records.timeline import Rendezvous, append
 from pytest_distbench.worker import forked
-from pytest_distbench.worker.elastic import life as elastic
+from pytest_distbench.worker.elastic import life
 from pytest_distbench.worker.process import take_output
 from pytest_distbench.worker.python_internals import share_forkserver
 from pytest_distbench.worker.torch_internals import WokenByRanks
@@ -221,4 +221,4 @@ def _enter(plan: str, slot: int, word: str, announced: str) -> NoReturn:
     forked.begin_anew()
     multiprocessing.set_start_method(None, force=True)  # a forked worker would hand on the forkserver's to DataLoaders
     os.environ |= {SLOT_VARIABLE: str(slot), NODE_VARIABLE: word}
-    elastic.main(plan)
+    life.main(plan)

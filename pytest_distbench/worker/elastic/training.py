@@ -18,7 +18,6 @@ from pytest_distbench.records.timeline import Batch, Drew, Loaded, Remembered, S
 from pytest_distbench.worker.arguments import check_unread, check_whole, real, refuse
 from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.elastic import checkpoints
-from pytest_distbench.worker.elastic import checkpoints as sampler
 from pytest_distbench.worker.elastic.ledger import Ledger, Place, is_per_rank, objects_of
 from pytest_distbench.worker.elastic.node import Node
 from pytest_distbench.worker.state import OptimizerMemory
@@ -107,13 +106,13 @@ class Training:
             self._ledger.at_begin(self._place)
         while self.epoch < (epochs if self._end is None else self._end):
             if of != self.epoch:
-                order, of = sampler.permutation(samples, seed=rank.seed, epoch=self.epoch), self.epoch
+                order, of = checkpoints.permutation(samples, seed=rank.seed, epoch=self.epoch), self.epoch
                 sent = order.to(device)  # once an epoch: a step would wait for the device
-            count = sampler.next_count(
+            count = checkpoints.next_count(
                 samples - self.position, batch=batch, world_size=rank.world_size, most=self._job.most
             )
             step = slice(self.position, self.position + count)
-            mine = sampler.share(order[step], rank=rank.rank, world_size=rank.world_size)
+            mine = checkpoints.share(order[step], rank=rank.rank, world_size=rank.world_size)
             self._note(
                 Batch(
                     t=HostClock.monotonic(),
@@ -125,7 +124,7 @@ class Training:
                 )
             )
             self._ledger.watch_inputs(self._since_saved, mine.tolist())
-            yield sampler.share(sent[step], rank=rank.rank, world_size=rank.world_size)
+            yield checkpoints.share(sent[step], rank=rank.rank, world_size=rank.world_size)
             rank.synchronize()
             told, self._told = self._told, {}
             self._ledger.note_inputs(self.step + 1)

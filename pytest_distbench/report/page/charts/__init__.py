@@ -11,7 +11,6 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.stated import Prices
 from pytest_distbench.report.page.chart import Chart
 from pytest_distbench.report.page.charts import cases, runs
-from pytest_distbench.report.page.charts import cases as jobs
 from pytest_distbench.report.page.charts.runs import Trends, trends_of_case
 
 OF_CASE: dict[str, Callable[[CaseResult], Iterable[Chart]]] = {
@@ -22,9 +21,9 @@ OF_CASE: dict[str, Callable[[CaseResult], Iterable[Chart]]] = {
     "phases": cases.phases,
     "links": cases.links,
     "utilisation": cases.utilisation,
-    "elastic": jobs.elastic,
-    "pool": jobs.pool,
-    "serving": jobs.serving,
+    "elastic": cases.elastic,
+    "pool": cases.pool,
+    "serving": cases.serving,
 }
 """In the order in which they stand below a case."""
 
