@@ -87,3 +87,19 @@ def test_a_file_that_does_not_say_its_ranks_is_asked_about(run: Run, tmp_path: P
     assert "give --world-size N" in run(*command)[1]
     assert run(*command, "--world-size", "8")[0] == 0
     assert "is stored with 8 ranks, the numbers are of 4" in run(*command, "--world-size", "4")[1]
+
+
+def test_what_is_there_stays_unless_it_is_to_be_replaced(run: Run, store: BaselineStore) -> None:
+    run("import", data("nccl-tests-2020.txt"), "--as", "bounds", *WHOSE)
+    again = ("import", data("nccl-tests-2020.txt"), "--as", "bounds", "--margin", "0.5", *WHOSE)
+    kept, replaced = run(*again)[1], run(*again, "--existing", "replace")[1]
+
+    assert kept.splitlines()[-1].startswith("kept  ")
+    assert "0 bounds, 4 there already were kept (--existing replace)" in kept
+    assert replaced.splitlines()[-1] == f"changed  {PLATFORM}  {TEST}[{KEY}]: 4 bounds"
+
+
+def test_a_run_without_its_end_is_remarked(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cut.txt").write_text(Path(data("nccl-tests-2020.txt")).read_text().partition("# Out of")[0])
+
+    assert "? a run has no summary at its end" in run("import", str(tmp_path / "cut.txt"), "--as", "bounds", *WHOSE)[1]

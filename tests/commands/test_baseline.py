@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support.repositories import git
-from support.stores import KEY, PLATFORM, TEST, Run, entry, record, result
+from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, named, record, result
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.records.environment import Environment
@@ -216,6 +216,42 @@ class TestAccept:
         assert taken is not None
         assert taken.metrics == {"step": replace(old, launches=[0.004] * 5), "closed": old}
 
+    def test_force_takes_few_launches(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+        assert run("accept", record(tmp_path / "run.json", result(0.004)), "--force")[0] == 0
+        assert store.entry(TEST, KEY) == entry(0.004, software={"torch": "2.14.0"}, launch_s=1.0, test_id="ws2")
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"case": replace(CASE, test="suites/../../../escape.py::test_a")},
+            {"case": replace(CASE, test="/abs.py::test_a")},
+            {"environment": environment("../..")},
+            {"environment": environment("")},
+            {"environment": environment("/abs")},
+        ],
+    )
+    def test_no_name_in_a_record_leads_out_of_the_store(
+        self, run: Run, folder: Path, tmp_path: Path, changes: dict[str, object]
+    ) -> None:
+        path = record(tmp_path / "run.json", result(*[0.004] * 5, **changes))
+        before = sorted(tmp_path.rglob("*"))
+        code, text = run("accept", path, "--only", "all")
+
+        assert (code, "has no place below the baseline folder" in text) == (2, True)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_a_case_id_that_looks_like_a_path_stays_a_name(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, case=named("../../x"))))
+
+        assert [path.name for path in store.files()] == ["%2E.%2F..%2Fx.gloo.warm.json", "ws2.gloo.warm.json"]
+
+    def test_a_record_without_such_a_case_is_an_error(self, run: Run, tmp_path: Path) -> None:
+        code, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5)), "-k", "nothing")
+
+        assert (code, "has no case of that platform and name" in text) == (2, True)
+
 
 class TestExchange:
     def test_what_is_exported_can_be_imported(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
@@ -267,3 +303,51 @@ class TestExchange:
         cells = {row["metric"]: row["value"] for row in csv.DictReader(lines)}
 
         assert cells == {"step": "1.0", "'=cmd|' /C calc'!A0": "-2.0", "x\\n::error file=a::PWNED\\x1b[2J": "-2.0"}
+
+    def test_another_store_is_imported(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+        BaselineStore(tmp_path / "other", "gpu").write(TEST, KEY, entry(1.0))
+        run("import", str(tmp_path / "other"))
+
+        assert BaselineStore(store.folder, "gpu").entry(TEST, KEY) == entry(1.0)
+
+    def test_what_holds_nothing_that_was_asked_for_is_an_error(self, run: Run, tmp_path: Path) -> None:
+        run("export", "-o", str(tmp_path / "all.json"))
+
+        for arguments in ([str(tmp_path / "all.json"), "--platform", "other"], [str(tmp_path / "nothing")]):
+            (tmp_path / "nothing").mkdir(exist_ok=True)
+            code, text = run("import", *arguments)
+            assert (code, "nothing imported" in text) == (2, True)
+
+    def test_a_broken_line_is_named_and_those_before_it_are_in(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        run("export", "-o", str(tmp_path / "all.json"))
+        with (tmp_path / "all.json").open("a") as file:
+            file.write("{}\n")
+        store.delete(TEST, KEY)
+        code, text = run("import", str(tmp_path / "all.json"))
+
+        assert (code, "all.json:2: not a baseline file" in text) == (2, True)
+        assert "Give what 'distbench baseline export --format json' wrote" in text
+        assert store.entry(TEST, KEY) is not None
+
+    def test_an_export_that_fails_leaves_the_older_file(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+        (tmp_path / "all.csv").write_text("older")
+        store.path(TEST, KEY).write_text("{")
+        code, text = run("export", "--format", "csv", "-o", str(tmp_path / "all.csv"))
+
+        assert (code, "not a baseline file" in text) == (2, True)
+        assert (tmp_path / "all.csv").read_text() == "older"
+        assert not list(tmp_path.glob(".all*"))
+
+
+def test_list_counts_bounds(run: Run, store: BaselineStore) -> None:
+    store.write(TEST, KEY, entry(0.001, bounds={"step": "3 s", "other": "<= 2"}))
+
+    assert run("list")[1].splitlines()[1].split()[-3:] == ["1", "1", "2"]
+
+
+def test_diff_against_a_folder(run: Run, tmp_path: Path) -> None:
+    BaselineStore(tmp_path / "other", PLATFORM).write(TEST, KEY, entry(0.001, 0.001))
+
+    assert "step    1 ms  2 ms  +100.0 %    2 -> 3" in run("diff", str(tmp_path / "other"))[1]

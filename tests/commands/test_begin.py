@@ -153,3 +153,31 @@ def test_what_it_writes_is_green_at_once_and_red_when_its_step_does_more(
     suite.write_text(suite.read_text().replace("range(4) for layer", "range(5) for layer"))
 
     run_inside("suites", *few).assert_outcomes(passed=1, failed=1)
+
+
+def test_what_is_there_stays_as_it_is(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "conftest.py").write_text("mine\n")
+    (repository / "baselines").mkdir()
+    first, second = init(capsys, repository), init(capsys, repository)
+
+    assert [line.split()[0] for line in first[:4]] == ["wrote", "kept", "wrote", "wrote"]
+    assert [line.split()[0] for line in second[:4]] == ["kept"] * 4
+    assert (repository / "conftest.py").read_text() == "mine\n"
+
+
+def test_with_gpus_it_is_for_runners_with_gpus(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_gpus(monkeypatch, 8)
+    lines = init(capsys, repository)
+
+    assert lines[-2] == "  pytest suites/ --world-size 8 --gpu"
+    assert "runs-on: [self-hosted, linux, gpu]" in (repository / FILES[3]).read_text()
+
+
+def test_the_branch_is_that_of_pull_requests(repository: Path) -> None:
+    git(repository, "commit", "-q", "--allow-empty", "-m", "first")
+    git(repository, "update-ref", "refs/remotes/origin/develop", "HEAD")
+    git(repository, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/develop")
+
+    assert begin.find_out(repository).branch == "develop"

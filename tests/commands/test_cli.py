@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.cases import ON_TWO
-from support.stores import KEY, PLATFORM, TEST, record, result
+from support.stores import KEY, PLATFORM, TEST, entry, record, result
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
@@ -99,3 +100,23 @@ def test_a_module_of_the_users_is_imported_before_the_command_reads_files(
 
     assert (without, with_it) == (2, 0)
     assert "unknown kind of metrics 'mine'" in told
+
+
+def test_names_of_others_are_spelled_out_where_the_output_is_ascii(folder: Path) -> None:
+    BaselineStore(folder, PLATFORM).write("tests/test_größe.py::test_a", KEY, entry(1.0))
+    command = [sys.executable, "-m", "pytest_distbench.commands.cli", "baseline", "list", "--baselines", str(folder)]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
+
+    assert b"test_gr\\xf6\\xdfe.py" in done.stdout
+
+
+def test_the_package_itself_can_be_run_as_the_command() -> None:
+    command = [sys.executable, "-m", "pytest_distbench", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert done.stdout.startswith("pytest-distbench ")
+
+
+def test_a_module_that_cannot_be_imported_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-p", "no_such_module_at_all", "baseline", "list"]) == 2
+    assert "distbench: -p no_such_module_at_all: cannot import it: ModuleNotFoundError" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.stores import KEY, PLATFORM, TEST, entry
 
-from pytest_distbench.commands.contract import choose_entries, read_chosen
+from pytest_distbench.commands.contract import choose_entries, folder_of, read_chosen
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.store.baselines import BaselineStore
 
@@ -35,3 +35,8 @@ def test_entries_come_by_platform_and_several_parts_choose_what_any_names(folder
 def test_a_hardware_class_without_baselines_is_an_error_that_names_those_there_are(folder: Path) -> None:
     with pytest.raises(DistbenchError, match=f"no baselines of the hardware class 'gpu' in .*; there are {PLATFORM}"):
         names(folder, "--platform", "gpu")
+
+
+def test_without_a_store_the_next_step_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DistbenchError, match="is not a folder: run where your baselines are, or give --baselines DIR"):
+        folder_of(options("--baselines", str(tmp_path / "none")))

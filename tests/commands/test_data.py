@@ -128,3 +128,9 @@ def test_a_url_is_no_folder_to_write_to(
 
     assert "wanted a folder on a disk or a mount, found the URL 's3://bucket/sets'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_set_that_was_asked_for_and_is_not_there_cannot_be_verified(data: Data) -> None:
+    code, text = data("verify", "cifar10")
+
+    assert (code, "cifar10: " in text, "they come from https://www.cs.toronto.edu" in text) == (1, True, True)

@@ -256,3 +256,13 @@ def test_a_machine_that_cannot_run_tests_is_exit_code_one(
 
     assert main(["doctor"]) == 1
     assert "down\\x1b[2J" in capsys.readouterr().out
+
+
+def test_memory_that_is_not_told_is_left_out() -> None:
+    [first, *_] = about(examine(HOSTS["GB10"]), "GPU 0")
+
+    assert first.found == "NVIDIA GB10, 30 C"
+
+
+def test_without_shared_memory_there_is_advice(tmp_path: Path) -> None:
+    assert only(doctor.shared_memory(tmp_path / "none", gpus=0)).level == "warn"

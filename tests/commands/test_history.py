@@ -83,3 +83,9 @@ def test_points_and_changes_are_tables_for_programs(tmp_path: Path, capsys: pyte
     assert points["value"].between(0.018, 0.028).all()
     assert header.startswith("platform,test,metric,unit,runs,before,after,change,kind,since,last_before,first_after")
     assert line.startswith("cpu-x,suites/test_a.py::test_a[ws2],step,s,50,0.02")
+
+
+def test_runs_that_did_not_change_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, 50)
+
+    assert history(capsys, tmp_path) == ["50 runs, 2026-01-01 to 2026-02-22: 1 metric, 0 changed"]

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from support.launching import MadeLauncher, RunInside
 from support.processes import LIMIT_S, wait_for
@@ -268,3 +269,16 @@ def test_a_script_finds_what_git_ignores_once_it_is_linked(repository: pytest.Py
     linked = run_inside(*THREE, "--distbench-against", "HEAD", "--distbench-against-link", "ups")
     linked.assert_outcomes(failed=1)
     linked.stdout.fnmatch_lines(["!  step_time *ms *ms*+*%*"])
+
+
+def test_one_agent_serves_both_sides_whatever_their_paths(launchers: tuple[Launcher, Launcher]) -> None:
+    """The launchers change sides from pair to pair, and the worktree's PYTHONPATH is another one."""
+    before = {child.pid for child in psutil.Process().children()}
+    for launcher in launchers:
+        launcher.prepare({**variables(), "PYTHONPATH": "/elsewhere"})
+
+    assert {child.pid for child in psutil.Process().children()} == before
+
+
+def test_bodies_of_different_length_and_without_blocks_get_along(pair: Pair) -> None:
+    assert [r and r.outcome for r in pair("at_once", "intervals")] == ["passed", "passed"]

@@ -193,3 +193,75 @@ def test_the_import_of_the_page_runs_as_it_says(
 
     assert main(shlex.split(command)) == 0
     assert capsys.readouterr().out == told
+
+
+def test_what_keeps_to_its_bound_is_judged_without_a_baseline(project: Project) -> None:
+    result = run(project(BOUNDED), "--distbench-missing=fail")
+
+    result.stdout.fnmatch_lines(
+        [
+            "*test_it.py .*",
+            "1 metric of 1 case in 1 launch: 1 within bounds, without a baseline",
+            "no baseline for 1 of 1 case on cpu-*: measured, not judged, but for bounds in 1 case",
+        ]
+    )
+    assert result.ret == 0
+
+
+def test_judge_takes_bounds(project: Project) -> None:
+    test = (
+        HEAD
+        + """
+    def test_speed(distbench):
+        ran = distbench.measure(body, params={"stand_in": {"step": 0.02}})
+        distbench.judge("rate", lambda r: 0.1 / r["step"], of=[ran], unit="GB/s", better="higher", at_least="4000 MB/s")
+        distbench.judge("loss", 2.6, better="info", at_most=2.5)
+
+    def test_wrong(distbench):
+        distbench.judge("loss", 2.6, unit="s", at_most="2 GB")
+"""
+    )
+    result = run(project(test))
+
+    result.stdout.fnmatch_lines(
+        [
+            "loss: 2.6, bound: at most 2.5 (judge at test_it.py:9)",
+            "distbench.judge('loss'): at_most: the unit 'GB' does not fit: wanted a time* (test_it.py:12)",
+            "*rate *5 GB/s* >= 4 GB/s *",
+        ]
+    )
+    result.assert_outcomes(failed=2)
+
+
+def test_bounds_of_information_alone_leave_nothing_to_store(project: Project) -> None:
+    test = BOUNDED.replace('"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198]', '"step!info": 2.0').replace(
+        "25ms", "<= 3"
+    )
+    made = project(test)
+    result = run(made, "--distbench-update")
+
+    result.stdout.fnmatch_lines(["* step * <= 3 *", "*1 within limits"])
+    assert (result.ret, stored(made)) == (0, [])
+
+
+def test_an_expected_failure_covers_a_bound_too(project: Project, slow: Slow) -> None:
+    slow()
+    run(project(BOUNDED.replace("bounds=", "xfail_perf='bug 12', bounds="))).assert_outcomes(xfailed=1)
+
+
+def test_an_imported_bound_is_judged(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    test = HEAD + '    def test_sweep(distbench):\n        distbench.run(body, params={"stand_in": SWEEP})\n'
+    made = project(test.replace("SWEEP", '{"latency[message_bytes=1048576]": 9e-5, "latency[message_bytes=8]": 1e-5}'))
+    run(made, "--distbench-json=run.json")
+    platform = json.loads((made.path / "run.json").read_text())["results"][0]["environment"]["platform"]
+    whose = ["--test", "test_it.py::test_sweep[ws2]", "--platform", platform, "--backend=gloo", "--launcher=stand-in"]
+    command = ["baseline", "import", str(DATA / "nccl-tests-2020.txt"), "--as", "bounds", "--max-size=1MiB", *whose]
+    store = ["--baselines", str(made.path / "baselines")]
+    assert main([*command, "--min-size=1MiB", *store]) == 0
+    result = run(made)
+
+    result.stdout.fnmatch_lines(
+        ["latency at 1 MiB: 90 us, bound: at most 76.43 us (baselines/cpu-*ws2.gloo.stand-in.json)*"]
+    )
+    assert main([*command, *store]) == 0
+    run(made).stdout.fnmatch_lines(["the bound of 'latency?message_bytes=65536?' (*) is of nothing that was judged; *"])

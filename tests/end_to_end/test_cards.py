@@ -165,3 +165,33 @@ def test_a_rank_that_computed_on_another_gpu_is_a_warning(
     result = run(project(TEST), "--gpu")
 
     result.stdout.fnmatch_lines(["*rank 0 computed on the GPU 0001aaaa, and GPU-0000aaaa is leased and named*"])
+
+
+def test_a_run_on_the_cpu_has_nothing_of_it(project: Project) -> None:
+    made = project(TEST)
+    run(made, "--distbench-update", "--distbench-json=run.json")
+    [case] = json.loads((made.path / "run.json").read_text())["results"]
+    [path] = stored(made)
+
+    assert case["environment"]["gpu_host"] is None
+    assert case["launches"][0]["cards"] == []
+    assert "cards" not in json.loads(path.read_text())["entry"]
+
+
+def test_a_torch_whose_version_does_not_say_what_it_is_built_for_is_refused_too(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pytest_distbench.machine import hardware
+
+    monkeypatch.setattr(hardware, "installed_version", lambda package: "2.8.0+git1234567")
+    monkeypatch.setattr(hardware, "torch_is_built_for", lambda: "rocm")
+    result = run(project(TEST), "--gpu", "--distbench-launcher=warm")
+
+    result.stderr.fnmatch_lines(["*torch 2.8.0+git1234567 is built for ROCm: AMD GPUs*amdsmi*"])
+
+
+def test_xccl_is_refused_under_gpu(project: Project) -> None:
+    with made_up(HOSTS["8xH100"]):
+        result = run(project(TEST), "--gpu", "--distbench-backend=xccl")
+
+    result.stderr.fnmatch_lines(["*--distbench-backend xccl joins Intel GPUs*take nccl*"])

@@ -156,3 +156,80 @@ def test_a_derived_number_carries_what_happened_around_the_launches_it_is_made_o
 
     assert cooled["efficiency"]["case"]["conditions"]["around"] == {"cooling": "low", "size": "1+2"}  # type: ignore[index]
     assert [verdict["kind"] for verdict in cooled["efficiency"]["verdicts"]] == ["missing"]  # type: ignore[attr-defined]
+
+
+def test_launches_of_several_runs_alternate(project: Project, tmp_path: Path) -> None:
+    log = tmp_path / "order.txt"
+    made = project(
+        f"""
+        from pytest_distbench.testing import StandInLauncher
+
+        def body(rank):
+            pass
+
+        def noted(start):
+            def wrapper(self, plan):
+                with open({str(log)!r}, "a") as file:
+                    file.write(f"{{plan.work.params['who']}}{{plan.index}} ")
+                return start(self, plan)
+            return wrapper
+
+        def test_order(distbench, monkeypatch):
+            monkeypatch.setattr(StandInLauncher, "start", noted(StandInLauncher.start))
+            a = distbench.measure(body, name="a", launches=3, params={{"who": "a", "stand_in": {{"step": 0.1}}}})
+            b = distbench.measure(body, name="b", launches=2, params={{"who": "b", "stand_in": {{"step": 0.1}}}})
+            assert len(a.values("step")) == 3
+            assert len(b.values("step")) == 2
+        """
+    )
+
+    assert run(made).ret == 0
+    assert log.read_text().split() == ["a0", "b0", "a1", "b1", "a2"]
+
+
+def test_an_exact_number_that_changed_with_the_software_is_incomparable(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = TEST.replace('better="higher"', 'better="exact"')
+    made = make(project, one=1, two=1, test=test)
+    run(made, "--distbench-update")
+    make(project, one=2, two=1, test=test)
+    same_software = run(made)
+    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "torch=2.14.0")
+    other_software = run(made)
+
+    assert same_software.ret == 1
+    assert other_software.ret == 0
+    other_software.stdout.fnmatch_lines(["*x *efficiency*the number changed, and so did the software*"])
+
+
+def test_one_noisy_number_is_not_stored_because_nothing_could_be_judged_by_it(project: Project) -> None:
+    made = project("def test_one(distbench):\n    distbench.judge('v', 3.0)\n")
+    result = run(made, "--distbench-update")
+
+    result.stdout.fnmatch_lines(["*not stored: v has one value*"])
+    assert result.ret == 1
+    assert list((made.path / "baselines").rglob("*.json")) == []
+
+
+def test_values_of_measured_runs_have_an_updates_launches(project: Project) -> None:
+    made = project(
+        """
+        def body(rank):
+            pass
+
+        def test_half(distbench):
+            one = distbench.measure(body, params={"stand_in": {"step": [0.02, 0.0201]}})
+            distbench.judge("half", [v / 2 for v in one.values("step")], unit="s")
+        """
+    )
+    run(made, "--distbench-update")
+
+    assert len(entry(made)["metrics"]["half"]["launches"]) == 10  # type: ignore[index]
+
+
+def test_a_point_is_part_of_a_derived_metrics_name(project: Project) -> None:
+    made = make(project, test=TEST.replace("of=[one, two]", 'at={"nodes": 2}, of=[one, two]'))
+    run(made, "--distbench-update")
+
+    assert list(entry(made)["metrics"]) == ["efficiency[nodes=2]"]  # type: ignore[call-overload]

@@ -127,3 +127,13 @@ def check_nothing_left(folder: Path) -> None:
     """No file that names what ran, and no socket; the fixture that looks for processes does the rest."""
     assert not (folder / "plan.json").exists()
     assert [path for path in folder.rglob("*") if path.is_socket()] == []
+
+
+def test_a_controller_that_dies_takes_the_store_and_all_nodes_with_it(tmp_path: Path) -> None:
+    def kill_controller(plan: LaunchPlan) -> None:
+        processes_of(plan, "pytest_distbench.jobs.control")[1].kill()  # the guardian is above, what it forked below
+
+    record = run_until_stable(elastic_plan(tmp_path, "fast", LATER, nodes=(1, 2)), kill_controller)
+
+    assert record.reason.startswith("the controller of the elastic job was killed by SIGKILL")
+    check_nothing_left(tmp_path)

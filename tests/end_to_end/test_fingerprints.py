@@ -598,3 +598,38 @@ def test_a_baseline_without_fingerprint_says_so_and_passes(
 
     result.stdout.fnmatch_lines(["2 metrics of 1 case in 1 launch: 1 within limits, 1 without a baseline"])
     assert result.ret == 0
+
+
+@pytest.mark.spawn
+@needs_recorder
+def test_without_warm_up_the_first_timed_iteration_is_described(looped: LaunchRecord) -> None:
+    assert looped.fingerprints["cold"].collectives["all"] == [reduce(64, how="sum")]
+    assert looped.fingerprints["cold"].beyond["all"] == Beyond(1 + 2, 3)
+
+
+@pytest.mark.spawn
+def test_beside_the_clock_are_cpu_time_waits_and_peak_memory(looped: LaunchRecord) -> None:
+    [latency, *_] = looped.measurements
+
+    assert latency.companions["cpu_s"] > 0
+    assert latency.companions["waits"] > 0
+    assert looped.peak_memory_bytes > 0
+
+
+@pytest.mark.spawn
+def test_that_nobody_waits_any_more_is_a_difference(waiting: dict[str, Fingerprint]) -> None:
+    told = differences(waiting["waited"], waiting["left"])
+
+    assert told == ["1 all_reduce of 64 B (sum) became 1 of 64 B (sum, not waited for)"]
+
+
+def test_a_marker_that_lists_other_metrics_leaves_the_fingerprint_unjudged(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "1x4")
+    marked = "import pytest\n" + textwrap.dedent(TEST).replace(
+        "def test_", "@pytest.mark.distbench(metrics=['step'])\ndef test_"
+    )
+    (recorded.path / "test_it.py").write_text(marked)
+
+    assert run(recorded).ret == 0

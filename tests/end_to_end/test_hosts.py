@@ -224,3 +224,12 @@ def test_two_revisions_take_turns_on_the_same_hosts(
     [found] = read_run_record(pytester.path / "run.json").results
     assert {m.value for one in found.launches for m in one.measurements if m.name == "host"} == {1.0}
     refused.stdout.re_match_lines([r"host host1: ranks need .*/test_it.py, which this host does not see.*"])
+
+
+def test_a_rank_that_raises_there_is_to_blame_and_shows_its_traceback(launch: Launch) -> None:
+    record = launch("raises", working_dir=launch.file.parent)
+
+    assert record.reason == "rank 1 raised ValueError: a plan gone wrong"
+    assert [f.rank for f in record.fates] == [1, 0]
+    assert record.fates[0].error is not None
+    assert "bodies.py" in record.fates[0].error.traceback

@@ -10,6 +10,8 @@ import pytest
 from support.launching import RunInside
 from support.object_store import serve
 
+from pytest_distbench.report.tables.scaling import scaling_rows
+from pytest_distbench.store.run_record import read_run_record
 from pytest_distbench.workloads.data import cifar10
 from pytest_distbench.workloads.inputs import storage_at
 
@@ -108,3 +110,61 @@ def test_real_data_of_an_object_store_falls_short_of_what_is_expected(
         "data": "real", "batch": 16, "shape": "3x32x32", "storage": "object", "workers": 1, "prefetch": 2, "pin": False,
     }  # fmt: skip
     assert {"load_share", "cpu_utilisation", "phase/step/load"} <= measured.keys()
+
+
+@pytest.mark.spawn
+def test_scaling_has_a_row_for_each_kind_of_data_and_number_of_workers(
+    project: pytest.Pytester, run_inside: RunInside
+) -> None:
+    data = storage_at(str(project.path / "data"))
+    for name, content in cifar10.generate_noise(256, seed=5):
+        data.write(name, content)
+    project.makepyfile(
+        test_it="""
+        import pytest
+
+        @pytest.mark.parametrize("kind", ["synthetic", "generated", "real"])
+        def test_input(scaling, distbench, kind):
+            storage = distbench.data if kind == "real" else None
+            params = {"kind": kind, "storage": storage, "batch": 8, "steps": 3}
+            scaling("reading.py::train", params=params, launches=1)
+        """
+    )
+    run_inside("--distbench-data=data", "--distbench-json=run.json").assert_outcomes(passed=3)
+    rows = scaling_rows(read_run_record(project.path / "run.json").results)
+
+    assert [(row.sized.result.case.params["kind"], row.sized.workers, row.sized.communicates) for row in rows] == [
+        (kind, *size) for kind in ("synthetic", "generated", "real") for size in ((1, False), (1, True), (2, True))
+    ]
+    assert all(row.efficiency and row.sized.rate > 0 for row in rows)
+    assert [row.sized.samples for row in rows] == 3 * [8, 8, 16]
+
+
+@pytest.mark.spawn
+def test_kinds_of_data_never_share_a_baseline(
+    project: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where one case has had both: the identity of its numbers keeps them apart."""
+    project.makepyfile(
+        body="""
+        import os
+
+        from pytest_distbench.workloads.inputs import batches
+
+        def read(rank):
+            inputs = batches(rank, os.environ["KIND_OF_DATA"], batch=2, samples=8)
+            for _ in rank.timed("step", warmup=1, iterations=3, identity=inputs.identity):
+                next(inputs)
+        """,
+        test_it="""
+        def test_input(distbench):
+            distbench.run("body.py::read", launches=1)
+        """,
+    )
+    monkeypatch.setenv("KIND_OF_DATA", "synthetic")
+    run_inside("--distbench-update", "--distbench-launches=2").assert_outcomes(passed=1)
+    monkeypatch.setenv("KIND_OF_DATA", "generated")
+    result = run_inside("--distbench-json=run.json", "-v")
+
+    assert verdicts_of(project)["generated"]["step"] == "incomparable"
+    result.stdout.fnmatch_lines(["*data was synthetic, now generated*"])

@@ -497,3 +497,92 @@ def script_with_an_end(pytester: pytest.Pytester) -> Iterator[str]:
 
 def test_what_a_script_leaves_to_its_end_is_done(script_with_an_end: str, run_inside: RunInside) -> None:
     assert run_inside("--world-size=2", "-W", "default", script_with_an_end).ret == 0  # a warning names the files
+
+
+GONE = """
+    import shutil
+
+    def body(rank):
+        rank.record("answer", 42, better="exact")
+
+    def removes(rank):
+        rank.barrier()
+        shutil.rmtree(rank.data_dir.parent, ignore_errors=True)
+
+    def test_before(distbench):
+        distbench.run(body)
+
+    def test_removes(distbench):
+        distbench.run(removes)
+
+    def test_after(distbench):
+        distbench.run(body)
+"""
+
+
+IN_A_FULL_SHM = 'mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full && exec "$@"'
+
+
+def test_twenty_tests_on_two_xdist_workers(pytester: pytest.Pytester, start: Pytest) -> None:
+    pytester.makepyfile(test_stores=STORES.format(name="stores").replace("range(3)", "range(20)"))
+    output, _ = start("-n", "2", "--distbench-json=run.json").communicate(timeout=LIMIT_S)
+
+    assert "20 passed" in output
+
+
+def test_options_from_the_environment_reach_the_run_and_not_the_ranks(
+    pytester: pytest.Pytester, start: Pytest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} -n 1 --world-size 1")
+    pytester.makepyfile(test_stores=STORES.format(name="stores"))
+    output, _ = start("-v").communicate(timeout=LIMIT_S)
+
+    assert "3 passed" in output
+    assert "ws1" in output
+
+
+def test_a_clock_that_jumps_ends_no_launch(pytester: pytest.Pytester, start: Pytest) -> None:
+    """time.time() goes back and forth by a day in pytest and in every rank; CLOCK_MONOTONIC does not."""
+    jump = """
+        import itertools, time
+        real, days = time.time, itertools.cycle((0, -86400, 86400))
+        time.time = lambda: real() + next(days)
+    """
+    pytester.makeconftest(jump)
+    pytester.makepyfile(jump=jump, test_stores="    import jump\n" + STORES.format(name="stores"))
+    output, _ = start("--distbench-timeout=60").communicate(timeout=LIMIT_S)
+
+    assert "3 passed" in output
+
+
+def test_a_run_directory_removed_in_mid_run_costs_one_launch(start: Pytest, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(GONE)
+    process = start("--world-size=2", "-rA")
+    out, _ = process.communicate(timeout=LIMIT_S)
+
+    assert "1 failed, 2 passed" in out
+    assert "cannot write its report: No such file or directory" in out
+    assert "FAILED test_a_run_directory_removed_in_mid_run_costs_one_launch.py::test_removes" in out
+
+
+def test_a_script_that_leaves_by_the_back_door_is_told_soon(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    pytester.makepyfile(
+        train="import os\nos._exit(0)",
+        test_it="def test_it(distbench):\n    distbench.run('train.py')",
+    )
+    out = run_inside("--world-size=2", "test_it.py").stdout.str()
+
+    assert "exit code 0 without a report, by os._exit()?" in out
+    assert "did not notice" not in out
+
+
+def test_a_full_dev_shm_is_named(pytester: pytest.Pytester, tiny_disk: Callable[[str], Path]) -> None:
+    tiny_disk("size=1m")  # skips where this user may not mount
+    pytester.makepyfile(STORES.format(name="a"))
+    command = [sys.executable, "-m", "pytest", "-x", "--world-size=2"]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", IN_A_FULL_SHM, "sh", *command], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1, done.stdout
+    assert "No space left on device; the locks of a launch are semaphores in /dev/shm: is it full" in done.stdout

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.projects import Project, run
+from support.projects import Project, run, stored
+
+from pytest_distbench.commands.cli import main
 
 TEST = """
     import os
@@ -84,3 +86,22 @@ def test_a_regression_that_the_test_catches_fails_it_at_its_end(
         ["step +50* % (limit +10%)", "the test caught this failure and went on: it fails all the same; *xfail_perf*"]
     )
     assert result.ret == 1
+
+
+def test_the_printed_command_takes_it_out(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGES_NOTHING", "1")
+    name = "test_it.py::test_step[ws2:efficiency.gloo.stand-in]"
+    monkeypatch.chdir(recorded.path)
+    assert main(["baseline", "prune", "--baselines", "baselines", "-k", name, "--delete"]) == 0
+
+    assert run(recorded, "-k", "test_step").ret == 0
+    assert len(stored(recorded)) == 2
+
+
+def test_what_the_test_catches_stays_where_it_then_skips(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
+    monkeypatch.setenv("SKIPS", "1")
+
+    assert run(recorded, "-k", "test_catches").ret == 1

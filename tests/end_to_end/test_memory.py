@@ -81,3 +81,19 @@ def test_a_script_that_keeps_what_it_computes_is_red_by_its_memory(
 
     assert (stored.ret, kept.ret) == (0, 1)
     kept.stdout.fnmatch_lines(["peak_memory*(limit *"])
+
+
+def test_a_bound_of_memory_needs_no_baseline(
+    pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(
+        test_it="import pytest\n"
+        + TEST.replace("def test_it", "@pytest.mark.distbench(bounds={'peak_memory': '64 MiB'})\ndef test_it")
+    )
+    monkeypatch.setenv("MEBIBYTES", "20")
+    within = run_inside("--world-size=2")
+    monkeypatch.setenv("MEBIBYTES", "100")
+    beyond = run_inside("--world-size=2")
+
+    assert (within.ret, beyond.ret) == (0, 1)
+    beyond.stdout.fnmatch_lines(["*peak_memory*at most 64 MiB*"])

@@ -182,3 +182,12 @@ def test_of_two_that_fit_equally_none_is_guessed(recorded: pytest.Pytester, monk
         [f"test_it.py::test_third?ws2* was not compared: {both}, whose tests are gone, fit it*"]
     )
     assert result.ret == 0
+
+
+def test_prune_leaves_what_was_compared_with(recorded: pytest.Pytester) -> None:
+    edit(to="test_new.py")(recorded.path)
+    before = names(recorded)
+    assert run(recorded, "--distbench-prune").ret == 0
+    assert names(recorded) == before
+    assert recorded.runpytest_subprocess("-n2", "--distbench-update").ret == 0
+    assert names(recorded) == {name.replace("test_it", "test_new") for name in before}

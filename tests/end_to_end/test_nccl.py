@@ -82,3 +82,12 @@ def test_a_real_error_of_nccl_is_the_cause_although_the_other_rank_was_done(laun
 
     assert record.reason.startswith(f"rank 1 raised DistBackendError: {meaning}: ")
     assert [f.how for f in record.fates] == ["raised DistBackendError", "passed"]
+
+
+def test_a_rank_that_waits_in_a_line_of_its_own_is_not_blamed(launch: Launch) -> None:
+    """Neither recorder says anything: ``loss.item()`` of rank 0 and rank 1's own loop look the same."""
+    record = launch("hangs_unrecorded", timeout_s=5.0)
+
+    assert "rank 0 at nccl_bodies.py" in record.reason
+    assert "rank 1 at nccl_bodies.py" in record.reason
+    assert "waits" not in record.reason

@@ -298,3 +298,28 @@ def test_what_carries_half_is_named_and_nothing_else(
     result.stdout.fnmatch_lines([named])
     wanted = [f"ws3 bandwidth[from={source},to={target}]" for source, target in links]
     assert [line for line in regressed(pytester.path) if "bandwidth" in line] == wanted
+
+
+OVERLAY = """
+    import pytest
+
+    @pytest.mark.parametrize("net", ["100mbit", "100mbit,overlay"])
+    @pytest.mark.distbench(tolerance=0.15)
+    def test_sweep(collective_sweep, net):
+        collective_sweep("all_reduce", sizes=[1 << 18, 1 << 19], network=net)
+"""
+
+
+@pytest.mark.nightly
+def test_an_overlay_that_became_slower_is_red_and_its_network_is_not(
+    pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
+    need("100mbit,overlay")
+    pytester.makepyfile(test_overlay=OVERLAY)
+    options = ["--world-size=2", "--distbench-confirm=never"]
+    run_inside(*options, "--distbench-update=new", "--distbench-launches=5").assert_outcomes(passed=2)
+    plant(pytester, "slower_overlay")
+    result = run_inside(*options, "--distbench-json=run.json")
+
+    result.assert_outcomes(passed=1, failed=1)
+    assert {line.split(" latency")[0] for line in regressed(pytester.path)} == {"100mbit,overlay-ws2"}

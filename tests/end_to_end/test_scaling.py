@@ -113,3 +113,23 @@ def test_the_shipped_trainings_are_red_where_workers_compute_something_else(
     result.assert_outcomes(failed=1)
 
     result.stdout.fnmatch_lines(["loss_curve: departs at step *"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("loss = model(x).square()", "loss = model(x[: len(x) // 2]).square()", id="half a batch"),
+        pytest.param("manual_seed(rank.rank)", "manual_seed(0)", id="one shard for all"),
+    ],
+)
+def test_workers_that_train_on_something_else_are_red(
+    example: Path, run_inside: RunInside, before: str, after: str
+) -> None:
+    options = ("--world-size", "2", "--distbench-confirm=never")
+    run_inside("--distbench-update", *options, "--distbench-launches=2").assert_outcomes(passed=1)
+    assert before in example.read_text()
+    example.write_text(example.read_text().replace(before, after))
+    result = run_inside(*options)
+    result.assert_outcomes(failed=1)
+
+    result.stdout.fnmatch_lines(["loss_curve: departs at step 1, *"])

@@ -282,3 +282,45 @@ def test_what_an_update_writes_again_without_a_change_is_not_called_changed(proj
     first.stdout.fnmatch_lines(["*0 changed, 1 new, 0 kept"])
     again.stdout.fnmatch_lines(["*0 changed, 0 new, 0 kept, 1 rewritten"])
     again.stdout.no_fnmatch_line("* -> *")
+
+
+def test_a_file_that_is_gone_is_pruned(recorded: pytest.Pytester) -> None:
+    (recorded.path / "test_it.py").rename(recorded.path / "test_moved.py")
+    edit(recorded, "f16", "half", "test_moved.py")
+    edit(recorded, "params=PARAMS", "params=PARAMS | {'new': 1}", "test_moved.py")
+    run(recorded, "--distbench-update")
+    assert len(list((recorded.path / "baselines").rglob("*.json"))) == 6
+    run(recorded, "--distbench-prune")
+
+    assert {path.parts[-3] for path in (recorded.path / "baselines").rglob("*.json")} == {"test_moved"}
+
+
+def test_tests_that_a_conftest_takes_out_prune_nothing(renamed: pytest.Pytester) -> None:
+    with (renamed.path / "conftest.py").open("a") as file:
+        file.write("\ndef pytest_collection_modifyitems(items):\n    del items[0]\n")
+    result = run(renamed, "--distbench-prune")
+
+    result.stdout.fnmatch_lines(["nothing was pruned: 1 tests were deselected"])
+    assert names(renamed) == ALL
+
+
+def test_update_failed_leaves_a_case_without_baseline_alone(project: Project) -> None:
+    made = project(TEST)
+    result = run(made, "--distbench-update=failed")
+
+    result.stdout.fnmatch_lines(["no baseline for 3 of 3 cases*"])
+    assert names(made) == set()
+
+
+def test_a_test_that_was_collected_and_not_reported_keeps_its_entry(renamed: pytest.Pytester) -> None:
+    """A conftest may run tests its own way, or not at all."""
+    add = """
+def pytest_runtest_protocol(item):
+    return True if "plain" in item.name else None
+"""
+    conftest = renamed.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + add)
+    result = run(renamed, "--distbench-prune")
+
+    result.stdout.fnmatch_lines(["nothing was pruned: 1 collected tests were not reported"])
+    assert names(renamed) == ALL

@@ -159,3 +159,18 @@ def test_of_a_number_that_is_made_of_several_runs_each_of_them_is_traced(
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["trace of test_ratio?ws2:on1@ws1?: *", "trace of test_ratio?ws2:on2@ws2?: *"])
     assert {run: trace is not None for run, trace in found.items()} == {"on1": True, "on2": True, "ratio": False}
+
+
+def test_a_file_that_cannot_be_written_is_told_and_the_verdict_stands(
+    repository: pytest.Pytester, run_inside: RunInside
+) -> None:
+    place = repository.path / "logs/test_it.py/test_plain"
+    place.mkdir(parents=True)
+    (place / "ws2.gloo.warm.trace.json.gz").mkdir()
+    result = run_inside(
+        "test_it.py", "-k", "test_plain", "--world-size=2", "--distbench-trace=all", "--distbench-logs=logs",
+    )  # fmt: skip
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["? trace of test_plain?ws2?: none: *trace.json.gz: cannot write: *"])
+    assert sorted(p.name for p in place.iterdir()) == ["ws2.gloo.warm", "ws2.gloo.warm.trace.json.gz"]

@@ -24,6 +24,7 @@ from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Pool, Task
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import (
+    AgentEnded,
     Finished,
     LeftOut,
     Loaded,
@@ -267,3 +268,19 @@ def test_what_the_last_generation_of_a_script_recorded_must_be_whole(plan: Launc
 
 def test_without_a_step_there_is_nothing_to_measure(tmp_path: Path) -> None:
     assert "no body took a step" in record_of_launch_pool(make_plan(tmp_path, work=WORK)).reason
+
+
+def test_agents_that_outlive_their_workers_are_remarked(plan: LaunchPlan) -> None:
+    timeline = killed()
+    timeline.lines = [line for line in timeline.lines if not (isinstance(line, AgentEnded) and line.slot == 0)]
+
+    [told] = [remark for remark in record(plan, timeline).remarks if "agents" in remark]
+    assert told == "the agents of slots 0 had not ended 30 s after their workers, and were ended"
+
+
+def test_a_controller_that_died_is_told_with_its_log_of_launch_pool(plan_of_launch_pool: LaunchPlan) -> None:
+    plan_of_launch_pool.files.log(0).write_text("Traceback: no store")
+
+    assert record_of_launch_pool(plan_of_launch_pool, code=1).reason == (
+        "the controller of the pool ended with exit code 1; its log:\nTraceback: no store"
+    )

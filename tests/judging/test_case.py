@@ -188,3 +188,10 @@ def test_older_baselines_of_gpus_know_the_same_memory(device: str, is_judged: bo
 
     assert verdict.is_judged == is_judged
     assert verdict.kind == ("regressed" if is_judged else "unchanged")
+
+
+def test_a_machine_that_is_busier_than_at_the_baseline_makes_a_slowdown_inconclusive() -> None:
+    busy = launches(*[1.5 * v for v in QUIET], foreign_cores=1.5)
+
+    assert verdicts(busy, replace(STORED, foreign_cores=0.0))["step"].kind == "inconclusive"
+    assert verdicts(busy, replace(STORED, foreign_cores=1.5))["step"].kind == "regressed"

@@ -211,3 +211,25 @@ def test_a_training_and_a_fingerprint_are_compared_in_pairs_too() -> None:
 
     found = judged_of_pairs(launches(number("step", 1.0)), launches(number("step", 1.0), bytes_sent=8192))
     assert found["fingerprint"].kind == "changed"
+
+
+def test_what_only_the_reference_records_is_lost() -> None:
+    references = launches(number("step", 1.0), number("gone", 1.0), curve(2.0, 1.0))
+    found = judged_of_pairs(references, launches(number("step", 1.0)))
+
+    assert {name: v.kind for name, v in found.items()} == {
+        "step": "unchanged",
+        "gone": "lost",
+        "loss_curve[seed=0]": "lost",
+        "fingerprint": "unchanged",
+    }
+
+
+def test_the_quieter_witnesses_stand_beside_the_clock() -> None:
+    found = judged_of_pairs(
+        launches(number("step", 1.0, companions={"cpu_s": 0.5})),
+        launches(number("step", 2.0, companions={"cpu_s": 1.5})),
+    )
+
+    assert found["step"].kind == "regressed"
+    assert found["step"].companions == {"cpu_s": (0.5, 1.5)}

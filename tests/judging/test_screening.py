@@ -17,6 +17,7 @@ from pytest_distbench.judging.screening import (
     SCREENING_LAUNCHES,
     SUSPICIOUS,
     are_enough,
+    explained_by_noise,
     fewest_launches,
     judge_screened,
 )
@@ -243,3 +244,14 @@ def test_launches_are_asked_for_as_the_noise_wants() -> None:
     assert are_enough(terms(), launches([0.0] * 5))
     assert not are_enough(terms(), launches([0.0, 0.0, 0.0, 0.0, 1.0]))
     assert not are_enough(terms(), launches([1.0, 1.0, 1.0, 1.0, None]))
+
+
+def test_stopping_when_the_noise_is_known_does_not_keep_baselines_that_were_quiet_by_luck() -> None:
+    """Noise that a tolerance of 20 % cannot decide: whoever stopped at its estimate would keep a third after five."""
+    dice, sigma, tolerance = random.Random(5), 0.07, 0.2
+    assert explained_by_noise(sigma, 10) > math.log1p(tolerance)
+    kept = sum(
+        are_enough(terms(tolerance), launches([math.exp(dice.gauss(0, sigma)) for _ in range(5)])) for _ in range(500)
+    )
+
+    assert kept / 500 < 0.15

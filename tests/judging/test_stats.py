@@ -88,3 +88,7 @@ def test_the_interval_of_a_median_is_between_two_of_the_values(
     values: list[float], interval: tuple[float, float] | None
 ) -> None:
     assert median_interval(values) == interval
+
+
+def test_less_than_the_tolerance_is_never_detectable() -> None:
+    assert detectable_slowdown(0.0, 10, 5, 0.0004, tolerance=0.3) == pytest.approx(0.3)

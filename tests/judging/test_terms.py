@@ -11,7 +11,9 @@ from support.stores import entry, result
 
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import Circumstances, judge
+from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
 from pytest_distbench.judging.terms import Terms, difference, software_changes, staleness, version_changes
+from pytest_distbench.judging.training_rule import Family, judge_family
 from pytest_distbench.records.baseline import BaselineMetric
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import Better
@@ -264,3 +266,22 @@ def test_a_number_that_its_name_gives_to_a_run_is_volatile(name: str) -> None:
 )
 def test_a_parameter_that_changed_is_a_changed_workload(then: object, now: object) -> None:
     assert compare({"args": [then]}, {"args": [now]})[0] == "incomparable"
+
+
+def test_so_it_is_beside_another_revision() -> None:
+    rule = PairCircumstances(tolerance=0.1, comparisons=1, looks=(5,))
+    verdict, is_open = judge_pairs([(measured(PER_ITERATION), measured(LOOP))] * 5, rule)
+
+    assert (verdict.kind, verdict.reason, is_open) == ("incomparable", REASON, False)
+
+
+@pytest.mark.parametrize("better", ["same", "steps", "floor"])
+def test_so_it_is_with_numbers_of_trainings(better: str) -> None:
+    family = Family(
+        current={"m": [measured(LOOP, better=better)]},
+        stored={"m": stored(PER_ITERATION, better=better)},
+        same_software=True,
+    )
+    verdict = judge_family(family)
+
+    assert (verdict.kind, verdict.reason) == ("incomparable", REASON)

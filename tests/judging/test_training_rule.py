@@ -797,3 +797,10 @@ def test_ranks_that_round_otherwise_are_as_far_apart(apart: float, same_software
     now = [[value * (1 + 1e-6) for value in mine] for mine in then]
 
     assert judged_ranks("curve", then, now, same_software=same_software).kind in ("drifted", "unchanged")
+
+
+def test_a_baseline_that_does_not_know_how_far_ranks_are_apart_is_compared_as_before() -> None:
+    then, now = of_ranks("same", [[1.0], [1.0]]), of_ranks("same", [[1.5], [0.5]])
+    stored = {"m": replace(stored_metric([then], tolerance=None), scatter=[])}
+
+    assert judge_family(Family(current={"m": [now]}, stored=stored, same_software=True)).kind == "unchanged"

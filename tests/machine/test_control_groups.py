@@ -13,7 +13,7 @@ from support.control_groups import MadeUp
 
 from pytest_distbench.errors import AroundUnavailable
 from pytest_distbench.machine import control_groups
-from pytest_distbench.machine.control_groups import Version, find_controller, remove
+from pytest_distbench.machine.control_groups import Version, find_controller, remove, throttled
 
 both = pytest.mark.parametrize("version", [1, 2])
 
@@ -114,3 +114,10 @@ def test_groups_of_processes_that_are_gone_are_removed(tmp_path: Path, monkeypat
 def test_a_system_without_control_groups_has_none(tmp_path: Path) -> None:
     with pytest.raises(AroundUnavailable, match="/proc/self/cgroup: No such file or directory; run pytest as root"):
         find_controller(tmp_path)
+
+
+def test_how_often_a_quota_stopped_a_group(tmp_path: Path) -> None:
+    (tmp_path / "cpu.stat").write_text("nr_periods 40\nnr_throttled 30\nthrottled_usec 900\n")
+    assert throttled(tmp_path) == 0.75
+    (tmp_path / "cpu.stat").write_text("usage_usec 0\n")
+    assert throttled(tmp_path) == 0.0

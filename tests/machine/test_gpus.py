@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.nvml import HOSTS, Card, Host, h100s, made_up
 
-from pytest_distbench.machine.gpus import DriverError, Gpus, connect, misplaced, peak_bytes_per_s, read_gpus
+from pytest_distbench.machine.gpus import DriverError, Gpus, connect, kinds, misplaced, peak_bytes_per_s, read_gpus
 
 
 @pytest.mark.parametrize(
@@ -190,3 +190,58 @@ def test_a_rank_that_computed_elsewhere_is_told(used: list[str], rank: int | Non
     assert (
         remark.startswith(f"rank {rank} computed on the GPU {used[rank]}, and GPU-") if rank is not None else not remark
     )
+
+
+def test_what_a_device_does_not_support_is_no_answer() -> None:
+    with made_up(HOSTS["GB10"]), connect() as driver:
+        handle = driver.demand("GetHandleByIndex", 0)
+
+        assert driver.ask("GetName", handle) == "NVIDIA GB10"
+        assert driver.ask("GetMemoryInfo", handle) is None
+        assert driver.ask("GetWhatNoBindingHas", handle) is None
+
+
+def test_through_switches_the_fewer_links_of_two_gpus_count() -> None:
+    one, two = h100s(2)
+
+    assert matrix(one, replace(two, nvlinks=two.nvlinks[:12]))[0][1] == "nvlink4x12"
+
+
+def test_links_that_lead_to_another_gpu_do_not_join_these_two() -> None:
+    one, two, three = h100s(3)
+    joined = [
+        replace(one, nvlinks=(two.uuid,) * 4),
+        replace(two, nvlinks=(one.uuid,) * 4),
+        replace(three, nvlinks=(), pcie=(4, 8)),
+    ]
+    found = matrix(*joined)
+
+    assert [row[2] for row in found] == ["pcie4x8 NODE", "pcie4x8 NODE", ""]
+    assert kinds(found) == ["nvlink4x4", "pcie4x8"]
+
+
+def test_what_the_driver_does_not_tell_is_left_out() -> None:
+    silent = frozenset({"GetP2PStatus", "GetTopologyCommonAncestor", "GetMaxPcieLinkGeneration", "GetNvLinkState"})
+
+    assert matrix(*(replace(card, lacks=silent) for card in h100s(2))) == [["", "pcie"], ["pcie", ""]]
+
+
+@pytest.mark.parametrize(
+    ("host", "failure"),
+    [
+        ("no driver", "there is no NVIDIA driver"),
+        ("driver not loaded", "the NVIDIA driver is not loaded"),
+        ("driver and library differ", "the NVIDIA driver and its library have different versions"),
+    ],
+)
+def test_a_driver_that_does_not_answer_says_why(host: str, failure: str) -> None:
+    found = read(host)
+
+    assert found.failure.startswith(failure)
+    assert found.visible == ()
+
+
+def test_what_a_gpu_does_not_tell_is_left_open() -> None:
+    [gpu] = read("GB10").visible
+
+    assert (gpu.memory_bytes, gpu.power_limit_w, gpu.ecc) == (None, None, None)

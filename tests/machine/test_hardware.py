@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from support.documents import accepted, texts
 
 from pytest_distbench.errors import ConfigurationError
@@ -211,3 +212,21 @@ def test_the_torch_of_this_machine_is_asked_without_importing_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert "torch" not in done.stdout.split()
+
+
+@pytest.mark.parametrize("address", ["fe80::1", "2001:db8::8a2e:370:7334", "2001:db8:0:0:0:0:0:1", "::ffff:10.0.0.1"])
+def test_so_is_one_of_version_6(address: str) -> None:
+    assert mask_addresses(f"at {address}, [{address}]:80 and {address}.") == f"at {MASK}, [{MASK}]:80 and {MASK}."
+
+
+@given(st.dictionaries(st.sampled_from(["NCCL_DEBUG", "NCCL_TOKEN", "OMP_SECRET", "PATH", "TORCH_PROXY"]), texts))
+def test_recorded_variables_hold_no_secret(variables: dict[str, str]) -> None:
+    values = {name: f"https://me:pw@host/{value}" for name, value in variables.items()}
+    found = hardware.variables_to_record(values)
+
+    assert set(found) <= {"NCCL_DEBUG", "TORCH_PROXY"}
+    assert not any("me:pw" in value for value in found.values())
+
+
+def test_a_system_that_tells_nothing_has_its_kernel(tmp_path: Path) -> None:
+    assert list(hardware.system(tmp_path)) == ["kernel"]

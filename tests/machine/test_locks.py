@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import select
+import stat
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,51 @@ def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.
 
     with pytest.raises(LauncherError, match="TMPDIR must be"), alone_on_this_host(on_wait=ignore):
         pass
+
+
+def test_secrets_of_who_holds_the_host_are_not_told(tmp_path: Path) -> None:
+    code = (
+        f"import sys, tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
+        "from pytest_distbench.machine.locks import alone_on_this_host\n"
+        "with alone_on_this_host(on_wait=print): print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, "--api-key", "s3cr3tValue"]
+    waited: list[str] = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(LauncherError) as told, alone_on_this_host(on_wait=waited.append):
+            pytest.fail("two at once")
+        holder.communicate()
+
+    assert f"pid {holder.pid} (" in waited[0]
+    assert "s3cr3tValue" not in waited[0] + str(told.value)
+
+
+def test_the_lock_of_a_user_is_his_alone_and_that_of_a_gpu_for_all(tmp_path: Path) -> None:
+    with alone_on_this_host(on_wait=ignore), lease(["GPU-a"], on_wait=ignore):
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+
+    own, shared = f"distbench-{os.getuid()}", "distbench-gpu-GPU-a"
+    assert modes == {
+        f"{own}.lock": 0o600, f"{own}.queue": 0o600, f"{shared}.lock": 0o666, f"{shared}.queue": 0o666
+    }  # fmt: skip
+
+
+def test_a_gpu_held_by_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
+    code = f"""
+        import os, signal, tempfile
+        tempfile.tempdir = {str(tmp_path)!r}
+        from pytest_distbench.machine.locks import lease
+        with lease(["GPU-a"], on_wait=print):
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False).returncode == -9
+
+    with lease(["GPU-a"], on_wait=pytest.fail):
+        pass
+
+
+def test_a_uuid_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
+    with lease(["../../etc/passwd"], on_wait=pytest.fail):
+        assert {path.parent for path in tmp_path.rglob("*")} == {tmp_path}

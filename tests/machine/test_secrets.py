@@ -205,3 +205,30 @@ def test_megabytes_of_anything_take_no_more_than_a_moment() -> None:
 @given(st.text())
 def test_a_text_that_was_masked_is_masked_no_further(text: str) -> None:
     assert mask_text(mask_text(text)) == mask_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token 5 of 10",
+        "password is required",
+        "the password must have 8letters",
+        "use the token embedding2 now",
+        "secret sauce1 of the layer3 block",
+        "unexpected key layer1.weight",
+        "docker run -u 1000:1000 image",
+        "--user ada",
+        'projections = ["token", "position"]',
+    ],
+)
+def test_words_that_only_stand_beside_such_a_name_stay_readable(text: str) -> None:
+    assert mask_text(text) == text
+    assert mask_arguments(text.split(" ")) == text.split(" ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["KeyError: 'a'", "KeyError: 'loss'", "TokenError: 'x'", "InvalidTokenException: bad", "key_error = 3", "Error: a"],
+)
+def test_what_an_exception_says_is_no_secret(text: str) -> None:
+    assert mask_text(text) == text

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support.nvml import HOSTS, made_up
 
 from pytest_distbench.machine.gpus import read_gpus
@@ -113,3 +115,29 @@ def test_what_is_not_visible_is_told_with_the_reason(host: str, setting: str | N
 
     assert len(remarks) == bool(why)
     assert why in "".join(remarks)
+
+
+@given(st.from_regex(r"(GPU-)?[0-9ag,+ -]{0,12}(GPU-000[0-9])?", fullmatch=True))
+def test_no_setting_is_read_otherwise(setting: str) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        try:
+            expected = uuids_by_torch(monkeypatch, "8xH100", setting)
+        except ValueError:  # torch stumbles over a sign alone
+            return
+
+    assert visible("8xH100", variables(setting)) == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "setting", "uuids"),
+    [
+        ("8xH100, four forbidden", None, ["GPU-0004", "GPU-0005", "GPU-0006", "GPU-0007"]),
+        ("8xH100, four forbidden", "0,1", ["GPU-0004", "GPU-0005"]),
+        ("8xH100, four forbidden", "4", []),
+        ("8xH100, four forbidden", "GPU-0001", []),
+        ("8xH100, one lost", "GPU-0006", ["GPU-0006"]),
+        ("8xH100, one mute", "0,1", ["GPU-0000", "GPU-0001"]),
+    ],
+)
+def test_numbers_count_what_the_process_may_use(host: str, setting: str | None, uuids: list[str]) -> None:
+    assert visible(host, variables(setting)) == [f"{uuid}aaaa" for uuid in uuids]

@@ -406,3 +406,37 @@ def test_a_script_whose_path_is_no_text_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(Misuse, match="its path is no UTF-8"):
         make(tmp_path).run(script)
+
+
+@pytest.mark.parametrize("name", ["wall_time", "fingerprint", "phase/step"])
+def test_a_number_that_is_read_has_a_name_of_its_own(name: str, tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="the plugin itself records something of that name"):
+        make(tmp_path).run(HERE, read={name: stdout(r"(\d+)")})
+
+
+def test_yes_and_no_are_no_arguments_of_a_command_line(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="args: True is a bool; wanted text, a number or a path"):
+        make(tmp_path).run(HERE, args=[True])  # type: ignore[list-item]
+
+
+def test_the_mark_of_our_processes_is_not_the_test_s(tmp_path: Path) -> None:
+    for workload in (HERE, ["true"]):
+        with pytest.raises(Misuse, match="env: DISTBENCH_SESSION is the plugin's own"):
+            make(tmp_path).run(workload, env={"DISTBENCH_SESSION": "3"})  # type: ignore[arg-type]
+
+
+def test_a_point_of_numpy_s_numbers_is_taken(tmp_path: Path) -> None:
+    judged = make(tmp_path).judge("e", [1.0], at={"n": numpy.int64(3), "x": numpy.float32(0.5)})
+
+    assert judged.values("e[n=3,x=0.5]") == [1.0]
+
+
+def test_runs_of_another_test_are_not_taken(tmp_path: Path) -> None:
+    other = make(tmp_path).measure(body)
+
+    with pytest.raises(Misuse, match=r"wanted what distbench\.run or measure of this test returned"):
+        make(tmp_path).judge("x", lambda a: 1.0, of=other)
+
+
+def test_an_array_without_dimension_is_one_number(tmp_path: Path) -> None:
+    assert make(tmp_path).judge("x", numpy.array(3.0)).values("x") == [3.0]  # type: ignore[arg-type]

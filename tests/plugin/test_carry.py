@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.projects import TEST, Project, run
-from support.results import result, verdict
+from support.results import point, result, verdict
 
 from pytest_distbench.plugin import carry
 from pytest_distbench.records.record import replace
@@ -145,3 +145,37 @@ def test_a_report_without_ours_has_nothing() -> None:
     assert carry.test_of(make_report()) is None
     assert carry.texts_of(make_report()) == []
     assert carry.decode([]) == []
+
+
+def over_the_wire(config: pytest.Config, report: pytest.TestReport) -> pytest.TestReport:
+    """As pytest-xdist sends it."""
+    data = config.hook.pytest_report_to_serializable(config=config, report=report)
+    arrived = config.hook.pytest_report_from_serializable(config=config, data=json.loads(json.dumps(data)))
+    assert isinstance(arrived, pytest.TestReport)
+    return arrived
+
+
+def test_the_name_and_the_cases_of_a_test_arrive_as_they_were(pytestconfig: pytest.Config) -> None:
+    cases = [result(verdict("regressed")), result(point(4096), update="new")]
+    report = make_report()
+    carry.attach_test(report, "suites/test_a.py::test_a", "ws2", "1-1")
+    carry.attach_cases(report, cases)
+    arrived = over_the_wire(pytestconfig, report)
+
+    assert carry.test_of(arrived) == ("suites/test_a.py::test_a", "ws2")
+    assert carry.decode(carry.texts_of(arrived)) == cases
+
+
+def test_a_test_that_failed_in_all_its_attempts_is_not_flaky() -> None:
+    slow = result(verdict("regressed"))
+
+    assert taken(attempt("1", "rerun", slow), attempt("2", "failed", slow)).cases() == [slow]
+
+
+def test_an_attempt_that_ended_in_a_fixture_says_so_and_its_exceptions_text_is_one_line() -> None:
+    crash = SimpleNamespace(reprcrash=SimpleNamespace(message="OSError: 'a'\nmore"))
+    ended = make_report(when="setup", outcome="rerun", longrepr=crash)
+    carry.attach_test(ended, "a.py::test_a", "", "1")
+    attempts = taken([ended], attempt("2", "passed", result(verdict())))
+
+    assert attempts.cases()[0].flaky == ["OSError: 'a' (setup)"]

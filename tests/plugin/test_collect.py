@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
 from support.projects import TEST, Project, run, stored
+
+from pytest_distbench.store.run_record import read_run_record
 
 
 def test_world_sizes_become_ids_and_larger_ones_are_not_run(project: Project) -> None:
@@ -84,3 +87,33 @@ def test_sizes(distbench, size):
         ]
     )
     after.stdout.no_fnmatch_line("*not used*")  # what is stored of long forms
+
+
+def test_a_run_of_long_forms_alone_says_how_to_have_them(project: Project) -> None:
+    made = project(TEST.replace("    def test", "    import pytest\n    @pytest.mark.full\n    def test"))
+
+    run(made).stdout.fnmatch_lines(["0 of 1 tests: 1 long form was left out; all: --distbench-full"])
+
+
+def test_a_line_is_coloured_by_what_it_says(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project(TEST)
+    run(made, "--distbench-update", "--distbench-launches=5")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "2")
+    result = run(made, "--color=yes")
+
+    assert [line for line in result.outlines if line.startswith("\x1b[31m!  test_step[ws2]  step")]
+    assert "2 metrics of 1 case in 3 launches: 1 regressed, 1 within limits" in result.outlines
+
+
+def test_two_files_with_a_test_of_one_name_are_told_apart_wherever_it_is_named(project: Project) -> None:
+    made = project(TEST)
+    made.path.joinpath("test_other.py").write_text(textwrap.dedent(TEST))
+    updated = run(made, "--distbench-update", "--distbench-json=run.json")
+    slower = run(made, "-v", "--distbench-confirm=never")
+    told = "\n".join([*updated.outlines, *slower.outlines])
+    record = read_run_record(made.path / "run.json")
+
+    updated.stdout.fnmatch_lines(["  test_it.py::test_step?ws2? *", "  test_other.py::test_step?ws2? *"])
+    slower.stdout.fnmatch_lines(["test_it.py::test_step?ws2?  *", "test_other.py::test_step?ws2?  *"])
+    assert [r.case.title for r in record.results] == ["test_it.py::test_step[ws2]", "test_other.py::test_step[ws2]"]
+    assert " test_step[ws2]" not in told

@@ -219,3 +219,11 @@ def test_what_stored_numbers_call_regressed_is_begun_beyond_the_budget(
     result.assert_outcomes(passed=1)
 
     result.stdout.fnmatch_lines(["*1 slower by a drifted machine, not by the code*"])
+
+
+def test_a_file_of_results_has_each_test_once_with_how_it_ended(doubtful: Path, run_inside: RunInside) -> None:
+    result = run_inside("--junit-xml=results.xml", *SHORT)
+    result.assert_outcomes(passed=1)
+
+    text = (doubtful / "results.xml").read_text()
+    assert (text.count("<testcase "), 'failures="0"' in text, 'tests="1"' in text) == (1, True, True)

@@ -116,3 +116,18 @@ def test_no_place_for_the_run_directory_is_told(project: Project, monkeypatch: p
 def test_a_backend_that_torch_has_not_skips_its_tests_where_another_one_runs(tmp_path: Path) -> None:
     with pytest.raises(pytest.skip.Exception, match="not available: backend 'mpi' is not available here: this build"):
         unavailable(("gloo", "mpi"), tmp_path)
+
+
+def test_a_few_derived_values_are_judged_at_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launch can be added to them, so that their answer must not stay open."""
+    made = project("""
+        import os
+
+        def test_efficiency(distbench):
+            factor = float(os.environ.get("DISTBENCH_STAND_IN_FACTOR", "1"))
+            distbench.judge("efficiency", [factor * v for v in (0.90, 0.91)], better="higher")
+    """)
+    assert run(made, "--distbench-update").ret == 0
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.8")
+
+    run(made).stdout.fnmatch_lines(["FAILED *- Regression: efficiency -20.* %*"])

@@ -315,3 +315,71 @@ def test_an_engine_that_cannot_be_used_here_is_an_error_with_its_reason(
     result = run(project(TEST.replace("{call}", "body, nodes=2, engine='mine'")))
 
     result.stdout.fnmatch_lines(["*engine='mine' cannot be used here: mine is not installed*"])
+
+
+def test_more_nodes_than_ranks_are_not_run(project: Project) -> None:
+    result = run(project(TEST.replace("{call}", "body, nodes=(1, 3)")), "-rs")
+
+    result.stdout.fnmatch_lines(["*not run: needs 3 nodes, 2 ranks given*"])
+
+
+@pytest.mark.parametrize("given", [{}, {"oversubscribed": True}])
+def test_more_nodes_than_gpus_are_not_run(
+    project: Project, gpus: Callable[[int], None], given: dict[str, bool]
+) -> None:
+    gpus(2)
+    made = project(TEST.replace("{call}", f"body, nodes=(1, 4), **{given}"))
+    result = run(made, "--gpu", "-rs")
+
+    result.stdout.fnmatch_lines(["*not run: needs 4 nodes, 2 ranks given*"])
+    result.assert_outcomes(skipped=1)
+
+
+def test_numbers_of_elastic_jobs_are_stored_and_judged_like_all_others(
+    made_up: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updated = run(made_up, "--distbench-update")
+    again = run(made_up)
+    monkeypatch.setenv("STALLED_S", "3")
+    slower = run(made_up)
+
+    assert (updated.ret, again.ret, slower.ret) == (0, 0, 1)
+    again.stdout.no_fnmatch_line("*without a baseline*")
+    slower.stdout.fnmatch_lines(["!*stall?change=kill 2 to 1?* 8.0* s * 5.0* s *+59.* %*"])
+
+
+def test_more_slots_than_ranks_are_not_run_unless_the_test_says_so(project: Project, plans: list[LaunchPlan]) -> None:
+    call = "[job('A', body, nodes=1), job('B', body, nodes=2)], slots=4096, policy='gang'"
+    run(project(POOL_TEST.replace("{call}", call))).stdout.fnmatch_lines(["*1 skipped*"])
+    assert plans == []
+
+    run(project(POOL_TEST.replace("{call}", f"{call}, oversubscribed=True")))
+    assert pool_of(plans).slots == 4096
+    assert pool_of(plans).cores is not None
+
+
+def test_a_plan_has_what_each_job_runs(project: Project, plans: list[LaunchPlan]) -> None:
+    call = "[A, job('B', body, nodes=1, params={'n': 3}, seed=5)], **GIVEN, compute='synthetic'"
+    run(project(POOL_TEST.replace("{call}", call)))
+
+    assert {name: (work.params, work.seeds) for name, work in tasks_of(plans).items()} == {
+        "A": ({}, [0]),
+        "B": ({"n": 3}, [5]),
+    }
+    assert (
+        str(pool_of(plans))
+        == "2 slots, elastic; A on 1 to 2 nodes from 0 s; B on 1 nodes from 0 s; engine stock; synthetic compute"
+    )
+    assert [job.job.checkpoint_every for job in pool_of(plans).jobs] == [20, 20]
+
+
+def test_a_job_under_gang_has_all_or_nothing(project: Project, plans: list[LaunchPlan]) -> None:
+    run(
+        project(
+            POOL_TEST.replace(
+                "{call}", "[job('A', body, nodes=1), job('B', body, nodes=(1, 2))], slots=2, policy='gang'"
+            )
+        )
+    )
+
+    assert [(job.job.least, job.job.most) for job in pool_of(plans).jobs] == [(1, 1), (2, 2)]

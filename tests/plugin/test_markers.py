@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.nvml import HOSTS, Card, Host, h100s
+from support.nvml import HOSTS, Card, Host, h100s, made_up
 from support.projects import EXIT_USAGE, Project, run, stored
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.plugin.markers import network_of
+from pytest_distbench.machine.gpus import read_gpus
+from pytest_distbench.plugin.markers import gpu_need, network_of
 from pytest_distbench.records.network import Network
 
 TEST = """
@@ -343,3 +344,79 @@ def test_an_option_that_is_none_ends_the_run(pytester: pytest.Pytester) -> None:
     result.stderr.fnmatch_lines(
         ["*--distbench-network (ini: distbench_network): network '1gbit,dely=1ms': there is no 'dely'; wanted *"]
     )
+
+
+@pytest.mark.parametrize(
+    ("sold", "told_mib"),
+    [("80GiB", 81559), ("40GiB", 40536), ("48GiB", 46068), ("24GiB", 23028), ("16GiB", 15360), ("141GiB", 143771)],
+)
+def test_a_product_has_the_memory_that_it_is_sold_with(sold: str, told_mib: int) -> None:
+    """H100, A100, L40S, A10, T4 and H200 as the driver tells of them."""
+    card = Card(name="", uuid="GPU-1", bus=1, memory_bytes=told_mib * 2**20)
+    with made_up(Host(cards=[card])):
+        found = read_gpus({})
+
+    assert gpu_need([pytest.mark.gpu(min_memory=sold).mark]).obstacle(found, 1) == ""
+    more = f"{int(sold.removesuffix('GiB')) * 5 // 4}GiB"
+    assert "needs GPUs with" in gpu_need([pytest.mark.gpu(min_memory=more).mark]).obstacle(found, 1)
+
+
+@pytest.mark.parametrize("value", [40, "40", "0", "4KiB"])
+def test_a_number_without_its_unit_is_refused(value: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"wanted a size such as '40GiB', or at least 1048576 bytes"):
+        gpu_need([pytest.mark.gpu(min_memory=value).mark])
+
+
+def test_the_closest_marker_says_all_of_it() -> None:
+    assert network_of(
+        [mark.full.mark, mark.network("1gbit").mark, mark.network("100mbit", delay="1ms").mark]
+    ) == Network(rate=1e9)
+    assert network_of([mark.full.mark]) is None
+
+
+def test_a_world_size_that_a_class_computes_is_another_thing(project: Project) -> None:
+    made = project("""
+        class TestIt:
+            @property
+            def world_size(self):
+                return 7
+
+            def test_it(self, distbench):
+                assert (distbench.world_size, self.world_size) == (2, 7)
+    """)
+
+    run(made, "--world-size", "2").assert_outcomes(passed=1)
+
+
+def test_its_markers_are_checked(project: Project) -> None:
+    result = run(project(CLASS.replace("world_size(8)", "world_size(mx=8)")))
+
+    assert result.ret == EXIT_USAGE
+    result.stderr.fnmatch_lines(["*TestIt::test_eight (test_it.py:22): @pytest.mark.world_size: unknown keyword mx*"])
+
+
+def test_a_testcase_whose_world_size_is_none_is_the_error_of_its_tests_alone(project: Project) -> None:
+    unfit = "        world_size = 'two'\n\n        @pytest.fixture(auto"
+    result = run(project(CLASS.replace("        @pytest.fixture(auto", unfit)), *TOLD)
+
+    result.assert_outcomes(errors=1, passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["TestIt.world_size='two' (*/test_it.py); wanted a number of ranks*"])
+
+
+def test_a_test_that_asks_for_the_fixture_as_it_runs_has_an_entry_per_size_too(project: Project) -> None:
+    made = project("""
+        import pytest
+
+        def body(rank):
+            pass
+
+        @pytest.mark.parametrize("x", ["a"])
+        def test_it(request, x):
+            request.getfixturevalue("distbench").run(body, params={"stand_in": {"count!exact": 7}})
+    """)
+    for size in ("2", "4"):
+        run(made, "--distbench-update", "--world-size", size).assert_outcomes(passed=1)
+    pruned = run(made, "--world-size", "4", "--distbench-prune")
+
+    assert pruned.ret == 0
+    assert [path.name for path in stored(made)] == ["a-ws2.gloo.stand-in.json", "a-ws4.gloo.stand-in.json"]

@@ -28,3 +28,15 @@ def test_such_a_conftest_keeps_its_option_where_nothing_of_ours_is_tested_or_the
     pytester.makeini("[pytest]\ndistbench_short_options = false\n")
     pytester.makepyfile(test_ours="def test_ours(distbench): assert distbench.world_size == 3")
     assert run(pytester, "--gpu", "--distbench-world-size=3").ret == 0
+
+
+def test_help_groups_the_options(pytester: pytest.Pytester) -> None:
+    run(pytester, "--help").stdout.fnmatch_lines(
+        [
+            "distributed performance and accuracy regressions:",
+            "*--distbench-update*",
+            "*--world-size=*",
+            "*--gpu*",
+            "*distbench_tolerance*",
+        ]
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable
 
 import pytest
@@ -468,3 +469,108 @@ def test_addresses_in_the_command_are_kept_only_where_they_are_asked_for(project
 
     assert ("of 10.1.2.4" in record["settings"]["logs"]) is keeps
     assert ("of 10.1.2.4" in record["command"]) is keeps
+
+
+def test_strict_leaves_unchanged_code_alone(recorded: pytest.Pytester) -> None:
+    assert run(recorded, "--distbench-strict", "--distbench-fail-on-improvement").ret == 0
+
+
+def test_structure_is_judged_exactly_whatever_the_marker_says_of_clocks(
+    structure: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--distbench-backend=fake", "--world-size=64")
+    run(structure, *options).assert_outcomes(passed=2)
+    monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "2x4")
+    result = run(structure, *options)
+
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*step: 1 all_reduce of 4 B float32 was added*"])
+
+
+def test_a_regression_names_the_software_that_differs_as_the_summary_does(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", "mkl=2025")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "3")
+    result = run(recorded)
+
+    result.stdout.fnmatch_lines(["*differs   mkl - -> 2025", "*software differs from the baselines': mkl - -> 2025 (*"])
+    assert result.ret == 1
+
+
+def test_a_run_record_that_cannot_be_written_is_an_error(project: Project) -> None:
+    result = run(project(TEST + BLOCKS), "--distbench-json=out/run.json")
+
+    result.stdout.fnmatch_lines(["distbench: *run.json: cannot write*"])
+    assert result.ret == 1
+
+
+@pytest.mark.parametrize(
+    ("extra", "heading"),
+    [
+        ("def test_plain(): assert 0", "1 failed besides, none of 1 case failed"),
+        ("def test_stops(): raise KeyboardInterrupt", "interrupted, none of 1 case failed"),
+    ],
+)
+def test_a_page_says_first_what_keeps_its_run_from_being_whole_or_green(
+    project: Project, extra: str, heading: str
+) -> None:
+    made = project(f"{TEST}\n    {extra}\n")
+    made.runpytest_subprocess("--distbench-report=page.html")
+
+    assert f"<h1>distbench: {heading}</h1>" in (made.path / "page.html").read_text()
+
+
+@pytest.mark.other_plugins
+def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester) -> None:
+    for arguments in (["-p", "no:terminalprogress"], ["-s"], ["--force-sugar"]):
+        result = recorded.runpytest_subprocess(*arguments)
+        result.stdout.fnmatch_lines(["*2 metrics of 1 case in 1 launch: 2 within limits"])
+        assert result.ret == 0
+
+
+def test_ranks_that_share_a_gpu_keep_to_bounds(project: Project, gpus: Callable[[int], None]) -> None:
+    gpus(1)
+    bounded = "import pytest\n\n" + "@pytest.mark.distbench(bounds={'count': '<= 6'})\ndef test_step"
+    made = project(textwrap.dedent(TEST).replace("def test_step", bounded))
+    shared = run(made, "--gpu", "--world-size=2", "--distbench-share-gpu")
+
+    shared.stdout.fnmatch_lines(["count: 7, bound: at most 6 (marker of test_step[[]ws2])", "x test_step?ws2? step: *"])
+    assert shared.ret == 1
+
+
+def test_it_keeps_addresses_where_they_are_asked_for(project: Project) -> None:
+    made = project(TEST)
+    (made.path / "experiment.toml").write_text(STATED)
+    run(made, "--distbench-json=run.json", "--distbench-experiment=experiment.toml", "--distbench-addresses")
+    record = json.loads((made.path / "run.json").read_text())
+    _, stated = record["experiment"]["statements"]
+
+    assert stated["fields"]["addresses"] == "node1.example.org"
+    assert stated["fields"]["cluster"] == "Cruiser10, behind 10.1.2.3"
+    assert "s3cr3t" not in json.dumps(record)
+
+
+def test_what_a_fixture_measures_in_its_teardown_is_told_and_stored_too(project: Project) -> None:
+    made = project(
+        """
+        import pytest
+
+        def body(rank):
+            pass
+
+        @pytest.fixture
+        def around(distbench):
+            distbench.run(body, name="before", params={"stand_in": {"step": [0.02, 0.021]}})
+            yield distbench
+            distbench.run(body, name="after", params={"stand_in": {"step": [0.02, 0.021]}})
+
+        def test_it(around):
+            around.run(body, params={"stand_in": {"step": [0.02, 0.021]}})
+        """
+    )
+    run(made, "--distbench-update", "--distbench-json=run.json")
+    cases = [(r["case"]["id"], r["case"]["run"]) for r in json.loads((made.path / "run.json").read_text())["results"]]
+
+    assert cases == [("ws2", "before"), ("ws2", ""), ("ws2", "after")]
+    assert len(stored(made)) == 3

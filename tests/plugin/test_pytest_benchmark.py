@@ -223,3 +223,34 @@ def test_an_interface_that_changed_is_told_and_fails_nothing(project: Project, m
         ["distbench: pytest-benchmark did not take our results, its interface changed: *pedantic*"]
     )
     assert result.ret == 0
+
+
+def test_json_has_an_entry_per_case_and_time_with_exact_values(project: Project) -> None:
+    made = project(TEST)
+    result = run(made, "--benchmark-json=out.json")
+
+    found = entries((made.path / "out.json").read_text())
+    assert set(found) == {
+        f"test_it.py::test_step[{d}-ws2]:{m}" for d in ("float32", "bfloat16") for m in ("step", "wait")
+    }
+    step = found["test_it.py::test_step[float32-ws2]:step"]
+    assert step["stats"]["data"] == [0.0201, 0.0203, 0.0199]
+    assert (step["stats"]["rounds"], step["stats"]["iterations"]) == (3, 1)
+    assert step["params"] == {"dtype": "float32", "world_size": 2, "metric": "step"}
+    result.stdout.fnmatch_lines(["*benchmark 'test_it.py::test_step?float32-ws2?': 2 tests*"])
+    assert result.ret == 0
+
+
+def test_a_plugin_that_blocks_pytest_benchmark_as_codspeed_does_leaves_ours_alone(project: Project) -> None:
+    made = project(TEST)
+    conftest = made.path / "conftest.py"
+    conftest.write_text(
+        conftest.read_text()
+        + """
+def pytest_configure(config):
+    config.option.benchmark_disable = True
+    config.pluginmanager.set_blocked("pytest-benchmark")
+"""
+    )
+
+    run(made, "--benchmark-json=out.json").assert_outcomes(passed=3)

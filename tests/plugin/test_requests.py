@@ -114,3 +114,16 @@ def test_without_clocks_a_quota_is_no_use(project: Project) -> None:
 
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["*not run: a CPU quota changes clocks, and the fake backend has none*"])
+
+
+def test_more_ranks_than_given_are_not_run(project: Project) -> None:
+    result = run(project(TEST.format(ranks=3, more="")), "-rs")
+
+    result.stdout.fnmatch_lines(["*not run: needs 3 ranks, 2 given*"])
+    result.assert_outcomes(skipped=1)
+
+
+def test_a_word_in_place_of_yes_or_no_is_refused(project: Project) -> None:
+    result = run(project(TEST.format(ranks=2, more=", oversubscribed='yes'")))
+
+    result.stdout.fnmatch_lines(["*oversubscribed='yes'?*True or False*"])

@@ -279,3 +279,32 @@ def test_a_tolerance_of_nothing_is_refused_with_what_there_is(made_up: tuple[Dis
     )
     with pytest.raises(Misuse, match=message):
         Scaling(made_up[0])(body, params={"batch": 50}, tolerance={"scaling_eficiency": 0.1})
+
+
+def test_strong_the_samples_are_shared(made_up: tuple[Distbench, list[CaseResult]]) -> None:
+    distbench, found = made_up
+    Scaling(distbench)(body, mode="strong", params={"batch": 100}, name="shared")
+
+    assert values(found) == pytest.approx(
+        {
+            "shared scaling_efficiency[workers=2]": 1.0 / (2 * 0.75),
+            "shared computing_share[workers=2]": 0.5 / 0.75,
+            "shared scaling_efficiency[workers=4]": 1.0 / (4 * 0.5),
+            "shared computing_share[workers=4]": 0.25 / 0.5,
+        }
+    )
+
+
+def test_a_size_that_is_no_power_of_two_is_the_last(made_up: tuple[Distbench, list[CaseResult]]) -> None:
+    distbench, _ = made_up
+    runs = Scaling(distbench)(body, params={"batch": 3}, world_size=3)
+
+    assert [run.result.case.world_size for run in runs] == [1, 2, 3]
+
+
+def test_beyond_the_ranks_at_hand_nothing_is_launched_unless_the_test_says_so(
+    made_up: tuple[Distbench, list[CaseResult]],
+) -> None:
+    with pytest.raises(pytest.skip.Exception, match="not run: needs 8 ranks, 4 given"):
+        Scaling(made_up[0])(body, params={"batch": 8}, world_size=8)
+    assert Timed.order == []

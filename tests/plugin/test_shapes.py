@@ -150,3 +150,22 @@ def test_of_several_transports_each_is_a_case_and_all_are_those_that_the_collect
 def test_where_a_backend_has_no_such_choice_the_sweep_is_skipped(tmp_path: Path) -> None:
     with pytest.raises(pytest.skip.Exception, match="nccl can send by 'ring', and gloo has no such choice"):
         sweep(tmp_path, "all_reduce", transport="ring")
+
+
+def test_numpy_s_numbers_are_taken(tmp_path: Path) -> None:
+    options = {"sizes": numpy.array([4, 16]), "group": numpy.int64(2), "in_place": numpy.bool_(True)}
+
+    params = wanted(sweep(tmp_path, "all_reduce", **options))
+
+    assert (params["sizes"], params["group"], params["in_place"]) == ([4, 16], 2, True)
+    assert [type(params["group"]), type(params["in_place"])] == [int, bool]
+
+
+def test_a_preset_says_how_its_sizes_are_measured_unless_an_argument_does(tmp_path: Path) -> None:
+    usual = wanted(sweep(tmp_path / "a", "all_reduce", sizes="nccl-tests"))
+    changed = wanted(sweep(tmp_path / "b", "all_reduce", sizes="nccl-tests", iterations=5, mode="per-iteration"))
+
+    assert usual["sizes"] == [33554432]
+    assert [usual[name] for name in ("iterations", "warmup", "mode", "over_ranks")] == [20, 1, "batch", "mean"]
+    assert (changed["iterations"], changed.get("mode")) == (5, None)
+    assert wanted(sweep(tmp_path / "c", "all_reduce", sizes="mlbench"))["iterations"] == 100

@@ -177,3 +177,13 @@ def test_a_module_is_looked_for_where_it_is_run(tmp_path: Path) -> None:
 def test_a_module_that_cannot_be_run_is_refused(name: object) -> None:
     with pytest.raises(BodyError, match="module="):
         locate_module(name)
+
+
+def test_a_text_is_a_file_beside_the_test_with_or_without_a_function(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    whole = locate("train.py", beside=tmp_path)
+
+    assert (whole.file, whole.function) == (f"{tmp_path}/train.py", "")
+    assert whole.is_script
+    assert locate(tmp_path / "train.py", beside=Path("/")).file == f"{tmp_path}/train.py"
+    assert locate("train.py::main", beside=tmp_path).function == "main"

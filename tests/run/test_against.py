@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from support.timelines import killed
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.jobs.launch import make_record
+from pytest_distbench.launch.starters.forkserver import read_at_start
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.plan import Job, LaunchPlan
@@ -251,3 +253,76 @@ def test_outside_a_repository_a_revision_is_refused(project: Project) -> None:
 
     result.stderr.fnmatch_lines(["*git finds no working tree at *: fatal: not a git repository*"])
     assert result.ret == EXIT_USAGE
+
+
+RECORDER = """
+import msgspec
+from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
+from pytest_distbench.testing import StandInLauncher
+
+class Recorder(StandInLauncher):
+    def start(self, plan):
+        with open("plans-seen", "ab") as file:
+            file.write(msgspec.json.encode(plan) + b"\\n")
+        return super().start(plan)
+
+LAUNCHERS["recorder"] = LauncherKind(help="", make=lambda setup: Recorder(setup.session), holds_two=True)
+"""
+
+
+def test_the_tolerance_of_comparisons_is_its_own(committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.1")
+
+    assert run(committed, "--distbench-against", "HEAD", "--distbench-tolerance", "1").ret == 1
+    assert run(committed, "--distbench-against", "HEAD", "--distbench-against-tolerance", "0.2").ret == 0
+
+
+def test_an_improvement_that_must_not_be_is_told_as_a_comparison_with_the_revision(
+    committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTBENCH_STAND_IN_REFERENCE_FACTOR", "1.5")
+    result = run(committed, "--distbench-against", "HEAD", "--distbench-fail-on-improvement")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["step: improved: *--distbench-fail-on-improvement", "again:  pytest *--distbench-against *"]
+    )
+    result.stdout.no_fnmatch_line("*--distbench-update*")
+
+
+def test_a_bound_goes_before_another_revision_that_is_as_slow(committed: pytest.Pytester) -> None:
+    file = committed.path / "test_it.py"
+    marker = "import pytest\n\n@pytest.mark.distbench(bounds={'step': '15ms', 'count': '<= 7'})\ndef test_step"
+    file.write_text(file.read_text().replace("def test_step", marker))
+    result = run(committed, "--distbench-against", "HEAD")
+
+    result.stdout.fnmatch_lines(
+        [
+            "step: 20 ms, bound: at most 15 ms (marker of test_step[[]ws2])*",
+            "!  step * 20 ms * 20 ms * +0.0 % * +5%, <= 15 ms *",
+            "again:  pytest *--distbench-against HEAD",
+            "2 metrics of 1 case in 10 launches: 1 beyond a bound, 1 within limits",
+        ]
+    )
+    assert result.ret == 1
+
+
+@pytest.mark.parametrize("given", [None, "/of/the/user", ""])
+def test_each_side_builds_extensions_in_a_folder_of_its_own_unless_the_user_has_said_where(
+    committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    if given is not None:
+        monkeypatch.setenv("TORCH_EXTENSIONS_DIR", given)
+    with (committed.path / "conftest.py").open("a") as file:
+        file.write(RECORDER)
+    run(committed, "--distbench-against", "HEAD", "--distbench-launcher=recorder")
+
+    plans = [json.loads(line) for line in (committed.path / "plans-seen").read_text().splitlines()]
+    found = {bool(plan["tree"]): plan["variables"].get("TORCH_EXTENSIONS_DIR") for plan in plans}
+    there = found[True] if given is not None else Path(found[True]).name.partition("-")[0]
+    assert (found[False], there) == (given, "extensions" if given is None else given)
+
+
+def test_a_folder_that_differs_by_side_starts_no_process_anew() -> None:
+    assert read_at_start({"TORCH_EXTENSIONS_DIR": "a", "TORCH_HOME": "b"}) == {"TORCH_HOME": "b"}

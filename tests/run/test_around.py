@@ -19,11 +19,12 @@ from support.processes import LIMIT_S
 from pytest_distbench.errors import AroundUnavailable, ExtensionError
 from pytest_distbench.launch.starters.contract import Engine
 from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind
+from pytest_distbench.machine import control_groups
 from pytest_distbench.machine.control_groups import CpuController, find_controller
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.network import Network, Passage, parse_network
-from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
+from pytest_distbench.records.plan import Command, LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.run import around
 from pytest_distbench.run import around as module
@@ -418,3 +419,75 @@ def test_all_rows_are_closed_also_where_one_fails_at_it(events: list[str], monke
         Surroundings(AroundSetup(settings=nothing, on_progress=print)).close()
 
     assert events == ["close inner", "close outer"]
+
+
+def test_the_worse_of_both_probes_is_recorded(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    hosts.found = [[passage(rate=960e6)], [passage(rate=940e6, round_trip_s=5e-5)]]
+    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
+        pass
+    rate, trip = carried.describe(PASSED).measurements
+    assert (rate.name, rate.value, rate.unit, rate.better) == ("network_rate", 940e6 / 8, "B/s", "info")
+    assert (trip.name, trip.value) == ("network_round_trip", 5e-5)
+    assert rate.at == {"from_host": 0, "to_host": 1}
+    assert rate.facts == {"made_by": "kernel"}
+    assert carried.describe(PASSED).remarks == []
+    assert carried.describe(replace(PASSED, outcome="failed")).measurements == []
+
+
+def test_a_probe_on_a_busy_machine_is_tried_again(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    hosts.found = [[passage(rate=5e8)], [passage(rate=6e8)], [passage()]]
+    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
+        pass
+    assert [p.rate for p in carried.before] == [956e6]
+
+
+def test_nothing_is_made_for_a_label_or_on_other_hosts(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, parse_network("label=roce"))
+    with NetworkAround().during(plan, HERE) as carried:
+        assert carried.describe(PASSED) == PASSED
+    assert hosts.made == []
+    assert NetworkAround().conditions(plan) == {"network": "label=roce"}
+    assert NetworkAround().conditions(plan_of(tmp_path, None)) == {}
+    assert network_place(plan_of(tmp_path), Hosting(hosts="many"), tmp_path) == ""
+
+
+def test_what_no_launcher_of_ranks_starts_and_ranks_of_one_host_have_none(tmp_path: Path) -> None:
+    asked: list[tuple[int, bool]] = []
+    command = replace(make_plan(tmp_path, world_size=4), work=Command(words=["true"]))
+
+    assert LayoutAround(on_nodes_of(2, asked)).conditions(command) == {}
+    assert LayoutAround(LAUNCHERS["warm"]).conditions(make_plan(tmp_path, world_size=4)) == {}
+    assert asked == []
+
+
+def test_with_a_core_for_each_nothing_changes(tmp_path: Path) -> None:
+    around = OversubscribedAround()
+    with around.during(make_plan(tmp_path), HERE) as witness:
+        assert witness.describe(AROUND_PASSED) == AROUND_PASSED
+    assert around.conditions(make_plan(tmp_path)) == {}
+
+
+def test_one_that_is_still_in_use_is_told(made_up: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_groups, "_PATIENCE_S", 0.0)
+    plan = plan_of_of_around(made_up)
+    with QuotaAround().during(plan, HERE) as witness:
+        (Path(plan.cpu_groups[1]) / "cgroup.procs").write_text("77\n")
+
+    [told] = witness.describe(FAILED).remarks
+    assert told == f"{plan.cpu_groups[1]} is still there: a process that its rank has started did not end"
+    assert made_up.groups() == OWN[1:]
+
+
+def test_those_of_a_pytest_that_was_killed_are_removed(made_up: MadeUp) -> None:
+    (made_up.folder / f"distbench-{2**22 + 1}-rank0").mkdir()  # no process has a number beyond 2**22
+    with QuotaAround().during(plan_of_of_around(made_up), HERE):
+        assert made_up.groups() == OWN
+
+
+def test_without_a_quota_or_ranks_nothing_is_made(made_up: MadeUp) -> None:
+    plan = make_plan(made_up.root)
+    with QuotaAround().during(plan, HERE) as witness:
+        assert witness.describe(QUOTA_PASSED) == QUOTA_PASSED
+        assert made_up.groups() == []
+    assert rank_groups(plan, HERE) == []
+    assert rank_groups(replace(plan, cpus=0.3), Hosting(hosts="none")) == []

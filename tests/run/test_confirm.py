@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -338,3 +339,35 @@ def test_without_a_python_of_its_time_there_is_no_variant_of_it(store: BaselineS
     found = recorders(tmp_path)
 
     assert found.of_its_time(found.find(store.path(TEST, KEY)).variant) is None
+
+
+def test_waiting_for_others_takes_nothing_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    budget = Allowance(60.0)
+
+    @contextlib.contextmanager
+    def hold() -> Iterator[None]:
+        clock.now += 300.0
+        yield
+
+    with budget.waiting(hold()):
+        clock.now += 10.0
+    assert budget.left_s == 50.0
+
+
+def test_the_first_commit_of_all_is_its_own_recorder(store: BaselineStore, tmp_path: Path) -> None:
+    found = recorders(tmp_path).find(store.path(TEST, KEY))
+
+    assert (found.variant.is_itself, found.before) == (True, None)
+
+
+def test_a_reason_is_found_once(store: BaselineStore, tmp_path: Path) -> None:
+    found = recorders(tmp_path)
+    missing = store.path("never.py::test_a", KEY)
+    reasons = []
+    for _ in range(2):
+        with pytest.raises(NotRecorded) as error:
+            found.find(missing)
+        reasons.append(error.value)
+
+    assert reasons[0] is reasons[1]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from pytest_distbench.records.launch_files import LaunchFiles, sockets_folder
-from pytest_distbench.run.directory import KEPT, RunDirectory, is_of_an_ended_run
+from pytest_distbench.run.directory import KEPT, OLD_S, RunDirectory, is_of_an_ended_run
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +110,51 @@ def test_a_link_that_another_user_left_leads_nowhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "is_one"), [("distbench-gone", True), ("somebody-elses", False)])
 def test_a_folder_that_is_gone_was_one_if_it_has_the_name(tmp_path: Path, name: str, is_one: bool) -> None:
     assert is_of_an_ended_run(tmp_path / name) == is_one
+
+
+def test_the_newest_folders_of_earlier_runs_stay(tmp_path: Path) -> None:
+    earlier = []
+    for second in range(KEPT + 2):
+        earlier.append(ended())
+        os.utime(earlier[-1], (second, second))
+    now = RunDirectory(PROJECT)
+
+    assert set(tmp_path.iterdir()) == {*earlier[-KEPT:], now.path}
+
+
+def test_folders_of_other_projects_are_not_counted_and_go_when_they_are_old(tmp_path: Path) -> None:
+    mine = ended()
+    others = [ended(project=Path(f"/other/{i}")) for i in range(KEPT + 2)]
+    old = time.time() - OLD_S - 60
+    os.utime(others[0], (old, old))
+    os.utime(mine, (old, old))
+    now = RunDirectory(PROJECT)
+
+    assert set(tmp_path.iterdir()) == {mine, *others[1:], now.path}
+
+
+def test_a_folder_of_that_name_without_a_lock_is_somebody_elses(tmp_path: Path) -> None:
+    foreign = [tmp_path / f"distbench-{i}" for i in range(KEPT + 2)]
+    for path in foreign:
+        path.mkdir()
+    RunDirectory(PROJECT)
+
+    assert all(path.exists() for path in foreign)
+
+
+def test_a_folder_that_somebody_removed_is_not_whole() -> None:
+    directory = RunDirectory(PROJECT)
+    assert directory.is_whole()
+    shutil.rmtree(directory.path)
+
+    assert not directory.is_whole()
+
+
+def test_runs_that_start_at_the_same_moment_do_not_trip_over_folders_that_go(tmp_path: Path) -> None:
+    for _ in range(30):
+        ended()
+    with ThreadPoolExecutor(8) as pool:
+        started = list(pool.map(lambda _: RunDirectory(PROJECT), range(40)))
+
+    assert len({directory.path for directory in started}) == 40
+    assert all(directory.is_whole() for directory in started)

@@ -155,3 +155,23 @@ def test_the_time_of_a_collective_has_the_peak_of_its_links(
 def test_ranks_share_gpus_evenly() -> None:
     with made_up(Host(cards=h100s(2))):
         assert devices(read_gpus({}), 4) == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("seconds", [1.0, 60.0, 3600.0, 86_400.0])
+def test_a_long_launch_has_no_more_than_some_hundred_looks(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    looks = Machine(monkeypatch, seconds, itertools.repeat(1.0)).looks()
+
+    assert 8 <= len(looks) <= 700
+    assert looks[-1][0] == pytest.approx(seconds)
+    assert {share for _, share in looks} == {1.0}
+
+
+def test_memory_that_comes_back_is_no_matter(nvml: Nvml, plan: LaunchPlan) -> None:
+    assert describe(nvml, FAILED, plan, [], goes=True, patience_s=60.0).remarks == []
+
+
+def test_after_a_launch_that_passed_nothing_is_awaited(nvml: Nvml, plan: LaunchPlan) -> None:
+    said: list[str] = []
+
+    assert describe(nvml, PASSED, plan, said, patience_s=60.0).remarks == []
+    assert said == []

@@ -177,3 +177,27 @@ def test_a_clock_of_one_launch_cannot_be_compared_and_is_measured_anew_with_the_
 
     assert (concluded.update, set(made.metrics)) == ("completed", {"step", "samples"})
     assert (made.metrics["step"].launches, made.metrics["step"].tolerance) == (list(QUIET), 0.3)
+
+
+def test_an_update_wants_launches_until_they_are_a_baseline_and_no_more_than_there_may_be() -> None:
+    free = stored(update="all", update_launches=None)
+    dear = Made(*QUIET[:3])
+    dear.most_stored = 3
+
+    assert list(free.looks()) == [2]
+    assert [free.wants_more(Made(*values)) for values in (QUIET[:3], QUIET[:4])] == [True, False], "4 are the most"
+    assert not free.wants_more(dear)
+    assert not stored(update="all", update_launches=3).wants_more(Made(*QUIET[:3])), "as many as the user says"
+    assert not stored(entry(1.0), update="new", update_launches=None).wants_more(Made(1.0))
+
+
+def test_a_training_that_nobody_compares_is_incomparable_like_the_rest() -> None:
+    made = Made(1.0)
+    steps = [
+        Measurement(name="steps_to_accuracy", unit="steps", better="steps", value=40.0, at={"seed": seed})
+        for seed in (0, 1)
+    ]
+    made.launches = [replace(launch, measurements=steps) for launch in made.launches]
+    found = Nothing(REQUEST, "ranks share a GPU").judge(made)
+
+    assert {(judgement.verdict.kind, judgement.is_open) for judgement in found} == {("incomparable", False)}

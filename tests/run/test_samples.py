@@ -14,13 +14,15 @@ from support.stores import result
 
 from pytest_distbench.errors import DerivationError
 from pytest_distbench.launch.starters.table import Hosting
-from pytest_distbench.records.launch import LaunchRecord, Outcome
+from pytest_distbench.records.launch import ErrorReport, LaunchRecord, Outcome, RankFate
 from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import Variant
+from pytest_distbench.run.pacing import Pacer
 from pytest_distbench.run.samples import (
     DerivedNumbers,
     GivenNumbers,
+    Launches,
     PairedLaunches,
     SampleFailed,
     Samples,
@@ -244,4 +246,35 @@ def test_a_test_whose_file_the_reference_lacks_runs_once_alone() -> None:
     take_turns([made], 5)
 
     assert (len(made.launches), made.references) == (1, [])
+    assert made.alone == "the test does not exist in main"
+
+
+def without_a_body() -> LaunchRecord:
+    error = ErrorReport(kind="BodyError", message="x.py has no 'body'", traceback="", raised_at=0.0)
+    return LaunchRecord(
+        index=0,
+        outcome="failed",
+        wall_s=1.0,
+        fates=[RankFate(rank=0, outcome="failed", phase="import", how="BodyError", error=error)],
+    )
+
+
+def test_launches_are_numbered_and_told_what_they_are_for() -> None:
+    made = Launches(Sides(), REQUEST, Pacer(0.0))  # type: ignore[arg-type]
+    made.add()
+    made.add(only=["step"])
+
+    assert [(record.index, record.only) for record in made.launches] == [(0, []), (1, ["step"])]
+    assert made.whole == [0]
+    assert made.failed is None
+
+
+def test_a_body_that_only_the_ranks_of_the_reference_miss_is_no_failure_and_leaves_no_logs() -> None:
+    missing = without_a_body()
+    sides = Sides([[None, missing]])
+    made = PairedLaunches(sides, REQUEST, MAIN)  # type: ignore[arg-type]
+    take_turns([made], 5)
+
+    assert [record.outcome for record in made.launches] == ["passed"]
+    assert sides.forgotten == [missing]
     assert made.alone == "the test does not exist in main"

@@ -245,3 +245,50 @@ def test_what_pytest_evaluates_is_of_both(imported: Path, name: str, old: str, n
     change(imported, name, old, new)
 
     assert found(imported, name if name.endswith(".toml") else "pytest.ini") == ([name], is_of_the_test)
+
+
+def test_a_revision_may_be_there_twice(committed: pytest.Pytester) -> None:
+    revision, folder = find_revision("HEAD", committed.path), committed.path / "tmp"
+    with check_out(revision, folder) as first, check_out(revision, folder) as second:
+        assert first != second
+        assert [*map(Path.is_dir, (first, second))] == [True, True]
+
+    assert git(committed.path, "worktree", "list").count("\n") == 1
+
+
+def test_no_hook_of_the_repository_runs(committed: pytest.Pytester) -> None:
+    hook = committed.path / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {committed.path}/tmp/ran\n")
+    hook.chmod(0o755)
+    with check_out(find_revision("HEAD", committed.path), committed.path / "tmp"):
+        pass
+
+    assert not (committed.path / "tmp" / "ran").exists()
+
+
+def test_a_submodule_that_is_not_checked_out_here_is_not_there_either(nested: pytest.Pytester) -> None:
+    git(nested.path, "submodule", "deinit", "-q", "--force", "outer")
+    with check_out(find_revision("HEAD", nested.path), nested.path / "tmp") as tree:
+        assert list((tree / "outer").iterdir()) == []
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_file_that_has_moved_is_compared_with_what_it_was(imported: Path, is_other: bool) -> None:
+    git(imported, "mv", "conftest_of_it.py", "was_there.py")
+    git(imported, "commit", "--quiet", "--message", "elsewhere")
+    git(imported, "mv", "was_there.py", "conftest_of_it.py")
+    if is_other:
+        change(imported, "conftest_of_it.py", "pass", "print()")
+    revision = Revision("", git(imported, "rev-parse", "HEAD").strip(), imported.resolve())
+    moved = [((imported / "conftest_of_it.py").resolve(), (imported / "was_there.py").resolve())]
+    seen = differing(Evaluation(plugins=["conftest_of_it"]), revision, moved)
+
+    assert [*seen.names] == ["conftest_of_it.py"] * is_other
+
+
+def test_a_file_that_the_revision_does_not_have_differs(imported: Path) -> None:
+    git(imported, "rm", "--quiet", "--cached", "conftest_of_it.py")
+    git(imported, "commit", "--quiet", "--message", "without")
+    git(imported, "add", "conftest_of_it.py")
+
+    assert found(imported) == (["conftest_of_it.py"], True)

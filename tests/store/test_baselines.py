@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,10 +31,12 @@ from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.store.baselines import (
     SCHEMA,
+    BaselineFile,
     BaselineStore,
     NotRecorded,
     read_file,
     recordings,
+    render,
 )
 
 
@@ -618,3 +622,101 @@ def test_a_copied_file_is_not_taken_for_another_case(store_of_baselines: Baselin
 
     with pytest.raises(StoredFileError, match=r"ws4.gloo.warm.json: holds .*\[ws2.gloo.warm\], whose place is"):
         store_of_baselines.entry(BASELINES_TEST, "ws4.gloo.warm")
+
+
+def test_a_file_that_was_moved_and_measured_anew_has_two_recordings(store: BaselineStore, tmp_path: Path) -> None:
+    store.write(TEST, KEY, entry(1.0, 1.1, 1.2))
+    first = commit(tmp_path, "one")
+    moved = store.path("suites/test_b.py::test_a", KEY)
+    store.path(TEST, KEY).unlink()
+    store.write("suites/test_b.py::test_a", KEY, entry(1.0, 1.1, 1.2))
+    commit(tmp_path, "moved")
+    store.write("suites/test_b.py::test_a", KEY, entry(2.0, 2.1, 2.2))
+    second = commit(tmp_path, "measured anew")
+
+    assert [r.commit for r in recordings(moved, tmp_path)] == [second, first]
+
+
+def test_a_file_lies_below_platform_suite_and_test(store_of_baselines: BaselineStore) -> None:
+    path = store_of_baselines.write(BASELINES_TEST, BASELINES_KEY, entry_of_baselines(1.0))
+
+    folder = (
+        store_of_baselines.folder / "cpu-test-2c" / "suites" / "collectives" / "test_all_reduce" / "test_all_reduce"
+    )
+    assert path == folder / "ws2.gloo.warm.json"
+
+
+def test_writing_one_case_leaves_the_others_untouched(store_of_baselines: BaselineStore) -> None:
+    untouched = store_of_baselines.write(BASELINES_TEST, "a", entry_of_baselines(1.0))
+    before = untouched.stat()
+    store_of_baselines.write(BASELINES_TEST, "b", entry_of_baselines(2.0))
+    store_of_baselines.write(BASELINES_TEST, "b", entry_of_baselines(3.0))
+    after = untouched.stat()
+
+    assert store_of_baselines.entries(BASELINES_TEST) == {"a": entry_of_baselines(1.0), "b": entry_of_baselines(3.0)}
+    assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)  # of its inode nothing was set
+
+
+@pytest.mark.parametrize("test", ["test_größe.py::test_a", "test_a.py::test_größe"])
+def test_a_name_that_the_locale_has_no_letters_for_is_told_as_that(tmp_path: Path, test: str) -> None:
+    name = test.encode().decode("ascii", "surrogateescape") if test.startswith("test_g") else test
+    script = f"""
+from pathlib import Path
+from pytest_distbench.store.baselines import BaselineStore
+BaselineStore(Path({str(tmp_path)!r}), "cpu").entries({name!a})
+"""
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", script], env=ascii_only, capture_output=True, text=True, check=False)
+
+    assert "in ascii, the encoding of file names here. Set LC_ALL=C.UTF-8 or PYTHONUTF8=1" in done.stderr
+
+
+def test_tests_beside_the_root_directory_have_their_own_places_in_the_store(store_of_baselines: BaselineStore) -> None:
+    tests = ["../../b/tests/test_a.py::t", "../b/tests/test_a.py::t", "b/tests/test_a.py::t"]
+    places = [
+        store_of_baselines.write(test, BASELINES_KEY, entry_of_baselines(i)).relative_to(store_of_baselines.folder)
+        for i, test in enumerate(tests)
+    ]
+
+    assert [place.parent.as_posix().partition("/")[2] for place in places] == [
+        "_above_/_above_/b/tests/test_a/t",
+        "_above_/b/tests/test_a/t",
+        "b/tests/test_a/t",
+    ]
+    assert [store_of_baselines.entry(test, BASELINES_KEY) for test in tests] == [
+        entry_of_baselines(0),
+        entry_of_baselines(1),
+        entry_of_baselines(2),
+    ]
+
+
+def test_files_of_other_cases_are_not_read(store_of_baselines: BaselineStore) -> None:
+    store_of_baselines.write(BASELINES_TEST, BASELINES_KEY, entry_of_baselines(1.0))
+    store_of_baselines.write(BASELINES_TEST, "ws4.gloo.warm", entry_of_baselines(1.0)).write_text("{")
+
+    assert set(store_of_baselines.entries(BASELINES_TEST, test_ids=["ws2"])) == {BASELINES_KEY}
+
+
+def test_truncation_at_any_offset_is_a_clear_error(store_of_baselines: BaselineStore) -> None:
+    path = store_of_baselines.write(BASELINES_TEST, BASELINES_KEY, entry_of_baselines(1.0, 2.0))
+    data = path.read_bytes()
+    for length in range(len(data) - 1):
+        path.write_bytes(data[:length])
+        with pytest.raises(
+            StoredFileError, match="not a baseline file" if length else "is empty, and no baseline file"
+        ):
+            read_file(path)
+
+
+def test_a_negative_tolerance_is_refused(store_of_baselines: BaselineStore) -> None:
+    path = store_of_baselines.write(BASELINES_TEST, BASELINES_KEY, replace(entry_of_baselines(1.0), tolerance=0.5))
+    path.write_text(path.read_text().replace('"tolerance": 0.5', '"tolerance": -1'))
+
+    with pytest.raises(StoredFileError, match=r">= 0.0 - at `\$.entry.tolerance`"):
+        store_of_baselines.entry(BASELINES_TEST, BASELINES_KEY)
+
+
+def test_a_rendered_file_is_the_same_each_time() -> None:
+    content = BaselineFile(schema=1, test=BASELINES_TEST, platform="cpu", key="a", entry=_entry())
+
+    assert render(content) == render(content)

@@ -150,3 +150,10 @@ def test_worse_is_positive_in_the_metrics_own_direction(
     made = MetricChange(metric="a", unit="s", better=better, old=old, new=new, old_launches=1, new_launches=1)
 
     assert made.worse_by == pytest.approx(worse_by)
+
+
+def test_a_folder_that_the_revision_lacks_is_empty_there(store: BaselineStore) -> None:
+    new = store.folder.parent / "new"
+    new.mkdir()
+
+    assert RevisionVersion(new, "HEAD").paths() == set()

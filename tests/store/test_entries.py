@@ -252,3 +252,17 @@ def test_a_run_that_measured_nothing_knows_nothing(store: BaselineStore) -> None
     stored_of_unused(store, "suites/test_gone.py::test_a", "ws2")
 
     assert unused(store, {(UNUSED_TEST, "ws2"): False}) == []
+
+
+@pytest.mark.parametrize("text", ["android", "floor-ws2", "notes", "orb"])
+def test_a_name_that_merely_holds_such_a_word_is_a_name(text: str) -> None:
+    assert selection([text])(EntryName(platform="p", test=f"test_{text}.py::test_it", key="ws2.gloo.warm"))
+
+
+def test_a_skipped_case_keeps_its_entries_also_those_of_its_named_runs(store: BaselineStore) -> None:
+    for key in ("b-ws2", "b-ws2:one", "bb-ws2"):
+        stored_of_unused(store, UNUSED_TEST, key)
+
+    assert unused(store, {(UNUSED_TEST, "ws2"): True, (UNUSED_TEST, "b-ws2"): False}) == [
+        f"{UNUSED_TEST}[bb-ws2.gloo.warm]"
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -163,3 +164,48 @@ def test_a_link_that_leads_to_itself_is_an_error_and_stays(tmp_path: Path) -> No
     with pytest.raises(StoredFileError, match="cannot write: Too many levels of symbolic links"):
         DRAWINGS.write(loop, DRAWN)
     assert loop.is_symlink()
+
+
+def test_a_folder_in_its_place_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoredFileError, match=r"cannot write: Is a directory\. Draw"):
+        FileKind(name="", record=Drawing, schema=3, max_bytes=99, next_step="", where="Draw elsewhere").write(
+            tmp_path, DRAWN
+        )
+
+
+def test_a_link_to_nothing_makes_the_file_it_names(tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "new.json")
+    DRAWINGS.write(link, DRAWN)
+
+    assert link.is_symlink()
+    assert DRAWINGS.read(tmp_path / "new.json") == DRAWN
+
+
+def test_a_file_that_something_is_mounted_on_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As containers get single files; only root may mount, so the system's answer is made up."""
+
+    def refuse(draft: Path, path: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(StoredFileError, match=r"something is mounted on this file, .* mount its folder"):
+        DRAWINGS.write(tmp_path / "run.json", DRAWN)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_with_a_reader_gets_all(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with replace_file(path, next_step="") as file:
+        file.write(b"content")
+
+    assert os.read(reader, 100) == b"content"
+    os.close(reader)
+
+
+def test_a_name_may_be_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
+    DRAWINGS.write(tmp_path / ("x" * 250 + ".json"), DRAWN)
+
+    assert len(list(tmp_path.iterdir())) == 1

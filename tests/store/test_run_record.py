@@ -15,7 +15,8 @@ from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.store.run_record import read_history, read_run_record, write_run_record
+from pytest_distbench.records.run import RunRecord
+from pytest_distbench.store.run_record import SCHEMA, read_history, read_run_record, write_run_record
 
 
 def write(folder: Path, day: int, *steps: float) -> Path:
@@ -126,3 +127,24 @@ def test_a_later_schema_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DistbenchError, match="is not a folder: give one that holds run records"):
         read_history(tmp_path / "nowhere", last=1)
+
+
+def test_only_the_last_runs_count_where_that_is_asked_for(tmp_path: Path) -> None:
+    for day in (3, 1, 2):
+        write(tmp_path, day, float(day))
+
+    assert values(tmp_path, last=2) == {"step": [2.0, 3.0]}
+
+
+def test_truncation_at_any_offset_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    record = RunRecord(
+        schema=SCHEMA, distbench="0", started="now", duration_s=1.0, world_sizes=[2], gpu=False, results=[]
+    )
+    write_run_record(path, record)
+    whole = path.read_bytes()
+    assert read_run_record(path) == record
+    for length in range(len(whole.rstrip())):
+        path.write_bytes(whole[:length])
+        with pytest.raises(StoredFileError):
+            read_run_record(path)

@@ -143,3 +143,14 @@ class _Unread(torch.Tensor):
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         assert func not in (torch.Tensor.__float__, torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__bool__)
         return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x", None, [1], 1j, True, torch.ones(3), torch.ones(0), torch.tensor(1j), torch.tensor(True),
+     torch.empty(1, device="meta")],
+    ids=repr,
+)  # fmt: skip
+def test_what_can_be_no_number_is_refused_before_it_is_read(value: object) -> None:
+    with pytest.raises(RecordingError, match=r"call: wanted loss to be a number or a tensor of one element, found "):
+        check_unread("call", "loss", value)

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_distbench.errors import BodyError, ForeignModuleError
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.releases import GENERATED_MODULE
 from pytest_distbench.worker import bodies
 
 
@@ -183,3 +184,33 @@ def test_what_is_no_body_is_told_with_the_line_of_the_test(
 
     with pytest.raises(BodyError, match=rf"{said}.* \(given at test_a\.py:12\)"):
         bodies.load(BodyReference(file=str(tmp_path / "my_bodies.py"), function=name, given_at="test_a.py:12"))
+
+
+def test_a_body_in_a_file_with_a_name_that_torch_has_loaded_is_newer_than_all_of_torchs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank's end looks for open files in the newer modules."""
+    (tmp_path / "profile_of_mine.py").write_text("def body(rank):\n    pass\n")
+    for name in ("profile_of_mine", "loaded_later"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    bodies._module(BodyReference(file=str(tmp_path / "profile_of_mine.py"), function="body", module=""))
+
+    assert next(reversed(sys.modules)) == "profile_of_mine"
+
+
+def test_a_module_that_torch_wrote_to_a_temporary_folder_came_from_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a TMPDIR in the working tree; torch 2.8 and older write one in every process."""
+    (tmp_path / f"{GENERATED_MODULE}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, GENERATED_MODULE, raising=False)
+    importlib.import_module(GENERATED_MODULE)
+
+    bodies.check_origin(cast("LaunchPlan", SimpleNamespace(tree="/other", foreign_tree=str(tmp_path))))
+    monkeypatch.delitem(sys.modules, GENERATED_MODULE)
+
+
+@pytest.mark.parametrize("returned", [None, 5, [1], iter([1])])
+def test_what_else_a_body_returns_is_its_own_affair(returned: object) -> None:
+    bodies.check_ran(returned)

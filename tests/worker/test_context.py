@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -260,3 +261,12 @@ def test_a_bound_that_cannot_be_is_refused(bounds: dict[str, Any], message: str)
 def test_on_a_host_whose_gpus_nobody_has_seen_a_rank_takes_that_of_its_place_there() -> None:
     assert make_rank(device="cuda", devices=[3]).device == torch.device("cuda", 3)
     assert make_rank(device="cuda", devices=[]).device == torch.device("cuda", 0)
+
+
+def test_a_bound_has_the_unit_of_its_number_and_the_line_of_the_body() -> None:
+    rank = make_rank()
+    rank.record("step", 0.02, unit="s", at_most="25ms", at_least=0.001)
+
+    [noted] = rank.notebook.observations
+    assert [(bound.side, bound.value) for bound in noted.bounds] == [("least", 0.001), ("most", 0.025)]
+    assert all(re.fullmatch(r"rank\.record at test_context\.py:\d+", bound.where) for bound in noted.bounds)

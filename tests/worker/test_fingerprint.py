@@ -143,3 +143,17 @@ def test_parameters_and_state_of_all_optimizers_that_step_are_counted(rank: Rank
 
     assert (found.parameters, found.optimizer_steps) == (6, 2)
     assert (found.parameter_bytes, found.optimizer_bytes) == ({"0": 24}, {"0": 2 * 24 + 2 * 4})
+
+
+def test_pickles_are_compared_by_their_number_and_not_by_their_sizes(rank: RankContext) -> None:
+    for number, length in ((1, 10), (1, 1000), (2, 10)):
+        with rank.point(number=number, length=length):
+            for _ in rank.timed("meet", warmup=1, iterations=2):
+                for _ in range(number):
+                    dist.broadcast_object_list(["x" * length], src=0)
+                dist.broadcast(torch.ones(length // 10, dtype=torch.uint8), src=0)
+    one, longer, two = told(rank).values()
+
+    assert next(iter(one.collectives.values()))[1].dtype == "pickle"
+    assert differences(one, longer) == ["1 broadcast of 1 B became 1 of 100 B", "9 B sent per rank became 108 B"]
+    assert differences(one, two)[0] == "2 broadcast of 8 B int64 and pickle were added"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy
 import pytest
 import torch
 from support.ranks import make_rank
@@ -103,3 +104,15 @@ def test_the_time_to_the_target_is_the_end_of_the_evaluation_that_met_it(
 
     assert found["evaluation_ends"] == pytest.approx([float(step) for step in range(every, 7, every)], abs=0.1)
     assert found["time_to_accuracy"] == [found["evaluation_ends"][met_at - 1]]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [2, 2.0, numpy.float32(2), torch.tensor(2.0), torch.tensor([2.0], requires_grad=True), torch.tensor([[2]])],
+    ids=repr,
+)
+def test_a_loss_is_a_number_or_a_tensor_of_one_element(loss: object) -> None:
+    rank = make_rank()
+    train(make_goal(rank), loss=loss)
+
+    assert [o.values for o in rank.notebook.observations if o.name == "loss"] == [[2.0, 2.0]]

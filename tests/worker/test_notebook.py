@@ -104,3 +104,20 @@ def test_steps_to_a_goal_are_whole(value: object) -> None:
 def test_a_time_and_a_size_that_cannot_be_are_refused(value: object, unit: str, better: str, words: str) -> None:
     with pytest.raises(RecordingError, match=f"record\\('m'\\): {words}"):
         note(Notebook(), value, better=better, unit=unit)
+
+
+@pytest.mark.parametrize(
+    ("value", "options"),
+    [
+        (0.0, {"unit": "s", "better": "info"}),
+        ([0.0, 3.0, 3.0, 3.0, 3.0], {"unit": "s", "better": "lower"}),
+        (0, {"unit": "B", "better": "lower"}),
+        (-3.0, {"unit": "points", "better": "higher"}),
+        (0.0, {"unit": "s", "better": "lower", "companions": {"cpu_s": [0.1]}}),
+    ],
+)
+def test_what_is_not_judged_and_what_a_clock_of_ours_says_is_noted(value: object, options: dict[str, Any]) -> None:
+    notebook = Notebook()
+    note(notebook, value, **options)
+
+    assert len(notebook.observations) == 1

@@ -341,3 +341,26 @@ def test_buckets_of_ddp_and_what_a_hook_makes_of_them_are_waited_for(observer: O
 
     assert observer.notes
     assert all(note.is_waited_for for note in observer.notes)
+
+
+def test_what_is_sent_while_it_is_paused_or_looks_away_is_passed_over(observer: Observer) -> None:
+    observer.is_paused = True
+    dist.all_reduce(x())
+    observer.is_paused = False
+    observer.look_away()
+    dist.all_reduce(x())
+
+    assert observer.notes == []
+
+
+def test_the_parts_of_a_sharded_model_are_waited_for(observer: Observer) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    for layer in model:
+        fully_shard(layer, mesh=init_device_mesh("cpu", (SIZE,)))
+    fully_shard(model, mesh=init_device_mesh("cpu", (SIZE,)))
+    model(x(8).reshape(1, 8)).sum().backward()
+
+    assert {note.collective.op for note in observer.notes} >= {"all_gather_into_tensor", "reduce_scatter_tensor"}
+    assert all(note.is_waited_for for note in observer.notes)

@@ -281,3 +281,39 @@ def test_a_phase_left_again_is_an_error(rank: RankContext) -> None:
 
     with pytest.raises(RecordingError, match=r"phase\('send'\) was left after what it was entered in"):
         phase.__exit__(None, None, None)
+
+
+def test_the_same_loop_at_two_points_has_phases_of_its_own(rank: RankContext) -> None:
+    for size in (1, 2):
+        for _ in rank.timed("step", warmup=0, iterations=1, at={"size": size}):
+            with rank.phase("send"):
+                pass
+
+    assert [o.at for o in rank.notebook.observations if o.name == "phase/step/send"] == [{"size": 1}, {"size": 2}]
+
+
+def test_what_an_exception_took_counts_where_the_loop_goes_on(rank: RankContext) -> None:
+    """A loader that is empty raises StopIteration, and is begun anew."""
+    batches = iter([1])
+    for _ in rank.timed("step", warmup=0, iterations=2):
+        with contextlib.suppress(StopIteration), rank.phase("load"):
+            next(batches)
+
+    assert found(rank)["phase/step/load"].values == [1.0, 1.0]
+
+
+def test_an_exception_inside_is_told_without_waiting_for_the_device() -> None:
+    """The device may wait for ranks that have given up: who waits for it then hangs, and nobody hears of the error."""
+    waited = itertools.count()
+    made = make_rank()
+    made.phases = Phases(
+        made.notebook,
+        time.perf_counter,
+        lambda: None if next(waited) == 0 else pytest.fail("waits"),
+        made.delay,
+        make_parts=lambda: pytest.fail("there is no loop"),
+        sent=lambda: 0,
+    )
+
+    with pytest.raises(ValueError, match="the cause"), made.phase("step"):
+        raise ValueError("the cause")

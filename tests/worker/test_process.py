@@ -16,7 +16,7 @@ from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.records.network import Network
 from pytest_distbench.worker import process
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.limits import collective_s, heartbeat_s, store_s
+from pytest_distbench.worker.limits import collective_s, heartbeat_s, start_s, store_s
 from pytest_distbench.worker.process import enter_network
 
 
@@ -132,3 +132,7 @@ def test_a_launch_whose_thread_raised_passes_and_says_so(launcher: Launcher, tmp
 
     assert record.outcome == "passed"
     assert record.remarks == ["rank 0, 1: thread saver raised OSError: disk full"]
+
+
+def test_ten_thousand_ranks_have_longer_to_come_up() -> None:
+    assert start_s(10_000) - start_s(2) == pytest.approx(99.98)

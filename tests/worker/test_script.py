@@ -104,3 +104,15 @@ def test_a_bound_is_of_the_line_that_recorded_first(rank: RankContext, notes: Sc
     [bound] = found(rank)["loss"].bounds
     assert (bound.side, bound.value) == ("most", 2.5)
     assert re.fullmatch(r"record at test_script\.py:\d+", bound.where)
+
+
+def test_phases_nest_and_are_series(rank: RankContext, notes: ScriptNotes) -> None:
+    for _ in range(3):
+        with notes.phase("step", better="lower"), notes.phase("forward"):
+            pass
+    notes.finish()
+
+    assert {name: (len(o.values), o.better, o.unit) for name, o in found(rank).items()} == {
+        "phase/step/forward": (3, "info", "s"),
+        "phase/step": (3, "lower", "s"),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import random
 import subprocess
@@ -15,7 +16,7 @@ from support.launching import Launch
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.worker import state as digests
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.state import OptimizerMemory, RandomStreams
+from pytest_distbench.worker.state import OptimizerMemory, RandomStreams, count_states
 from pytest_distbench.workloads.training import make_deterministic
 
 CHOICES = [
@@ -217,3 +218,49 @@ def test_steps_of_a_batch_are_counted_and_gradients_that_were_given_up(
         seen.append(memory.take_updates())
 
     assert seen == found
+
+
+def test_an_optimizer_is_told_by_slots_steps_and_rates() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
+    assert (digests.of_moments(optimizer), digests.steps_of(optimizer)) == ({}, "")
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+    assert list(digests.of_moments(optimizer)) == ["exp_avg", "exp_avg_sq"]
+    assert (digests.steps_of(optimizer), digests.rates_of(optimizer)) == ("1", [0.5])
+
+
+def test_the_options_of_all_groups_are_told_one_by_one_and_the_rate_is_none_of_them() -> None:
+    groups = [{"params": [torch.nn.Parameter(torch.ones(1))], "betas": betas} for betas in ((0.9, 0.95), (0.8, 0.99))]
+    told = digests.options_of(torch.optim.AdamW(groups, lr=0.5, weight_decay=0.1))
+
+    assert [option for option in told if option.startswith("betas")] == ["betas (0.9, 0.95)", "betas (0.8, 0.99)"]
+    assert told.count("weight_decay 0.1") == 2
+    assert not any("0.5" in option for option in told)
+
+
+@pytest.mark.parametrize(("momentum", "states"), [(0.0, 0), (0.9, 2)])
+def test_momentum_is_remembered_and_without_it_there_is_nothing_to_lose(momentum: float, states: int) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    memory = OptimizerMemory()
+    step(model, optimizer)
+
+    assert memory.after_step() == (0, states)
+    assert memory.after_step() is None
+    assert memory.param_groups[0]["lr"] == 0.1
+
+
+def test_a_step_without_an_optimizer_is_not_the_one_that_counts_and_nothing_is_kept_alive() -> None:
+    memory = OptimizerMemory()
+
+    assert memory.after_step() is None
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step(model, optimizer)
+    assert memory.after_step() == (0, 0)
+    del optimizer
+    gc.collect()
+    assert memory.param_groups == []
+    assert count_states(torch.optim.SGD(model.parameters(), lr=0.1)) == 0

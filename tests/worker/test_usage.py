@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import psutil
 import pytest
 import torch
 from support.plans import make_plan
+from support.processes import wait_for
 
 from pytest_distbench.launch.site import processes
-from pytest_distbench.worker.load import LoadWindow, busy_s, oldest_marked, usable_cpus
+from pytest_distbench.worker.load import Family, LoadWindow, busy_s, oldest_marked, usable_cpus
 from pytest_distbench.worker.usage import MemoryPeak, mpi_version, own_cpu_s, software
 
 COMPUTES = "import time\nwhile time.process_time() < {seconds}: pass\nprint('done', flush=True)\ntime.sleep(1000)"
@@ -169,3 +171,56 @@ class Mpi:
 def test_of_a_process_of_mpi_the_librarys_own_version_is_told() -> None:
     assert mpi_version(Mpi()) == "Open MPI v5.0.6"
     assert mpi_version(object()) == ""
+
+
+def test_where_cpus_are_offline_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their list leaves those out, so that its indices are not the CPUs'."""
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [Times(1.0, 0.0, 5.0), Times(2.0, 0.0, 5.0)])
+    monkeypatch.setattr("os.sysconf", lambda name: 4)
+
+    assert busy_s(frozenset({1}))[0] == 3.0
+
+
+def test_what_a_helper_computed_before_the_window_is_not_in_it(start: Callable[..., object]) -> None:
+    start(COMPUTES.format(seconds=0.3))
+    window = LoadWindow(os.getpid(), usable_cpus())
+    window.end()
+
+    assert window.load is not None
+    assert window.load.own_s < 0.2
+    assert window.load.ran_s < 0.2
+
+
+def test_a_process_of_somebody_else_is_not_own(start: Callable[..., subprocess.Popen[str]]) -> None:
+    family = Family(start("print(flush=True); import time; time.sleep(1000)").pid)
+    start(COMPUTES.format(seconds=0.15))
+    before = family.cpu_s
+    family.look()
+
+    assert family.cpu_s - before < 0.1
+
+
+def test_threads_that_want_one_cpu_wait_for_it(start: Callable[..., subprocess.Popen[str]]) -> None:
+    cpu = {min(usable_cpus() or {0})}
+    window = LoadWindow(os.getpid(), frozenset(cpu))
+    code = f"import os; os.sched_setaffinity(0, {cpu}); "
+    both = [
+        subprocess.Popen([sys.executable, "-c", code + "import time\nwhile time.process_time() < 0.2: pass"])
+        for _ in range(2)
+    ]
+    wait_for(lambda: window.look() or all(process.poll() is not None for process in both))
+    window.end()
+
+    assert window.load is not None
+    assert window.load.waited_s > 0.1
+
+
+def test_pages_of_files_are_not_the_ranks_own(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(bytes(2**25))
+    peak = MemoryPeak(make_plan(tmp_path))
+    with open(tmp_path / "data", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        touched = sum(data[i] for i in range(0, 2**25, 4096))
+        now = peak.num_bytes()
+
+    assert touched == 0
+    assert (now or 0) < 2**24

@@ -13,6 +13,7 @@ from support.ranks import make_rank
 
 from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.context import RankContext
+from pytest_distbench.workloads import calls as steady
 from pytest_distbench.workloads.buckets import bucket_sweep
 from pytest_distbench.workloads.calls import Call, CallMaker, expect_sums, is_steady, refusal, warm_up
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation
@@ -150,3 +151,24 @@ def test_the_parts_of_a_message_are_sent_in_turns_or_at_once(together: Any, log:
     CallMaker(operation(found), CALLS_FORM, parts=2, together=together).make(slots(), 1).run()
 
     assert found == log
+
+
+def test_a_rank_that_looks_on_goes_by_what_the_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = make_rank()
+    sums = iter([1.0, 1.0, 7.0, 0.0])  # one refused, one calls, its reason, nobody's call is wrong
+    monkeypatch.setattr(rank, "sum_over_ranks", lambda value: next(sums))
+    monkeypatch.setattr(rank, "agree", lambda value: 7.0)
+
+    assert refusal(rank, lambda: Call((), None, lambda: None), lambda: None) == "refused in the ranks that call"
+
+
+def test_one_that_never_settles_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, step = [0.0], [1e-3]
+    monkeypatch.setattr(HostClock, "perf_counter", lambda: clock[0])
+
+    def call() -> None:
+        step[0] *= 1.01
+        clock[0] += step[0]
+
+    warm_up(make_rank(), call)
+    assert steady.MOST_S < clock[0] < steady.MOST_S + 60 * steady.WINDOW_S

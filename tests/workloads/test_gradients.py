@@ -152,3 +152,17 @@ def test_three_clocks_and_what_follows_from_them(launcher: Launcher, tmp_path: P
     assert [m.name for m in record.measurements if m.is_judged] == judged
     assert 0 <= (found["overlap"].value or 0.0) <= 1
     assert {m.identity["matrix"] for m in record.measurements if m.name != "peak_memory"} == {16}
+
+
+def test_there_are_no_more_tensors_than_elements() -> None:
+    with pytest.raises(ConfigurationError, match="214 tensors of 100 elements: there can be 100 at most"):
+        tensor_lengths(100, 214)
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_power_sgd_on_several_buckets_is_skipped_on_gloo_where_it_may_wait_for_ever(train: Train) -> None:
+    record = train("powersgd", width=512)
+
+    assert record.outcome == "skipped"
+    assert "on several buckets for ever" in record.reason

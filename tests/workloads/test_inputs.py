@@ -16,6 +16,7 @@ from support.object_store import serve
 from support.ranks import make_rank
 
 from pytest_distbench.errors import DataError, DistbenchError, RecordingError
+from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads import inputs
 from pytest_distbench.workloads.data import cifar10
@@ -258,3 +259,33 @@ def test_images_are_resized_to_what_the_model_takes(numbered: Path) -> None:
     images, _ = next(batches(rank_of(numbered), "real", batch=2, shape=[3, 64, 48], storage=numbered))
 
     assert images.shape == (2, 3, 64, 48)
+
+
+def test_of_two_mounts_at_one_place_the_later_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = [SimpleNamespace(mountpoint=str(tmp_path), fstype=name) for name in ("autofs", "nfs4")]
+    monkeypatch.setattr(inputs.psutil, "disk_partitions", lambda **_: found)
+
+    assert Folder(tmp_path).file_system == "nfs4"
+
+
+@pytest.mark.parametrize("folder", ["cifar10", cifar10.FOLDER])
+def test_real_data_may_lie_in_the_folder_of_the_set_or_where_its_archive_was_unpacked(
+    numbered: Path, tmp_path: Path, folder: str
+) -> None:
+    inside = tmp_path / folder
+    inside.mkdir()
+    for file in numbered.glob("*.bin"):
+        file.rename(inside / file.name)
+
+    assert len(next(batches(rank_of(tmp_path), "real", batch=8, storage=tmp_path))[1]) == 8
+
+
+def test_the_wait_for_batches_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = batches(make_rank(), "synthetic", batch=1)
+    ticks = iter([1.0, 1.5, 7.0, 7.25])
+    monkeypatch.setattr(HostClock, "perf_counter", lambda: next(ticks))
+    next(made)
+    next(made)
+    monkeypatch.undo()
+
+    assert made.waited_s == 0.75

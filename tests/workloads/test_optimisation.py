@@ -367,3 +367,39 @@ def test_ranks_average_as_one_and_skip_a_step_alike(
     record = Launch(launcher, tmp_path, Path(__file__))(body.__name__)
 
     assert (record.outcome, record.reason) == ("passed", "")
+
+
+@pytest.mark.parametrize(
+    ("world_size", "expected"),
+    [
+        (1, [0.02] * 9),
+        (2, [0.02, 0.025, 0.03, 0.035, 0.04, 0.04, 0.04, 0.04, 0.04]),
+        (4, [0.02, 0.0275, 0.035, 0.0425, 0.05, 0.0575, 0.065, 0.0725, 0.08]),
+    ],
+)
+def test_k_workers_reach_k_times_the_rate_after_log2_k_epochs(world_size: int, expected: list[float]) -> None:
+    """Epochs of four steps."""
+    optimizer = optimizer_of(0.02)
+    schedule = linear_scaling(optimizer, world_size=world_size, epoch_steps=4)
+
+    assert rates(optimizer, schedule, 9) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("scale", "moved"), [(1.0, 0.0), (2.0**10, 1e-8)])
+def test_a_small_gradient_is_lost_without_a_scale(scale: float, moved: float) -> None:
+    mixed = made(0.0, scale=scale)
+    step(mixed, [1e-8])
+
+    assert -mixed.master[0].item() == pytest.approx(moved, rel=2e-3)
+
+
+def test_adam_is_torchs_on_the_master() -> None:
+    mixed = made(0.5, -0.25, optimizer=torch.optim.Adam, lr=0.1, betas=(0.9, 0.98), eps=1e-9)
+    plain = nn.Parameter(torch.tensor([0.5, -0.25]))
+    adam = torch.optim.Adam([plain], lr=0.1, betas=(0.9, 0.98), eps=1e-9)
+    for vector in ([1.0, 2.0], [0.5, -1.0], [-2.0, 0.25]):
+        step(mixed, vector)
+        plain.grad = torch.tensor(vector)
+        adam.step()
+
+    assert mixed.master[0].tolist() == plain.tolist()

@@ -185,3 +185,13 @@ def test_rates_are_judged_and_their_share_of_a_known_peak_told(monkeypatch: pyte
 def test_what_is_no_rate_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(RecordingError, match=rf"record_throughput.*{next(iter(wrong))}"):
         record_throughput(make_rank(), **{"tokens": 1.0, "seconds": 1.0, "peak": 1.0, **wrong})
+
+
+def test_what_is_expected_is_a_bound_that_is_told_with_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = make_rank()
+    clock = Clock(rank, monkeypatch)
+    record_input_rate(rank, clock.inputs, clock.step, steps=10, expected="220 samples/s")
+    found = rank.notebook.observations[0]
+
+    assert [(bound.side, bound.value) for bound in found.bounds] == [("least", 220)]
+    assert found.facts[TOLD] == "a rank waited for its input 40% of the time; the CPUs were 50% busy"

@@ -337,3 +337,16 @@ def test_a_call_that_is_wrong_whatever_it_sends_is_no_pair_that_is_not_supported
 
     assert record.outcome == "failed"
     assert "ValueError: wrong from the beginning" in record.reason
+
+
+def test_a_row_that_contradicts_itself_is_told(launch: Launch) -> None:
+    record = swept(launch, "UNEVEN", params=params(64))
+
+    assert "uneven: expected(...) has 15 elements, what a rank receives 16" in record.reason
+
+
+def test_a_call_that_was_refused_is_over(launch: Launch) -> None:
+    """Its error came back, some calls later and in one rank, from the barrier before an iteration."""
+    record = launch("refused")
+
+    assert record.reason == ""

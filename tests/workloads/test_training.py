@@ -319,3 +319,58 @@ def test_nothing_is_saved_unless_a_folder_is_named(tmp_path: Path, monkeypatch: 
 
     assert training.checkpoints.step == 0
     assert not [*tmp_path.iterdir()]
+
+
+@given(world_size=st.integers(1, 5), batch=st.integers(1, 7), more=st.integers(0, 60), start=st.integers(0, 40))
+def test_a_training_that_goes_on_gets_the_batches_it_would_have_got(
+    world_size: int, batch: int, more: int, start: int
+) -> None:
+    samples, rank = batch * world_size + more, rank_of(world_size - 1, world_size)
+    whole = islice(sharded_batches(rank, samples=samples, batch=batch), start, start + 20)
+    rest = islice(sharded_batches(rank, samples=samples, batch=batch, start=start), 20)
+
+    assert [one.tolist() for one in rest] == [one.tolist() for one in whole]
+
+
+@pytest.mark.parametrize(("samples", "batch", "steps"), [(20, 2, 3), (7, 2, 1), (6, 2, 1), (23, 3, 2)])
+def test_steps_that_must_cost_the_same_leave_out_what_fills_none(samples: int, batch: int, steps: int) -> None:
+    one, following = (
+        [*islice(sharded_batches(rank_of(r, 3), samples=samples, batch=batch, drop_last=True), steps + 1)]
+        for r in (0, 1)
+    )
+
+    assert {len(chosen) for chosen in one + following} == {batch}
+    assert not {*torch.cat(one[:steps]).tolist()} & {*torch.cat(following[:steps]).tolist()}
+    assert {*torch.cat(one[:steps]).tolist()} & {*torch.cat([one[steps], following[steps]]).tolist()}, "an epoch later"
+
+
+@pytest.mark.parametrize(("top", "right"), [(1, [1, 0]), (5, [3, 2])])
+def test_ranks_with_unequal_shares_count_what_is_right_of_theirs(top: int, right: list[int]) -> None:
+    """Seven samples; classes 0 to 5 score less and less. Rank 0 has four: labels 0, 2, 4, 5; rank 1 has 1, 3, 5."""
+    scores = torch.arange(6.0, 0.0, -1).expand(7, 6)
+    labels = torch.tensor([0, 1, 2, 3, 4, 5, 5])
+    counts: list[float] = []
+    for number in range(2):
+        rank = rank_of(number, 2)
+        rank.sum_over_ranks = lambda own: counts.append(own) or own
+        accuracy_over_ranks(rank, torch.nn.Identity(), scores, labels, top=top)
+
+    assert counts == right
+
+
+@pytest.mark.parametrize("seed", [-(2**63), -1, 0, 2**60, 2**64 - 1])
+def test_every_seed_that_a_run_takes_makes_a_training(seed: int) -> None:
+    rank = rank_of(0, 1)
+    rank.seed = seed
+
+    make_deterministic(seed)
+    assert sorted(next(sharded_batches(rank, samples=4, batch=4)).tolist()) == [0, 1, 2, 3]
+
+
+def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    whole = Training(1, tmp_path).losses(5, saved_at=2)
+    (tmp_path / "step4.pt").write_bytes((tmp_path / "step2.pt").read_bytes()[:-1])
+    later = Training(1, tmp_path)
+
+    assert later.checkpoints.step == 2
+    assert later.losses(3) == whole[2:]

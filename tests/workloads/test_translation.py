@@ -24,6 +24,7 @@ from pytest_distbench.workloads.data.parallel_text import BOS, EOS, PAD, UNK, Pa
 from pytest_distbench.workloads.translation import (
     State,
     TokenBatches,
+    beam_search,
     bleu_over_ranks,
     corpus_bleu,
     make_batch,
@@ -217,3 +218,21 @@ def test_ranks_have_the_score_of_the_whole_set(launcher: Launcher, tmp_path: Pat
     assert (record.outcome, record.reason) == ("passed", "")
     [bleu] = [m.value for m in record.measurements if m.name == "bleu"]
     assert bleu == corpus_bleu(texts, references)
+
+
+def test_the_loss_of_float16_scores_is_computed_in_float32() -> None:
+    scores = torch.randn(64, 50, 40, generator=torch.Generator().manual_seed(0)).half()
+    target = torch.ones(64, 50, dtype=torch.int64)
+    loss = smoothed_loss(scores, target, smoothing=0.1)
+
+    assert loss.dtype == torch.float32
+    assert loss.item() == smoothed_loss(scores.float(), target, smoothing=0.1).item()
+
+
+@pytest.mark.parametrize(("penalty", "tokens"), [(0.0, [A]), (0.6, [A]), (2.0, [B, D, C])])
+def test_a_longer_translation_wins_with_the_penalty(penalty: float, tokens: list[int]) -> None:
+    """Two tokens with 0.55, four with 0.45."""
+    chain = Chain({BOS: {A: 0.55, B: 0.45}, A: {EOS: 1.0}, B: {D: 1.0}, D: {C: 1.0}, C: {EOS: 1.0}}).eval()
+    source = torch.tensor([[A, EOS]])
+
+    assert beam_search(chain, source, torch.tensor([2]), beam=3, most_tokens=9, penalty=penalty) == [tokens]

@@ -461,3 +461,35 @@ def test_a_script_whose_lines_match_nothing_is_told_which_pattern_that_was() -> 
     text = tell_unstable([MET, STARTED, JOINED], {0}, None, SCRIPT)
 
     assert r"No step: workers have joined their group, and no line that rank 0 printed since matches" in text
+
+
+def test_a_recovery_of_seconds_needs_no_words() -> None:
+    assert tell_slow(slow("kill", "rendezvous", 20.0), JOB) == ""
+
+
+def test_a_change_may_wait_for_a_step(run: Callable[..., MadeUp]) -> None:
+    lines = read_timeline(run([join(at_step=40)]).timeline)
+    [at] = [line.t for line in lines if isinstance(line, Changed)]
+
+    assert max(line.step for line in lines if isinstance(line, Stepped) and line.t <= at) in (40, 41)
+
+
+def test_a_change_that_overlaps_does_not_wait(run: Callable[..., MadeUp]) -> None:
+    lines = read_timeline(run([join(at_s=1), kill(at_s=1, slot=0, overlaps=True)]).timeline)
+    changes = [line for line in lines if isinstance(line, Changed)]
+
+    assert changes[1].t - changes[0].t < 0.5
+    assert [line.index for line in lines if isinstance(line, Stable)] == [-1, 1]
+
+
+def test_a_training_that_ends_by_itself_is_not_told_when(run: Callable[..., MadeUp]) -> None:
+    assert not (run([join(at_s=1)]).timeline.parent / "last_step").exists()
+
+
+def test_survivors_that_do_not_notice_are_told_by_name(run: Callable[..., MadeUp], tmp_path: Path) -> None:
+    engine = MadeUp(tmp_path / "timeline", steps=10**6, deaf=True)
+
+    with pytest.raises(
+        CannotGoOn, match=r"not stable 120 s after kill\(at_s=1\): 1 nodes should.* Scale-down unnoticed"
+    ):
+        run([kill(at_s=1)], engine, start=2)

@@ -162,3 +162,21 @@ def test_a_reader_that_finds_no_steps_is_refused(reader: Reader, told: str) -> N
 
 def test_a_line_that_is_printed_twice_is_one_step() -> None:
     assert numbers(StepLines(r"step (\d+)"), "step 1", "step 1", "step 2") == [1, 2]
+
+
+def test_steps_before_a_change_do_not_show_that_it_is_stable(two: Timeline) -> None:
+    made = Progress(JOB.most)
+    made.taken = {0, 1}
+    made.forget_steps(11.5)
+    for line in two.lines:
+        made.heed(line)
+
+    assert made.stable_generation is None
+    assert made.step == 4
+
+
+def test_a_change_or_a_step_further_lets_it_try_anew(two: Timeline) -> None:
+    made = progress([*two.lines, *started(ATTEMPTS)], 0, 1)
+    made.forget_steps(30.0)
+    for line in started(ATTEMPTS):
+        made.heed(line)

@@ -139,3 +139,12 @@ def test_a_script_that_never_comes_to_a_step_is_given_up_with_what_it_said(scrip
 
     assert "no step in slot 0: torchrun has started it 6 times since the last one." in script.watch.trouble
     assert script.watch.trouble.endswith("NameError: name 'data' is not defined")
+
+
+def test_a_step_shows_that_restarts_lead_somewhere(script: Script) -> None:
+    for attempt in range(1, ATTEMPTS + 3):
+        script.come(10.0 * attempt, 0, port=attempt)
+        script.say(10.0 * attempt + 5, 0, f"step {attempt}")
+        script.poll()
+
+    assert script.watch.trouble == ""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 from support.timelines import JOB
 
@@ -10,7 +13,9 @@ from pytest_distbench.jobs.control.controller import tell_agent_end, tell_slow, 
 from pytest_distbench.jobs.engines.table import (
     DEFAULT_ENGINE,
     ENGINES,
+    FAST_PARTS,
     EngineKind,
+    fast_problem,
     torch_release,
 )
 from pytest_distbench.machine.hardware import installed_version
@@ -89,3 +94,17 @@ def test_each_row_has_what_controller_and_workers_need_and_a_stand_in_that_can_a
 def test_the_fast_engine_can_be_used_with_this_torch_and_this_python() -> None:
     """The tests run under each release that docs/versions.md has a row of."""
     assert ENGINES["fast"].problem() == ""
+
+
+def test_what_a_torch_lacks_of_the_private_parts_of_the_fast_engine_is_named_and_stock_stands_in(
+    tmp_path: Path,
+) -> None:
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    source = Path(str(torch.origin)).parent / "distributed/elastic/rendezvous/dynamic_rendezvous.py"
+    (tmp_path / "changed.py").write_text(source.read_text().replace("_op_executor", "_executor"))
+    told = f"{torch_release()} does not have, in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, "
+
+    assert fast_problem(tmp_path / "changed.py") == f"{told}_op_executor"
+    assert fast_problem(tmp_path / "moved.py") == told + ", ".join(sorted(FAST_PARTS))
+    assert ENGINES["fast"].stand_in == "stock"

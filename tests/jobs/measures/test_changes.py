@@ -6,9 +6,10 @@ import pytest
 from support.timelines import JOB, Timeline, killed
 
 from pytest_distbench.jobs.measures.changes import change_results, unplanned
+from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.elastic import Moment
-from pytest_distbench.records.timeline import Changed, Stable, WorkerEnded
+from pytest_distbench.records.timeline import Batch, Changed, Loaded, Stable, WorkerEnded
 
 
 def test_the_parts_of_a_recovery_are_cut_where_the_timeline_saw_something_and_sum_up_to_it() -> None:
@@ -182,3 +183,62 @@ def test_nobody_who_survives_has_no_stall_to_tell_of() -> None:
     [change] = change_results(timeline.history)
 
     assert (change.stall_s, change.recovery_s, change.parts) == (None, None, {})
+
+
+def test_a_lost_node_stalls_the_survivor_from_its_last_step_to_its_next() -> None:
+    [change] = change_results(killed().history)
+
+    assert (change.at_s, change.before, change.after) == (9.5, 2, 1)
+    assert change.stall_s == 25.0 - 20.0
+    assert change.recovery_s == 25.0 - 20.5
+    assert not change.overlapped
+
+
+def test_a_slot_is_free_when_its_agent_has_ended_whoever_takes_it_later_and_ends_there() -> None:
+    timeline = Timeline()
+    timeline.begin(0.0, 0, 1)
+    timeline.generation(0, [0, 1], first=10.0, steps=5)
+    timeline.change(14.5, 0, "leave", [1], [0])
+    timeline.agent_ended(16.75, 1)
+    timeline.generation(1, [0], first=20.0, steps=5, met=18.9, resumed=3)
+    timeline.stable(22.0, 0, 1, 1)
+    timeline.change(24.0, 1, "join", [1], [0, 1])
+    timeline.generation(2, [0, 1], first=30.0, steps=5, resumed=6)
+    timeline.stable(32.0, 1, 2, 2)
+    timeline.agent_ended(40.0, 1)
+    leave, join = change_results(timeline.history)
+
+    assert (leave.slot_free_s, join.slot_free_s) == (2.25, None)
+
+
+def test_a_script_that_says_nothing_of_checkpoints_went_on_where_its_first_line_is() -> None:
+    lines = [line for line in killed().history.lines if not isinstance(line, Loaded | Batch)]
+    [change] = change_results(History(lines))
+
+    assert change.steps_redone == 4
+    assert "build" not in change.parts
+    assert change.parts["first_step"] == pytest.approx(0.4)
+    assert change.unaccounted_s == pytest.approx(0.0)
+
+
+def test_a_crash_stalls_those_who_did_not_crash_for_all_its_generations_together() -> None:
+    timeline = Timeline()
+    timeline.begin(0.0, 0, 1)
+    timeline.generation(1, [0, 1], first=10.0, steps=5)
+    timeline.stable(12.5, -1, 1, 2)
+    timeline.change(14.5, 0, "crash", [1], [0, 1])
+    timeline.generation(2, [0], first=16.0, steps=3, resumed=5)
+    timeline.generation(3, [0, 1], first=20.0, steps=3, resumed=8)
+    timeline.stable(22.1, 0, 3, 2)
+    [change] = change_results(timeline.history)
+
+    assert (change.stall_s, change.recovery_s, change.rounds) == ((16.0 - 14.0) + (20.0 - 18.0), 5.5, 2)
+
+
+def test_a_torn_checkpoint_lets_the_job_go_back_one_interval_more() -> None:
+    timeline = killed()
+    timeline.lines.append(Loaded(t=24.9, slot=0, generation=1, began_t=24.8, step=6, torn=["step9.pt"]))
+    _, found = measure(JOB, timeline.history)
+
+    [redone] = [m for m in found if m.name == "steps_redone"]
+    assert [bound.value for bound in redone.bounds] == [2 * (JOB.checkpoint_every or 0)]

@@ -9,6 +9,7 @@ import pytest
 from support.timelines import JOB, Timeline, killed
 
 from pytest_distbench.jobs.measures.continuity import (
+    accuracy_lost,
     count_samples,
     epochs_in_one_order,
     optimizers_that_forgot,
@@ -256,3 +257,48 @@ def test_a_loss_far_above_that_of_the_beginning_is_lost_however_little_had_been_
 
     assert (found.share >= 1.0) is is_lost
     assert ("and before it the loss had never been above 2.06 (means of 5 steps)" in found.told) is is_lost
+
+
+def test_a_generation_that_begins_the_training_again_has_nothing_to_remember() -> None:
+    timeline = Timeline()
+    for number in range(2):
+        timeline.generation(number, [0], first=10.0 * number + 2, steps=2)
+        timeline.lines.append(Remembered(t=10.0 * number + 2, slot=0, generation=number, before=0, after=4))
+
+    assert optimizers_that_forgot(timeline.history) == 0
+
+
+def test_a_training_that_goes_on_at_the_beginning_of_its_epoch_repeats_samples() -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=1.0, steps=2)
+    timeline.seen[2] = (0, 0)  # as if the place in the epoch had not been kept
+    timeline.generation(1, [0, 1], first=9.0, steps=3, resumed=2)
+    found = count_samples(timeline.history)
+
+    assert (found.skipped, found.repeated) == (0, 8)
+    assert found.first_repeated.startswith("epoch 0: sample 0 was trained on 2 times, the last time in step 3, and 7")
+
+
+def test_a_share_that_nobody_was_given_is_skipped() -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=1.0, steps=6)
+    timeline.lines.append(Wanted(t=0.0, slot=0, generation=0, samples=12, epochs=2))
+    timeline.lines = [
+        replace(line, samples=[]) if isinstance(line, Batch) and (line.slot, line.step) == (1, 5) else line
+        for line in timeline.lines
+    ]
+    found = count_samples(timeline.history)
+
+    assert (found.skipped, found.repeated) == (2, 0)
+    assert found.first_skipped == "epoch 1: nobody trained on sample 5, nor on 1 others"
+
+
+@pytest.mark.parametrize(("after", "lost"), [(0.5, 0.25), (0.75, 0.0), (None, None)])
+def test_the_accuracy_that_a_load_lost_is_a_difference_of_means(after: float | None, lost: float | None) -> None:
+    timeline = trained_of_learning(after=1.0)
+    timeline.lines = [
+        replace(line, accuracy=after if line.generation else 0.75) if isinstance(line, Stepped) else line
+        for line in timeline.lines
+    ]
+
+    assert accuracy_lost(timeline.history) == lost

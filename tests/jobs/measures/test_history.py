@@ -6,7 +6,7 @@ import pytest
 from support.timelines import Timeline, killed
 
 from pytest_distbench.jobs.measures.changes import change_results
-from pytest_distbench.jobs.measures.history import History, epoch_results, rate_changes, rates_at
+from pytest_distbench.jobs.measures.history import History, Worker, epoch_results, rate_changes, rates_at
 from pytest_distbench.records.elastic import RateChange
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Saved, Stepped
@@ -78,3 +78,23 @@ def test_a_rate_is_kept_by_epoch_and_number_of_nodes_as_rules_are_of_both() -> N
         ({"epoch": 1, "nodes": 1}, 0.01),
     ]
     assert ({"nodes": 1}, 0.01) in rates
+
+
+def test_the_time_of_a_step_is_looked_for_once_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for once for each step: the time of a long run grew with the square of its steps."""
+    history = killed().history
+    asked = []
+    monkeypatch.setattr(Worker, "step_seconds", property(lambda worker: asked.append(worker) or [1.0]))
+
+    assert {history.step_s(2) for _ in range(10)} == {1.0}
+    assert len(asked) == 2
+
+
+def test_an_epoch_has_its_world_sizes_its_changes_and_what_they_cost() -> None:
+    history = killed().history
+    epochs = epoch_results(history, change_results(history))
+
+    assert [epoch.nodes for epoch in epochs] == [[2], [2], [1]]
+    assert [epoch.changes for epoch in epochs] == [[], [], [0]]
+    assert [epoch.stall_s for epoch in epochs] == [0.0, 0.0, 5.0]
+    assert [epoch.steps_redone for epoch in epochs] == [0, 0, 4]

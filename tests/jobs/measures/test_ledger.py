@@ -293,3 +293,13 @@ def test_a_worker_whose_model_is_given_half_of_its_batches_behind_a_load_is_told
     ]
 
     assert len(cut_batches(timeline.history)) == number
+
+
+def test_a_checkpoint_that_was_written_twice_counts_as_the_newest_generation_wrote_it() -> None:
+    timeline = Timeline()
+    for generation, first in ((0, 1.0), (1, 21.0)):
+        timeline.generation(generation, [0], first=first, steps=8)
+    timeline.generation(2, [0], first=41.0, steps=3, resumed=6)
+    timeline.lines += [held("save", 0, 0, "a"), held("save", 0, 1, "b"), held("begin", 0, 2, "b")]
+
+    assert mismatches(timeline.history) == []

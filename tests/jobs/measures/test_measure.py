@@ -16,7 +16,7 @@ from pytest_distbench.read import stdout
 from pytest_distbench.records.elastic import Change, MembershipPlan
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Batch, Held, Joined, Line, Loaded, Saved, Stepped
+from pytest_distbench.records.timeline import Batch, Held, Joined, Line, Loaded, Remembered, Saved, Stepped
 
 
 def measured(timeline: Timeline, *, every: int | None = 10) -> dict[str, Measurement]:
@@ -172,3 +172,35 @@ def test_where_nodes_hold_at_each_change_the_losses_behind_it_are_part_of_the_cu
 
     assert curve.beside == ["epoch 0", "epoch 1", "epoch 2"]
     assert "losses" not in {m.name for m in measure(held, again.history)[1]}  # a worker died of itself
+
+
+def test_a_kind_of_change_has_median_and_maximum_of_its_costs() -> None:
+    found = measured(killed())
+    at = "[change=kill 2 to 1]"
+
+    assert (found[f"stall{at}"].value, found[f"stall_max{at}"].value) == (5.0, 5.0)
+    assert (found[f"recovery{at}"].value, found[f"recovery{at}"].better) == (4.5, "lower")
+    assert found[f"recovery/detect{at}"].value == pytest.approx(3.0)
+    assert (found[f"restarts_used{at}"].value, found[f"rounds{at}"].value) == (1, 1)
+
+
+def test_optimizers_that_forgot_and_places_that_became_free_are_numbers() -> None:
+    timeline = killed()
+    timeline.lines += [
+        Remembered(t=11.0, slot=0, generation=0, before=0, after=4),
+        Remembered(t=25.0, slot=0, generation=1, before=0, after=4),
+    ]
+    lost = measured(timeline)["optimizer_state_lost"]
+
+    assert (lost.value, [bound.holds(lost.value) for bound in lost.bounds]) == (1, [False])
+    assert "slot_free[change=kill 2 to 1]" not in measured(timeline)
+
+
+def test_epochs_of_one_line_are_no_steps_where_those_of_another_world_size_tell_of_more() -> None:
+    one, told = told_every_hundredth(steps=150, world_size=1)
+    two, _ = told_every_hundredth(steps=75, world_size=2, before=told)
+    history = History([*one, *two])
+
+    assert history.step_s(2) is None
+    assert useful_s(history) == pytest.approx(0.01 * (1 + 5 * 150 + 100) + 2 * 5 * 0.75)
+    assert History(two).step_s(2) == pytest.approx(0.75)

@@ -99,3 +99,24 @@ def test_slots_are_held_until_they_are_free_or_the_pool_ends() -> None:
 
     lines, _ = shared()
     assert measure_pool(POOL, lines[:2], {"A": [], "B": []}) == (None, [])
+
+
+def test_times_of_a_pool_and_its_jobs() -> None:
+    """A queue is left with the first step, not with the slot."""
+    found = values(launch_of(POOL))
+
+    assert found["makespan"] == 22.0
+    assert (found["queue_wait[job=A]"], found["jct[job=A]"]) == (2.0, 11.5)
+    assert (found["queue_wait[job=B]"], found["jct[job=B]"]) == (3.0, 18.0)
+    assert found["idle_gap"] == 4.0  # from 20 s, when B's only worker stopped, to 24 s
+
+
+def test_workers_over_time_and_what_a_job_measured_itself() -> None:
+    launch = launch_of(POOL)
+    a, b = result(launch).jobs
+
+    assert a.workers == [(0.0, 1)]
+    assert b.workers == [(5.0, 1), (14.0, 2)]
+    assert values(launch)["most_workers[job=B]"] == 2
+    assert values(launch)["stall[change=join 1 to 2,job=B]"] == 4.0
+    assert values(launch)["samples_per_second[job=B,nodes=2]"] == 4.0

@@ -302,3 +302,35 @@ def test_a_job_whose_agents_do_not_end_is_ended(world: World) -> None:
     finished = 100 + 1 + 2
     assert next(line.t for line in lines if isinstance(line, Ended)) == pytest.approx(finished + EXIT_S, abs=1)
     assert world.nodes["A"].killed == {0}
+
+
+def test_elastic_makes_room_for_a_job_that_could_not_start(world: World) -> None:
+    world.job("A", 1, 2)
+    world.job("B", 1, 2, submit_s=2)
+    lines = world.run("elastic", 2)
+
+    assert held(lines, Asked, "A") == [1]
+    assert held(lines, Freed, "A")[0] == 1
+    assert held(lines, Granted, "B") == [1, 0]
+
+
+def test_a_training_may_end_so_many_steps_after_the_last_demand_has_given_its_slots_back(world: World) -> None:
+    world.job("train", 1, 2, steps=300, ends_after=40)
+    serving = Serving(demand=[Demand(at_s=5, slots=1), Demand(at_s=10, slots=0)])
+    world.run("elastic", 2, serving=serving)
+    lines = read_timeline(world.nodes["train"].timeline)
+    last = [line.t for line in lines if isinstance(line, Stable) and line.world_size == 2][-1]
+    then = max(line.step for line in lines if isinstance(line, Stepped) and line.t <= last)
+
+    assert int((world.folder / "last_step").read_text()) == then + 40
+
+
+def test_a_server_that_loads_is_not_asked_to_go_before_it_is_ready(world: World) -> None:
+    """Though the training is over before."""
+    world.job("train", 1, 2, steps=60)
+    world.servers.load_s = 40.0
+    lines = world.run("elastic", 2, serving=Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=4, slots=0)]))
+
+    [ready] = [index for index, line in enumerate(lines) if isinstance(line, ServerReady)]
+    [asked] = [index for index, line in enumerate(lines) if isinstance(line, Asked) and line.owner == SERVING]
+    assert ready < asked

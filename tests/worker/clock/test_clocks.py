@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Literal
 
@@ -12,11 +13,18 @@ from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.worker.clock.clocks import (
+    FIRST_S,
+    LONGEST_S,
     SHORTEST_S,
+    TRIES,
     BusyStream,
+    DeviceParts,
+    HostStopwatch,
+    Meter,
     block_length,
     cycles_per_s,
 )
+from pytest_distbench.worker.clock.delay import Delay
 from pytest_distbench.worker.context import RankContext
 
 
@@ -193,3 +201,139 @@ class Card:
 )
 def test_how_fast_the_device_counts_is_read_of_a_card_at_work(card: Card, mhz: float) -> None:
     assert cycles_per_s(card.kernel_s) == pytest.approx(mhz * 1e6, rel=0.01)
+
+
+def test_each_iteration_has_its_cpu_time_and_its_waits() -> None:
+    meter = Meter(Delay(0.0, time.perf_counter))
+    meter.start()
+    until = time.process_time() + 0.01
+    while time.process_time() < until:
+        pass
+    meter.stop()
+    meter.start()
+    time.sleep(0.001)
+    meter.stop()
+
+    assert meter.cpu_s[0] >= 0.01
+    assert meter.waits[1] >= 1
+    assert len(meter.cpu_s) == len(meter.waits) == 2
+
+
+def test_of_several_iterations_the_mean_is_kept_and_what_the_host_did_stands_beside() -> None:
+    meter = Meter(Delay(0.0, time.perf_counter))
+    meter.start()
+    until = time.process_time() + 0.01
+    while time.process_time() < until:
+        pass
+    meter.stop(10)
+    meter.note(host_s=0.5, exposed=1.0)
+
+    assert 0.001 <= meter.cpu_s[0] < 0.01
+    assert meter.witnesses() == {"cpu_s": meter.cpu_s, "waits": meter.waits, "host_s": [0.5], "exposed": [1.0]}
+
+
+def test_a_step_that_waits_for_its_device_shows_it_in_the_phase_that_waits(cuda: VirtualCuda) -> None:
+    rank = make_rank(device="cuda")
+    for _ in steps(rank, "per-iteration"):
+        train(cuda, rank, reads=True)
+    phases = found(rank)
+
+    assert min(phases["metrics"].values) >= HOST_S
+    whole = [sum(parts) for parts in zip(*(phases[n].values for n in ("forward", "backward", "metrics")), strict=True)]
+    assert phases["step_time"].values == pytest.approx(whole, rel=0.03)
+
+
+def test_in_a_training_on_a_device_the_phases_are_the_step(cuda: VirtualCuda) -> None:
+    rank = make_rank(device="cuda")
+    for _ in steps(rank, "goal"):
+        cuda.launch(1e-3)  # the device is what there is to wait for
+        train(cuda, rank)
+        with rank.phase("optimizer"):
+            cuda.launch(2e-3)
+    phases = found(rank)
+
+    assert phases["optimizer"].values == pytest.approx([2e-3] * ITERATIONS, abs=1e-9)
+    assert phases["backward"].values == pytest.approx([BACKWARD_S] * ITERATIONS, abs=1e-9)
+
+
+def test_a_phase_began_when_the_device_came_to_it(cuda: VirtualCuda) -> None:
+    rank = make_rank(device="cuda")
+    parts = DeviceParts(rank.delay)
+    cuda.compute(1.0)
+    cuda.launch(0.5)
+    came = cuda.now + 0.5
+    part = parts.begin()
+    cuda.launch(0.25)
+    part.end(0.0)
+    span = part.read()
+
+    assert span.began_at == pytest.approx(came, abs=1e-5)
+    assert span.seconds == span.own_s == pytest.approx(0.25)
+    assert span.host_s < 1e-5
+
+
+def test_of_several_iterations_it_is_the_mean() -> None:
+    watch = HostStopwatch(Delay(0.0, time.perf_counter))
+    watch.start(1000)
+    time.sleep(0.05)
+    mean = watch.stop()
+
+    assert 5e-5 <= mean < 5e-2
+
+
+def test_after_a_slow_iteration_it_becomes_shorter_again() -> None:
+    loop = Loop(5e-3)
+    loop.run(3)
+    loop.host_s = 2e-5
+    loop.run(20)
+
+    assert loop.held[-1] == pytest.approx(6e-5)
+
+
+def test_it_is_never_given_up_in_the_middle_of_a_series() -> None:
+    """A loop that begins to wait after its warm-up costs little, and counts in one way."""
+    loop = Loop(1e-4)
+    loop.run(10)
+    loop.busy.settle()
+    held = len(loop.held)
+    loop.waits = True
+    loop.run(50)
+
+    assert len(loop.held) == held + 50
+    assert max(loop.held[held:]) == pytest.approx(4 * 3e-4)
+
+
+@pytest.mark.parametrize("warmup", [2, 5])
+def test_a_slow_first_iteration_is_no_reason_to_give_up(warmup: int) -> None:
+    loop = Loop(1.0)
+    loop.run(1)
+    loop.host_s = 4e-5
+    loop.run(warmup - 1)
+    loop.busy.settle()
+
+    assert all(loop.run(20))
+
+
+def test_it_is_given_up_only_after_two_iterations_that_the_longest_did_not_cover() -> None:
+    loop = Loop(50e-3)
+    loop.run(TRIES)
+
+    assert loop.held == [FIRST_S, LONGEST_S, LONGEST_S]
+
+
+def test_a_batch_that_takes_the_host_too_long_is_not_held() -> None:
+    """5 ms are covered, twenty times as much in one breath is not."""
+    loop = Loop(5e-3)
+    loop.run(5)
+    loop.busy.settle(20)
+    loop.busy.hold(20)
+
+    assert len(loop.held) == 5
+    assert max(loop.held) <= LONGEST_S
+
+
+def test_a_card_whose_clocks_never_settle_is_given_up_in_time() -> None:
+    card = Card({0.0: 0.0}, turns=(500, 900, 1700))
+    cycles_per_s(card.kernel_s)
+
+    assert card.kernels == 200

@@ -41,3 +41,16 @@ def test_what_is_apart_is_delayed_by_itself_alone(host: VirtualCuda) -> None:
     planted.wait(step, apart_s=1.5)
 
     assert host.now - began == pytest.approx(4.5, abs=1e-5)
+
+
+def test_of_what_was_delayed_in_part_only_the_rest_is(host: VirtualCuda) -> None:
+    """An iteration of 3 s, 1 s of which is a phase."""
+    planted, began = delay(0.5), host.now
+    iteration = planted.mark()
+    phase = planted.mark()
+    host.compute(1.0)
+    planted.wait(phase)
+    host.compute(2.0)
+    planted.wait(iteration)
+
+    assert host.now - began == pytest.approx(4.5, abs=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 
 import pytest
@@ -288,3 +290,97 @@ def test_a_delay_is_waited_for_on_a_cpu(cuda: VirtualCuda, mode: str) -> None:
     [timed] = rank.notebook.observations
 
     assert timed.values == pytest.approx([1.5e-3] * len(timed.values), rel=1e-3)
+
+
+def test_a_step_that_reads_its_loss_is_a_slower_step(cuda_of_steps: VirtualCuda) -> None:
+    healthy = value(train(cuda_of_steps, make_rank(device="cuda")))
+    planted = value(train(cuda_of_steps, make_rank(device="cuda"), reads_loss=True))
+
+    assert healthy == pytest.approx(4.2e-3, rel=0.01)
+    assert planted == pytest.approx(6.0e-3, rel=0.01)
+    assert planted / healthy > 1.4
+
+
+def test_an_evaluation_is_no_part_of_a_step(cuda_of_steps: VirtualCuda) -> None:
+    found = train(cuda_of_steps, make_rank(device="cuda"), every=5, evaluation_s=1.0)
+
+    assert max(found["step_time"].values) < 7e-3
+    assert found["evaluation_time"].values == [pytest.approx(12.0, rel=1e-3)]
+
+
+def test_a_host_that_is_ahead_gets_further_ahead_with_every_step_of_a_block(cuda_of_steps: VirtualCuda) -> None:
+    lead_s = train(cuda_of_steps, make_rank(device="cuda"))["step_time"].companions["lead_s"]
+
+    assert [b - a for a, b in itertools.pairwise(lead_s[9:19])] == [pytest.approx(2e-3, rel=0.01)] * 9
+
+
+def test_on_a_cpu_each_step_has_its_own_time(cuda_of_steps: VirtualCuda) -> None:
+    rank = make_rank()
+    goal = rank.goal("accuracy", target=0.5, every=4, max_steps=4, curve_steps=1)
+    for step in goal.steps(samples_per_step=1):
+        cuda_of_steps.compute(step * 1e-3)
+        goal.check(lambda: 1.0)
+    [step_time] = [o for o in rank.notebook.observations if o.name == "step_time"]
+
+    assert step_time.values == [pytest.approx(step * 1e-3, abs=1e-5) for step in (1, 2, 3, 4)]
+    assert set(step_time.companions) == {"cpu_s", "waits"}
+
+
+def test_the_made_up_clock_is_its_threads_alone(cuda: VirtualCuda) -> None:
+    """A watchdog that a test had left in the tests' process ended, now and then, while another made time up."""
+    seen: list[float] = []
+
+    def sleep() -> None:
+        began = time.perf_counter()
+        time.sleep(0.01)
+        seen.append(time.perf_counter() - began)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    thread.join()
+    sleep()
+    [real, made_up] = seen
+
+    assert (real >= 0.01, made_up) == (True, pytest.approx(0.01, abs=1e-6))
+    assert cuda.now == pytest.approx(1000.01, abs=1e-6)
+
+
+@pytest.mark.parametrize(("warmup", "iterations"), [(0, 1), (2, 3)])
+def test_warm_up_counts_up_to_nought_and_only_the_rest_is_timed(warmup: int, iterations: int) -> None:
+    rank = make_rank()
+    seen = list(rank.timed("step", warmup=warmup, iterations=iterations))
+    [timed] = [o for o in rank.notebook.observations if o.name == "step"]
+
+    assert seen == list(range(-warmup, iterations))
+    assert len(timed.values) == iterations
+    assert timed.identity == {}
+    assert set(timed.companions) == {"cpu_s", "waits"}
+    assert [len(values) for values in timed.companions.values()] == [iterations] * 2
+
+
+def test_the_usual_mode_may_be_named_in_the_identity() -> None:
+    rank = make_rank()
+    list(rank.timed("step", warmup=0, iterations=1, identity={"mode": "per-iteration"}))
+
+    assert rank.notebook.observations[0].identity == {"mode": "per-iteration"}
+
+
+@pytest.mark.parametrize("mode", ["per-iteration", "batch"])
+def test_the_hosts_share_stands_beside_the_devices_time(cuda: VirtualCuda, mode: str) -> None:
+    kernel = measure(cuda, 80e-6, mode=mode)
+
+    assert kernel.companions["host_s"] == [pytest.approx(80e-6, abs=1e-6)] * len(kernel.values)
+    assert set(kernel.companions) == {"cpu_s", "waits", "host_s", "exposed"}
+
+
+def test_a_loop_that_waits_for_the_device_itself_counts_the_host_and_says_so(cuda: VirtualCuda) -> None:
+    kernel = measure(cuda, 80e-6, waits=True)
+
+    assert kernel.values[-1] == pytest.approx(90e-6, abs=2e-6)
+    assert kernel.companions["exposed"] == [1.0] * 60
+
+
+def test_a_batch_that_takes_the_host_long_has_it_in_all_its_values(cuda: VirtualCuda) -> None:
+    kernel = measure(cuda, 5e-3, mode="batch")
+
+    assert kernel.values == [pytest.approx(5e-3, rel=1e-2)] * 3

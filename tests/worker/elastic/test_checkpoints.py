@@ -130,3 +130,7 @@ def test_the_newest_three_are_kept_by_their_step_not_their_name(tmp_path: Path) 
         save(tmp_path, step, {"a": step})
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step100.pt", "step1000.pt", "step20.pt"]
+
+
+def test_without_a_checkpoint_the_training_begins(tmp_path: Path) -> None:
+    assert find_good(tmp_path) == (0, [])

@@ -15,7 +15,7 @@ from pytest_distbench.elastic import kill
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Batch, Progress, Saved, Stepped, Wanted, read_timeline
+from pytest_distbench.records.timeline import Batch, Loaded, Progress, Saved, Stepped, Wanted, read_timeline
 from pytest_distbench.worker.elastic.life import ElasticRank
 from pytest_distbench.worker.elastic.training import Training
 
@@ -172,3 +172,36 @@ def test_a_loss_that_is_not_finite_ends_the_training(make_rank: MakeRank) -> Non
 
     with pytest.raises(RecordingError, match=told):
         next(steps)
+
+
+def test_indices_are_where_the_samples_are_and_the_timeline_has_them(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    rank.device = torch.device("meta")
+    rank.synchronize = lambda: None  # type: ignore[method-assign]
+    first = next(rank.training().batches(samples=10, batch=3, epochs=2))
+    on_cpu = next(make_rank(1).training().batches(samples=10, batch=3, epochs=2, device="cpu"))
+    noted = [line.samples for line in read_timeline(timeline(rank)) if isinstance(line, Batch)]
+
+    assert (first.device.type, first.shape) == ("meta", (3,))
+    assert noted == [on_cpu.tolist()] * 2
+
+
+def test_a_torn_checkpoint_is_passed_over_and_told(make_rank: MakeRank) -> None:
+    train(make_rank(0))
+    folder = timeline(make_rank()).parent / "checkpoints"
+    (folder / "step5.pt").write_bytes((folder / "step4.pt").read_bytes()[:-1])
+    rank = make_rank(1)
+    train(rank)
+    [_, loaded] = [line for line in read_timeline(timeline(rank)) if isinstance(line, Loaded)]
+
+    assert (loaded.step, loaded.torn) == (4, ["step5.pt"])
+
+
+@pytest.mark.parametrize("value", [torch.ones(3), "x", [1], 1j, torch.tensor(True), True])
+@pytest.mark.parametrize("name", ["loss", "accuracy", "top5"])
+def test_what_is_noted_must_be_a_number(make_rank: MakeRank, name: str, value: object) -> None:
+    training = make_rank().training()
+    next(training.batches(samples=10, batch=5, epochs=1))
+
+    with pytest.raises(RecordingError, match=rf"training\.note\(...\): wanted {name} to be a number or a tensor of"):
+        training.note(**{name: value})  # type: ignore[arg-type]

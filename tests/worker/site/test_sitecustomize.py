@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -45,3 +46,21 @@ def torch(tmp_path: Path) -> Path:
 def test_it_notes_the_groups_and_changes_no_result(torch: Path, tmp_path: Path) -> None:
     assert python(JOIN, torch, DISTBENCH_NOTES=str(tmp_path / "plan.json")) == "3.0\n"
     assert {path.name for path in tmp_path.glob("joined*")} == {"joined0", "joined2"}
+
+
+def test_where_the_user_has_none_nothing_of_it_is_on_the_path() -> None:
+    assert python(f"import sys; print({str(SITE)!r} in sys.path)") == "False\n"
+
+
+def test_it_harms_nobody_where_there_is_no_launch_any_more(torch: Path, tmp_path: Path) -> None:
+    assert python(JOIN, torch, DISTBENCH_NOTES=str(tmp_path / "gone" / "plan.json")) == "3.0\n"
+    assert python(JOIN, torch) == "3.0\n"
+
+
+def test_a_worker_of_an_elastic_job_tells_when_it_asked_for_its_group_and_when_it_had_it(
+    torch: Path, tmp_path: Path
+) -> None:
+    python(JOIN, torch, DISTBENCH_NOTES=str(tmp_path / "plan.json"), DISTBENCH_SLOT="1", RANK="0")
+    notes = [json.loads(line) for line in (tmp_path / "workers.jsonl").read_text().splitlines()]
+
+    assert [note["what"] for note in notes] == ["process", "torch", "call", "group"]

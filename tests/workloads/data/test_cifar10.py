@@ -19,6 +19,7 @@ from pytest_distbench.workloads.data.cifar10 import (
     count_records,
     decode,
     generate,
+    generate_noise,
     load,
     unpickle_arrays,
 )
@@ -269,3 +270,25 @@ def test_a_set_without_one_of_its_files_is_no_set(binary: Path, pickled: Path, m
     for folder in (binary, pickled):
         with pytest.raises(DataError, match=rf"{missing}(.bin)?: wanted a file of the data set, found none"):
             load(folder)
+
+
+def test_wherever_it_was_cut_off_it_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "batch"
+    for length in range(len(PYTHON_2)):
+        path.write_bytes(PYTHON_2[:length])
+        with pytest.raises(DataError, match=r"batch, byte \d+: wanted .*the file was cut off"):
+            unpickle_arrays(path)
+
+
+def test_generated_files_are_read_as_real_ones_and_are_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar10, "FILE_RECORDS", 4)
+    files = dict(generate_noise(10, seed=1))
+
+    assert count_records({name: len(content) for name, content in files.items()}, "") == {
+        "data_batch_1.bin": 4, "data_batch_2.bin": 4, "data_batch_3.bin": 2,
+    }  # fmt: skip
+    for content in files.values():
+        for start in range(0, len(content), RECORD_BYTES):
+            decode(content[start : start + RECORD_BYTES], "")
+    assert dict(generate_noise(10, seed=1)) == files
+    assert dict(generate_noise(10, seed=2)) != files

@@ -121,3 +121,24 @@ def test_a_dictionary_may_have_the_line_that_makes_ids_count_from_one(folder: Pa
         path.write_text("'<lua_index_compat>'\n" + path.read_text())
 
     assert list(load(folder, "train"))[1] == ([6], [6])
+
+
+@pytest.mark.parametrize(("code", "kind"), [(1, "u1"), (2, "i1"), (3, "<i2"), (5, "<i8")])
+def test_ids_have_the_type_that_the_index_says(folder: Path, code: int, kind: str) -> None:
+    bytes_each = np.dtype(kind).itemsize
+    index, content = folder / f"{SOURCE}.idx", folder / f"{SOURCE}.bin"
+    index.write_bytes(index.read_bytes()[:16] + struct.pack("<2Q", code, bytes_each) + index.read_bytes()[32:])
+    content.write_bytes(np.fromfile(content, "<i4").astype(kind).tobytes())
+
+    assert [pair[0] for pair in load(folder, "train")] == [[4, 5, 6], [6], [], [5, 5]]
+
+
+def test_ids_at_the_end_of_a_small_type_do_not_wrap_round(folder: Path) -> None:
+    for language in ("en", "de"):
+        tokens = TOKENS + [f"t{n}_" for n in range(250)]
+        (folder / f"dict.{language}.txt").write_text("".join(f"'{token}'\n" for token in tokens))
+        index, content = folder / f"train.en-de.{language}.idx", folder / f"train.en-de.{language}.bin"
+        index.write_bytes(index.read_bytes()[:16] + struct.pack("<2Q", 1, 1) + index.read_bytes()[32:])
+        content.write_bytes(bytes([255, 4, 5, 2, 5, 2, 2, 4, 4, 2]))
+
+    assert load(folder, "train")[0][0] == [256, 5, 6]

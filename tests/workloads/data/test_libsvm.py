@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -204,3 +205,25 @@ def test_where_no_cache_can_be_written_it_says_so(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(libsvm, "_write", refuse)
     with pytest.raises(DataError, match=rf"{TRAIN}.rows: wanted a folder .*, found .*Permission denied"):
         read(folder)
+
+
+def test_more_rows_than_are_read_at_once_keep_their_order(folder: Path) -> None:
+    many = 2 * 256 + 3
+    lines = [f"{'+1' if n % 3 else '-1'} {n % 4 + 1}:{n}\n" for n in range(many)]
+    (folder / TRAIN).write_text("".join(lines))
+    train = read(folder).train
+
+    assert train.features.argmax(1).tolist() == [0, *(n % 4 for n in range(1, many))]
+    assert train.features.sum(1).tolist() == list(range(many))
+    assert train.labels.tolist() == [float(n % 3 > 0) for n in range(many)]
+
+
+def test_of_ranks_that_begin_at_once_one_reads_the_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
+    write = libsvm._write
+    monkeypatch.setattr(libsvm, "_write", lambda cache, *rest: (written.append(cache), write(cache, *rest))[1])
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: read(folder), range(8)))
+
+    assert sorted(written) == sorted(cache_of(folder / name) for name in (TRAIN, TEST))
+    assert all(torch.equal(one.train.features, torch.tensor(FEATURES)) for one in found)

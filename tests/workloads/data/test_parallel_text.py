@@ -16,6 +16,7 @@ from pytest_distbench.workloads.data.parallel_text import (
     UNK,
     VOCABULARY,
     Vocabulary,
+    count,
     generate,
     join_bpe,
     join_subtokens,
@@ -130,3 +131,14 @@ def test_a_generated_translation_is_its_sentence_from_the_last_word_to_the_first
     assert len({word for counted in known.values() for word in counted}) == 24
     assert any(len(pair[0]) > len(text[0]) for pair, text in zip(train, texts, strict=False)), "words in pieces"
     assert not any(1 in side for pair in train for side in pair), "no unknown token"
+
+
+def test_line_n_of_a_file_translates_line_n_of_the_other(folder: Path) -> None:
+    pairs = load(folder, "train")
+
+    assert list(pairs) == [([4, 5, 6, 7], [8, 9, 10, 11]), ([7, 7], [11, 11, 11]), ([1, 6], [8, 6])]
+    assert [pairs.vocabulary.decode(side) for side in pairs[0]] == ["the newest house", "das neueste haus"]
+    assert pairs.vocabulary.decode(pairs[2][0]) == "<unk> west", "a space that is none does not part tokens"
+    assert (pairs.source.lengths.tolist(), pairs.target.lengths.tolist()) == ([4, 2, 2], [4, 3, 2])
+    assert list(load(folder, "test")) == [([7], [7])]
+    assert count(folder) == {"training pairs": 3, "test pairs": 1}

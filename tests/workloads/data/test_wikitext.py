@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from pytest_distbench.errors import DataError
-from pytest_distbench.workloads.data.wikitext import FILES, count, load
+from pytest_distbench.workloads.data.wikitext import FILES, GENERATED_PERPLEXITY, count, generate, load
 
 
 @pytest.fixture
@@ -47,3 +48,16 @@ def test_damage_is_named_with_its_line(folder: Path, name: str, content: bytes, 
 
     with pytest.raises(DataError, match=rf"{name}(, |: ){message}"):
         load(folder)
+
+
+def test_a_model_of_pairs_of_words_reaches_the_perplexity_of_the_generated_text(tmp_path: Path) -> None:
+    generate(tmp_path, 0)
+    train, _, test, vocabulary = load(tmp_path)
+    pairs = torch.full((len(vocabulary),) * 2, 1e-3)
+    pairs.index_put_((train[:-1], train[1:]), torch.ones(len(train) - 1), accumulate=True)
+    words = pairs.sum(0) / pairs.sum()
+    after_word = (pairs / pairs.sum(1, keepdim=True))[test[:-1], test[1:]]
+
+    assert abs(math.exp(-after_word.log().mean()) / GENERATED_PERPLEXITY - 1) < 0.05
+    assert math.exp(-words[test].log().mean()) > 40, "words alone say little"
+    assert (len(train), len(vocabulary)) == (40_001, 50)

@@ -45,3 +45,17 @@ def test_models_are_of_the_reports_size_and_begin_small() -> None:
 
         assert model.encoder(images).shape == (2, 192, 3, 1)
         assert model(images).shape == images.shape
+
+
+def test_a_layer_without_biases_is_fine() -> None:
+    initialise(nn.Linear(2, 2, bias=False))
+
+
+def test_the_report_counts_running_statistics_too_where_there_are_100_classes() -> None:
+    with torch.device("meta"):
+        model = MobileNetV2(100)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    statistics = sum(n.running_mean.numel() + n.running_var.numel() for n in norms)  # type: ignore[union-attr]
+
+    assert (count(model), statistics) == ((2_351_972, 158), 34_112)
+    assert count(model).parameters + statistics == 2_386_084
