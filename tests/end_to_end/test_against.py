@@ -273,6 +273,8 @@ def test_a_script_finds_what_git_ignores_once_it_is_linked(repository: pytest.Py
 
 def test_one_agent_serves_both_sides_whatever_their_paths(launchers: tuple[Launcher, Launcher]) -> None:
     """The launchers change sides from pair to pair, and the worktree's PYTHONPATH is another one."""
+    for launcher in launchers:
+        launcher.prepare(variables())
     before = {child.pid for child in psutil.Process().children()}
     for launcher in launchers:
         launcher.prepare({**variables(), "PYTHONPATH": "/elsewhere"})
