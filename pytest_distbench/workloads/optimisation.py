@@ -70,6 +70,8 @@ def plateau(
 ) -> ReduceLROnPlateau:
     """The rate is multiplied where the validation loss has not fallen for some epochs: ``step(loss)`` after each.
 
+    It may fall to any rate; MLBench's code stops at that of one worker.
+
     Args:
         optimizer: whose rate it is; a warm-up of it goes on beside this.
         factor: of the rate.
@@ -95,7 +97,9 @@ def exponential_warmup(
     decays: int = 4,
     factor: float = 0.5,
 ) -> LambdaLR:
-    """An exponential warm-up from a hundredth of the rate, and a decay in steps after some share of the training.
+    """An exponential warm-up, and a decay in steps after some share of the training.
+
+    Update n of W has ``0.01 ** (1 - n / W)`` of the rate. MLBench's code counts from 0, and is one update behind.
 
     Args:
         optimizer: whose rate is that after the warm-up.
@@ -129,7 +133,8 @@ def exponential_warmup(
 def inverse_square_root(optimizer: Optimizer, *, warmup_steps: int) -> LambdaLR:
     """A linear warm-up from 0 to the optimizer's rate, and from there a decay by the square root of the updates.
 
-    Source: Vaswani et al., arXiv 1706.03762, section 5.3, for a rate that is given instead of the model's width.
+    Source: Vaswani et al., arXiv 1706.03762, section 5.3, for a rate that is given instead of the model's width. The
+    first update has a rate above 0; that of MLBench's code has none.
 
     Raises:
         RecordingError: no optimizer of torch, or no whole number of steps of at least 1.
