@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pytest_distbench.records.case import OVERSUBSCRIBED
+from pytest_distbench.records.choices import Missing
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.quantiles import median
@@ -97,7 +98,6 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=lambda v: (v.kind == "beyond", METRIC_KINDS[v.better].rule == "curve", severity(v)))
 
 
-Missing = Literal["warn", "fail", "skip"]
 Reason = Literal["", "launch", "nothing_judged", "beyond", "refused", "regressed", "unaccepted", "missing", "not_found"]
 
 

@@ -61,10 +61,6 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import format_values
 
-TOLERANCE = 0.05
-"""A slowdown below this is not worth a red test: two runs of the same code differ by some per cent in their memory
-layout, which pairs do not cancel. Tolerances of stored baselines, which allow for the machine's drift, do not apply."""
-
 FIRST_LOOK, LAST_LOOK = 5, 28
 """Pairs."""
 

@@ -47,23 +47,23 @@ _BENCHMARK_OPTIONS = tuple(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    from pytest_distbench.plugin import options
+    from pytest_distbench.plugin.settings import add_options
 
-    options.add_options(parser)
+    add_options(parser)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> Generator[None]:
     """Add --world-size and --gpu after the conftests, which may have options of these names: theirs stay theirs."""
-    from pytest_distbench.plugin import options
+    from pytest_distbench.plugin.settings import add_short_options
 
     yield
-    early_config.stash[STATE] = State(taken_options=options.add_short_options(parser))
+    early_config.stash[STATE] = State(taken_options=add_short_options(parser))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare markers and fixtures, begin to collect results, and check the options if any of ours was given."""
-    from pytest_distbench.plugin.options import MARKERS
+    from pytest_distbench.plugin.settings import MARKERS
 
     for declaration in MARKERS:
         config.addinivalue_line("markers", declaration)
@@ -259,8 +259,8 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
 def _control_of(settings: Settings) -> str:
     if settings.control is None:
         return ""
-    share = settings.control.share
-    return "a third more than its tolerance" if share is None else f"{share * 100:.3g} %"
+    is_usual = settings.control == "tolerance"
+    return "a third more than its tolerance" if is_usual else f"{float(settings.control) * 100:.3g} %"
 
 
 def _launches_of_update(settings: Settings) -> str:

@@ -268,15 +268,10 @@ class Distbench:
             result = again.results[key]
         else:
             result = self._compared(request, samples, sources)
-            if key not in self.doubts or self._traces_all:
+            if key not in self.doubts or self._session.settings.trace == "all":
                 result = self._with_trace(result, samples, sources)
         self._results[key] = result
         return result
-
-    @property
-    def _traces_all(self) -> bool:
-        trace = self._session.settings.trace
-        return trace is not None and trace.cases == "all"
 
     def _with_trace(self, result: CaseResult, samples: Samples, sources: Sequence[str] = ()) -> CaseResult:
         """The case with its trace, where that is asked for; a number's that is made of several runs is of each of them.

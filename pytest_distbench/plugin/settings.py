@@ -1,4 +1,4 @@
-"""Command line and ini file, read and checked once into one frozen record. ``options`` declares them."""
+"""Options and ini keys: declared from the table ``records.options``, and read once into one frozen record."""
 
 from __future__ import annotations
 
@@ -6,568 +6,442 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError
-from pytest_distbench.launch.starters.table import CMD, DEFAULT_LAUNCHER, LAUNCHERS, who_hold_two
-from pytest_distbench.records.choices import (
-    ANY_PLATFORM,
-    CONFIRM_BUDGET_S,
-    CONFIRMS,
-    DEFAULT_TOLERANCE,
-    LONGEST_TIMEOUT_S,
-    MOST_LAUNCHES,
-    MOST_TOLERANCE,
-    RUN_LAUNCHES,
-    TRACED_CASES,
-    UPDATES,
-)
-from pytest_distbench.records.options import BACKENDS, BY_TOLERANCE, FAKE, NOTHING, NUMA_BINDINGS, OPTIONS
-from pytest_distbench.records.wanted import FRACTION, Wanted, number, whole
-from pytest_distbench.releases import PARTS, check_torch, release_of, text
-from pytest_distbench.units import parse_bytes
+from pytest_distbench.records.choices import ANY_PLATFORM, RUN_LAUNCHES
+from pytest_distbench.records.options import FAKE, NOTHING, OPTIONS, Option
+from pytest_distbench.records.wanted import Wanted, one_of
 
 if TYPE_CHECKING:
     from pytest_distbench.launch.starters.contract import Engine
+    from pytest_distbench.launch.starters.table import LauncherKind
     from pytest_distbench.machine.gpus import Gpus
-    from pytest_distbench.records.choices import Update
-    from pytest_distbench.records.kinds import VerdictName
-    from pytest_distbench.records.network import Network
     from pytest_distbench.records.stated import Experiment
-    from pytest_distbench.run.request import AgainstSettings, ConfirmSettings, ControlSettings, Settings, TraceSettings
+    from pytest_distbench.run.request import AgainstSettings, Settings
 
-T = TypeVar("T")
+MARKERS = (
+    "world_size(*sizes, min=, max=): process-group sizes this test runs at; without it the largest given",
+    "gpu(min_memory=, capability=, link=): this test needs CUDA, and such GPUs; not run without --gpu",
+    "cpu: this test stays on the CPU, with gloo, under --gpu too",
+    "network(rate, delay=, loss=, overlay=, hosts=, label=): the network between the ranks of this test",
+    "full: a long form, left out of a first picture; not run without --distbench-full",
+    "distbench(timeout=, launches=, tolerance=, metrics=, bounds=, xfail_perf=, fake_rank=): how it is judged",
+)
+"""The markers, as pytest lists them; ``markers`` reads them."""
 
-"""More ranks than this on one CPU core is a typing error, not a test."""
-
-_MOST_DIGITS = 9
-
-_CHOSEN = {"missing": "policy", "numa_binding": "mode", "trace": "choice of cases"}
-"""What an option chooses, where it is not called so."""
-
-_OTHER_DEVICES = {
-    "rocm": ("ROCm: AMD GPUs", "amdsmi"),
-    "xpu": ("XPU: Intel GPUs", "level-zero"),
-}
-"""By the local version of a torch that has no CUDA: its devices, and what tells of them."""
+SHORT = ("world-size", "gpu")
+"""Options that have a spelling without our name, where nobody else has it."""
 
 
-def read_settings(config: pytest.Config) -> Settings:
-    from pytest_distbench.judging.judgement import Missing, Strictness  # late: a plain pytest run must not pay for it
-    from pytest_distbench.machine import gpus, hardware
-    from pytest_distbench.run.request import Settings
-
-    gpu = bool(_option(config, "gpu") or _option(config, "short_gpu") or config.getini("distbench_gpu"))
-    launcher = _launcher(config)
-    hosts = LAUNCHERS[launcher].hosts
-    found = gpus.read_gpus(os.environ) if gpu and hosts != "many" else gpus.Gpus()
-    shares_gpu = bool(_option(config, "share_gpu"))
-    if shares_gpu and not gpu:
-        raise ConfigurationError("--distbench-share-gpu puts several ranks on one GPU: give --gpu too")
-    shares_host = _is_on(config, "share_host")
-    if shares_host and not gpu:
-        raise ConfigurationError(
-            f"{_spell('share_host')}: each run is alone on its GPUs, and there are none without --gpu: give it too, or "
-            "let the runs wait for each other"
-        )
-    sizes_text = _option(config, "short_world_size") or _text(config, "world_size")
-    if hosts != "none":
-        check_torch(hardware.installed_version("torch"))
-        if gpu:
-            _refuse_other_devices(hardware.installed_version("torch"), hardware.torch_is_built_for())
-    backends = _backends(config, gpu=gpu)
-    fake_rank = _fake_rank(config, backends, gpu=gpu)
-    is_here = hosts == "one" and fake_rank is None
-    has_gpus_here = gpu and hosts != "many"
-    sizes = _world_sizes(
-        sizes_text, launcher=launcher, gpu=has_gpus_here, gpus=found, shares_gpu=shares_gpu, is_here=is_here
+def add_options(parser: pytest.Parser) -> None:
+    """Add the long options and the ini keys. The short spellings come later."""
+    group = parser.getgroup("distbench", "distributed performance and accuracy regressions")
+    for name, option in OPTIONS.items():
+        dest = f"distbench_{name.replace('-', '_')}"
+        group.addoption(f"--distbench-{name}", dest=dest, **_declaration(option))
+        if option.has_ini_key:
+            kind: dict[str, Any] = {"default": ""} if option.metavar else {"type": "bool", "default": False}
+            parser.addini(dest, option.help, **kind)
+    parser.addini(
+        "distbench_preload", "modules to import once, in the process ranks are forked from", type="args", default=[]
     )
-    _check_text(config.rootpath)
-    launches = _integer(config, "launches", 1, least=1, most=MOST_LAUNCHES)
-    given_launches, given_most = bool(_text(config, "launches")), bool(_text(config, "max_launches"))
-    most = _most(config, launches, RUN_LAUNCHES)
-    steady = None if fake_rank is None else 1
-    update = _update(config)
-    if gpu and "xccl" in backends:
-        raise ConfigurationError(
-            "--distbench-backend xccl joins Intel GPUs (XPU), which are not supported; --gpu is CUDA: take nccl"
-        )
-    if shares_gpu and update:
-        raise ConfigurationError(
-            "--distbench-share-gpu measures nothing that could be a baseline; leave out --distbench-update"
-        )
-    record_file, page_file = _file(config, "json"), _file(config, "report")
-    if record_file is not None and record_file == page_file:
-        raise ConfigurationError(f"{_spell('json')} and {_spell('report')} name one file, {record_file}: give two")
-    platform, default_platform = _text(config, "platform"), "" if fake_rank is None else ANY_PLATFORM
-    return Settings(
-        world_sizes=sizes,
-        only_these_sizes="," in sizes_text,
-        gpu=gpu,
-        gpus=found,
-        shares_gpu=shares_gpu,
-        shares_host=shares_host,
-        numa_binding=_numa_binding(config, gpu=gpu),
-        attach=_attach(config, sizes[-1], is_update=bool(update)),
-        backends=backends,
-        fake_rank=fake_rank,
-        launcher=launcher,
-        engine=_engine(config, launcher),
-        launches=launches,
-        max_launches=most,
-        given_max_launches=given_most,
-        update_launches=launches if given_launches else steady,
-        timeout_s=_number(config, "timeout", 300.0, least=0.1, most=LONGEST_TIMEOUT_S),
-        baselines=_folder(config),
-        platform=hardware.check_platform_name(platform or default_platform) if platform or default_platform else None,
-        prune=bool(_option(config, "prune")),
-        update=update,
-        policy=Strictness(
-            also_failing=_kinds_that_fail_too(config),
-            missing=_choice(config, "missing", get_args(Missing), "warn"),  # type: ignore[arg-type] # checked by _choice
-        ),
-        tolerance=_tolerance(config, "tolerance", DEFAULT_TOLERANCE),
-        json=record_file,
-        report=page_file,
-        logs=_logs_folder(config),
-        experiment=_experiment(config),
-        max_message_bytes=_size(config, "max_message"),
-        preload=tuple(config.getini("distbench_preload")),
-        full=_is_on(config, "full"),
-        network=_network(config),
-        data=_data(config),
-        against=_against(config),
-        confirm=_confirm(config),
-        control=_control(config),
-        trace=_trace(config),
+    parser.addini(
+        "distbench_short_options",
+        "false: --world-size and --gpu belong to somebody else here; use the --distbench-... spellings",
+        type="bool",
+        default=True,
     )
+
+
+def add_short_options(parser: pytest.Parser) -> list[str]:
+    """Add ``--world-size`` and ``--gpu``, each unless a conftest already has; returns those that were taken."""
+    group = parser.getgroup("distbench")
+    taken = []
+    for name in SHORT:
+        if f"--{name}" in _known_options(parser):
+            taken.append(f"--{name}")
+        else:
+            dest = f"distbench_short_{name.replace('-', '_')}"
+            group.addoption(f"--{name}", dest=dest, **_declaration(OPTIONS[name]))
+    return taken
+
+
+def _declaration(option: Option) -> dict[str, Any]:
+    if not option.metavar:
+        return {"action": "store_true", "help": option.help}
+    optional = {"nargs": "?", "const": option.const} if option.const else {}
+    return {"metavar": option.metavar, "help": option.help, **optional}
+
+
+def _known_options(parser: pytest.Parser) -> set[str]:
+    """Every option string so far. pytest has no public way to ask, and its complaint about a clash is a crash."""
+    groups = [parser._anonymous, *parser._groups]
+    return {name for group in groups for option in group.options for name in option.names()}
+
+
+class Given:
+    """Our options as they were given: the command line before the ini file."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.folder = Path(config.invocation_params.dir)
+
+    def typed(self, name: str) -> Any:
+        """What stands on the command line; None: nothing."""
+        key = name.replace("-", "_")
+        found = (self.config.getoption(f"distbench_{before}{key}", None) for before in ("short_", ""))
+        return next((value for value in found if value not in (None, False)), None)
+
+    def text(self, name: str) -> str:
+        given = self.typed(name)
+        if given is None and OPTIONS[name].has_ini_key:
+            given = self.config.getini(f"distbench_{name.replace('-', '_')}")
+        return str(given or "").strip()
+
+    def has(self, wanted: str) -> bool:
+        """Whether an option was given; behind ``=``, with that value."""
+        name, _, value = wanted.partition("=")
+        text = self.text(name)
+        return value in text.split(",") if value else text not in ("", NOTHING)
+
+    def refuse(self, name: str, why: str) -> ConfigurationError:
+        return ConfigurationError(f"{spell(name)}: {why}")
+
+    def read(self, name: str, default: Any = None, wanted: Wanted[Any] | None = None) -> Any:
+        """The value of an option, checked; where it was not given its default."""
+        option, text = OPTIONS[name], self.text(name)
+        if not text:
+            return option.default if default is None else default
+        wanted = wanted or option.wanted
+        try:
+            found = wanted.take(text)
+        except ConfigurationError as error:
+            raise self.refuse(name, str(error)) from None
+        if found is None and option.const and (self.folder / text.partition("::")[0]).exists():
+            raise ConfigurationError(
+                f"--distbench-{name} took {text!r} for its value, which is {wanted.words}: write the tests first, or "
+                f"--distbench-{name}={option.const}"
+            )
+        if found is None:
+            raise self.refuse(name, f"{text!r}; wanted {wanted.words}")
+        return found
+
+    def check(self) -> None:
+        """Refuse what is empty, and what does not go with what else was given."""
+        for name, option in OPTIONS.items():
+            if self.typed(name) is not None and not self.text(name):
+                raise ConfigurationError(f"{spell(name)} is empty: is the variable it comes from set?")
+            if not self.has(name) or (name == "against-python" and self.is_of_recorders):
+                continue
+            for other, why in option.needs.items():
+                if not self.has(other):
+                    raise self.refuse(name, f"{why}: give {_short(other)} too")
+            for other, why in option.excludes.items():
+                if self.has(other):
+                    raise self.refuse(name, f"{why}: leave out {_short(other)}")
+
+    @property
+    def is_of_recorders(self) -> bool:
+        """Whether the other Python is that of the revisions that recorded the baselines."""
+        return self.has("confirm") and not self.has("against")
+
+
+def _short(name: str) -> str:
+    """An option as it is typed, or one with a value."""
+    option, _, value = name.partition("=")
+    return f"--{option}" if option in SHORT else f"--distbench-{option}{value and f' {value}'}"
+
+
+def spell(name: str) -> str:
+    has_ini_key = OPTIONS[name].has_ini_key
+    return _short(name) + (f" (ini: distbench_{name.replace('-', '_')})" if has_ini_key else "")
 
 
 def given_options(config: pytest.Config) -> dict[str, str]:
     """Our options that were given, on the command line or in the ini file, by name; flags are ``true``."""
-    found = {}
-    for name, option in OPTIONS.items():
-        key = name.replace("-", "_")
-        given = _option(config, key) or _option(config, f"short_{key}")
-        given = given or (option.has_ini_key and config.getini(f"distbench_{key}"))
-        if given:
-            found[name] = str(given) if option.metavar else "true"
-    return found
+    given = Given(config)
+    found = {name: given.text(name) for name in OPTIONS}
+    return {name: text if OPTIONS[name].metavar else "true" for name, text in found.items() if text}
 
 
-def _kinds_that_fail_too(config: pytest.Config) -> frozenset[VerdictName]:
+def read_settings(config: pytest.Config) -> Settings:
+    from pytest_distbench.judging.judgement import Strictness  # late: a plain pytest run must not pay for it
+    from pytest_distbench.launch.starters.table import LAUNCHERS
+    from pytest_distbench.machine import gpus, hardware
     from pytest_distbench.records.kinds import VERDICT_KINDS
+    from pytest_distbench.releases import check_torch
+    from pytest_distbench.run.request import ConfirmSettings, Settings
 
-    flags = [name for name, option in OPTIONS.items() if not option.metavar and option.has_ini_key]
-    chosen = {f"distbench-{name}" for name in flags if _is_on(config, name.replace("-", "_"))}
-    return frozenset(name for name, kind in VERDICT_KINDS.items() if kind.fails_under in chosen)
+    given = Given(config)
+    given.check()
+    gpu, shares_gpu = given.has("gpu"), given.has("share-gpu")
+    name = _launcher(given)
+    launcher = LAUNCHERS[name]
+    found = gpus.read_gpus(os.environ) if gpu and launcher.hosts != "many" else gpus.Gpus()
+    if launcher.hosts != "none":
+        check_torch(hardware.installed_version("torch"))
+        if gpu:
+            _refuse_other_devices(hardware.installed_version("torch"), hardware.torch_is_built_for())
+    backends = given.read("backend", ("nccl" if gpu else "gloo",))
+    _check_backends(given, backends)
+    fake_rank = given.read("fake-rank") if FAKE in backends else None
+    has_gpus_here = gpu and launcher.hosts != "many"
+    is_here = launcher.hosts == "one" and fake_rank is None
+    sizes = _world_sizes(given, name, gpu=has_gpus_here, gpus=found, shares_gpu=shares_gpu, is_here=is_here)
+    _check_text(config.rootpath)
+    launches, steady = given.read("launches", 1), None if fake_rank is None else 1
+    record_file, page_file = _file(given, "json"), _file(given, "report")
+    if record_file is not None and record_file == page_file:
+        raise ConfigurationError(f"{spell('json')} and {spell('report')} name one file, {record_file}: give two")
+    platform = given.text("platform") or ("" if fake_rank is None else ANY_PLATFORM)
+    logs = _logs_folder(given)
+    return Settings(
+        world_sizes=sizes,
+        only_these_sizes="," in given.text("world-size"),
+        gpu=gpu,
+        gpus=found,
+        shares_gpu=shares_gpu,
+        shares_host=given.has("share-host"),
+        numa_binding=_numa_binding(given),
+        attach=_attach(given, launcher, name, sizes[-1]),
+        backends=backends,
+        fake_rank=fake_rank,
+        launcher=name,
+        engine=_engine(given, name),
+        launches=launches,
+        max_launches=_most(given, launches, RUN_LAUNCHES),
+        given_max_launches=given.has("max-launches"),
+        update_launches=launches if given.has("launches") else steady,
+        timeout_s=given.read("timeout"),
+        baselines=_folder(given),
+        platform=given.read("platform", platform or None, Wanted("a name", hardware.check_platform_name)),
+        prune=given.has("prune"),
+        update=given.read("update"),
+        policy=Strictness(
+            also_failing=frozenset(
+                verdict
+                for verdict, kind in VERDICT_KINDS.items()
+                if kind.fails_under and given.has(kind.fails_under.removeprefix("distbench-"))
+            ),
+            missing=given.read("missing"),
+        ),
+        tolerance=given.read("tolerance"),
+        json=record_file,
+        report=page_file,
+        logs=logs,
+        experiment=_experiment(given),
+        max_message_bytes=given.read("max-message"),
+        preload=tuple(config.getini("distbench_preload")),
+        full=given.has("full"),
+        network=given.read("network"),
+        data=_data(given),
+        against=_against(given, launcher, name),
+        confirm=ConfirmSettings(
+            mode=given.read("confirm"),
+            budget_s=given.read("confirm-budget"),
+            links=_links(given),
+            interpreter=given.read("against-python", "") if given.is_of_recorders else "",
+        ),
+        control=given.read("control"),
+        trace=given.read("trace"),
+        traces=_traces_folder(given, logs),
+    )
 
 
-def _is_on(config: pytest.Config, name: str) -> bool:
-    return bool(_option(config, name) or config.getini(f"distbench_{name}"))
-
-
-def _option(config: pytest.Config, name: str) -> Any:
-    return config.getoption(f"distbench_{name}", None)
-
-
-def _text(config: pytest.Config, name: str) -> str:
-    given = _option(config, name)
-    return str(given if given is not None else config.getini(f"distbench_{name}")).strip()
-
-
-def _spell(name: str) -> str:
-    return f"--distbench-{name.replace('_', '-')} (ini: distbench_{name})"
-
-
-def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...], default: str) -> str:
-    text = _text(config, name) or default
-    if text and text not in allowed:
-        raise ConfigurationError(
-            f"{_spell(name)}: unknown {_CHOSEN.get(name, name)} {text!r}; known are {', '.join(allowed)}"
-        )
-    return text
-
-
-def _refuse_tests(config: pytest.Config, name: str, choices: Sequence[str], *, usual: str) -> None:
-    """Say where an option without a value has taken the tests behind it for one."""
-    text = _text(config, name)
-    if text and text not in choices and Path(config.invocation_params.dir, text.partition("::")[0]).exists():
-        raise ConfigurationError(
-            f"--distbench-{name} took {text!r} for its value, one of {', '.join(choices)}: "
-            f"write the tests first, or --distbench-{name}={usual}"
-        )
-
-
-def _update(config: pytest.Config) -> Update | None:
-    _refuse_tests(config, "update", UPDATES, usual="changed")
-    return _choice(config, "update", UPDATES, "") or None  # type: ignore[return-value] # checked by _choice
-
-
-def _launcher(config: pytest.Config) -> str:
+def _launcher(given: Given) -> str:
     """As named, or what a template implies; what the command line says comes before the ini file."""
-    _refuse_empty(config, "launcher_cmd")
-    named, template = _option(config, "launcher"), _option(config, "launcher_cmd")
-    if template and named is None:
+    from pytest_distbench.launch.starters.table import CMD, DEFAULT_LAUNCHER, LAUNCHERS
+
+    template = given.typed("launcher-cmd")
+    if template and given.typed("launcher") is None:
         return CMD
-    name = _choice(config, "launcher", tuple(LAUNCHERS), CMD if _text(config, "launcher_cmd") else DEFAULT_LAUNCHER)
+    usual = CMD if given.has("launcher-cmd") else DEFAULT_LAUNCHER
+    name: str = given.read("launcher", usual, one_of(LAUNCHERS))
     if template and name != CMD:
-        raise ConfigurationError(f"--distbench-launcher {name} runs no --distbench-launcher-cmd: leave out one of them")
+        raise given.refuse("launcher", f"{name} runs no --distbench-launcher-cmd: leave out one of them")
     return name
 
 
-def _engine(config: pytest.Config, launcher: str) -> Engine | None:
+def _engine(given: Given, launcher: str) -> Engine | None:
     """What starts processes on other hosts, where the launcher leaves that to a command."""
+    from pytest_distbench.launch.starters.table import CMD
+
     if launcher != CMD:
-        if _option(config, "ranks_per_node"):
-            raise ConfigurationError(f"{_spell('ranks_per_node')}: give --distbench-launcher-cmd too")
+        if given.typed("ranks-per-node"):
+            raise given.refuse("ranks-per-node", "give --distbench-launcher-cmd too")
         return None
     from pytest_distbench.launch.starters.cmd import check_template  # late: a plain pytest run must not pay for it
     from pytest_distbench.launch.starters.contract import Engine
 
-    if not (template := _text(config, "launcher_cmd")):
+    if not (template := given.text("launcher-cmd")):
         raise ConfigurationError(
             f"--distbench-launcher {CMD}: give the command, such as --distbench-launcher-cmd 'mpirun -np {{nodes}} "
             "--map-by ppr:1:node {command}'"
         )
     check_template(template)
-    return Engine(template=template, ranks_per_node=_integer(config, "ranks_per_node", 1, least=1))
+    return Engine(template=template, ranks_per_node=given.read("ranks-per-node"))
 
 
-def _refuse_empty(config: pytest.Config, *names: str) -> None:
-    for name in names:
-        if _option(config, name) is not None and not _text(config, name):
-            raise ConfigurationError(f"{_spell(name)} is empty: is the variable it comes from set?")
+def _numa_binding(given: Given) -> str:
+    mode: str = given.read("numa-binding", "")
+    if mode:
+        from pytest_distbench.machine import hardware
+        from pytest_distbench.releases import PARTS, release_of, text
 
-
-def _numa_binding(config: pytest.Config, *, gpu: bool) -> str:
-    _refuse_empty(config, "numa_binding")
-    mode = _choice(config, "numa_binding", NUMA_BINDINGS, "")
-    if mode and not gpu:
-        raise ConfigurationError(f"{_spell('numa_binding')}: binds ranks to the CPUs near their GPUs: give --gpu too")
-    from pytest_distbench.machine import hardware
-
-    found, since = hardware.installed_version("torch"), PARTS["numa"].since
-    if mode and release_of(found) < since:
-        raise ConfigurationError(
-            f"{_spell('numa_binding')}: {text(since)} and later can bind ranks; found torch {found}"
-        )
+        found, since = hardware.installed_version("torch"), PARTS["numa"].since
+        if release_of(found) < since:
+            raise given.refuse("numa-binding", f"{text(since)} and later can bind ranks; found torch {found}")
     return mode
 
 
-def _backends(config: pytest.Config, *, gpu: bool) -> tuple[str, ...]:
-    """One or several, each once, in the order given."""
-    text = _text(config, "backend") or ("nccl" if gpu else "gloo")
-    names = [name.strip() for name in text.split(",")]
-    if wrong := [name for name in names if name not in BACKENDS]:
-        raise ConfigurationError(f"{_spell('backend')}: unknown backend {wrong[0]!r}; known are {', '.join(BACKENDS)}")
-    return tuple(dict.fromkeys(names))
-
-
-def _fake_rank(config: pytest.Config, backends: tuple[str, ...], *, gpu: bool) -> int | None:
-    """The rank that the one process of a launch stands for; None on backends that move data."""
-    if FAKE not in backends:
-        if _text(config, "fake_rank"):
-            raise ConfigurationError(f"{_spell('fake_rank')}: give --distbench-backend {FAKE} too")
-        return None
-    if len(backends) > 1 or gpu:
-        other = "--gpu" if gpu else f"{', '.join(name for name in backends if name != FAKE)}"
-        raise ConfigurationError(
-            f"--distbench-backend {FAKE} has no clocks, and baselines of its own for every machine: give it without "
-            f"{other}"
+def _check_backends(given: Given, backends: tuple[str, ...]) -> None:
+    gpu = given.has("gpu")
+    if FAKE in backends and (len(backends) > 1 or gpu):
+        other = "--gpu" if gpu else ", ".join(name for name in backends if name != FAKE)
+        raise given.refuse(
+            "backend", f"{FAKE} has no clocks, and baselines of its own for every machine: give it without {other}"
         )
-    if _text(config, "against") not in ("", NOTHING) or _text(config, "against_python") not in ("", NOTHING):
-        raise ConfigurationError(
-            f"--distbench-backend {FAKE} has no clocks, which is what a comparison in turns is for: run it in both "
-            "trees, and give the two run records to distbench compare"
-        )
-    if _text(config, "attach"):
-        raise ConfigurationError(f"{_spell('attach')}: no rank of the {FAKE} backend can be attached to; use gloo")
-    text = _text(config, "fake_rank") or "0"
-    if not re.fullmatch(rf"-?\d{{1,{_MOST_DIGITS}}}", text):
-        raise ConfigurationError(f"{_spell('fake_rank')}: {text!r} is no rank: give 0 or more, or -1 for the last")
-    return int(text)
+    if gpu and "xccl" in backends:
+        raise given.refuse("backend", "xccl joins Intel GPUs (XPU), which are not supported; --gpu is CUDA: take nccl")
 
 
-def _read(config: pytest.Config, name: str, wanted: Wanted[T], default: T) -> T:
-    text = _text(config, name)
-    found = wanted.take(text) if text else default
-    if found is None:
-        raise ConfigurationError(f"{_spell(name)}: {text!r}; wanted {wanted.words}")
-    return found
-
-
-def _number(config: pytest.Config, name: str, default: float, *, least: float, most: float) -> float:
-    return _read(config, name, number(least=least, most=most, read=_float), default)
-
-
-def _tolerance(config: pytest.Config, name: str, default: float) -> float:
-    return _read(config, name, Wanted(FRACTION.words, lambda text: FRACTION.take(_float(text))), default)
-
-
-def _integer(config: pytest.Config, name: str, default: int, *, least: int, most: int = 10**_MOST_DIGITS) -> int:
-    return _read(config, name, whole(least, most, read=_int), default)
-
-
-def _float(text: Any) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
+def _logs_folder(given: Given) -> Path | None:
+    if not (text := given.text("logs")):
         return None
-
-
-def _int(text: Any) -> int | None:
-    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
-
-
-def _size(config: pytest.Config, name: str) -> int | None:
-    text = _text(config, name)
-    try:
-        return parse_bytes(text) if text else None
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{_spell(name)}: {error}") from None
-
-
-def _network(config: pytest.Config) -> Network | None:
-    from pytest_distbench.records.network import parse_network
-
-    text = _text(config, "network")
-    if not text and _option(config, "network") is not None:
-        raise ConfigurationError(f"{_spell('network')} is empty: is the variable it comes from set?")
-    try:
-        return parse_network(text) if text else None
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{_spell('network')}: {error}") from None
-
-
-def _logs_folder(config: pytest.Config) -> Path | None:
-    text = _text(config, "logs")
-    path = Path(config.invocation_params.dir, text)
-    if text and path.exists() and not path.is_dir():
-        raise ConfigurationError(f"{_spell('logs')}: {path} is no folder")
-    if not text:
-        return None
+    path = given.folder / text
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"{_spell('logs')}: cannot make the folder {path}: {error.strerror}") from None
+        raise given.refuse("logs", f"cannot make the folder {path}: {error.strerror}") from None
     if not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"{_spell('logs')}: the folder {path} is not writable")
+        raise given.refuse("logs", f"the folder {path} is not writable")
     return path
 
 
-def _trace(config: pytest.Config) -> TraceSettings | None:
-    """Which cases get a trace; says at once where none could be made or kept."""
-    from pytest_distbench.run.request import TraceSettings
-
-    _refuse_tests(config, "trace", TRACED_CASES, usual="regressed")
-    cases = _choice(config, "trace", TRACED_CASES, "")
-    if not cases:
-        return None
-    if FAKE in _backends(config, gpu=False):
-        raise ConfigurationError(f"{_spell('trace')}: the backend {FAKE} moves no data and has no clocks: leave it out")
-    logs = _logs_folder(config)
-    folder = logs or config.invocation_params.dir / ".distbench" / "traces"
+def _traces_folder(given: Given, logs: Path | None) -> Path:
+    """Says at once where none could be kept."""
+    folder = logs or given.folder / ".distbench" / "traces"
     there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    if given.has("trace") and (not there.is_dir() or not os.access(there, os.W_OK | os.X_OK)):
         why = "is not writable" if there.is_dir() else "is no folder"
-        raise ConfigurationError(
-            f"{_spell('trace')}: its files go to {folder}, and {there} {why}: give --distbench-logs"
-        )
-    return TraceSettings(cases=cases, folder=folder, is_ours=logs is None)  # type: ignore[arg-type] # checked by _choice
+        raise given.refuse("trace", f"its files go to {folder}, and {there} {why}: give --distbench-logs")
+    return folder
 
 
-def _data(config: pytest.Config) -> str:
+def _data(given: Given) -> str:
     """A URL as it is, and a path as an absolute one: ranks need not run where pytest does."""
-    _refuse_empty(config, "data")
-    text = _text(config, "data")
+    text = given.text("data")
     if "://" in text:
         from pytest_distbench.workloads.inputs import why_no_store
 
         if why := why_no_store(text):
-            raise ConfigurationError(f"{_spell('data')}: {text}: {why}")
+            raise given.refuse("data", f"{text}: {why}")
         return text
     if not text:
         return text
-    path = Path(config.invocation_params.dir, text)
-    if not path.is_dir():
-        raise ConfigurationError(f"{_spell('data')}: there is no folder {path}; give one, or a URL such as s3://bucket")
+    if not (path := given.folder / text).is_dir():
+        raise given.refuse("data", f"there is no folder {path}; give one, or a URL such as s3://bucket")
     return str(path)
 
 
-def _experiment(config: pytest.Config) -> Experiment:
+def _experiment(given: Given) -> Experiment:
     """What was stated of the run; a path in the ini file is relative to it, one on the command line to where it is."""
     from pytest_distbench.store.stated import read_experiment
 
-    _refuse_empty(config, "experiment")
+    config, text = given.config, given.text("experiment")
     beside = config.inipath.parent if config.inipath else config.rootpath
-    folder = beside if _option(config, "experiment") is None else config.invocation_params.dir
-    text = _text(config, "experiment")
+    folder = beside if given.typed("experiment") is None else given.folder
     try:
-        return read_experiment(Path(folder, text) if text else None, with_addresses=_is_on(config, "addresses"))
+        return read_experiment(folder / text if text else None, with_addresses=given.has("addresses"))
     except StoredFileError as error:
-        raise ConfigurationError(f"{_spell('experiment')}: {error}") from None
+        raise given.refuse("experiment", str(error)) from None
 
 
-def _file(config: pytest.Config, name: str) -> Path | None:
-    text = _text(config, name)
-    path = Path(config.invocation_params.dir, text)
-    if text and path.is_dir():
-        raise ConfigurationError(f"{_spell(name)}: {path} is a folder; give a file")
-    if not text:
+def _file(given: Given, name: str) -> Path | None:
+    if not (text := given.text(name)):
         return None
+    path = given.folder / text
+    if path.is_dir():
+        raise given.refuse(name, f"{path} is a folder; give a file")
     from pytest_distbench.store.files import PAGE_SIGN, RECORD_SIGN, check_target  # late: for those who ask for a file
 
-    check_target(path, PAGE_SIGN if name == "report" else RECORD_SIGN, option=_spell(name))
+    check_target(path, PAGE_SIGN if name == "report" else RECORD_SIGN, option=spell(name))
     return path
 
 
-def _most(config: pytest.Config, first: int, default: int) -> int:
-    if not _text(config, "max_launches"):
-        return max(first, default)
-    most = _integer(config, "max_launches", default, least=1, most=MOST_LAUNCHES)
-    if most < first and _text(config, "launches"):
-        raise ConfigurationError(f"{_spell('max_launches')}: {most} is less than the {first} of --distbench-launches")
+def _most(given: Given, first: int, default: int) -> int:
+    most: int = given.read("max-launches", max(first, default))
+    if most < first and given.has("launches"):
+        raise given.refuse("max-launches", f"{most} is less than the {first} of --distbench-launches")
     return max(first, most)
 
 
-def _links(config: pytest.Config) -> tuple[str, ...]:
-    return tuple(filter(None, (part.strip() for part in re.split(r"[,\n]", _text(config, "against_link")))))
+def _links(given: Given) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip() for part in re.split(r"[,\n]", given.text("against-link")))))
 
 
-def _confirm(config: pytest.Config) -> ConfirmSettings:
-    from pytest_distbench.run.request import ConfirmSettings
-
-    mode = _choice(config, "confirm", CONFIRMS, "auto")
-    return ConfirmSettings(
-        mode=mode,  # type: ignore[arg-type] # checked by _choice
-        budget_s=_number(config, "confirm_budget", CONFIRM_BUDGET_S, least=0.0, most=LONGEST_TIMEOUT_S),
-        links=_links(config),
-        interpreter=_python_of_recorder(config),
-    )
-
-
-def _python_of_recorder(config: pytest.Config) -> str:
-    """Beside --distbench-confirm, --distbench-against-python is the Python of what recorded the baselines."""
-    given = _text(config, "against_python")
-    is_of_confirmation = bool(_text(config, "confirm")) and _text(config, "against") in ("", NOTHING)
-    return given if is_of_confirmation and given != NOTHING else ""
-
-
-def _control(config: pytest.Config) -> ControlSettings | None:
-    """Whether a slowdown is planted; says at once which other options that cannot go with."""
-    from pytest_distbench.run.request import ControlSettings
-
-    if (given := _option(config, "control")) is None:
+def _against(given: Given, launcher: LauncherKind, name: str) -> AgainstSettings | None:
+    """What to compare with; says at once which launchers it cannot go with."""
+    sides = (given.text(option) if given.has(option) else "" for option in ("against", "against-python"))
+    revision, interpreter = sides
+    if interpreter and not launcher.takes_python:
+        raise given.refuse(
+            "against-python",
+            f"ranks under {name} run the Python of pytest; take another launcher, or run both and give the two run "
+            "records to distbench compare",
+        )
+    if (not revision and not interpreter) or (interpreter and given.is_of_recorders):
         return None
-    text, words = str(given).strip(), "--distbench-control"
-    others = {
-        "update": "measures with a slowdown in it, which is no baseline",
-        "prune": "judges nothing, so that no stored entry is known to be unused",
-        "against": "compares with this tree itself, without the slowdown",
-        "against_python": "compares with this tree itself, without the slowdown",
-        "attach": "needs clocks, and under a debugger they mean nothing",
-        "share_gpu": "needs clocks, and where ranks share a GPU they mean nothing",
-    }
-    for name, why in others.items():
-        given_too = _option(config, name) if name in ("prune", "share_gpu") else _text(config, name)
-        if given_too and given_too != NOTHING:
-            raise ConfigurationError(f"{words} {why}: leave out --distbench-{name.replace('_', '-')}")
-    if FAKE in _backends(config, gpu=False):
-        raise ConfigurationError(f"{words} needs clocks, and the backend {FAKE} has none: take another one")
-    if text == BY_TOLERANCE:
-        return ControlSettings()
-    share = _float(text)
-    if share is not None and 0 < share <= MOST_TOLERANCE:
-        return ControlSettings(share=share)
-    if Path(config.invocation_params.dir, text.partition("::")[0]).exists():
-        raise ConfigurationError(
-            f"{words} took {text!r} for the share: write the tests first, or {words}={BY_TOLERANCE}"
-        )
-    raise ConfigurationError(
-        f"{words}: {text!r} is no share; wanted a number above 0 and at most {MOST_TOLERANCE:g}, such as 0.2, which "
-        "makes what is timed 20 % slower; or nothing, for a third more than each case's tolerance"
-    )
-
-
-def _against(config: pytest.Config) -> AgainstSettings | None:
-    """What to compare with; says at once which other options it cannot go with."""
-    _refuse_empty(config, "against", "against_python")
-    given = (_text(config, name) for name in ("against", "against_python"))
-    revision, interpreter = ("" if text == NOTHING else text for text in given)
-    if interpreter and not LAUNCHERS[_launcher(config)].takes_python:
-        raise ConfigurationError(
-            f"--distbench-against-python: ranks under {_launcher(config)} run the Python of pytest; take another "
-            "launcher, or run both and give the two run records to distbench compare"
-        )
-    if (not revision and not interpreter) or _python_of_recorder(config):
-        return None
-    option = "--distbench-against" if revision else "--distbench-against-python"
-    if _text(config, "update"):
-        raise ConfigurationError(f"{option} reads and writes no baseline; leave out --distbench-update")
-    if _option(config, "prune"):
-        raise ConfigurationError(f"{option} uses no stored entry, so none is unused; leave out --distbench-prune")
-    if not LAUNCHERS[_launcher(config)].holds_two:
-        raise ConfigurationError(
-            f"{option} holds two groups open at once, which the {_launcher(config)} launcher cannot; "
-            f"take one of {who_hold_two()}"
-        )
-    if _option(config, "share_gpu"):
-        raise ConfigurationError(f"{option}: with --distbench-share-gpu nothing is judged; leave out one of them")
-    from pytest_distbench.judging.pairs import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, TOLERANCE, looks
+    option = "against" if revision else "against-python"
+    from pytest_distbench.judging.pairs import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, looks
+    from pytest_distbench.launch.starters.table import who_hold_two
     from pytest_distbench.run.request import AgainstSettings
 
-    first = _integer(config, "launches", FIRST_LOOK, least=1)
+    if not launcher.holds_two:
+        raise given.refuse(
+            option,
+            f"holds two groups open at once, which the {name} launcher cannot; take one of {who_hold_two()}",
+        )
+    first: int = given.read("launches", FIRST_LOOK)
     if first < FEWEST_PAIRS:
-        raise ConfigurationError(f"{_spell('launches')}: {option} needs at least {FEWEST_PAIRS} pairs of launches")
+        raise given.refuse("launches", f"--distbench-{option} needs at least {FEWEST_PAIRS} pairs of launches")
     return AgainstSettings(
         revision=revision,
         interpreter=interpreter,
-        links=_links(config),
-        tolerance=_tolerance(config, "against_tolerance", TOLERANCE),
-        looks=looks(first, _most(config, first, LAST_LOOK)),
+        links=_links(given),
+        tolerance=given.read("against-tolerance"),
+        looks=looks(first, _most(given, first, LAST_LOOK)),
     )
 
 
-def _attach(config: pytest.Config, largest: int, *, is_update: bool) -> int | None:
-    if not _text(config, "attach"):
+def _attach(given: Given, launcher: LauncherKind, name: str, largest: int) -> int | None:
+    rank: int | None = given.read("attach")
+    if rank is None:
         return None
-    rank = _integer(config, "attach", 0, least=0)
     if rank >= largest:
-        raise ConfigurationError(f"{_spell('attach')}: there is no rank {rank}: the largest group has {largest} ranks")
-    if LAUNCHERS[_launcher(config)].hosts == "many":
-        raise ConfigurationError(
-            f"{_spell('attach')}: under --distbench-launcher {_launcher(config)} the ranks live on other hosts, which "
-            f"have no terminal; take --distbench-launcher {DEFAULT_LAUNCHER}"
+        raise given.refuse("attach", f"there is no rank {rank}: the largest group has {largest} ranks")
+    if launcher.hosts == "many":
+        raise given.refuse(
+            "attach", f"under --distbench-launcher {name} the ranks live on other hosts, which have no terminal"
         )
-    if is_update:
-        raise ConfigurationError(f"{_spell('attach')}: nothing is measured then; leave out --distbench-update")
-    if hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None):
-        raise ConfigurationError(f"{_spell('attach')}: with -n nobody has the terminal; leave out -n")
+    if hasattr(given.config, "workerinput") or getattr(given.config.option, "numprocesses", None):
+        raise given.refuse("attach", "with -n nobody has the terminal; leave out -n")
     return rank
 
 
-def parse_world_sizes(text: str) -> tuple[int, ...]:
-    """Read ``"4"`` or ``"2,4,8"``: positive sizes, ascending, each once."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(len(part) <= _MOST_DIGITS and part.isdecimal() and int(part) >= 1 for part in parts):
-        raise ConfigurationError(f"--world-size: {text!r} is not a number of ranks: write for example 4, or 2,4,8")
-    return tuple(sorted({int(part) for part in parts}))
-
-
 def _world_sizes(
-    text: str, *, launcher: str, gpu: bool, gpus: Gpus, shares_gpu: bool, is_here: bool
+    given: Given, launcher: str, *, gpu: bool, gpus: Gpus, shares_gpu: bool, is_here: bool
 ) -> tuple[int, ...]:
     from pytest_distbench.plugin.requests import most_ranks  # late: a plain pytest run must not pay for it
 
-    visible, found = len(gpus.visible), _what_was_found(gpus)
+    visible, found, text = len(gpus.visible), _what_was_found(gpus), given.text("world-size")
     if gpu and not visible:
         raise ConfigurationError(f"--gpu: no GPU: {found}")
-    sizes = parse_world_sizes(text) if text else (visible if gpu and not shares_gpu else 2,)
+    sizes: tuple[int, ...] = given.read("world-size", (visible if gpu and not shares_gpu else 2,))
     if gpu and not shares_gpu and sizes[-1] > visible:
         raise ConfigurationError(
             f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {found}. "
@@ -577,6 +451,13 @@ def _world_sizes(
     if is_here and not gpu and sizes[-1] > most:
         raise ConfigurationError(f"--world-size {text}: at most {most} ranks can run here ({why})")
     return sizes
+
+
+_OTHER_DEVICES = {
+    "rocm": ("ROCm: AMD GPUs", "amdsmi"),
+    "xpu": ("XPU: Intel GPUs", "level-zero"),
+}
+"""By the local version of a torch that has no CUDA: its devices, and what tells of them."""
 
 
 def _refuse_other_devices(torch: str, built_for: str) -> None:
@@ -602,16 +483,16 @@ def _what_was_found(gpus: Gpus) -> str:
     return "; ".join([found, *gpus.remarks, *gpus.unreadable])
 
 
-def _folder(config: pytest.Config) -> Path:
-    given = _option(config, "baselines")
-    if given:
-        folder = Path(config.invocation_params.dir, str(given))
-        _check_rootdir(config, str(given), folder)
+def _folder(given: Given) -> Path:
+    config, typed = given.config, given.typed("baselines")
+    if typed:
+        folder = given.folder / str(typed)
+        _check_rootdir(config, str(typed), folder)
     else:
         beside = config.inipath.parent if config.inipath else config.rootpath
-        folder = beside / (str(config.getini("distbench_baselines")) or "baselines")
+        folder = beside / (given.text("baselines") or "baselines")
     if folder.exists() and not folder.is_dir():
-        raise ConfigurationError(f"{_spell('baselines')}: {folder} is not a folder")
+        raise given.refuse("baselines", f"{folder} is not a folder")
     return folder
 
 

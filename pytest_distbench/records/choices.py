@@ -16,6 +16,11 @@ CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
 CONFIRM_BUDGET_S = 60.0
 """Seconds of a run that go into that."""
 
+Missing = Literal["warn", "fail", "skip"]
+"""What a case without a baseline does to its test."""
+
+MISSING: tuple[Missing, ...] = get_args(Missing)
+
 TracedCases = Literal["regressed", "all"]
 
 TRACED_CASES: tuple[TracedCases, ...] = get_args(TracedCases)
@@ -41,6 +46,10 @@ RUN_LAUNCHES = 10
 
 DEFAULT_TOLERANCE = 0.1
 """Accepted change from a stored baseline towards worse, as a fraction, where nobody says otherwise."""
+
+PAIRED_TOLERANCE = 0.05
+"""A slowdown below this is not worth a red test: two runs of the same code differ by some per cent in their memory
+layout, which pairs do not cancel. Tolerances of stored baselines, which allow for the machine's drift, do not apply."""
 
 MOST_TOLERANCE = 5.0
 """A number that may become six times as large is not judged; one above is meant in per cent."""

@@ -1,10 +1,26 @@
-"""The options of the pytest command line, a row each: what they are called, what they mean, and who repeats them."""
+"""The options of pytest, a row each: name, meaning, default, how it is read, and what it cannot go with."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from pytest_distbench.records.choices import DEFAULT_TOLERANCE
+from pytest_distbench.records.choices import (
+    CONFIRM_BUDGET_S,
+    CONFIRMS,
+    DEFAULT_TOLERANCE,
+    LONGEST_TIMEOUT_S,
+    MISSING,
+    MOST_LAUNCHES,
+    MOST_TOLERANCE,
+    PAIRED_TOLERANCE,
+    TRACED_CASES,
+    UPDATES,
+)
+from pytest_distbench.records.wanted import FRACTION, Wanted, number, one_of, whole
+from pytest_distbench.units import parse_bytes
 
 FAKE = "fake"
 """The backend that moves no data: one process stands for a rank of a group of any size; structure alone is judged."""
@@ -13,6 +29,55 @@ BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", FAKE)
 NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
 """What torchrun's ``--numa-binding`` takes."""
 
+BY_TOLERANCE = "tolerance"
+"""Given to --distbench-control: what is planted follows from the tolerance of each case."""
+
+_MOST_DIGITS = 9
+
+
+def _int(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _world_sizes(text: Any) -> tuple[int, ...] | None:
+    """Ascending, each once."""
+    sizes = {_int(part.strip()) or 0 for part in text.split(",")}
+    return None if 0 in sizes else tuple(sorted(size for size in sizes if size))
+
+
+def _backends(text: Any) -> tuple[str, ...] | None:
+    """Each once, in the order given."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    return names if set(names) <= set(BACKENDS) else None
+
+
+def _share(text: Any) -> float | str | None:
+    share = text if text == BY_TOLERANCE else _float(text)
+    return share if share == BY_TOLERANCE or (share is not None and 0 < share <= MOST_TOLERANCE) else None
+
+
+def _rank(text: Any) -> int | None:
+    return int(text) if re.fullmatch(rf"-?[0-9]{{1,{_MOST_DIGITS}}}", text) else None
+
+
+def _network(text: Any) -> Any:
+    from pytest_distbench.records.network import parse_network  # late: it needs msgspec
+
+    return parse_network(text)
+
+
+_MOST = 10**_MOST_DIGITS
+_LAUNCHES = whole(1, MOST_LAUNCHES, read=_int)
+_FRACTION = Wanted(FRACTION.words, lambda text: FRACTION.take(_float(text)))
+_TEXT: Wanted[str] = Wanted("text", str)
+
 
 class Option(NamedTuple):
     """One option, ``--distbench-NAME``, and its ini key ``distbench_NAME``.
@@ -20,26 +85,45 @@ class Option(NamedTuple):
     Attributes:
         metavar: what stands for its value in the help; empty: it is a flag.
         const: the value of the option alone, where that may be left out.
+        default: its value where nobody gives one; the help tells it unless the summary does.
+        wanted: what its text has to be, and how it is read.
+        needs: the options without which it means nothing, and why; ``backend=fake`` is one with that value.
+        excludes: the options that it cannot go with, and why.
         is_repeated: in the commands that are printed, to run a test again or to record it.
     """
 
     summary: str
     metavar: str = ""
     const: str = ""
+    default: Any = None
+    wanted: Wanted[Any] = _TEXT
+    needs: Mapping[str, str] = MappingProxyType({})
+    excludes: Mapping[str, str] = MappingProxyType({})
     has_ini_key: bool = True
     is_repeated: bool = True
+
+    @property
+    def help(self) -> str:
+        is_told = self.default is None or isinstance(self.default, str)
+        return self.summary if is_told else f"{self.summary} (default: {self.default:g})"
 
 
 NOTHING = "-"
 """Given to --distbench-against and --distbench-against-python: compare with nothing, whatever ``addopts`` says.
 An empty text is an error: it is what a variable that is not set leaves of an option."""
 
-BY_TOLERANCE = "tolerance"
-"""Given to --distbench-control: what is planted follows from the tolerance of each case."""
+_NOT_AGAINST = {
+    "update": "baselines are neither read nor written",
+    "prune": "no stored entry is used, so none is unused",
+    "share-gpu": "nothing is judged then",
+    f"backend={FAKE}": "that has no clocks to compare in turns: run it in both trees, and give the two run records to "
+    "distbench compare",
+}
 
 OPTIONS: dict[str, Option] = {
     "world-size": Option(
         metavar="N[,N...]",
+        wanted=Wanted("a number of ranks, or several: 4, or 2,4,8", _world_sizes),
         summary="size of the process groups: one number is the most ranks at hand, a list runs exactly those "
         "(default: 2; with --gpu the visible GPUs)",
     ),
@@ -47,6 +131,7 @@ OPTIONS: dict[str, Option] = {
     "update": Option(
         metavar="MODE",
         const="changed",
+        wanted=one_of(UPDATES),
         summary="measure, write baselines and pass: new, failed, changed (default) or all; never deletes one",
         is_repeated=False,
     ),
@@ -57,27 +142,36 @@ OPTIONS: dict[str, Option] = {
     ),
     "share-gpu": Option(
         summary="with --gpu: let several ranks run on one GPU, to test the plumbing; nothing is judged or stored",
+        needs={"gpu": "it puts several ranks on one GPU"},
+        excludes={"update": "what it measures could be no baseline"},
         has_ini_key=False,
     ),
     "share-host": Option(
         summary="with --gpu: measure beside other runs that say so too, each alone on its GPUs: for jobs that share a "
         "node",
+        needs={"gpu": "each run is alone on its GPUs, and without that there are none"},
     ),
     "full": Option(summary="run the tests with the marker full too: the long forms of others"),
     "numa-binding": Option(
         metavar="MODE",
         summary="with --gpu: bind each rank to the CPUs near its GPU, as torchrun's --numa-binding does: "
         + ", ".join(NUMA_BINDINGS),
+        wanted=one_of(NUMA_BINDINGS),
+        needs={"gpu": "ranks are bound to the CPUs near their GPUs"},
     ),
     "backend": Option(
         metavar="NAME[,NAME...]",
         summary=f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo); of several, "
         "every test runs with each, and those this torch has not are skipped; fake, alone: one process for a group of "
         "any size; structure is judged, no clocks and values",
+        wanted=Wanted(f"one or more of {', '.join(BACKENDS)}", _backends),
     ),
     "fake-rank": Option(
         metavar="RANK",
-        summary="with the fake backend: the rank that the one process stands for; -1: the last (default: 0)",
+        summary="with the fake backend: the rank that the one process stands for; -1: the last",
+        default=0,
+        wanted=Wanted("a rank: 0 or more, or -1 for the last", _rank),
+        needs={f"backend={FAKE}": "on others each rank has a process"},
     ),
     "launcher": Option(
         metavar="NAME",
@@ -92,23 +186,34 @@ OPTIONS: dict[str, Option] = {
         "(--distbench-launcher cmd, which this implies)",
     ),
     "ranks-per-node": Option(
-        metavar="N", summary="with --distbench-launcher-cmd: the ranks that each host is filled with (default: 1)"
+        metavar="N",
+        summary="with --distbench-launcher-cmd: the ranks that each host is filled with",
+        default=1,
+        wanted=whole(1, _MOST, read=_int),
     ),
     "network": Option(
         metavar="NETWORK",
         summary="network between the ranks, made of namespaces of this host: 1gbit, or 100mbit,delay=5ms with "
         "loss=, overlay and hosts= as needed; or label=NAME of the one that is there",
+        wanted=Wanted("a network", _network),
     ),
     "launches": Option(
         metavar="N",
         summary="launches of each case judged first (default: 1; of pairs 5), or made "
         "of it in an update (default: as many as its noise needs)",
+        wanted=_LAUNCHES,
     ),
     "max-launches": Option(
         metavar="N",
         summary="the most launches of a case: while its answer is open (default: 10; of pairs 28), or of an update",
+        wanted=_LAUNCHES,
     ),
-    "timeout": Option(metavar="S", summary="seconds one launch may take, from when its ranks are up (default: 300)"),
+    "timeout": Option(
+        metavar="S",
+        summary="seconds one launch may take, from when its ranks are up",
+        default=300.0,
+        wanted=number(least=0.1, most=LONGEST_TIMEOUT_S, read=_float),
+    ),
     "baselines": Option(
         metavar="DIR",
         summary="folder of stored baselines (default: baselines/ beside the ini file)",
@@ -119,11 +224,17 @@ OPTIONS: dict[str, Option] = {
         "the URL of an object store, s3://bucket/prefix",
     ),
     "platform": Option(metavar="NAME", summary="hardware class of this machine, in place of the one found"),
-    "missing": Option(metavar="POLICY", summary="no baseline for a case: warn (default), fail or skip"),
+    "missing": Option(
+        metavar="POLICY",
+        summary="no baseline for a case: warn (default), fail or skip",
+        default="warn",
+        wanted=one_of(MISSING),
+    ),
     "tolerance": Option(
         metavar="X",
-        summary="change from the baseline towards worse that is accepted, as a fraction "
-        f"(default: {DEFAULT_TOLERANCE})",
+        summary="change from the baseline towards worse that is accepted, as a fraction",
+        default=DEFAULT_TOLERANCE,
+        wanted=_FRACTION,
     ),
     "logs": Option(
         metavar="DIR",
@@ -149,19 +260,27 @@ OPTIONS: dict[str, Option] = {
         summary="keep IP addresses and host names in the run record; else what is stated of an experiment has none",
         is_repeated=False,
     ),
-    "max-message": Option(metavar="SIZE", summary="no larger messages are sent: sweeps leave them out; 4MiB, say"),
+    "max-message": Option(
+        metavar="SIZE",
+        summary="no larger messages are sent: sweeps leave them out; 4MiB, say",
+        wanted=Wanted("a size", parse_bytes),
+    ),
     "against": Option(
         metavar="REF",
         summary="compare with another revision of the repository, measured in turns, not with stored baselines",
+        excludes=_NOT_AGAINST,
     ),
     "against-python": Option(
         metavar="PATH",
         summary="compare with another Python, and so another torch; with --distbench-against: both; with "
         "--distbench-confirm: the Python of the revisions that recorded the baselines",
+        excludes=_NOT_AGAINST,
     ),
     "against-tolerance": Option(
         metavar="X",
-        summary="smallest slowdown that counts in such a comparison, as a fraction (default: 0.05)",
+        summary="smallest slowdown that counts in such a comparison, as a fraction",
+        default=PAIRED_TOLERANCE,
+        wanted=_FRACTION,
     ),
     "against-link": Option(
         metavar="PATH[,PATH...]",
@@ -172,16 +291,34 @@ OPTIONS: dict[str, Option] = {
         metavar="MODE",
         summary="decide doubtful comparisons with stored baselines in turns with the revision that recorded them: auto "
         "(default: where that is at hand), always (every case with clocks), never",
+        default="auto",
+        wanted=one_of(CONFIRMS),
     ),
     "confirm-budget": Option(
         metavar="S",
-        summary="seconds of the run for that, the most doubtful cases first (default: 60)",
+        summary="seconds of the run for that, the most doubtful cases first",
+        default=CONFIRM_BUDGET_S,
+        wanted=number(least=0, most=LONGEST_TIMEOUT_S, read=_float),
     ),
     "control": Option(
         metavar="X",
         const=BY_TOLERANCE,
         summary="plant a slowdown in every case, and say whether this run would have found it; X: its share, as a "
         "fraction (default: a third more than the case's tolerance); nothing is judged or stored",
+        wanted=Wanted(
+            f"a number above 0 and at most {MOST_TOLERANCE:g}, such as 0.2, which makes what is timed 20 % slower; or "
+            "nothing, for a third more than each case's tolerance",
+            _share,
+        ),
+        excludes={
+            "update": "with a slowdown in it nothing is a baseline",
+            "prune": "it judges nothing, so that no stored entry is known to be unused",
+            "against": "it compares with this tree itself, without the slowdown",
+            "against-python": "it compares with this tree itself, without the slowdown",
+            "attach": "it needs clocks, and under a debugger they mean nothing",
+            "share-gpu": "it needs clocks, and where ranks share a GPU they mean nothing",
+            f"backend={FAKE}": "it needs clocks, and that has none",
+        },
         has_ini_key=False,
         is_repeated=False,
     ),
@@ -191,11 +328,15 @@ OPTIONS: dict[str, Option] = {
         summary="launch a case once more, with torch's profiler on, and keep a trace of all ranks, and of both sides "
         "where there are two, in one file: regressed (default), by a clock or a rate; all; below --distbench-logs, "
         "else in .distbench/traces",
+        wanted=one_of(TRACED_CASES),
+        excludes={f"backend={FAKE}": "that moves no data and has no clocks"},
         is_repeated=False,
     ),
     "attach": Option(
         metavar="RANK",
         summary="give this rank the terminal, for breakpoint(); time-outs are off and nothing is judged",
+        wanted=whole(0, _MOST, read=_int),
+        excludes={"update": "nothing is measured then", f"backend={FAKE}": "none of its ranks can be attached to"},
         is_repeated=False,
     ),
     "strict": Option(summary="inconclusive, incomparable and unseeded verdicts fail the test too"),

@@ -27,7 +27,7 @@ class Wanted(Generic[T]):
     """
 
     words: str
-    take: Callable[[object], T | None]
+    take: Callable[[Any], T | None]
 
     def __call__(self, name: str, value: object) -> T:
         """The value of an argument as it is used.

@@ -19,6 +19,7 @@ from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.launch.trace import LoopTrace, Side, busy_communication, write_file
 from pytest_distbench.records.iteration import THIS_TREE, CaseTrace, TracedSide
+from pytest_distbench.records.options import BY_TOLERANCE
 from pytest_distbench.records.plan import LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Step, Verdict
@@ -28,7 +29,7 @@ from pytest_distbench.run.directory import place
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Stored
-from pytest_distbench.run.request import CaseRequest, Settings, TraceSettings
+from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.samples import PairedLaunches, Samples
 from pytest_distbench.store.baselines import NotRecorded
 from pytest_distbench.store.files import replace_file
@@ -41,7 +42,7 @@ def wants_trace(settings: Settings, result: CaseResult) -> bool:
     if settings.trace is None or not settings.judges or result.launches[-1].outcome != "passed":
         return False
     is_slower = not result.xfail_perf and any(map(_is_slower, result.verdicts))
-    return settings.trace.cases == "all" or is_slower
+    return settings.trace == "all" or is_slower
 
 
 def _is_slower(verdict: Verdict) -> bool:
@@ -55,7 +56,6 @@ def make_trace(session: Session, launched: LaunchRequest, samples: Samples, vari
     Args:
         variant: what they were compared with on the spot; None: with nothing, or with what is stored.
     """
-    assert session.settings.trace is not None
     if why := _why_not(session, launched):
         return CaseTrace(why_not=why)
     traced: dict[str, Side] = {}
@@ -72,7 +72,7 @@ def make_trace(session: Session, launched: LaunchRequest, samples: Samples, vari
     if not traced:
         return CaseTrace(why_not="; ".join(troubles))
     try:
-        path = _write(session.settings.trace, launched.title, list(traced.values()))
+        path = _write(session.settings, launched.title, list(traced.values()))
     except DistbenchError as error:
         return CaseTrace(why_not=str(error))
     sides = [TracedSide(name=name, busy=busy_communication(side.traces)) for name, side in traced.items()]
@@ -92,11 +92,11 @@ def _why_not(session: Session, launched: LaunchRequest) -> str:
     return "its ranks are of several hosts" if session.launching.hosting(launched.work).hosts == "many" else ""
 
 
-def _write(settings: TraceSettings, title: str, sides: Sequence[Side]) -> Path:
+def _write(settings: Settings, title: str, sides: Sequence[Side]) -> Path:
     """Write the file, whole or not at all."""
-    known = place(settings.folder, title)
+    known = place(settings.traces, title)
     path = known.with_name(known.name + SUFFIX)
-    files = {path: write_file(sides)} | ({settings.folder / ".gitignore": b"*\n"} if settings.is_ours else {})
+    files = {path: write_file(sides)} | ({settings.traces / ".gitignore": b"*\n"} if settings.logs is None else {})
     for target, content in files.items():
         with replace_file(target, next_step="Give a writable folder: --distbench-logs DIR") as file:
             file.write(content)
@@ -218,7 +218,7 @@ def plant(session: Session, launched: LaunchRequest, request: CaseRequest, healt
     if why := kind_of(launched.work).why_no_delay:
         return Control(why_not=why)
     tolerances = accepted_changes(request.terms, healthy.launches, session.stored(request).entry)
-    share = asked.share or share_beyond(tolerances[key] for key in clocks)
+    share = share_beyond(tolerances[key] for key in clocks) if asked == BY_TOLERANCE else float(asked)
     left_out = sorted({m.name for m in healthy.launches[-1].measurements if m.name in printed})
-    control = Control(share=share, is_chosen=asked.share is not None, left_out=left_out)
+    control = Control(share=share, is_chosen=asked != BY_TOLERANCE, left_out=left_out)
     return _Planted(session, launched, request, control).follow(clocks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_distbench.judging.judgement import Strictness
 from pytest_distbench.judging.terms import Terms
@@ -78,25 +78,6 @@ class ConfirmSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlSettings:
-    """A slowdown is planted in every case, to see whether it would be found.
-
-    A share of None follows from the tolerance of the case.
-    """
-
-    share: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSettings:
-    """Which cases get a trace, and the folder that the files go to; git leaves out one that is ours."""
-
-    cases: TracedCases
-    folder: Path
-    is_ours: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the user asked for, checked.
 
@@ -116,6 +97,8 @@ class Settings:
         full: tests with the marker ``full``, long forms, run too.
         network: between ranks whose test does not choose one; None: whatever there is.
         data: where full-size data sets lie, an absolute path or a URL; empty: nobody says.
+        control: the slowdown that is planted in every case, as a share, or by the tolerance of the case.
+        traces: the folder for them.
     """
 
     world_sizes: tuple[int, ...]
@@ -152,8 +135,9 @@ class Settings:
     data: str = ""
     against: AgainstSettings | None = None
     confirm: ConfirmSettings = ConfirmSettings()
-    control: ControlSettings | None = None
-    trace: TraceSettings | None = None
+    control: float | Literal["tolerance"] | None = None
+    trace: TracedCases | None = None
+    traces: Path = Path()
 
     def on_cpu(self) -> Settings:
         """The same for a test that stays on the CPU: without GPUs, and stored under the class of the CPU."""

@@ -7,16 +7,19 @@ import pytest
 HEAVY = {"torch", "numpy", "pandas", "scipy", "msgspec", "psutil", "filelock", "pynvml", "subprocess"}
 OURS = [
     "pytest_distbench",
+    "pytest_distbench.errors",
     "pytest_distbench.plugin",
     "pytest_distbench.plugin.carry",
     "pytest_distbench.plugin.collect",
     "pytest_distbench.plugin.fixtures",
-    "pytest_distbench.plugin.options",
     "pytest_distbench.plugin.names",
+    "pytest_distbench.plugin.settings",
     "pytest_distbench.plugin.state",
     "pytest_distbench.records",
     "pytest_distbench.records.choices",
     "pytest_distbench.records.options",
+    "pytest_distbench.records.wanted",
+    "pytest_distbench.units",
 ]
 """Beyond these nothing of ours may be imported by a run without a test of ours, at its very end neither."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,14 +12,13 @@ from support.results import result, verdict
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.control import wants_trace
-from pytest_distbench.run.request import TraceSettings
 from pytest_distbench.store.run_record import read_run_record
 
 FAILED = [LaunchRecord(index=0, outcome="failed", wall_s=1.0)]
 
 
 def wants(case: CaseResult, cases: Any = "regressed", *, judges: bool = True) -> bool:
-    settings: Any = SimpleNamespace(trace=TraceSettings(cases=cases, folder=Path()), judges=judges)
+    settings: Any = SimpleNamespace(trace=cases, judges=judges)
     return wants_trace(settings, case)
 
 

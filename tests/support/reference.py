@@ -17,9 +17,9 @@ from pytest_distbench.plugin import keywords
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.elastic import Elastic, ElasticPool
 from pytest_distbench.plugin.markers import Requirement
-from pytest_distbench.plugin.options import MARKERS, SHORT
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.scaling import Scaling
+from pytest_distbench.plugin.settings import MARKERS, SHORT
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
 from pytest_distbench.plugin.traffic import Communication
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
@@ -182,7 +182,7 @@ def _options() -> Iterator[list[str]]:
         value = f"[={option.metavar}]" if option.const else f" {option.metavar}" if option.metavar else ""
         only = "" if option.has_ini_key else " (command line only)"
         also = f"; also `--distbench-{name}`" if name in SHORT else ""
-        yield [f"`{spelt}{value}`", option.summary + only + also]
+        yield [f"`{spelt}{value}`", option.help + only + also]
 
 
 def _split(declarations: Iterable[str]) -> Iterator[list[str]]:
