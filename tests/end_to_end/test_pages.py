@@ -22,7 +22,7 @@ AS_A_COMMITTER = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     **{f"GIT_{who}_{what}": "a@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
 }
-FEW_PAIRS = ["--distbench-max-launches=5"]
+SHORT = ["--distbench-max-launches=5", "--distbench-confirm-budget=5"]
 """What a comparison of two trees prints is looked at, and not how it ends: that is up to the clock."""
 SHORTER = ("iterations=100)", "iterations=10)")
 """So no loop has to be as long as that of a reader, who wants a quiet number."""
@@ -95,11 +95,11 @@ def test_a_page_does_what_it_says(
         settings = list(itertools.takewhile(re.compile(r"[A-Z]+=").match, given))
         words = given[len(settings) :]
         is_open = words[0] == "pytest" and not re.search(r"\d (passed|failed)", text)
-        few = FEW_PAIRS if "--distbench-against" in words else []
+        short = SHORT if is_open else []
         with monkeypatch.context() as patch:
             for variable, value in (word.split("=", 1) for word in settings):
                 patch.setenv(variable, value)
-            code, told = enter([*words, *few], pytester.path, run_inside)
+            code, told = enter([*words, *short], pytester.path, run_inside)
         assert code == 0 or "failed" in text or (is_open and code == 1), told
         for line in text.splitlines():
             assert fnmatch.fnmatch(told, f"*{line.strip('.')}*"), f"{name}: {line!r} is not in\n{told}"
