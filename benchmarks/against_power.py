@@ -27,8 +27,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pytest_distbench.judging.pairs import FIRST_LOOK, LAST_LOOK, PairCircumstances, looks, power
-from pytest_distbench.records.choices import PAIRED_TOLERANCE
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.wanted import PAIRED_TOLERANCE
 from pytest_distbench.store.run_record import read_run_record
 
 TEST = """

@@ -21,12 +21,11 @@ from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPIC
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.judging.stored_rule import whole as whole_of
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.case import Case, Conditions
+from pytest_distbench.records.case import BaselineMetric, Case, Conditions
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
-from pytest_distbench.records.quantiles import distribution, nearest_rank
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.summaries import distribution, nearest_rank
 
 COMPARISONS = 50
 """Tests of a run: they share its error rate, and the chance of a red run is told for as many."""

@@ -22,7 +22,7 @@ from pathlib import Path
 import planted
 
 from pytest_distbench.judging import golden_curve
-from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.store.baselines import BaselineStore, read_file

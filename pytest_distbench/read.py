@@ -35,12 +35,10 @@ from os import PathLike, fspath
 from typing import Any, Literal, TypedDict, Unpack
 
 from pytest_distbench.errors import ConfigurationError, line_outside, show
-from pytest_distbench.records.bound import bounds_between
-from pytest_distbench.records.bound_text import BoundValue
+from pytest_distbench.records.bound import BoundValue, bounds_between
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
-from pytest_distbench.records.metric import Scalar
-from pytest_distbench.records.reader import NUMBER as NUMBER
-from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.metric import NUMBER as NUMBER
+from pytest_distbench.records.metric import Reader, Scalar
 
 
 class Reading(TypedDict, total=False):

@@ -8,13 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import Conditions, EntryName, key_text
-from pytest_distbench.records.reader import PerfOutput
+from pytest_distbench.records.case import BaselineEntry, Conditions, EntryName, key_text
 from pytest_distbench.records.record import replace
-from pytest_distbench.store.accept import Rows, baselines_of, bounds_of
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.perf_output import read_perf_output
+from pytest_distbench.store.perf_output import PerfOutput, Rows, baselines_of, bounds_of, read_perf_output
 from pytest_distbench.units import parse_bytes, parse_quantity
 
 _TEST = re.compile(r"(?P<test>[^[\]]+::[^[\]]+?)(?:\[(?P<case>.*)\])?")

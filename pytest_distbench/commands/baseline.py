@@ -18,10 +18,9 @@ from pytest_distbench.commands import acceptance
 from pytest_distbench.commands.contract import Adder, NegativeError, choose_entries, folder_of, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
-from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.choices import UPDATES
-from pytest_distbench.records.quantiles import median
+from pytest_distbench.records.case import BaselineEntry, EntryName
+from pytest_distbench.records.summaries import median
+from pytest_distbench.records.wanted import UPDATES
 from pytest_distbench.report.texts.layout import escape_cell, layout
 from pytest_distbench.report.texts.verdicts import change_lines, change_markdown
 from pytest_distbench.report.texts.words import quantity

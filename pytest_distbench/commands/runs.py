@@ -21,9 +21,9 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError, TableErr
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.runs import compare_runs
-from pytest_distbench.records.choices import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import USUAL_LAST, RunRecord, Verdict
+from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.report.formats import FORMATS, write_as
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of
 from pytest_distbench.report.page.document import write_page

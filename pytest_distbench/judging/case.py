@@ -32,9 +32,8 @@ from pytest_distbench.judging.training_rule import (
     judge_family,
     may_not_repeat,
 )
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case
-from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
+from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement, metric_key, metric_name, without

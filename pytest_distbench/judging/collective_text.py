@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_distbench.records.fingerprint import PICKLE, Collective
+from pytest_distbench.records.iteration import PICKLE, Collective
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes
 

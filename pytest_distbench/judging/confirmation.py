@@ -41,8 +41,7 @@ from pytest_distbench.judging.pairs import FEWEST_PAIRS, LAST_LOOK, judge_paired
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.stored_rule import CAUTION, LEAST_OF_ALL, are_timed, by_whole, stored_side
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement

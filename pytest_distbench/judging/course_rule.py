@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_distbench.judging.collective_text import changes, told
-from pytest_distbench.records.fingerprint import Collective, Course, Kind
+from pytest_distbench.records.iteration import Collective, Course, Kind
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes
 

@@ -19,8 +19,7 @@ from pytest_distbench.judging.case import by_metric, judge_trainings
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.training_rule import ONE_SEED_MOVED
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace

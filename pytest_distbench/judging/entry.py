@@ -13,9 +13,8 @@ from pytest_distbench.judging.losses import series_length
 from pytest_distbench.judging.metric import most_of_ranks, why_nothing_was_timed
 from pytest_distbench.judging.stored_rule import whole
 from pytest_distbench.judging.terms import version_changes
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case
-from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
+from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from pytest_distbench.judging.collective_text import changes
 from pytest_distbench.judging.course_rule import CONFIRMING_LAUNCHES, common_course, course_changes
-from pytest_distbench.records.fingerprint import Beyond, Fingerprint, named_ranks, of_rank, rank_ranges
+from pytest_distbench.records.iteration import Beyond, Fingerprint, named_ranks, of_rank, rank_ranges
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pytest_distbench.records.environment import GpuNorm, GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.quantiles import median
+from pytest_distbench.records.summaries import median
 
 ORDINARY = {"power cap": 0.25}
 """What holds clocks down in ordinary work too: it counts from so much more of the time on than at the baseline, and

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pytest_distbench.records.case import OVERSUBSCRIBED
-from pytest_distbench.records.choices import Missing
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.quantiles import median
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseOutcome, CaseResult, Verdict
+from pytest_distbench.records.summaries import median
+from pytest_distbench.records.wanted import Missing
 
 
 class Judgement(NamedTuple):

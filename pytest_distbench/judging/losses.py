@@ -12,12 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Reduce, VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement, metric_name
-from pytest_distbench.records.quantiles import median
 from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.summaries import median
 
 FEWEST_VALUES = 0.5
 """A series of fewer values than this share of the baseline's has lost some: loops that end by time vary by less."""

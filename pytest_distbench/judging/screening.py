@@ -52,14 +52,13 @@ from pytest_distbench.judging.stored_rule import (
     typical_of_siblings,
 )
 from pytest_distbench.judging.terms import Terms, staleness
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case
-from pytest_distbench.records.choices import RUN_LAUNCHES
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, Measurement, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import is_size
 
 SCREENING_LAUNCHES = 3

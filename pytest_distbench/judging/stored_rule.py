@@ -50,7 +50,7 @@ from pytest_distbench.judging.stats import (
     pooled_stdev,
     worse_pairs,
 )
-from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_name

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.judging.collective_text import payload_bytes
 from pytest_distbench.judging.fingerprint_rule import ranks_of
-from pytest_distbench.records.fingerprint import Fingerprint, of_rank
+from pytest_distbench.records.iteration import Fingerprint, of_rank
 from pytest_distbench.records.metric import Measurement
 
 

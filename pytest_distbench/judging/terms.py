@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.bound_text import AskedBound
-from pytest_distbench.records.case import Case, Conditions
+from pytest_distbench.records.bound import AskedBound
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, VerdictName
 from pytest_distbench.records.metric import Measurement

@@ -35,7 +35,7 @@ from typing import Literal
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
 from pytest_distbench.judging.terms import difference
-from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement, Scalar, metric_key, without
 from pytest_distbench.records.run import Verdict

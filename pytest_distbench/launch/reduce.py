@@ -15,7 +15,7 @@ import msgspec
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.environment import Load
-from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint, rank_ranges
+from pytest_distbench.records.iteration import Fingerprint, RankFingerprint, rank_ranges
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
 from pytest_distbench.records.launch import CommonPrint, Entered, HostReport, LaunchRecord, Partial, RankReport
 from pytest_distbench.records.metric import (
@@ -28,8 +28,8 @@ from pytest_distbench.records.metric import (
     Summary,
     metric_key,
 )
-from pytest_distbench.records.quantiles import distribution, nearest_rank, quantile
 from pytest_distbench.records.record import Number, replace
+from pytest_distbench.records.summaries import distribution, nearest_rank, quantile
 
 _Part = TypeVar("_Part")
 

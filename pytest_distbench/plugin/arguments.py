@@ -17,20 +17,32 @@ from pytest_distbench.launch.readers.check import problem_with
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.bound import Bound, bounds_between
-from pytest_distbench.records.choices import LARGEST_WHOLE, MOST_LAUNCHES, SEEDS
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch_files import NOTES_VARIABLE
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
     LONGEST_TEXT,
+    Reader,
     Scalar,
     as_scalar,
     is_own_name,
 )
 from pytest_distbench.records.network import Network, parse_network
 from pytest_distbench.records.plan import PLACEHOLDERS
-from pytest_distbench.records.reader import Reader
-from pytest_distbench.records.wanted import FRACTION, NAMED, TOLERANCE, YES_OR_NO, Wanted, number, one_of, text, whole
+from pytest_distbench.records.wanted import (
+    FRACTION,
+    LARGEST_WHOLE,
+    MOST_LAUNCHES,
+    NAMED,
+    SEEDS,
+    TOLERANCE,
+    YES_OR_NO,
+    Wanted,
+    number,
+    one_of,
+    text,
+    whole,
+)
 from pytest_distbench.records.wire import can_be_written
 from pytest_distbench.units import as_float, as_int
 

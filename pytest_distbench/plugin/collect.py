@@ -304,8 +304,7 @@ class ResultsPlugin:
         from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
         from pytest_distbench.plugin.rerun import record_arguments
         from pytest_distbench.plugin.settings import given_options
-        from pytest_distbench.records.hosts import number_hosts
-        from pytest_distbench.records.run import RunRecord
+        from pytest_distbench.records.run import RunRecord, number_hosts
         from pytest_distbench.releases import __version__
         from pytest_distbench.store.run_record import SCHEMA
 

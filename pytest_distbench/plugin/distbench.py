@@ -42,10 +42,9 @@ from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Workload
-from pytest_distbench.records.bound_text import BoundValue
+from pytest_distbench.records.bound import BoundValue
 from pytest_distbench.records.case import OVERSUBSCRIBED, Case
-from pytest_distbench.records.fingerprint import Fingerprint
-from pytest_distbench.records.iteration import CaseTrace
+from pytest_distbench.records.iteration import CaseTrace, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar

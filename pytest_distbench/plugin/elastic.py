@@ -33,9 +33,8 @@ from pytest_distbench.records.elastic import (
     Serving,
     Sharing,
 )
-from pytest_distbench.records.metric import as_scalar
+from pytest_distbench.records.metric import Reader, as_scalar
 from pytest_distbench.records.plan import Job, Pool, Task
-from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import AnyRecord, Number, replace
 from pytest_distbench.run.request import Settings, WantedJob, WantedServing
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from pytest_distbench.jobs.engines.table import DEFAULT_ENGINE
-from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.metric import Reader
 
 
 class Given(TypedDict, total=False):

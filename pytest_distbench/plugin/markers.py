@@ -13,9 +13,8 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError, DistbenchWarning, show
 from pytest_distbench.plugin.names import RANKS
-from pytest_distbench.records.bound_text import BoundValue, terms_of
-from pytest_distbench.records.choices import MOST_LAUNCHES
-from pytest_distbench.records.wanted import NAMED, TOLERANCE, Wanted, one_of, seconds, text, whole
+from pytest_distbench.records.bound import BoundValue, terms_of
+from pytest_distbench.records.wanted import MOST_LAUNCHES, NAMED, TOLERANCE, Wanted, one_of, seconds, text, whole
 from pytest_distbench.units import as_int, format_quantity, parse_bytes
 
 if TYPE_CHECKING:

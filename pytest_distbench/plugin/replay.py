@@ -13,7 +13,7 @@ import msgspec
 from pytest_distbench.errors import DistbenchError, show
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.records.fingerprint import Collective, Fingerprint, Group, named_ranks
+from pytest_distbench.records.iteration import Collective, Fingerprint, Group, named_ranks
 from pytest_distbench.store.baselines import read_file
 
 BODY = str(Path(__file__).resolve().parent.parent / "workloads" / "replay.py") + "::replay"

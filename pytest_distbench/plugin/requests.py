@@ -22,13 +22,13 @@ from pytest_distbench.plugin.markers import network_of, requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.workload import Workload, json_able, make_workload, places_of
-from pytest_distbench.records.bound_text import AskedBound
+from pytest_distbench.records.bound import AskedBound
 from pytest_distbench.records.case import Case, Conditions
-from pytest_distbench.records.choices import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 from pytest_distbench.records.network import VARIABLES, Network, rank_hosts
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wanted import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 from pytest_distbench.run.kinds import LAUNCH_KINDS, kind_of
 from pytest_distbench.run.request import CaseRequest, Settings
 

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError
-from pytest_distbench.records.choices import ANY_PLATFORM, RUN_LAUNCHES
 from pytest_distbench.records.options import FAKE, NOTHING, OPTIONS, Option
-from pytest_distbench.records.wanted import Wanted, one_of
+from pytest_distbench.records.wanted import ANY_PLATFORM, RUN_LAUNCHES, Wanted, one_of
 
 if TYPE_CHECKING:
     from pytest_distbench.launch.starters.contract import Engine
     from pytest_distbench.launch.starters.table import LauncherKind
     from pytest_distbench.machine.gpus import Gpus
-    from pytest_distbench.records.stated import Experiment
+    from pytest_distbench.records.environment import Experiment
     from pytest_distbench.run.request import AgainstSettings, Settings
 
 MARKERS = (

@@ -16,8 +16,8 @@ from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, severa
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.records.choices import MODES, OverRanks
 from pytest_distbench.records.metric import as_scalar
+from pytest_distbench.records.wanted import MODES, OverRanks
 from pytest_distbench.units import as_int, format_bytes
 from pytest_distbench.workloads.collectives import OPERATIONS, Operation, operation
 from pytest_distbench.workloads.collectives.reductions import REDUCTIONS, reduction

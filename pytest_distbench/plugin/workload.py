@@ -29,8 +29,8 @@ from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.keywords import Wanted
 from pytest_distbench.records.launch_files import is_of_a_group
+from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference, Command, Ranks, Work, Workplace
-from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import can_be_written
 from pytest_distbench.releases import is_installed_here

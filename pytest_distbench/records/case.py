@@ -1,14 +1,21 @@
-"""One measured point, and what its stored entry is known by."""
+"""One measured point, and what the store keeps of it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from pytest_distbench.records.record import Record
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.bound import BoundValue, terms_of
+from pytest_distbench.records.environment import GpuNorm
+from pytest_distbench.records.iteration import Fingerprint
+from pytest_distbench.records.kinds import METRIC_KINDS, OfKind, Reduce
+from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.record import Number, Record, Tolerance
 
 RANKS = "ranks"
 """The kind of launch whose processes a launcher of ranks starts."""
@@ -135,3 +142,109 @@ class EntryName(Record, frozen=True, kw_only=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.test}[{self.key}]"
+
+
+class BaselineMetric(OfKind, frozen=True, kw_only=True, omit_defaults=True):
+    """Stored values of one metric, one per launch."""
+
+    unit: str
+    launches: Annotated[list[Number | None], msgspec.Meta(min_length=1)]
+    tolerance: Tolerance | None = None
+    """Set by hand in the file, as a fraction; goes before the entry's. An update keeps it."""
+    minimum: list[Annotated[float, msgspec.Meta(gt=0)]] = []
+    """Fastest iteration of each launch; empty where launches have no iterations."""
+    p95: list[Annotated[float, msgspec.Meta(gt=0)]] = []
+    """95th percentile of each launch; empty where launches have no iterations."""
+    whole: list[Annotated[float, msgspec.Meta(gt=0)]] = []
+    """Geometric mean of all iterations of each launch; empty where there are none, and in older files."""
+    series: list[Number] = []
+    """Of an exact series all of its values, in the first launch; of a number of a training what it was taken from. Of
+    peak memory what the ranks needed at most in any launch, the hungriest first."""
+    curve: list[float] = []
+    """A golden curve, nine significant digits: that of the first launch."""
+    spread: float = 0.0
+    """Largest relative deviation of the other launches from that curve; 0: they repeat it bit for bit."""
+    scatter: list[float] = []
+    """Standard deviation over the ranks at each value of the curve, or of the number, in the first launch; one stands
+    for all where ranks are equal. Empty: nobody knows."""
+    unseeded_at: int | None = None
+    """The first value, from 1, at which launches left one another: the training is not seeded, and has no curve."""
+    identity: dict[str, Scalar] = msgspec.field(default_factory=dict, name="facts")
+    """What defines the number, such as a clock's mode or a goal's target; the first files of clocks do not note it."""
+    values: int = 0
+    """In the series of each launch, the fewest; 0: it is no series, or one as long as the clock's loop."""
+    ranks: int = 0
+    """That recorded it, in the launch with the fewest; 0: nobody knows, or it is no number of ranks."""
+    reduce: Reduce | None = None
+    """Over these ranks, where that is not what its kind says."""
+    companions: dict[str, float] = {}
+    """Medians over launches; they explain a regression and are not judged."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if METRIC_KINDS[self.better].rule == "exact" and self.tolerance is not None:
+            raise ValueError("an exact metric has no tolerance: take it out, or record the number as lower or higher")
+        if self.minimum or self.p95:
+            lengths = (len(self.launches), len(self.minimum), len(self.p95))
+            if len(set(lengths)) > 1 or None in self.launches:
+                raise ValueError(f"launches, minimum and p95 must have one number per launch, found {lengths}")
+            for low, value, high in zip(self.minimum, self.launches, self.p95, strict=True):
+                if not low <= value <= high:  # type: ignore[operator] # none is None
+                    raise ValueError(f"a launch of {value} cannot have minimum {low} and p95 {high}")
+
+
+class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The stored numbers of a case, and what was set by hand beside them."""
+
+    workload: str
+    """Hash of what was measured; empty where another tool made the numbers, or there are none."""
+    conditions: Conditions
+    test_id: str | None = None
+    """Of the test that measured it; None: nobody has noted it, as of numbers of other tools."""
+    software: dict[str, str]
+    metrics: dict[str, BaselineMetric]
+    params: dict[str, Any] = {}
+    foreign_cores: float | None = None
+    """Cores that other processes used in the median launch; None where the body was too short to tell."""
+    foreign_wanted: float | None = None
+    """Cores that they would have used, had there been enough; None where that is not known."""
+    crowding: float | None = None
+    """How many times as long its work took because they wanted the same cores; None where that is not known."""
+    gpu_norm: GpuNorm | None = msgspec.field(default=None, name="cards")
+    """How the GPUs fared; None on the CPU, and where nobody looked."""
+    tolerance: Tolerance | None = None
+    """Set by hand in the file, for all metrics of this case; goes before markers and options. An update keeps it."""
+    xfail_perf: str = ""
+    """Set by hand in the file: why a regression of this case is expected. An update keeps it."""
+    bounds: dict[str, BoundValue] = {}
+    """Set by hand in the file, by a metric's key or its name, which stands for all its points. An update keeps them."""
+    fingerprints: dict[str, Fingerprint] = {}
+    phases: dict[str, float] = {}
+    """Seconds in each phase the body named, of the median launch; they explain, and are not judged."""
+    peak_memory_bytes: int | None = None
+    """Of the median launch, where peak memory was no metric yet. On the CPU it was the size of the whole process."""
+    launch_s: float | None = None
+    """How long the median launch took, start and end included: it tells how long a run will take."""
+
+    @property
+    def holds_numbers(self) -> bool:
+        """Whether there is something to compare with: there may be no more than what was set by hand."""
+        return bool(self.metrics)
+
+    def is_of(self, test_ids: Collection[str], key: str) -> bool:
+        """Whether a test that has one of these ids measured it.
+
+        Where nobody has noted the id, the key begins with it: the name of a run follows a colon, and an id may hold
+        colons too.
+        """
+        if self.test_id is not None:
+            return self.test_id in test_ids
+        whole = {key_text(test_id, self.conditions.backend, self.conditions.launcher) for test_id in test_ids}
+        return key in whole or key.startswith(tuple(f"{test_id}:" for test_id in test_ids))
+
+    def __post_init__(self) -> None:
+        for metric, value in self.bounds.items():
+            try:
+                terms_of(value)
+            except ConfigurationError as error:
+                raise ValueError(f"bounds of {metric}: {error}") from None

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.record import Number, Record
 
 ChangeKind = Literal["join", "leave", "kill", "crash", "stop"]

@@ -1,14 +1,262 @@
-"""Where the iterations of a loop go, how fast they are, and what a trace tells beside itself.
+"""One iteration of a loop: which collectives it calls, in whole numbers, where its time goes, how fast it is.
 
-The names of rates are those that ranks and the fixture ``scaling`` write, and tables read.
+Torch's flight recorder has the last collectives of a process, whose names are made ours here. The names of rates are
+those that ranks and the fixture ``scaling`` write, and tables read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Final
+from typing import Annotated, Final, TypeVar
+
+import msgspec
 
 from pytest_distbench.records.record import Record
+
+_DEFAULT_GROUP = "default_pg"
+_UNNAMED = ("", "undefined")
+
+_DTYPES = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64", "Int": "int32",
+    "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+}  # fmt: skip
+"""The recorder's names; those not here are torch's in lower case, such as Float8_e4m3fn."""
+
+
+_OPERATIONS = {
+    "_all_gather_base": "all_gather_into_tensor",
+    "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+}
+"""The recorder's names of those that it does not call as torch does."""
+
+
+def group_label(name: str, description: str) -> str:
+    """How a process group is called here: ``default``, its description, or ``group 3`` where it has none."""
+    if description == _DEFAULT_GROUP:
+        return "default"
+    return f"group {name}" if description in _UNNAMED else description
+
+
+class FlightEntry(msgspec.Struct, frozen=True):
+    """One collective; the fields we read. Others are passed over: torch adds some with every release."""
+
+    record_id: int
+    """Counts all that the process entered, from 0."""
+    time_created_ns: int
+    """When it was entered, CLOCK_REALTIME."""
+    profiling_name: str = ""
+    collective_seq_id: int = 0
+    """Its number in its group, from 1."""
+    process_group: list[str] = []
+    """The group's name, and its description."""
+    is_p2p: bool = False
+    retired: bool = False
+    """It is over, or was given up; under NCCL a thread looks, ten times a second or less."""
+    state: str = ""
+    """``scheduled``, ``started`` or ``completed``: what the device says. Other backends leave it as it was."""
+    input_dtypes: list[str] = []
+    input_sizes: list[list[int]] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self.retired or self.state == "completed"
+
+    @property
+    def op(self) -> str:
+        name = self.profiling_name.rpartition(":")[2] or "collective"
+        return _OPERATIONS.get(name, name)
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Of its inputs, by their torch names: ``float32``."""
+        return [_DTYPES.get(name, name.lower()) for name in self.input_dtypes]
+
+    @property
+    def group_name(self) -> str:
+        """As torch numbers it in this process; empty where the recorder does not say."""
+        return self.process_group[0] if self.process_group else ""
+
+    @property
+    def group(self) -> str:
+        """``default``, a group's description, or ``group 3`` where it has none."""
+        return group_label(self.group_name, self.process_group[1] if len(self.process_group) > 1 else "")
+
+
+class FlightRecording(msgspec.Struct, frozen=True):
+    entries: list[FlightEntry] = []
+    """The oldest first."""
+
+
+NOT_RECORDED = "collectives are not recorded by"
+"""How the reason begins where this torch cannot give a fingerprint: true of a whole run, and told once in it."""
+
+PICKLE = "pickle"
+"""In place of the dtype of a pickled Python object, whose bytes are told as 0: they vary with the object's value."""
+
+NOT_WAITED = "not waited for"
+"""How :attr:`Collective.how` ends where the iteration was over before anybody had waited for it."""
+
+TRAINING_STEP = "optimizer_step"
+"""Key of the fingerprint of one training step of a script: what lies between two steps of an optimizer."""
+
+ALL = "all"
+"""Key of what every rank has."""
+
+_Part = TypeVar("_Part")
+_RankKey = Annotated[str, msgspec.Meta(pattern=r"^(all|\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*)$")]
+
+
+class Collective(Record, frozen=True, array_like=True):
+    """Equal collectives in a row; in files a list: ``["all_reduce", "float32", 4096, "default", 2]``."""
+
+    op: str
+    dtype: str
+    """Empty where nothing is sent, as in a barrier; ``pickle`` where it is a Python object."""
+    message_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    """Bytes one rank puts in."""
+    group: str
+    """``default``, or the description or name of another process group."""
+    count: Annotated[int, msgspec.Meta(ge=1)]
+    how: str | None = None
+    """Reduction, root or partner: ``sum``, ``root 0``, ``sum root 0``, ``to +1``. Empty: it has none, or torch does not
+    tell; None: not recorded. At its end may stand :data:`NOT_WAITED`: ``sum, not waited for``."""
+
+    @property
+    def way(self) -> str:
+        """Reduction, root or partner alone; empty where nothing is known of them."""
+        return (self.how or "").removesuffix(NOT_WAITED).removesuffix(", ")
+
+
+class Group(Record, frozen=True, array_like=True):
+    """A process group that a rank belongs to; in files a list: ``["mesh_tp", 8, 1]``."""
+
+    name: str
+    size: Annotated[int, msgspec.Meta(ge=1)]
+    stride: Annotated[int, msgspec.Meta(ge=0)]
+    """From each of its ranks to the next; 0: not the same everywhere."""
+
+
+class Beyond(Record, frozen=True, array_like=True):
+    """What the timed iterations of a loop did besides what the described one does; in files a list: ``[6, 30]``."""
+
+    collectives: int
+    """More, or fewer, than so many times those of the described one."""
+    iterations: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Kind(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Steps of a loop that send something else than the described one, and are alike in how many collectives."""
+
+    collectives: list[Collective] | None = None
+    """Of the first such step; None: it is known how many, and not which."""
+    entered: Annotated[int, msgspec.Meta(ge=0)]
+    """How many each has, without send and recv."""
+    steps: Annotated[int, msgspec.Meta(ge=1)]
+    """How many such steps there were."""
+    first: Annotated[int, msgspec.Meta(ge=0)]
+    """The number of the first, from 1; 0 is what a script does before its first step."""
+    last: Annotated[int, msgspec.Meta(ge=0)]
+    every: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """From each to the next; 0: there is one alone, or the distances differ."""
+
+
+class Course(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """All steps of a loop, by kinds: those that are not named send as many collectives as the described one.
+
+    Where the described kind is not most of them, it is named too.
+    """
+
+    steps: Annotated[int, msgspec.Meta(ge=0)]
+    others: list[Kind] = []
+    """In the order they first came."""
+    is_whole: bool = False
+    """It is a script from its beginning to its end, whose number of steps is its own."""
+
+
+class RankFingerprint(Record, frozen=True, kw_only=True):
+    """What one rank did in one untimed iteration or training step."""
+
+    collectives: list[Collective] = []
+    groups: list[Group] = []
+    """That it belonged to at the end, besides that of all ranks."""
+    parameters: int = 0
+    """Elements the optimizers that stepped in it hold; of what is sharded, its own shard."""
+    parameter_bytes: int = 0
+    """Of the same."""
+    optimizer_bytes: int = 0
+    """Of what these optimizers keep beside them, such as moments."""
+    optimizer_steps: int = 0
+    beyond: Beyond | None = None
+    """None: each timed iteration had as many collectives, or nobody counted."""
+    course: Course | None = None
+    """None: nobody counted, or not by steps."""
+    is_full: bool = False
+    """See :attr:`Fingerprint.is_full`."""
+    entered: list[float] = []
+    """When it entered each collective, seconds since its first; of the first few hundred."""
+    began: float = 0.0
+    """When it entered the first, CLOCK_REALTIME seconds."""
+    missing: str = ""
+
+
+class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What one iteration or training step does, in whole numbers that no noise can move."""
+
+    collectives: dict[_RankKey, list[Collective]] = {}
+    """In the order they were entered, by ranks: ``all``, or ``0`` and ``1-3`` where ranks differ."""
+    parameters: int = 0
+    """Elements that the optimizers of all ranks hold together."""
+    optimizer_steps: int = 0
+    """Of all ranks together: one that skips its step is seen."""
+    groups: dict[_RankKey, list[Group]] = {}
+    """Besides that of all ranks, by the same ranks."""
+    parameter_bytes: dict[_RankKey, int] = {}
+    """Of what the optimizers of a rank hold, by ranks."""
+    optimizer_bytes: dict[_RankKey, int] = {}
+    """Of what they keep beside it, by ranks."""
+    beyond: dict[_RankKey, Beyond] = {}
+    """By the ranks whose timed iterations were not all alike."""
+    course: dict[_RankKey, Course] = {}
+    """By ranks. Older baselines do not hold it, nor do loops in batches and of graphs: then it is not compared."""
+    course_missing: str = ""
+    """Why there is none although steps were counted: it differs between launches."""
+    is_full: bool = False
+    """Whether groups, bytes, and the iterations beside the described one were looked at. Older baselines do not hold
+    them, nor does ``training_start``: what is not there is not compared."""
+    missing: str = ""
+    """Why there is none: it cannot be read here, or differs between launches."""
+
+
+def of_rank(by_ranks: Mapping[str, _Part], rank: int) -> _Part | None:
+    """What one rank has of a part of a fingerprint; None where it has none."""
+    return next((part for who, part in by_ranks.items() if who == ALL or rank in named_ranks([who])), None)
+
+
+def named_ranks(keys: Iterable[str]) -> list[int]:
+    """The ranks that keys such as ``0,2-3`` name; ``all`` names none."""
+    found = set()
+    for key in keys:
+        for run in key.split(",") if key != ALL else ():
+            first, _, last = run.partition("-")
+            found |= set(range(int(first), int(last or first) + 1))
+    return sorted(found)
+
+
+def rank_ranges(ranks: Sequence[int], world_size: int | None = None) -> str:
+    """``0,2-3``; ``all`` where they are the whole world."""
+    if len(ranks) == world_size:
+        return ALL
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
 
 UNACCOUNTED: Final = "unaccounted"
 """What a table calls the time of a loop that no phase has, beside the names of its phases."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from pytest_distbench.records.quantiles import quantile
 from pytest_distbench.records.record import Record
+from pytest_distbench.records.summaries import quantile
 from pytest_distbench.units import why_impossible
 
 Better = str

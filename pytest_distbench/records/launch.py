@@ -12,8 +12,7 @@ import msgspec
 
 from pytest_distbench.records.elastic import ElasticResult, PoolResult
 from pytest_distbench.records.environment import GpuWitness, Load
-from pytest_distbench.records.fingerprint import Fingerprint, RankFingerprint
-from pytest_distbench.records.iteration import Breakdown
+from pytest_distbench.records.iteration import Breakdown, Fingerprint, RankFingerprint
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Measurement, Observation
 from pytest_distbench.records.record import Number, Record

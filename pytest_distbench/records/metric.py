@@ -1,14 +1,16 @@
-"""What was measured under one name: as a rank saw it, and as a launch has it."""
+"""What was measured under one name: as a rank saw it, as a launch has it, and as it is read of what a program wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from pytest_distbench.records.bound import Bound
-from pytest_distbench.records.choices import LARGEST_WHOLE
 from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import OfKind, Reduce
 from pytest_distbench.records.record import Number, Record
+from pytest_distbench.records.wanted import LARGEST_WHOLE
 
 Scalar = bool | int | float | str
 
@@ -131,7 +133,7 @@ class Measurement(_Recorded, frozen=True, kw_only=True):
     summary: Summary | None = None
     distribution: list[float] = []
     """Of a series that is not kept, in place of it: at most 41 of its values, ascending, at even steps of its quantiles
-    from the least to the largest, with four digits; see :func:`~pytest_distbench.records.quantiles.distribution`."""
+    from the least to the largest, with four digits; see :func:`~pytest_distbench.records.summaries.distribution`."""
     companions: dict[str, float] = {}
     """Of one iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``: mean)."""
     scatter: list[Number] = []
@@ -206,3 +208,49 @@ def metric_key(name: str, at: dict[str, Scalar]) -> str:
     if not at:
         return name
     return f"{name}[{','.join(f'{k}={v}' for k, v in sorted(at.items()))}]"
+
+
+NUMBER = r"([-+]?(?:\d+(?:,\d+)*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf(?:inity)?)\b)"
+"""A group that takes a whole number, nan and inf too, for patterns: ``stdout(r"loss " + NUMBER)``."""
+
+TAKES: dict[str, Callable[[Sequence[float]], float]] = {
+    "first": lambda series: series[0],
+    "last": lambda series: series[-1],
+    "min": min,
+    "max": max,
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "sum": sum,
+}
+"""How a series becomes one number, by the name that ``take=`` has."""
+
+
+class Reader(OfKind, frozen=True, kw_only=True):
+    """One metric to be read after a launch. Made by the functions of :mod:`pytest_distbench.read`."""
+
+    kind: str
+    """Key of :data:`pytest_distbench.launch.readers.READERS`."""
+    source: str
+    """A pattern, or a path with placeholders."""
+    key: str = ""
+    """What is read there: a key, a column, a tag."""
+    since: str = ""
+    """Of a log of events: the event from which the seconds are counted; empty: the event's own value is read."""
+    unit: str = ""
+    scale: float = 1.0
+    rank: int | Literal["all"] = 0
+    """Whose output, or whose file."""
+    skip: int = 0
+    first: int | None = None
+    take: str = ""
+    """Key of :data:`TAKES`; empty: the metric kind decides."""
+    at: dict[str, Scalar] = {}
+    identity: dict[str, Scalar] = {}
+    bounds: list[Bound] = []
+    """In the unit."""
+
+    @property
+    def defining(self) -> dict[str, Scalar]:
+        """What defines the number: read in another way it is another number."""
+        chosen: dict[str, Scalar] = {"skip": self.skip, "take": self.take, "since": self.since}
+        return {**{name: value for name, value in chosen.items() if value}, **self.identity}

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pytest_distbench.records.choices import (
+from pytest_distbench.records.wanted import (
     CONFIRM_BUDGET_S,
     CONFIRMS,
     DEFAULT_TOLERANCE,
+    FRACTION,
     LONGEST_TIMEOUT_S,
     MISSING,
     MOST_LAUNCHES,
@@ -18,8 +19,11 @@ from pytest_distbench.records.choices import (
     PAIRED_TOLERANCE,
     TRACED_CASES,
     UPDATES,
+    Wanted,
+    number,
+    one_of,
+    whole,
 )
-from pytest_distbench.records.wanted import FRACTION, Wanted, number, one_of, whole
 from pytest_distbench.units import parse_bytes
 
 FAKE = "fake"

@@ -15,8 +15,8 @@ import msgspec
 
 from pytest_distbench.records.elastic import ElasticJob, Sharing
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.network import Network
-from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import Record, replace
 
 Change = Callable[[str], str]

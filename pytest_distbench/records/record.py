@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
-from pytest_distbench.records.choices import MOST_TOLERANCE
+from pytest_distbench.records.wanted import MOST_TOLERANCE
 
 if TYPE_CHECKING:
     Number = float

@@ -11,13 +11,12 @@ import msgspec
 
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.case import Case, EntryName
-from pytest_distbench.records.environment import Environment, GpuNorm
+from pytest_distbench.records.environment import Environment, Experiment, GpuNorm
 from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.kinds import VERDICT_KINDS, Better, OfKind, VerdictName, verdict_kind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Scalar, metric_name
 from pytest_distbench.records.record import Number, Record, replace
-from pytest_distbench.records.stated import Experiment
 
 
 class Verdict(OfKind, frozen=True, kw_only=True):
@@ -278,6 +277,15 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """What records the cases without a baseline, secrets masked; empty in files of earlier versions."""
     unused: list[EntryName] | None = None
     """Stored entries that no test used. None: the run was not whole or not green, so nobody knows."""
+
+
+def number_hosts(result: CaseResult) -> CaseResult:
+    """The case with ``host0``, ``host1`` and so on in the place of names, in the order of the ranks."""
+    launches = []
+    for launch in result.launches:
+        numbers = {name: f"host{number}" for number, name in enumerate(dict.fromkeys(launch.hosts))}
+        launches.append(replace(launch, hosts=[numbers[name] for name in launch.hosts]))
+    return replace(result, launches=launches)
 
 
 def told_apart(results: Sequence[CaseResult]) -> list[CaseResult]:

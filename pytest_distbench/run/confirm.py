@@ -31,7 +31,7 @@ from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.screening import SUSPICIOUS
 from pytest_distbench.judging.terms import version_changes
 from pytest_distbench.machine.hardware import Interpreter, find_interpreter
-from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation, Verdict

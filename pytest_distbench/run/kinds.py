@@ -17,9 +17,9 @@ from pytest_distbench.jobs.launch import launch_elastic, launch_pool
 from pytest_distbench.launch.controlled import launch_command
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.launch.supervise import Arm, Side, run_in_turns, supervise
-from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import Command, Job, LaunchPlan, Pool, Ranks, Work
+from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
 
 InTurns = Callable[[Sequence[Arm]], list[LaunchRecord | None]]
 """Runs launches that are to be compared; None for those that were left out because one did not pass."""

@@ -28,14 +28,13 @@ from pytest_distbench.judging.gpus import norm_of
 from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, are_enough, is_clock, judge_screened
-from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.bound_text import AskedBound
-from pytest_distbench.records.case import Case, EntryName
-from pytest_distbench.records.choices import Update
+from pytest_distbench.records.bound import AskedBound
+from pytest_distbench.records.case import BaselineEntry, Case, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.records.wanted import Update
 from pytest_distbench.run.confirm import Recorder, Recorders
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples

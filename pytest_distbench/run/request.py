@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_distbench.judging.judgement import Strictness
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
-from pytest_distbench.records.stated import Experiment
+from pytest_distbench.records.environment import Experiment
 
 if TYPE_CHECKING:
     from pytest_distbench.launch.starters.contract import Engine
     from pytest_distbench.machine.gpus import Gpus
-    from pytest_distbench.records.choices import Confirm, TracedCases, Update
     from pytest_distbench.records.network import Network
+    from pytest_distbench.records.wanted import Confirm, TracedCases, Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,7 @@ import msgspec
 
 from pytest_distbench import git
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import EntryName, beginnings
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, EntryName, beginnings
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.record import Record
 from pytest_distbench.store.files import FileKind, lay_out, read_each

@@ -14,12 +14,11 @@ from typing import Any, Literal, Protocol
 from pytest_distbench import git
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, EntryName
+from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
-from pytest_distbench.records.quantiles import median
 from pytest_distbench.records.record import Record
+from pytest_distbench.records.summaries import median
 from pytest_distbench.store.baselines import BASELINE_FILES, BaselineFile, BaselineStore
 from pytest_distbench.store.entries import Choice
 

@@ -18,8 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
-from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import NODES, Case, Conditions, EntryName, key_text
+from pytest_distbench.records.case import NODES, BaselineEntry, Case, Conditions, EntryName, key_text
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.record import replace

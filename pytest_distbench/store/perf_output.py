@@ -1,4 +1,6 @@
-"""Files that nccl-tests and rccl-tests left: what they print, and their JSON (``-J FILE``, ``-Z json -x FILE``).
+"""Files that nccl-tests and rccl-tests left, and the bounds and baselines that their numbers become.
+
+They are what these tools print, and their JSON (``-J FILE``, ``-Z json -x FILE``).
 
 Each release prints a table of its own: some have no columns for the operation or the root, the check is called
 ``error`` or ``#wrong``, ``-I`` adds four columns a side, and rccl-tests may measure one side only. So the header says
@@ -10,14 +12,59 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_distbench.errors import StoredFileError, show
-from pytest_distbench.records.reader import PerfOutput, PerfRow
+from pytest_distbench.errors import ConfigurationError, StoredFileError, show
+from pytest_distbench.records.bound import BoundValue
+from pytest_distbench.records.case import BaselineMetric
+from pytest_distbench.records.metric import Scalar, metric_key
 from pytest_distbench.store.files import read_limited
+from pytest_distbench.units import format_seconds
+
+NCCL_DTYPES = {
+    "float32": "float", "float16": "half", "float64": "double", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2",
+}  # fmt: skip
+"""What torch calls a type -> what these tools call it, where that differs."""
+
+NCCL_REDOPS = {"product": "prod"}
+"""The same of reduce operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfRow:
+    """One message size, in place or not, as the tool names things; ``busbw`` is in GB/s."""
+
+    size: int
+    dtype: str
+    redop: str
+    root: str
+    in_place: bool
+    time_s: float
+    busbw: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfOutput:
+    """One run.
+
+    Attributes:
+        program: ``all_reduce_perf``; empty where the output does not say.
+        ranks: of the group; None where the output does not say.
+        device: of the first rank; empty where the output does not say.
+        rows: in the order they were measured, at least one.
+        is_whole: whether the tool came to its end.
+    """
+
+    program: str
+    ranks: int | None
+    device: str
+    rows: Sequence[PerfRow]
+    is_whole: bool
+
 
 MAX_FILE_BYTES = 64 * 2**20
 """A larger file is no output of these tools."""
@@ -269,3 +316,87 @@ def _number(value: object) -> float:
     if not 0 <= number < math.inf:
         raise ValueError(f"{show(value)} is no number")
     return number
+
+
+_OUR_REDOPS = {theirs: ours for ours, theirs in NCCL_REDOPS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Which rows are taken.
+
+    Attributes:
+        dtype: as torch or as the tool calls it; empty: the only one there is.
+        redop: empty: the only one there is.
+        most: bytes of the largest; None: no limit.
+    """
+
+    in_place: bool
+    dtype: str = ""
+    redop: str = ""
+    least: int = 1
+    most: int | None = None
+
+    def of(self, output: PerfOutput) -> list[PerfRow]:
+        dtype = NCCL_DTYPES.get(self.dtype, self.dtype)
+        redop = NCCL_REDOPS.get(self.redop, self.redop)
+        side = [row for row in output.rows if row.in_place == self.in_place]
+        wanted = [
+            row
+            for row in side
+            if (not dtype or row.dtype == dtype)
+            and (not redop or row.redop == redop)
+            and self.least <= row.size
+            and (self.most is None or row.size <= self.most)
+        ]
+        if not wanted:
+            found = ", ".join(sorted({f"{row.dtype} {row.redop}".strip() for row in output.rows}))
+            raise ConfigurationError(
+                f"no row is {'in place' if self.in_place else 'out of place'} and as asked for; there are {found} of "
+                f"{min(row.size for row in output.rows)} to {max(row.size for row in output.rows)} B"
+            )
+        for option, names in (
+            ("--dtype", {row.dtype for row in wanted}),
+            ("--redop", {row.redop for row in wanted}),
+            ("a file of one", {f"root {row.root}" for row in wanted}),
+        ):
+            if len(names) > 1:
+                raise ConfigurationError(f"the rows are of {', '.join(sorted(names))}: give {option}")
+        return wanted
+
+
+def bounds_of(runs: Sequence[Sequence[PerfRow]], *, metric: str, margin: float) -> dict[str, BoundValue]:
+    """A bound for each size: the median over runs, and a margin towards worse."""
+    if metric == "busbw":
+        found = {size: statistics.median(values) for size, values in _by_size(runs, lambda row: row.busbw).items()}
+        return {_key(metric, size): f">= {value * (1 - margin):.4g} GB/s" for size, value in found.items() if value}
+    times = {size: statistics.median(values) for size, values in _by_size(runs, lambda row: row.time_s).items()}
+    return {_key(metric, size): f"<= {format_seconds(value * (1 + margin))}" for size, value in times.items() if value}
+
+
+def baselines_of(runs: Sequence[Sequence[PerfRow]], *, in_place: bool) -> dict[str, BaselineMetric]:
+    """What a store keeps of each size that all runs measured: a time per run."""
+    redop = _OUR_REDOPS.get(runs[0][0].redop, runs[0][0].redop)
+    identity: dict[str, Scalar] = {"in_place": in_place, **({"redop": redop} if redop not in ("", "none") else {})}
+    return {
+        _key("latency", size): BaselineMetric(
+            better="lower", unit="s", launches=[float(f"{value:.4g}") for value in times], identity=identity
+        )
+        for size, times in _by_size(runs, lambda row: row.time_s).items()
+        if len(times) == len(runs) and all(times)
+    }
+
+
+def _by_size(runs: Iterable[Iterable[PerfRow]], value: Callable[[PerfRow], float]) -> Mapping[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for rows in runs:
+        cycles: dict[int, list[float]] = {}
+        for row in rows:
+            cycles.setdefault(row.size, []).append(value(row))
+        for size, values in cycles.items():
+            found.setdefault(size, []).append(statistics.median(values))
+    return dict(sorted(found.items()))
+
+
+def _key(metric: str, size: int) -> str:
+    return metric_key(metric, {"message_bytes": size})

@@ -17,8 +17,8 @@ import msgspec
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.machine.hardware import host_name, mask_addresses
 from pytest_distbench.machine.secrets import mask_secrets
+from pytest_distbench.records.environment import TERMS, Experiment, Machine, Prices, Statement, Term
 from pytest_distbench.records.record import Record
-from pytest_distbench.records.stated import TERMS, Experiment, Machine, Prices, Statement, Term
 from pytest_distbench.store.files import name_keys, read_limited
 
 _MOST_BYTES = 2**20

@@ -42,7 +42,7 @@ from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.site.contract import Exit
 from pytest_distbench.launch.site.local import LocalSite
 from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind, LauncherSetup
-from pytest_distbench.records.fingerprint import Collective, RankFingerprint
+from pytest_distbench.records.iteration import Collective, RankFingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind
 from pytest_distbench.records.launch import ErrorReport, RankReport
 from pytest_distbench.records.metric import LARGEST_NUMBER, Observation, Scalar, is_name

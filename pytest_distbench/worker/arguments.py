@@ -16,7 +16,6 @@ import torch
 
 from pytest_distbench.errors import ConfigurationError, RecordingError, line_outside, show
 from pytest_distbench.records.bound import Bound, bounds_between
-from pytest_distbench.records.choices import LARGEST_WHOLE
 from pytest_distbench.records.iteration import UNACCOUNTED
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
@@ -25,7 +24,7 @@ from pytest_distbench.records.metric import (
     as_scalar,
     is_own_name,
 )
-from pytest_distbench.records.wanted import Wanted, number, one_of, text, whole
+from pytest_distbench.records.wanted import LARGEST_WHOLE, Wanted, number, one_of, text, whole
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import get_args
 
 from pytest_distbench.errors import RecordingError, show
-from pytest_distbench.records.choices import MODES, Mode, OverRanks
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.wanted import MODES, Mode, OverRanks
 from pytest_distbench.worker.arguments import (
     check_choice,
     check_metric,

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from pytest_distbench.records.fingerprint import (
+from pytest_distbench.records.iteration import (
     NOT_RECORDED,
     PICKLE,
     Beyond,

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 import torch
 
 from pytest_distbench.errors import RecordingError, show
-from pytest_distbench.records.bound import Bound
-from pytest_distbench.records.bound_text import BoundValue
-from pytest_distbench.records.choices import OverRanks
+from pytest_distbench.records.bound import Bound, BoundValue
 from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import WALL_TIME, Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan, Ranks
+from pytest_distbench.records.wanted import OverRanks
 from pytest_distbench.worker.arguments import (
     check_bounds,
     check_metric,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from pytest_distbench.records.fingerprint import NOT_WAITED, Collective, Course, Group, Kind, group_label
+from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, Group, Kind, group_label
 from pytest_distbench.records.record import replace
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.clock.host import HostClock

@@ -16,8 +16,7 @@ import msgspec
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pytest_distbench.records.fingerprint import TRAINING_STEP
-from pytest_distbench.records.iteration import WHOLE, iteration_name, name_in_trace
+from pytest_distbench.records.iteration import TRAINING_STEP, WHOLE, iteration_name, name_in_trace
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker.clock.clocks import Stopwatch
 from pytest_distbench.worker.clock.steps import Steps

@@ -20,8 +20,7 @@ from typing import Any, Literal
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from pytest_distbench.errors import BodyError, RecordingError, show
-from pytest_distbench.records.fingerprint import TRAINING_STEP
-from pytest_distbench.records.iteration import PhasePlace
+from pytest_distbench.records.iteration import TRAINING_STEP, PhasePlace
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PHASE, WALL_TIME, Scalar, metric_key
 from pytest_distbench.records.plan import BodyReference

@@ -16,7 +16,7 @@ from pytest_distbench.judging.links import Link, imbalance
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import FAST_SIDE
 from pytest_distbench.records.metric import Scalar, metric_key
-from pytest_distbench.records.quantiles import quantile
+from pytest_distbench.records.summaries import quantile
 from pytest_distbench.units import GIGABYTE
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_distbench.records.kinds import FAST_SIDE
-from pytest_distbench.records.quantiles import quantile
+from pytest_distbench.records.summaries import quantile
 from pytest_distbench.workloads.buckets import elements_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pytest_distbench.errors import ConfigurationError, look_up, show
-from pytest_distbench.records.choices import Mode, OverRanks
+from pytest_distbench.records.wanted import Mode, OverRanks
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.bound_text import BoundValue
+from pytest_distbench.records.bound import BoundValue
 from pytest_distbench.records.iteration import RATE, SAMPLES
 from pytest_distbench.records.metric import TOLD
 from pytest_distbench.worker.arguments import check_metric, check_number, check_whole, refuse

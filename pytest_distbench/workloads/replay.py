@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.fingerprint import PICKLE, Collective, Group, of_rank
+from pytest_distbench.records.iteration import PICKLE, Collective, Group, of_rank
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 
 from pytest_distbench.errors import RecordingError, look_up
-from pytest_distbench.records.choices import SEEDS
 from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.wanted import SEEDS
 from pytest_distbench.worker.arguments import check_whole, refuse
 from pytest_distbench.worker.elastic import checkpoints
 from pytest_distbench.worker.elastic.checkpoints import next_count, permutation, share

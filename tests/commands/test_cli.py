@@ -13,7 +13,7 @@ from support.cases import ON_TWO
 from support.stores import KEY, PLATFORM, TEST, entry, record, result
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.store.baselines import BaselineStore
 

@@ -12,7 +12,7 @@ from support.releases import needs_recorder
 from pytest_distbench.commands.cli import main
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.starters.contract import Launcher
-from pytest_distbench.records.fingerprint import Fingerprint, of_rank
+from pytest_distbench.records.iteration import Fingerprint, of_rank
 from pytest_distbench.records.launch import LaunchRecord
 
 SUITE = Path(__file__).parents[2] / "suites" / "structure"

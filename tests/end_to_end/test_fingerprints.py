@@ -14,7 +14,7 @@ from support.releases import needs_recorder
 
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.starters.contract import Launcher
-from pytest_distbench.records.fingerprint import (
+from pytest_distbench.records.iteration import (
     NOT_RECORDED,
     NOT_WAITED,
     PICKLE,

@@ -16,7 +16,7 @@ OURS = [
     "pytest_distbench.plugin.settings",
     "pytest_distbench.plugin.state",
     "pytest_distbench.records",
-    "pytest_distbench.records.choices",
+    "pytest_distbench.records.wanted",
     "pytest_distbench.records.options",
     "pytest_distbench.records.wanted",
     "pytest_distbench.units",

@@ -10,8 +10,8 @@ from support.stores import SOFTWARE, entry, result
 
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.fingerprint import Course, Fingerprint, Kind
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric
+from pytest_distbench.records.iteration import Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.fingerprints import BARRIER, reduce
 
 from pytest_distbench.judging.collective_text import changes, payload_bytes, told
-from pytest_distbench.records.fingerprint import PICKLE, Collective
+from pytest_distbench.records.iteration import PICKLE, Collective
 
 
 def test_a_sequence_is_told_by_operations_and_groups_and_a_pickle_without_a_size() -> None:

@@ -7,7 +7,7 @@ from support.fingerprints import of, reduce
 
 from pytest_distbench.judging.course_rule import common_course, course_changes
 from pytest_distbench.judging.fingerprint_rule import COURSE_DIFFERS, DIFFERS, agree, differences
-from pytest_distbench.records.fingerprint import Beyond, Collective, Course, Fingerprint, Kind
+from pytest_distbench.records.iteration import Beyond, Collective, Course, Fingerprint, Kind
 
 SMALL, LARGE = reduce(4), reduce(4096)
 GATHER = Collective("all_gather", "float32", 4, "default", 1)

@@ -17,9 +17,8 @@ from pytest_distbench.judging.entry import (
     stored_metric,
     why_not_storable,
 )
-from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.case import Case
-from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.case import BaselineMetric, Case
+from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement

@@ -6,7 +6,7 @@ import pytest
 from support.fingerprints import BARRIER, MIB, of, reduce
 
 from pytest_distbench.judging.fingerprint_rule import DIFFERS, differences, judge_fingerprints
-from pytest_distbench.records.fingerprint import Beyond, Fingerprint, Group
+from pytest_distbench.records.iteration import Beyond, Fingerprint, Group
 
 
 @pytest.mark.parametrize(

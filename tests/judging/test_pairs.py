@@ -24,9 +24,8 @@ from pytest_distbench.judging.pairs import (
     smallest_slowdown,
 )
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.case import Case
-from pytest_distbench.records.fingerprint import Collective, Fingerprint
+from pytest_distbench.records.case import BaselineMetric, Case
+from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement

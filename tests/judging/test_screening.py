@@ -22,7 +22,7 @@ from pytest_distbench.judging.screening import (
     judge_screened,
 )
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.record import replace

@@ -19,12 +19,12 @@ from pytest_distbench.judging.screening import SCREENING_LAUNCHES, SUSPICIOUS, j
 from pytest_distbench.judging.stats import detectable_slowdown
 from pytest_distbench.judging.stored_rule import DRIFT, by_whole, typical_noise, variance_of_iterations, whole
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
-from pytest_distbench.records.quantiles import distribution, quantile
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.summaries import distribution, quantile
 
 wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, 1.7e308])
 

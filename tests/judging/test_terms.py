@@ -14,8 +14,7 @@ from pytest_distbench.judging.metric import Circumstances, judge
 from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
 from pytest_distbench.judging.terms import Terms, difference, software_changes, staleness, version_changes
 from pytest_distbench.judging.training_rule import Family, judge_family
-from pytest_distbench.records.baseline import BaselineMetric
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import BaselineMetric, Case
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar

@@ -26,7 +26,7 @@ from pytest_distbench.judging.training_rule import (
     olympic,
 )
 from pytest_distbench.launch.reduce import merge, partial
-from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import UNTIL_MOVED, Measurement, Observation, Scalar
 from pytest_distbench.records.record import replace

@@ -21,8 +21,8 @@ from pytest_distbench.read import jsonl, stdout
 from pytest_distbench.records.environment import CommandUse
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.plan import Command, Workplace
-from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 
 pytestmark = pytest.mark.spawn

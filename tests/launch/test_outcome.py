@@ -18,8 +18,7 @@ from pytest_distbench.launch.outcome import Clock, loops_on, make_record, mask_r
 from pytest_distbench.launch.outcome import breakdowns as join
 from pytest_distbench.launch.site.contract import Exit, Heard
 from pytest_distbench.read import stdout
-from pytest_distbench.records.fingerprint import RankFingerprint
-from pytest_distbench.records.iteration import Breakdown, PartShare, PhasePlace
+from pytest_distbench.records.iteration import Breakdown, PartShare, PhasePlace, RankFingerprint
 from pytest_distbench.records.launch import CommonPrint, ErrorReport, HostReport, LaunchRecord, RankFate, RankReport
 from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks

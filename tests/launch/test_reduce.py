@@ -22,7 +22,7 @@ from pytest_distbench.launch.reduce import (
     reduce_partials,
 )
 from pytest_distbench.records.bound import Bound
-from pytest_distbench.records.fingerprint import Collective, Fingerprint, RankFingerprint
+from pytest_distbench.records.iteration import Collective, Fingerprint, RankFingerprint
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.launch import HostReport, Partial, RankReport
 from pytest_distbench.records.metric import Observation

@@ -23,8 +23,8 @@ from pytest_distbench.plugin.outcomes import BeyondBound, Misuse, Regression
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
 from pytest_distbench.plugin.traffic import Communication
 from pytest_distbench.read import csv, jsonl, mllog, stdout
-from pytest_distbench.records.fingerprint import Collective, Fingerprint
-from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.iteration import Collective, Fingerprint
+from pytest_distbench.records.metric import Reader
 
 HERE = Path(__file__)
 

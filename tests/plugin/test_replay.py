@@ -15,8 +15,8 @@ from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.runs import Run
-from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.fingerprint import Collective, Fingerprint, Group
+from pytest_distbench.records.case import BaselineEntry
+from pytest_distbench.records.iteration import Collective, Fingerprint, Group
 from pytest_distbench.store.baselines import BaselineStore
 
 STEP = of(reduce(4096, how="sum"))

@@ -19,7 +19,7 @@ from pytest_distbench.errors import DistbenchWarning
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.scaling import Scaling
-from pytest_distbench.records.fingerprint import Collective, Fingerprint
+from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.plan import LaunchPlan

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.documents import accepted
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.bound_text import Term, terms_of
+from pytest_distbench.records.bound import Term, terms_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pytest_distbench.records.fingerprint import Fingerprint, FlightEntry, rank_ranges
+from pytest_distbench.records.iteration import Fingerprint, FlightEntry, rank_ranges
 
 
 def entry(**fields: object) -> FlightEntry:

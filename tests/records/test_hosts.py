@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support.results import result, verdict
 
-from pytest_distbench.records.hosts import number_hosts
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import number_hosts
 
 
 def test_hosts_are_numbered_in_the_order_of_the_ranks() -> None:

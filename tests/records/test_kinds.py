@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from pytest_distbench.judging.training_rule import judge_family
-from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import (
     METRIC_KINDS,
     VERDICT_KINDS,

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pytest_distbench.records.link_terms import WIDEST, fit_link_terms
+from pytest_distbench.records.summaries import WIDEST, fit_link_terms
 
 SIZES = [4 * 2**n for n in range(25)]
 

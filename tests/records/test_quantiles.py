@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_distbench.records.quantiles import MOST_KEPT, distribution, nearest_rank, quantile
+from pytest_distbench.records.summaries import MOST_KEPT, distribution, nearest_rank, quantile
 
 finite = st.floats(-1e6, 1e6)
 

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from pytest_distbench.records.stated import Experiment, Machine, Prices, Statement
+from pytest_distbench.records.environment import Experiment, Machine, Prices, Statement
 
 T4 = Machine(name="n1-standard-4", per_hour={"regular": 0.5592, "preemptible": 0.154}, ranks_per_node=1)
 

@@ -23,7 +23,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.launch.starters.contract import HostsFound
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.machine.gpus import Gpus, read_gpus
-from pytest_distbench.records.bound_text import AskedBound
+from pytest_distbench.records.bound import AskedBound
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import Job, LaunchRequest, Pool, Ranks, Task, Work
 from pytest_distbench.records.record import replace

@@ -9,7 +9,7 @@ from typing import Any
 from support.stores import CASE, KEY, PLATFORM, entry, result
 
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.baseline import BaselineEntry
+from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.references import Nothing, Paired, Stored

@@ -13,22 +13,19 @@ from support.stores import entry, result
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.bound_text import terms_of
-from pytest_distbench.records.fingerprint import Course, Fingerprint, Kind
+from pytest_distbench.records.bound import terms_of
+from pytest_distbench.records.case import BaselineEntry
+from pytest_distbench.records.iteration import Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.reader import PerfOutput, PerfRow
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.store.accept import (
     NotABaseline,
-    Rows,
-    baselines_of,
-    bounds_of,
     propose_entry,
     why_test_did_not_pass,
 )
+from pytest_distbench.store.perf_output import PerfOutput, PerfRow, Rows, baselines_of, bounds_of
 
 
 def row(size: int = 4096, time_s: float = 2e-4, **changes: Any) -> PerfRow:

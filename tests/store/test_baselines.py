@@ -24,8 +24,7 @@ from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case, Conditions
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case, Conditions
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace

@@ -11,8 +11,7 @@ from support.repositories import git
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, EntryName
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.changes import (

@@ -10,8 +10,7 @@ from support.cases import ON_TWO
 from support.stores import CASE, KEY, PLATFORM, TEST, entry, result
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import Case, Conditions, EntryName
+from pytest_distbench.records.case import BaselineEntry, Case, Conditions, EntryName
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord

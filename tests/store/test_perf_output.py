@@ -9,9 +9,14 @@ from hypothesis import given
 from support.documents import documents
 
 from pytest_distbench.errors import StoredFileError
-from pytest_distbench.records.reader import PerfOutput
 from pytest_distbench.store import perf_output
-from pytest_distbench.store.perf_output import looks_like_text, read_perf_json, read_perf_output, read_perf_text
+from pytest_distbench.store.perf_output import (
+    PerfOutput,
+    looks_like_text,
+    read_perf_json,
+    read_perf_output,
+    read_perf_text,
+)
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -11,9 +11,8 @@ from support.cases import ON_TWO
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
 from pytest_distbench.records.bound import Bound
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement

@@ -11,7 +11,7 @@ import pytest
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.machine.hardware import host_name
 from pytest_distbench.machine.secrets import MASK
-from pytest_distbench.records.stated import Experiment, Statement
+from pytest_distbench.records.environment import Experiment, Statement
 from pytest_distbench.store.stated import read_experiment, read_prices
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_distbench.records.fingerprint import Collective, Fingerprint
+from pytest_distbench.records.iteration import Collective, Fingerprint
 
 MIB = 2**20
 

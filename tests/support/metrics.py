@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_distbench.judging.metric import Circumstances
-from pytest_distbench.records.baseline import BaselineMetric
+from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Measurement, Summary
 

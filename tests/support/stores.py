@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_distbench.records.baseline import BaselineEntry, BaselineMetric
-from pytest_distbench.records.case import Case
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord

@@ -11,7 +11,7 @@ from support.fake_world import fake_rank
 
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.reduce import common_prints, merge_fingerprints
-from pytest_distbench.records.fingerprint import Beyond, Fingerprint
+from pytest_distbench.records.iteration import Beyond, Fingerprint
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.worker.context import RankContext
 

@@ -13,7 +13,7 @@ from support.fingerprints import reduce
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 
-from pytest_distbench.records.fingerprint import NOT_WAITED, Collective, Course, Group, Kind
+from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, Group, Kind
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.observer import MOST_KINDS, MOST_READS, Count, Follower, Observer, groups_here
 

@@ -7,7 +7,7 @@ import pytest
 from support.fake_world import fake_rank
 
 from pytest_distbench.plugin.replay import _REPLAYED
-from pytest_distbench.records.fingerprint import PICKLE, Collective, Group
+from pytest_distbench.records.iteration import PICKLE, Collective, Group
 from pytest_distbench.workloads.replay import KNOWN, replay
 
 ROWS = [

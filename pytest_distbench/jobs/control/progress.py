@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_distbench.errors import ConfigurationError, ReadingError, show
 from pytest_distbench.jobs.engines.contract import CannotGoOn
 from pytest_distbench.launch.diagnosis.fates import is_follower
-from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.timeline import Finished, Joined, Line, Raised, Saved, Started, Stepped, WorkerEnded
 
 STABLE_STEPS = 3

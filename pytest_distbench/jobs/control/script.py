@@ -19,7 +19,7 @@ from pytest_distbench.jobs.control.progress import ATTEMPTS, StepLine, StepLines
 from pytest_distbench.jobs.engines.outputs import NodeOutputs, Printed
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.timeline import AgentEnded, Finished, Joined, Line, Started, Stepped
 from pytest_distbench.worker.load import process_began

@@ -23,7 +23,7 @@ import msgspec
 
 from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.workplace import find_line
-from pytest_distbench.records.fingerprint import FlightEntry, FlightRecording
+from pytest_distbench.records.iteration import FlightEntry, FlightRecording
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
 
 _UNCAUGHT = re.compile(rb"terminate called after throwing an instance of")

@@ -16,9 +16,8 @@ from pytest_distbench.launch.readers.place import Found, Place, limited
 from pytest_distbench.launch.reduce import partial
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import Partial
-from pytest_distbench.records.metric import MOST_TAKEN_FROM, Observation, metric_key
+from pytest_distbench.records.metric import MOST_TAKEN_FROM, TAKES, Observation, Reader, metric_key
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.reader import TAKES, Reader
 
 _LONGEST_BESIDE = 80
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)

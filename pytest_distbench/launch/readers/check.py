@@ -9,8 +9,7 @@ from pytest_distbench.errors import show
 from pytest_distbench.launch.readers import READERS
 from pytest_distbench.launch.readers.formats import VALUE
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import as_scalar, is_axis
-from pytest_distbench.records.reader import TAKES, Reader
+from pytest_distbench.records.metric import TAKES, Reader, as_scalar, is_axis
 from pytest_distbench.records.wanted import Wanted, number, one_of, whole
 from pytest_distbench.records.wire import can_be_written
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_distbench.errors import ReadingError, show
 from pytest_distbench.launch.readers.place import Found, Place, nearest
-from pytest_distbench.records.reader import NUMBER, Reader
+from pytest_distbench.records.metric import NUMBER, Reader
 
 
 def read_csv(reader: Reader, place: Place) -> list[Found]:

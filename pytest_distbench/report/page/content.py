@@ -13,12 +13,12 @@ from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.judging.judgement import Strictness, conclude
 from pytest_distbench.judging.stats import median_interval
 from pytest_distbench.machine.secrets import mask_text
+from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.kinds import VERDICT_KINDS, Severity
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.run import CaseResult, History, RunRecord, Verdict
-from pytest_distbench.records.stated import Prices
 from pytest_distbench.report.page.chart import Chart, short
 from pytest_distbench.report.page.charts import charts_above, charts_of
 from pytest_distbench.report.page.charts.runs import Trends, trends_of

@@ -13,10 +13,10 @@ from statistics import median
 from typing import NamedTuple
 
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
+from pytest_distbench.records.environment import TERMS, Machine, Prices, Term
 from pytest_distbench.records.iteration import COMMUNICATION, RATE_COMMUNICATION
 from pytest_distbench.records.metric import Measurement, metric_key, without
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.records.stated import TERMS, Machine, Prices, Term
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 
 STALE_DAYS = 180

@@ -11,11 +11,11 @@ from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.choices import ELASTIC_BASELINE_LAUNCHES
-from pytest_distbench.records.fingerprint import NOT_RECORDED
+from pytest_distbench.records.iteration import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
+from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.report.texts.header import about
 from pytest_distbench.report.texts.layout import Line, layout
 from pytest_distbench.report.texts.remarks import control_lines, doubt_lines, unjudged_learning

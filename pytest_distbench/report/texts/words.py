@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pytest_distbench.records.bound import tightest
-from pytest_distbench.records.bound_text import Side
+from pytest_distbench.records.bound import Side, tightest
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.metric import Scalar, metric_key
 from pytest_distbench.records.run import CaseResult, Verdict

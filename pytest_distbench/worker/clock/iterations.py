@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 
 import torch
 
-from pytest_distbench.records.choices import Mode
+from pytest_distbench.records.wanted import Mode
 from pytest_distbench.worker.clock.clocks import (
     TRIES,
     DeviceStopwatch,

@@ -9,7 +9,7 @@ from pytest_distbench.errors import ConfigurationError, ReadingError
 from pytest_distbench.jobs.control.progress import ATTEMPTS, Progress, StepLines, check_pattern
 from pytest_distbench.jobs.engines.contract import CannotGoOn
 from pytest_distbench.read import csv, stdout
-from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.timeline import Finished, Line, Raised, Started, WorkerEnded
 
 

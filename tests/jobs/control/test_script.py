@@ -12,7 +12,7 @@ from pytest_distbench.jobs.engines.outputs import NodeOutputs, Printed
 from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.read import stdout
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.timeline import AgentEnded, Finished, Joined, Line, Started, Stepped
 
 

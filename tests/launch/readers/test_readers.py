@@ -14,8 +14,7 @@ from pytest_distbench.errors import ReadingError
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.read import NUMBER, csv, jsonl, mllog, stdout
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.records.metric import Observation
-from pytest_distbench.records.reader import Reader
+from pytest_distbench.records.metric import Observation, Reader
 from pytest_distbench.records.record import replace
 
 OUTPUT = """\

@@ -22,8 +22,8 @@ from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.site.stream import Host
 from pytest_distbench.read import stdout
 from pytest_distbench.records.launch_files import INTERFACE
+from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
-from pytest_distbench.records.reader import Reader
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import ALL_JOINED, ALL_UP
 

@@ -9,11 +9,11 @@ import pytest
 from support.results import result, run
 
 from pytest_distbench.records.case import Conditions
+from pytest_distbench.records.environment import Machine, Prices, Term
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.stated import Machine, Prices, Term
 from pytest_distbench.report.tables.cost import COST, CostRow, cost_rows
 from pytest_distbench.report.tables.table import Section
 

@@ -6,7 +6,7 @@ from support.fingerprints import of, reduce
 from support.results import result
 
 from pytest_distbench.records.case import Conditions
-from pytest_distbench.records.fingerprint import Fingerprint
+from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.growth import GROWTH, growth_rows

@@ -9,12 +9,11 @@ from support.timelines import JOB, killed
 from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.machine.secrets import MASK
 from pytest_distbench.records.case import Conditions
-from pytest_distbench.records.environment import Gpu, GpuHost
+from pytest_distbench.records.environment import Experiment, Gpu, GpuHost, Statement
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.records.stated import Experiment, Statement
 from pytest_distbench.report.tables.record import ENVIRONMENT, RECORD, SETUP, setup_rows
 
 

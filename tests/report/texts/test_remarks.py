@@ -6,8 +6,7 @@ import pytest
 from support.results import result, verdict
 
 from pytest_distbench.records.bound import Bound
-from pytest_distbench.records.fingerprint import TRAINING_STEP, Fingerprint
-from pytest_distbench.records.iteration import SAMPLES
+from pytest_distbench.records.iteration import SAMPLES, TRAINING_STEP, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace

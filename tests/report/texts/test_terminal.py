@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from support.results import PAIRED, STORED, point, result, verdict
 
-from pytest_distbench.records.fingerprint import NOT_RECORDED, TRAINING_STEP, Fingerprint
-from pytest_distbench.records.iteration import CaseTrace
+from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP, CaseTrace, Fingerprint
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord

@@ -5,8 +5,7 @@ from __future__ import annotations
 from support.results import PAIRED, point, result, verdict
 from support.stores import KEY, PLATFORM, entry
 
-from pytest_distbench.records.baseline import BaselineEntry
-from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.report.texts.layout import Line
 from pytest_distbench.report.texts.verdicts import (
     FAST_SIDE,

@@ -15,7 +15,7 @@ from support.virtual_cuda import VirtualCuda
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.kinds import FAST_SIDE
 from pytest_distbench.records.metric import Observation
-from pytest_distbench.records.quantiles import quantile
+from pytest_distbench.records.summaries import quantile
 from pytest_distbench.worker.clock.iterations import batches
 from pytest_distbench.worker.context import RankContext
 

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TypeVar
 
 from pytest_distbench.errors import tell
+from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.stated import Prices
 from pytest_distbench.report.page.chart import Chart
 from pytest_distbench.report.page.charts import cases, runs
 from pytest_distbench.report.page.charts.runs import Trends, trends_of_case

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from pytest_distbench.judging.change_points import ChangePoint, change_points
+from pytest_distbench.records.environment import TERMS, Prices
 from pytest_distbench.records.iteration import UNACCOUNTED
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, History, Trend
-from pytest_distbench.records.stated import TERMS, Prices
 from pytest_distbench.report.page.chart import Axis, Bars, Chart, Lines, Series, points, short
 from pytest_distbench.report.page.charts.cases import curves_of, median_curve, over_time, target_of, unit_of
 from pytest_distbench.report.tables.cost import CostRow, cost_rows

@@ -10,12 +10,12 @@ from support.trends import steps, trend
 
 from pytest_distbench.judging.change_points import change_points
 from pytest_distbench.records.case import Conditions
+from pytest_distbench.records.environment import Machine, Prices
 from pytest_distbench.records.iteration import Breakdown, PartShare
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, History
-from pytest_distbench.records.stated import Machine, Prices
 from pytest_distbench.report.page.chart import Bars, Lines
 from pytest_distbench.report.page.charts.runs import cost, phases, scaling, trend_chart, trends_of
 

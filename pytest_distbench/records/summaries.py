@@ -1,11 +1,45 @@
-"""The two terms of a message's time, latency and bandwidth, from a sweep over sizes: with how sure they are."""
+"""What sums several numbers up: medians, quantiles, and the latency and bandwidth that explain a sweep over sizes."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """Of those there are; None where there is none."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """Linear-interpolation quantile (numpy's default, Hyndman & Fan type 7). ``values`` need not be sorted."""
+    ordered = sorted(values)
+    position = q * (len(ordered) - 1)
+    low = math.floor(position)
+    high = math.ceil(position)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def nearest_rank(values: Sequence[float], q: float) -> float:
+    """Nearest-rank quantile: an observed value. The p99 of fewer than 100 values is their maximum."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+
+
+MOST_KEPT = 41
+"""Values of a distribution: one for each 2.5 %."""
+
+
+def distribution(values: Sequence[float]) -> list[float]:
+    """Observed values, ascending, at even steps from the least to the largest; of few values all. Four digits each."""
+    ordered = sorted(values)
+    kept = min(len(ordered), MOST_KEPT)
+    places = (round(i * (len(ordered) - 1) / max(1, kept - 1)) for i in range(kept))
+    return [float(f"{ordered[place]:.4g}") for place in places]
+
 
 FEWEST_SIZES = 6
 """Fewer do not tell the two terms apart, let alone how well they fit."""
