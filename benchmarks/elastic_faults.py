@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.texts.layout import layout
+from pytest_distbench.report.texts import layout
 from pytest_distbench.store.run_record import read_run_record
 
 FAULTS = {

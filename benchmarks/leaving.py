@@ -20,7 +20,7 @@ from measuring import launch_once
 
 from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherSetup
 from pytest_distbench.records.plan import BodyReference, Ranks
-from pytest_distbench.report.texts.layout import layout
+from pytest_distbench.report.texts import layout
 
 TIMEOUT_S = 20.0
 

@@ -27,7 +27,7 @@ from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.report.texts.layout import layout
+from pytest_distbench.report.texts import layout
 from pytest_distbench.store.run_record import read_run_record
 
 KINDS = {"loss_curve": "curve", "final_loss": "same", "validation_loss": "same", "accuracy": "floor"}

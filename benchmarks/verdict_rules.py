@@ -61,7 +61,7 @@ from pytest_distbench.judging.screening import SCREENING_LAUNCHES
 from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host
-from pytest_distbench.report.texts.layout import layout
+from pytest_distbench.report.texts import layout
 
 STORED = 10
 NEW = 10

@@ -1,1 +1,61 @@
-"""What ``distbench`` can do, one module per noun. A command yields the lines it prints."""
+"""What ``distbench`` can do; here what commands share: how they say no, and the options that choose stored entries.
+
+A command yields the lines it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pytest_distbench.errors import DistbenchError
+from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.entries import selection
+
+Adder = Callable[..., argparse.ArgumentParser]
+"""``add_parser`` of a group of commands."""
+
+
+class NegativeError(Exception):
+    """The answer is no: unfit, regressed, refused. The command has said why, and ends with this exit code."""
+
+    def __init__(self, code: int = 1) -> None:
+        super().__init__()
+        self.code = code
+
+
+def choose_entries(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="the store (default: baselines)"
+    )
+    parser.add_argument("--platform", metavar="NAME", default="", help="only this hardware class")
+    choose_names(
+        parser,
+        "only entries with this in their name, or of this name or node id; several choose what any of them names",
+    )
+
+
+def choose_names(parser: argparse.ArgumentParser, told: str) -> None:
+    """Add ``-k``, which may be given several times, with this help."""
+    parser.add_argument("-k", dest="parts", metavar="PART", action="append", default=[], help=told)
+
+
+def folder_of(options: argparse.Namespace) -> Path:
+    """The store's folder, which must exist."""
+    folder: Path = options.baselines
+    if not folder.is_dir():
+        raise DistbenchError(f"{folder} is not a folder: run where your baselines are, or give --baselines DIR")
+    return folder
+
+
+def read_chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
+    """The chosen entries, one at a time, sorted by platform and path."""
+    folder = folder_of(options)
+    choice = selection(options.parts)
+    platforms = BaselineStore(folder, "").platforms()
+    if options.platform and options.platform not in platforms:
+        known = ", ".join(platforms) or "none"
+        raise DistbenchError(f"no baselines of the hardware class {options.platform!r} in {folder}; there are {known}")
+    for platform in [options.platform] if options.platform else platforms:
+        yield from (file for file in BaselineStore(folder, platform).read_all() if choice(file.name))

@@ -14,16 +14,14 @@ from typing import BinaryIO
 
 import msgspec
 
-from pytest_distbench.commands import acceptance
-from pytest_distbench.commands.contract import Adder, NegativeError, choose_entries, folder_of, read_chosen
+from pytest_distbench.commands import Adder, NegativeError, acceptance, choose_entries, folder_of, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.summaries import median
 from pytest_distbench.records.wanted import UPDATES
-from pytest_distbench.report.texts.layout import escape_cell, layout
+from pytest_distbench.report.texts import escape_cell, layout, quantity
 from pytest_distbench.report.texts.verdicts import change_lines, change_markdown
-from pytest_distbench.report.texts.words import quantity
 from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.changes import EntryChange, FolderVersion, RevisionVersion, VersionChanges, entry_change

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from pytest_distbench import git
-from pytest_distbench.commands.contract import Adder
+from pytest_distbench.commands import Adder
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.machine import gpus, hardware
 from pytest_distbench.releases import __version__

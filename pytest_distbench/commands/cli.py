@@ -10,11 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_distbench.commands import baseline, begin, data, doctor, history, runs
-from pytest_distbench.commands.contract import NegativeError
+from pytest_distbench.commands import NegativeError, baseline, begin, data, doctor, runs
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.releases import __version__
-from pytest_distbench.report.texts.layout import escape
+from pytest_distbench.report.texts import escape
 
 _COMMANDS = frozenset({"doctor", "verdict", "baseline", "compare", "report", "history", "init", "explain", "data"})
 EXIT_ERROR = 2
@@ -106,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     data.add(sets.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser)
     runs.add_report(groups.add_parser)
     runs.add_verdict(groups.add_parser)
-    history.add(groups.add_parser)
+    runs.add_history(groups.add_parser)
     runs.add_explain(groups.add_parser)
     return parser
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_distbench.commands.contract import Adder, NegativeError
+from pytest_distbench.commands import Adder, NegativeError
 from pytest_distbench.errors import DataError, look_up
 
 

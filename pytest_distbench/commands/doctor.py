@@ -25,7 +25,7 @@ from typing import Literal
 
 import psutil
 
-from pytest_distbench.commands.contract import Adder, NegativeError
+from pytest_distbench.commands import Adder, NegativeError
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.evidence import py_spy

@@ -1,7 +1,7 @@
-"""Commands about one run: what it measured, what its words mean, and what it says of a commit.
+"""Commands about runs: what one measured, what its words mean, what it says of a commit, how metrics went over many.
 
-``distbench compare`` and ``report`` read run records, without a store; ``verdict`` runs pytest, and has the exit code
-that ``git bisect run`` wants.
+``distbench compare``, ``report`` and ``history`` read run records, without a store; ``verdict`` runs pytest, and has
+the exit code that ``git bisect run`` wants.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from pytest_distbench.commands.contract import Adder, NegativeError
+from pytest_distbench.commands import Adder, NegativeError, choose_names
 from pytest_distbench.errors import ConfigurationError, DistbenchError, TableError, show
+from pytest_distbench.judging.change_points import LEAST_RUNS, change_points, fewest_runs
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.runs import compare_runs
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
-from pytest_distbench.records.run import USUAL_LAST, RunRecord, Verdict
+from pytest_distbench.records.run import USUAL_LAST, History, RunRecord, Trend, Verdict
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
-from pytest_distbench.report.formats import FORMATS, write_as
+from pytest_distbench.report.formats import BINARY, FORMATS, TABLE_FORMATS, write_as
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of
 from pytest_distbench.report.page.document import write_page
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.tables.verdicts import TrendRow, points_section, trends_section
+from pytest_distbench.report.texts import REFERENCE_WORDS, cells, layout
 from pytest_distbench.report.texts.glossary import Entry, entries, explain
-from pytest_distbench.report.texts.layout import layout
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
-from pytest_distbench.report.texts.words import REFERENCE_WORDS, cells
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
 from pytest_distbench.store.run_record import read_history, read_run_record
 from pytest_distbench.store.stated import read_prices
@@ -342,3 +343,101 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
 
 def _repeats_exactly(verdict: Verdict) -> bool:
     return verdict.metric == FINGERPRINT or verdict.kind == "lost" or METRIC_KINDS[verdict.better].repeats_exactly
+
+
+MOST_LAST = 10_000
+MOST_COMMANDS = 5
+"""That find the commits: the largest changes for the worse come first."""
+
+
+def add_history(add_parser: Adder) -> None:
+    parser = add_parser("history", help="how metrics went over many runs, and where their levels changed")
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        type=Path,
+        help="holds run records, written by pytest --distbench-json",
+    )
+    choose_names(parser, "only tests and metrics with this in their name; several choose what any of them names")
+    parser.add_argument(
+        "--last",
+        metavar="N",
+        type=_number,
+        default=USUAL_LAST,
+        help=f"the last runs (default: {USUAL_LAST}, at most {MOST_LAST})",
+    )
+    parser.add_argument("--all", action="store_true", help="what did not change, and what is not judged, too")
+    parser.add_argument("--points", action="store_true", help="the value of each metric in each run, a row for each")
+    parser.add_argument("--format", choices=[*TABLE_FORMATS], default="text", help="of the table (default: text)")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    parser.set_defaults(command=_history)
+
+
+def _history(options: argparse.Namespace) -> Iterator[str]:
+    history = read_history(options.folder, last=options.last)
+    if not history.records:
+        raise DistbenchError("; ".join([f"{options.folder} holds no run record", *history.problems[:1]]))
+    chosen = [trend for trend in history.trends if _is_chosen(trend, options)]
+    if options.parts and not chosen:
+        shown = ", ".join(sorted({trend.title for trend in history.trends})[:5])
+        raise DistbenchError(f"history -k {' -k '.join(options.parts)} chooses nothing; there are {shown}, ...")
+    if options.output is None and options.format in BINARY:
+        raise ConfigurationError(f"history --format {options.format} is no text: give -o FILE")
+    rows = [] if options.points else [row for trend in chosen for row in _rows(trend, options)]
+    section = points_section(chosen) if options.points else trends_section(rows)
+    write = TABLE_FORMATS[options.format]
+    if options.output is not None:
+        with replace_file(options.output, next_step="Give -o a writable place") as out:
+            write(section, out)
+        yield f"{len(section.rows)} row{'s' * (len(section.rows) != 1)} written to {options.output}"
+    elif options.points or options.format != "text":
+        write(section, sys.stdout.buffer)
+    else:
+        yield from _head(history, chosen, rows)
+        yield from _told(rows)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_LAST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MOST_LAST}")
+    return int(text)
+
+
+def _is_chosen(trend: Trend, options: argparse.Namespace) -> bool:
+    names = (trend.nodeid, trend.test, trend.case, trend.title, trend.metric)
+    parts = [part.casefold() for part in options.parts]
+    is_named = not parts or any(part in name.casefold() for part in parts for name in names)
+    return is_named and (options.all or METRIC_KINDS[trend.better].is_judged)
+
+
+def _rows(trend: Trend, options: argparse.Namespace) -> list[TrendRow]:
+    changes = change_points([point.value for point in trend.points])
+    if not changes and options.all:
+        return [TrendRow(trend=trend, change=None)]
+    return [TrendRow(trend=trend, change=change) for change in changes]
+
+
+def _head(history: History, chosen: list[Trend], rows: list[TrendRow]) -> Iterator[str]:
+    span = f"{history.first[:10]} to {history.last[:10]}"
+    changed = len({id(row.trend) for row in rows if row.change is not None})
+    counted = f"{len(chosen)} metric{'s' * (len(chosen) != 1)}, {changed} changed"
+    yield f"{history.records} run{'s' * (history.records != 1)}, {span}: {counted}"
+    if history.problems:
+        number = len(history.problems)
+        yield f"{number} file{'s' * (number != 1)} not read, such as {history.problems[0]}"
+    fewest = fewest_runs()
+    if history.records < fewest:
+        runs = f"{history.records} run{'s are' if history.records != 1 else ' is'}"
+        yield f"{runs} too few to tell a change: it takes {fewest}, of which {LEAST_RUNS} or more on either side"
+
+
+def _told(rows: list[TrendRow]) -> Iterator[str]:
+    if rows:
+        section = trends_section(rows)
+        yield ""
+        yield from layout(section.header, section.texts, left=2)
+    worst = sorted((row for row in rows if row.bisect), key=lambda row: (not row.is_worse, -row.moved))
+    if worst:
+        yield ""
+        yield "find the commit:"
+        yield from (f"  {row.bisect}" for row in worst[:MOST_COMMANDS])

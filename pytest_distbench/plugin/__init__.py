@@ -31,8 +31,8 @@ from pytest_distbench.plugin.state import (
 
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
+    from pytest_distbench.report.texts.header import Awaited
     from pytest_distbench.run.request import Settings
-    from pytest_distbench.store.estimate import Awaited
 
 
 _ATTEMPTS = pytest.StashKey[int]()
@@ -273,8 +273,7 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     """How long the run will take."""
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.progress import read_history
-    from pytest_distbench.report.texts.header import duration_text
-    from pytest_distbench.store.estimate import estimate
+    from pytest_distbench.report.texts.header import duration_text, estimate
 
     settings, state = settings_of(config), config.stash[STATE]
     if settings.control is not None:
@@ -295,7 +294,7 @@ def _awaited(item: pytest.Item) -> Awaited:
     """A test that will be measured, and with how many launches."""
     from pytest_distbench.judging.entry import only_judges
     from pytest_distbench.plugin.progress import name_in_history
-    from pytest_distbench.store.estimate import Awaited
+    from pytest_distbench.report.texts.header import Awaited
 
     settings, (test, case_id), backend = settings_for(item), test_and_id(item), backend_of(item)
     launches: int | None = settings.launches

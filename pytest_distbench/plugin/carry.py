@@ -59,7 +59,7 @@ def attach_numbers(item: pytest.Item, report: pytest.TestReport, cases: Sequence
 
     JUnit and JSON files are written from the report of the teardown, which gets what the item has then.
     """
-    from pytest_distbench.report.formats.exports import number_properties
+    from pytest_distbench.report.exports import number_properties
 
     found = number_properties(cases)
     item.user_properties += found
@@ -68,7 +68,7 @@ def attach_numbers(item: pytest.Item, report: pytest.TestReport, cases: Sequence
 
 def forget_numbers(item: pytest.Item) -> None:
     """Remove the numbers of an earlier attempt from a test that is run again."""
-    from pytest_distbench.report.formats.exports import PREFIX
+    from pytest_distbench.report.exports import PREFIX
 
     item.user_properties[:] = [pair for pair in item.user_properties if not pair[0].startswith(PREFIX)]
 

@@ -18,11 +18,11 @@ import pytest
 from pytest_distbench.plugin import carry
 
 if TYPE_CHECKING:
-    from pytest_distbench.plugin.interrupts import Interrupts
+    from pytest_distbench.plugin.progress import Interrupts
     from pytest_distbench.records.case import EntryName
     from pytest_distbench.records.kinds import Severity
     from pytest_distbench.records.run import CaseResult, RunRecord
-    from pytest_distbench.report.texts.layout import Line
+    from pytest_distbench.report.texts import Line
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.request import Settings
 
@@ -144,7 +144,7 @@ class ResultsPlugin:
             self._append_summary()
         if self._interrupted_by is not None:
             from pytest_distbench.errors import Terminated
-            from pytest_distbench.plugin.interrupts import TERMINATED
+            from pytest_distbench.plugin.progress import TERMINATED
 
             if isinstance(self._interrupted_by, Terminated):
                 session.exitstatus = TERMINATED
@@ -160,20 +160,20 @@ class ResultsPlugin:
     def _tell_results(
         self, terminalreporter: pytest.TerminalReporter, settings: Settings, *, is_cut_short: bool
     ) -> None:
-        from pytest_distbench.report.formats import github
-        from pytest_distbench.report.texts.layout import escape
+        from pytest_distbench.report import formats
+        from pytest_distbench.report.texts import escape
 
         terminalreporter.section("distbench", sep="-")
         for line in self._lines(settings, is_cut_short=is_cut_short):
             terminalreporter.write_line(escape(line.text), **_COLOURS[line.severity])
-        if github.runs_here(os.environ):
-            for command in github.workflow_commands(self._results):
+        if formats.runs_here(os.environ):
+            for command in formats.workflow_commands(self._results):
                 terminalreporter.write_line(command)
 
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
         """What the run has to say at its end."""
-        from pytest_distbench.plugin.rerun import record_command, same_command
-        from pytest_distbench.report.texts.layout import Line
+        from pytest_distbench.plugin.names import record_command, same_command
+        from pytest_distbench.report.texts import Line
         from pytest_distbench.report.texts.terminal import interrupted_lines, summary_lines, unused_lines
 
         config = self._config
@@ -237,7 +237,7 @@ class ResultsPlugin:
     def _find_unused(self, settings: Settings, session: pytest.Session) -> None:
         """Know the entries that no test used, if this run can tell; delete them if it was asked to."""
         from pytest_distbench.errors import StoredFileError
-        from pytest_distbench.plugin.partial import why_partial
+        from pytest_distbench.plugin.names import why_partial
         from pytest_distbench.store.baselines import BaselineStore
         from pytest_distbench.store.entries import unused_entries
 
@@ -302,7 +302,7 @@ class ResultsPlugin:
         from pytest_distbench import git
         from pytest_distbench.machine.hardware import mask_addresses
         from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
-        from pytest_distbench.plugin.rerun import record_arguments
+        from pytest_distbench.plugin.names import record_arguments
         from pytest_distbench.plugin.settings import given_options
         from pytest_distbench.records.run import RunRecord, number_hosts
         from pytest_distbench.releases import __version__
@@ -337,7 +337,7 @@ class ResultsPlugin:
 
     def _append_summary(self) -> None:
         from pytest_distbench.errors import TableError
-        from pytest_distbench.report.formats.github import append_summary
+        from pytest_distbench.report.formats import append_summary
 
         try:
             append_summary(Path(os.environ["GITHUB_STEP_SUMMARY"]), self._results)

@@ -23,8 +23,15 @@ from pytest_distbench.errors import (
 from pytest_distbench.judging.bounds import check_measured, plausible
 from pytest_distbench.judging.doubts import why_doubtful
 from pytest_distbench.judging.judgement import Conclusion, conclude
-from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments
-from pytest_distbench.plugin.keywords import CheckKeywords, MeasureKeywords, RunKeywords, ShapeKeywords, Wanted
+from pytest_distbench.plugin.arguments import (
+    MOST_ITERATIONS,
+    Arguments,
+    Called,
+    CheckKeywords,
+    MeasureKeywords,
+    RunKeywords,
+    ShapeKeywords,
+)
 from pytest_distbench.plugin.names import test_and_id
 from pytest_distbench.plugin.outcomes import (
     BeyondBound,
@@ -35,12 +42,12 @@ from pytest_distbench.plugin.outcomes import (
     NotFound,
     NotStored,
     Regression,
+    Run,
     Unaccepted,
 )
 from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
 from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.requests import RequestMaker
-from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.bound import BoundValue
 from pytest_distbench.records.case import OVERSUBSCRIBED, Case
@@ -53,8 +60,8 @@ from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control
 from pytest_distbench.records.wire import XFAILED
+from pytest_distbench.report.texts import escape
 from pytest_distbench.report.texts.failures import explanation, headline, lost_text, remark_lines
-from pytest_distbench.report.texts.layout import escape
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Allowance, Doubt
 from pytest_distbench.run.control import DERIVED, make_trace, plant, wants_trace
@@ -158,9 +165,9 @@ class Distbench:
         """
         given = self.arguments("distbench.run")
         given.keywords(options, self.run, RunKeywords)
-        return self.run_wanted(given, Wanted(body=body, **options))
+        return self.run_wanted(given, Called(body=body, **options))
 
-    def run_wanted(self, given: Arguments, wanted: Wanted) -> Run:
+    def run_wanted(self, given: Arguments, wanted: Called) -> Run:
         """As :meth:`run`, for what another call of the test wants, whose name errors have."""
         return self.run_request(*self.ask.run(given, wanted))
 
@@ -175,14 +182,14 @@ class Distbench:
         """
         given = self.arguments(call)
         given.keywords(options, self.run_work, ShapeKeywords)
-        found, wanted = Workload(work=work, identity=self.ask.identity(given, identity)), Wanted(**options)
+        found, wanted = Workload(work=work, identity=self.ask.identity(given, identity)), Called(**options)
         ranks = given.ranks(wanted.world_size, self.world_size)
         return self.run_request(*self.ask.launch(given, found, wanted, world_size=ranks))
 
     def run_in_turns(
         self,
         given: Arguments,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[Called],
         *,
         check_first: Callable[[str, LaunchRecord], None] = lambda label, launch: None,
     ) -> list[Run]:
@@ -382,7 +389,7 @@ class Distbench:
         given.keywords(options, self.measure, MeasureKeywords)
         if options.get("name", "") == "":
             options["name"] = "measure"
-        launched, request = self.ask.run(given, Wanted(body=body, **options))
+        launched, request = self.ask.run(given, Called(body=body, **options))
         samples = self._samples(launched, request)
         self._measured[samples] = request, request.launches if self._session.settings.judges else 1
         with self._lend_terminal():
@@ -403,7 +410,7 @@ class Distbench:
         self.skip_without_clocks("distbench.check looks at values")
         given = self.arguments("distbench.check")
         given.keywords(options, self.check, CheckKeywords)
-        wanted = Wanted(body=body, launches=1, name=f"check{self._checks}", **options)
+        wanted = Called(body=body, launches=1, name=f"check{self._checks}", **options)
         launched, request = self.ask.run(given, wanted)
         samples = self._session.launches_of(launched)
         reference = Nothing(request)
@@ -525,7 +532,7 @@ class Distbench:
             "iterations": given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS),
         }
         options.setdefault("name", "replay")
-        return self.run_wanted(given, Wanted(body=REPLAY_BODY, params=params, **options))
+        return self.run_wanted(given, Called(body=REPLAY_BODY, params=params, **options))
 
     def arguments(self, call: str) -> Arguments:
         """What checks the arguments of a call in this test."""

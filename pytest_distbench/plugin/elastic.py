@@ -14,11 +14,10 @@ from pytest_distbench.jobs.control.progress import check_pattern
 from pytest_distbench.jobs.control.schedule import changes_of, check_job, check_values, usual_start
 from pytest_distbench.jobs.engines.table import ENGINES, torch_release
 from pytest_distbench.launch.readers.check import problem_with
-from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.arguments import Arguments, Called, ElasticKeywords, PoolKeywords
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.keywords import ElasticKeywords, PoolKeywords, Wanted
+from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.plugin.requests import check_room
-from pytest_distbench.plugin.runs import Run
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.elastic import (
     SERVING,
@@ -97,7 +96,7 @@ class Elastic:
         given = self._distbench.arguments("elastic")
         given.keywords(options, self.__call__, ElasticKeywords)
         self._distbench.ask.check_kind(given, Job)
-        wanted = Wanted(body=body, seeds=(given.seed("seed", seed),), **options)
+        wanted = Called(body=body, seeds=(given.seed("seed", seed),), **options)
         job = self._job(given, wanted, nodes, plan, start, ends_after, checkpoint_every, hold)
         oversubscribed = wanted.oversubscribed
         job = replace(job, cores=check_room(given, self._settings, job.most, "nodes", oversubscribed=oversubscribed))
@@ -121,7 +120,7 @@ class Elastic:
     def _job(
         self,
         given: Arguments,
-        wanted: Wanted,
+        wanted: Called,
         nodes: object,
         plan: object,
         start: object,
@@ -314,7 +313,7 @@ class ElasticPool:
         given = self._distbench.arguments("elastic_pool")
         given.keywords(options, self.__call__, PoolKeywords)
         self._distbench.ask.check_kind(given, Pool)
-        wanted = Wanted(**options)
+        wanted = Called(**options)
         listed = self._check_jobs(given, jobs)
         pool = Sharing(
             slots=given.whole("slots", slots, least=1, most=MOST_NODES),
@@ -351,7 +350,7 @@ class ElasticPool:
         return list(listed)
 
     def _workload(self, given: Arguments, body: object, params: Mapping[str, Any] | None, seed: int) -> Workload:
-        found = self._distbench.ask.workload(given, Wanted(body=body, params=params, seeds=(seed,)))
+        found = self._distbench.ask.workload(given, Called(body=body, params=params, seeds=(seed,)))
         if found.work.is_program:
             given.refuse(f"{show(body)}: wanted a function, or 'file.py::function'")
         return found
@@ -366,7 +365,7 @@ def _pool_jobs(
     listed: Sequence[WantedJob],
     policy: Policy,
     checkpoint_every: object,
-    wanted: Wanted,
+    wanted: Called,
     *,
     has_serving: bool,
 ) -> list[PoolJob]:

@@ -63,7 +63,7 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     """Run bodies in process groups, measure them and compare with the baseline. See the README."""
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.markers import warn_of_left_out
-    from pytest_distbench.plugin.rerun import rerun_command
+    from pytest_distbench.plugin.names import rerun_command
 
     config, node = request.config, request.node
     cases = node.stash[CASES] = {}  # anew where a plugin runs the test again

@@ -1,12 +1,17 @@
-"""What a case is called: its test, and the id between the brackets."""
+"""What tests are called, and what the command line says of them: how one is run again, and whether all were chosen."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+import shlex
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
+from pytest_distbench.records.options import OPTIONS, Option
 
 BACKEND_ARGUMENT = "distbench_backend"
 """Parametrized where a run has several backends."""
@@ -73,3 +78,122 @@ def test_and_id(item: pytest.Item) -> tuple[str, str]:
         return test, "-".join([case_id, *ranks])
     backend = callspec.params.get(BACKEND_ARGUMENT, "") if callspec is not None else ""
     return test, case_id.removesuffix(backend).removesuffix("-") if backend else case_id
+
+
+_WITH_VALUE = frozenset({
+    "-c", "--config-file", "--rootdir", "--confcutdir", "-p", "-o", "--override-ini", "--import-mode",
+})  # fmt: skip
+"""Options of pytest that matter to a re-run and take the next argument as their value."""
+
+_LEFT_OUT_WITH_VALUE = frozenset({
+    "-k", "-m", "-n", "-W", "--deselect", "--ignore", "--ignore-glob", "--maxfail", "--tb", "--color", "--dist",
+    "--maxprocesses", "--junitxml", "--junit-xml", "--durations", "--durations-min", "--report-log", "--basetemp",
+    "--capture", "--log-file",
+    "--reruns", "--reruns-delay", "--html", "--css", "--alluredir", "--json-report-file", "--json-report-indent",
+    "--cov", "--cov-report", "--cov-config", "--cov-fail-under", "--benchmark-json", "--benchmark-save",
+})  # fmt: skip
+"""Options that choose tests, or say where to write and how to look: the re-run names one test, and is read by eye."""
+
+_LEFT_OUT = re.compile(
+    r"-[vqsxlr]\w*|-[kmnW].+|--(verbose|quiet|exitfirst|lf|last-failed|ff|failed-first|nf|new-first|sw|stepwise|stepwise-skip"
+    r"|no-header|no-summary|showlocals|pdb|trace|full-trace|setup-show"
+    r"|cov-append|cov-branch|no-cov|json-report|json-report-summary|self-contained-html|clean-alluredir|benchmark-autosave)"
+)
+
+
+def rerun_command(config: pytest.Config, item: pytest.Item) -> str:
+    """The command, to be typed where this run was started: ``pytest 'suites/test_a.py::test_b[ws4]' --gpu``."""
+    options, _ = _split(config)
+    path = os.path.relpath(item.path, config.invocation_params.dir)
+    _, separator, function = item.nodeid.partition("::")
+    kept = _keep(without_ours(options), chosen=set(config.args))
+    return shlex.join(["pytest", f"{path}{separator}{function}", *kept])
+
+
+def record_command(config: pytest.Config) -> str:
+    return shlex.join(["pytest", *record_arguments(config)])
+
+
+def record_arguments(config: pytest.Config) -> list[str]:
+    options, names = _split(config)
+    return [*without_ours(options, "launches"), "--distbench-update=new", *names]
+
+
+def same_command(config: pytest.Config) -> str:
+    return shlex.join(["pytest", *map(str, config.invocation_params.args)])
+
+
+def _split(config: pytest.Config) -> tuple[list[str], list[str]]:
+    """The command line up to a ``--``, and that with what follows: names of tests, whatever they look like."""
+    arguments = [str(argument) for argument in config.invocation_params.args]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:end], arguments[end:]
+
+
+def without_ours(arguments: Sequence[str], *more: str) -> list[str]:
+    """A command line without those of our options that are not to be repeated, and without ``more`` of them."""
+    dropped = {
+        f"--distbench-{name}": option for name, option in OPTIONS.items() if not option.is_repeated or name in more
+    }
+    kept: list[str] = []
+    left_out: Option | None = None  # whose value comes next, unless it may stand alone
+    for argument in arguments:
+        if left_out is not None and not (left_out.const and argument.startswith("-")):
+            left_out = None
+            continue
+        name, separator, _ = argument.partition("=")
+        option = dropped.get(name)
+        left_out = option if option is not None and option.metavar and not separator else None
+        if option is None:
+            kept.append(argument)
+    return kept
+
+
+def _keep(arguments: Sequence[str], *, chosen: set[str]) -> Iterator[str]:
+    """The options that decide how a test runs, those of conftests and other plugins included.
+
+    What follows an unknown option and is none of the arguments that choose tests is its value.
+    """
+    rest = deque(arguments)
+    while rest:
+        argument = rest.popleft()
+        option, _, value = argument.partition("=")
+        if option in _LEFT_OUT_WITH_VALUE:
+            if not value and rest and not rest[0].startswith("-"):  # some may stand alone
+                rest.popleft()
+        elif option in _WITH_VALUE and not value:
+            given = rest.popleft() if rest else ""
+            if not (option == "-p" and given.startswith("no:")):  # such plugins change the screen, not the measurement
+                yield from (argument, given)
+        elif not _LEFT_OUT.fullmatch(option) and argument not in chosen:
+            yield argument
+
+
+_SELECTING = (
+    ("keyword", "-k"), ("markexpr", "-m"), ("deselect", "--deselect"), ("ignore", "--ignore"),
+    ("ignore_glob", "--ignore-glob"), ("lf", "--last-failed"), ("stepwise", "--stepwise"), ("pyargs", "--pyargs"),
+    ("distbench_attach", "--distbench-attach"),
+)  # fmt: skip
+
+
+def why_selected(config: pytest.Config, *, deselected: int) -> str:
+    """Why tests that there are were not to run. Empty where none were left out."""
+    for name, option in _SELECTING:
+        if config.getoption(name, None):
+            return f"{option} was given"
+    if any("::" in str(argument) for argument in config.args):
+        return "single tests were named"
+    return f"{deselected} tests were deselected" if deselected else ""
+
+
+def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: int, unreported: int) -> str:
+    """Why this run cannot tell what is unused: a selection, a failure, an early end. Empty if it can."""
+    if why := why_selected(config, deselected=deselected):
+        return why
+    if session.exitstatus != pytest.ExitCode.OK or session.testsfailed:
+        return f"{session.testsfailed} tests failed" if session.testsfailed else "the run did not end well"
+    if session.shouldstop or session.shouldfail:
+        return "the run was stopped early"
+    if unreported:  # a conftest may run tests its own way
+        return f"{unreported} collected tests were not reported"
+    return ""

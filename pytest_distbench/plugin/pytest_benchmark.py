@@ -54,8 +54,8 @@ class ViewersPlugin:
 
 def _lines(report: pytest.TestReport) -> list[str]:
     """The numbers as a table; nothing of a test that is not ours."""
-    from pytest_distbench.report.formats.exports import PREFIX
-    from pytest_distbench.report.texts.layout import layout  # late: a run without tests of ours must not pay for it
+    from pytest_distbench.report.exports import PREFIX
+    from pytest_distbench.report.texts import layout  # late: a run without tests of ours must not pay for it
 
     rows = [(name.removeprefix(PREFIX), str(text)) for name, text in report.user_properties if name.startswith(PREFIX)]
     return layout(("metric", "this run"), rows, left=2) if rows else []

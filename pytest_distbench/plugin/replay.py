@@ -12,7 +12,7 @@ import msgspec
 
 from pytest_distbench.errors import DistbenchError, show
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.records.iteration import Collective, Fingerprint, Group, named_ranks
 from pytest_distbench.store.baselines import read_file
 

@@ -16,8 +16,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
-from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.keywords import Wanted
+from pytest_distbench.plugin.arguments import Arguments, Called
 from pytest_distbench.plugin.markers import network_of, requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
 from pytest_distbench.plugin.outcomes import Misuse
@@ -161,7 +160,7 @@ class RequestMaker:
         self.bounds = tuple(AskedBound(metric, value, f"marker of {node.name}") for metric, value in given.items())
         self._places = places_of(node.config)
 
-    def run(self, given: Arguments, wanted: Wanted) -> tuple[LaunchRequest, CaseRequest]:
+    def run(self, given: Arguments, wanted: Called) -> tuple[LaunchRequest, CaseRequest]:
         found = self.workload(given, wanted)
         ranks = given.ranks(wanted.world_size, self._world_size)
         cores = check_room(given, self._settings, ranks, "ranks", oversubscribed=wanted.oversubscribed)
@@ -175,7 +174,7 @@ class RequestMaker:
         self,
         given: Arguments,
         found: Workload,
-        wanted: Wanted,
+        wanted: Called,
         *,
         world_size: int,
         cores: int | None = None,
@@ -249,7 +248,7 @@ class RequestMaker:
             given, run=metric, conditions=conditions, identity=identity, launches=launches, tolerance=tolerance
         )
 
-    def _network(self, given: Arguments, wanted: Wanted, found: Workload, world_size: int) -> Network | None:
+    def _network(self, given: Arguments, wanted: Called, found: Workload, world_size: int) -> Network | None:
         """That between the ranks: of the call, its test, or the run."""
         called = None if wanted.network is None else given.network(wanted.network)
         network = find_network(given, self._settings, found.work, called or self._network_of_test, world_size)
@@ -266,7 +265,7 @@ class RequestMaker:
             if self._settings.attach is not None:
                 given.refuse(f"--distbench-attach needs ranks of ours, and {why}")
 
-    def workload(self, given: Arguments, wanted: Wanted) -> Workload:
+    def workload(self, given: Arguments, wanted: Called) -> Workload:
         return make_workload(given, wanted, beside=self._node.path.parent, places=self._places)
 
     def case(

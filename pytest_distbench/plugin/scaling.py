@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pytest_distbench.errors import DistbenchWarning
-from pytest_distbench.plugin.arguments import Arguments
+from pytest_distbench.plugin.arguments import Arguments, Called, ShapeKeywords
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
-from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.records.iteration import EFFICIENCY, SAMPLES
 from pytest_distbench.records.kinds import METRIC_KINDS
 
@@ -85,7 +84,7 @@ class Scaling:
         own_params = given.mapping("params", {} if params is None else params)
         batches = {size: _batch(given, own_params, size if mode == "strong" else 1) for size in sizes}
         wanted = [
-            Wanted(
+            Called(
                 body=train,
                 argument="train",
                 params={**own_params, "batch": batches[size], "communication": how},

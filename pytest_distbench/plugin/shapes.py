@@ -12,10 +12,9 @@ import pytest
 
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, several
+from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, Called, ShapeKeywords, several
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
-from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.records.wanted import MODES, OverRanks
 from pytest_distbench.units import as_int, format_bytes
@@ -175,10 +174,10 @@ class CollectiveSweep:
             "cache": cache,
             **choices.unusual(),
         }
-        wanted = Wanted(body=body, called_by=called_by, params=params, argument="collective", **options)
+        wanted = Called(body=body, called_by=called_by, params=params, argument="collective", **options)
         return self._run(given, wanted, transport)
 
-    def _run(self, given: Arguments, wanted: Wanted, transport: str | Sequence[str]) -> Run | list[Run]:
+    def _run(self, given: Arguments, wanted: Called, transport: str | Sequence[str]) -> Run | list[Run]:
         """One sweep, or one by each of several transports, in turns."""
         if transport == "":
             return self._distbench.run_wanted(given, wanted)
@@ -191,7 +190,7 @@ class CollectiveSweep:
         each = [replace(self._sent_by(given, wanted, name), name=f"{wanted.name} {name}".strip()) for name in names]
         return self._distbench.run_in_turns(given, each)
 
-    def _sent_by(self, given: Arguments, wanted: Wanted, name: str) -> Wanted:
+    def _sent_by(self, given: Arguments, wanted: Called, name: str) -> Called:
         """The same by a transport; the test is skipped where the backend has it not."""
         row, backend, params = transport_of(name), self._distbench.backend, dict(wanted.params or {})
         if row.collectives and params["collective"] not in row.collectives:
@@ -279,11 +278,11 @@ class TimeToAccuracy:
         if "goal" in parameters:
             given.refuse("params holds 'goal', which is an argument of its own")
         params = {**parameters, "goal": target}
-        wanted = Wanted(body=train, params=params, seeds=seeds, argument="train", **options)
+        wanted = Called(body=train, params=params, seeds=seeds, argument="train", **options)
         return self._distbench.run_wanted(given, wanted)
 
 
-def _fitting(wanted: Wanted) -> dict[str, Transport]:
+def _fitting(wanted: Called) -> dict[str, Transport]:
     collective = (wanted.params or {})["collective"]
     return {name: row for name, row in TRANSPORTS.items() if not row.collectives or collective in row.collectives}
 

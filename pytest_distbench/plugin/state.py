@@ -12,8 +12,7 @@ from pytest_distbench.plugin.names import BACKEND_ARGUMENT
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.collect import ResultsPlugin
-    from pytest_distbench.plugin.interrupts import Interrupts
-    from pytest_distbench.plugin.progress import Progress
+    from pytest_distbench.plugin.progress import Interrupts, Progress
     from pytest_distbench.run.against import Variant
     from pytest_distbench.run.confirm import Recorders
     from pytest_distbench.run.loop import Session
@@ -113,8 +112,7 @@ def session_of(config: pytest.Config) -> Session:
 
 
 def _make_session(config: pytest.Config, settings: Settings) -> Session:
-    from pytest_distbench.plugin.interrupts import Interrupts
-    from pytest_distbench.plugin.progress import Progress
+    from pytest_distbench.plugin.progress import Interrupts, Progress
     from pytest_distbench.run.launching import Launching
     from pytest_distbench.run.loop import Session
 

@@ -10,10 +10,9 @@ import pytest
 
 from pytest_distbench import workloads
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, several
+from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, Called, ShapeKeywords, several
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.keywords import ShapeKeywords, Wanted
-from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.plugin.shapes import LARGEST_BYTES
 from pytest_distbench.units import format_bytes
 from pytest_distbench.workloads import buckets, compression, links, overlap
@@ -215,4 +214,4 @@ class Communication:
         if self._max_message_bytes is not None and largest > self._max_message_bytes:
             told = f"its message has {format_bytes(largest)}"
             pytest.skip(f"not run: {told}, --distbench-max-message is {format_bytes(self._max_message_bytes)}")
-        return self._distbench.run_wanted(given, Wanted(body=str(_WORKLOADS / body), params=params, **options))
+        return self._distbench.run_wanted(given, Called(body=str(_WORKLOADS / body), params=params, **options))

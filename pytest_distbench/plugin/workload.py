@@ -26,8 +26,7 @@ import pytest
 
 from pytest_distbench.errors import BodyError, show
 from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
-from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.keywords import Wanted
+from pytest_distbench.plugin.arguments import Arguments, Called
 from pytest_distbench.records.launch_files import is_of_a_group
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference, Command, Ranks, Work, Workplace
@@ -318,7 +317,7 @@ class Workload:
     identity: dict[str, Any]
 
 
-def make_workload(given: Arguments, wanted: Wanted, *, beside: Path, places: Places) -> Workload:
+def make_workload(given: Arguments, wanted: Called, *, beside: Path, places: Places) -> Workload:
     """Find the ranks or the command that are to run beside the test, and check what goes with them."""
     try:
         found = _find(given, wanted, beside)
@@ -383,7 +382,7 @@ def _from_here(word: str, folder: str) -> str:
     return f"{option}{equals}{path}" if leads_up and os.path.lexists(path) else word
 
 
-def _find(given: Arguments, wanted: Wanted, beside: Path) -> BodyReference | list[str]:
+def _find(given: Arguments, wanted: Called, beside: Path) -> BodyReference | list[str]:
     body, module = wanted.body, wanted.module
     is_module = not isinstance(module, str) or bool(module)
     if body is None and not is_module:
@@ -404,7 +403,7 @@ def _path_of(env: object) -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), str(own or os.environ.get("PATH", os.defpath))])
 
 
-def _check_together(given: Arguments, work: Work, wanted: Wanted, *, words: Sequence[str]) -> None:
+def _check_together(given: Arguments, work: Work, wanted: Called, *, words: Sequence[str]) -> None:
     """Refuse what would be passed over in silence."""
     if not work.is_program:
         if words:

@@ -33,10 +33,9 @@ from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorder, Recorders, in_time
 from pytest_distbench.run.kinds import LaunchKind, kind_of
 from pytest_distbench.run.launching import Launching
-from pytest_distbench.run.pacing import SPACING_S, Pacer
 from pytest_distbench.run.references import Nothing, Paired, Pending, Reference, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.samples import Launches, PairedLaunches, Samples, take_turns
+from pytest_distbench.run.samples import SPACING_S, Launches, Pacer, PairedLaunches, Samples, take_turns
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.entries import GoneTests, with_its_work
 from pytest_distbench.store.files import read_each

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.stores import KEY, PLATFORM, TEST, entry
 
-from pytest_distbench.commands.contract import choose_entries, folder_of, read_chosen
+from pytest_distbench.commands import choose_entries, folder_of, read_chosen
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.store.baselines import BaselineStore
 

@@ -19,7 +19,7 @@ from support.launching import RunInside
 from support.processes import LIMIT_S, wait_for, working_in
 
 from pytest_distbench.machine.locks import alone_on_this_host
-from pytest_distbench.plugin.interrupts import TERMINATED
+from pytest_distbench.plugin.progress import TERMINATED
 from pytest_distbench.store.baselines import read_file
 
 pytestmark = pytest.mark.spawn

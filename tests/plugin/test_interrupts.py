@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_distbench.errors import Terminated
-from pytest_distbench.plugin.interrupts import Interrupts
+from pytest_distbench.plugin.progress import Interrupts
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
 

@@ -12,7 +12,7 @@ from support.projects import EXIT_USAGE, TEST, Project, run, stored
 from pytest_distbench import git
 from pytest_distbench.commands.cli import main
 from pytest_distbench.machine import hardware
-from pytest_distbench.plugin.interrupts import TERMINATED
+from pytest_distbench.plugin.progress import TERMINATED
 
 
 def test_without_a_baseline_a_test_passes_as_new_and_says_how_to_record(project: Project) -> None:

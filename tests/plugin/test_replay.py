@@ -12,9 +12,8 @@ from support.cases import ON_TWO
 from support.fingerprints import of, reduce
 
 from pytest_distbench.plugin.arguments import Arguments
-from pytest_distbench.plugin.outcomes import Misuse
+from pytest_distbench.plugin.outcomes import Misuse, Run
 from pytest_distbench.plugin.replay import replay_params
-from pytest_distbench.plugin.runs import Run
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.iteration import Collective, Fingerprint, Group
 from pytest_distbench.store.baselines import BaselineStore

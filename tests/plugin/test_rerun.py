@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_distbench.plugin.names import RANKS, full_name, id_of_variables
+from pytest_distbench.plugin.names import RANKS, full_name, id_of_variables, record_command, rerun_command
 from pytest_distbench.plugin.names import test_and_id as take_apart
-from pytest_distbench.plugin.rerun import record_command, rerun_command
 
 
 def make_item(nodeid: str, path: str = "/p/a.py", **more: Any) -> Any:

@@ -6,7 +6,7 @@ import pytest
 from support.results import verdict
 from support.stores import result
 
-from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.run.samples import Samples
 
 

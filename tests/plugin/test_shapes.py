@@ -10,8 +10,7 @@ import pytest
 from support.fixtures import made_up_distbench
 
 from pytest_distbench.plugin import shapes
-from pytest_distbench.plugin.outcomes import Misuse
-from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.outcomes import Misuse, Run
 from pytest_distbench.plugin.shapes import CollectiveSweep
 from pytest_distbench.workloads import protocol
 from pytest_distbench.workloads.protocol import Transport

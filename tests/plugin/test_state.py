@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_distbench.plugin.partial import why_partial
+from pytest_distbench.plugin.names import why_partial
 
 
 def why(

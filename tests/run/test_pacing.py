@@ -6,7 +6,7 @@ import pytest
 
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
-from pytest_distbench.run.pacing import Pacer
+from pytest_distbench.run.samples import Pacer
 
 
 def launch(*, p95: float | None, better: str = "lower") -> LaunchRecord:

@@ -18,11 +18,11 @@ from pytest_distbench.records.launch import ErrorReport, LaunchRecord, Outcome, 
 from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.pacing import Pacer
 from pytest_distbench.run.samples import (
     DerivedNumbers,
     GivenNumbers,
     Launches,
+    Pacer,
     PairedLaunches,
     SampleFailed,
     Samples,

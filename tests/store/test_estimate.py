@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.stores import KEY, TEST, entry
 
+from pytest_distbench.report.texts.header import Awaited, Estimate, estimate
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.estimate import Awaited, Estimate, estimate
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from typing import Any
 
 from pytest_distbench import elastic, instruments, read
 from pytest_distbench.commands.cli import _parser
-from pytest_distbench.plugin import keywords
+from pytest_distbench.plugin import arguments
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.elastic import Elastic, ElasticPool
 from pytest_distbench.plugin.markers import Requirement
-from pytest_distbench.plugin.runs import Run
+from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.plugin.scaling import Scaling
 from pytest_distbench.plugin.settings import MARKERS, SHORT
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
@@ -208,15 +208,15 @@ def _call(name: str, call: Callable[..., Any]) -> Iterator[str]:
 
 def _shared() -> Iterator[list[str]]:
     """The keywords that several fixtures take, as their typed dicts document them."""
-    defaults = {field.name: field.default for field in dataclasses.fields(keywords.Wanted)}
-    for documented in filter(typing.is_typeddict, vars(keywords).values()):
+    defaults = {field.name: field.default for field in dataclasses.fields(arguments.Called)}
+    for documented in filter(typing.is_typeddict, vars(arguments).values()):
         yield from ([f"`{n}`", f"`{defaults[n]!r}`", text] for n, text in _section(documented, "Attributes"))
 
 
 def _shares(parameter: inspect.Parameter) -> list[str]:
     """The shared keywords that a parameter stands for."""
     found = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
-    return [*getattr(keywords, found[1]).__annotations__] if found and hasattr(keywords, found[1]) else []
+    return [*getattr(arguments, found[1]).__annotations__] if found and hasattr(arguments, found[1]) else []
 
 
 def _taken(parameter: inspect.Parameter) -> list[str]:

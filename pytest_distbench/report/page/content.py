@@ -19,17 +19,13 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.run import CaseResult, History, RunRecord, Verdict
-from pytest_distbench.report.page.chart import Chart, short
-from pytest_distbench.report.page.charts import charts_above, charts_of
-from pytest_distbench.report.page.charts.runs import Trends, trends_of
+from pytest_distbench.report.page import Chart, short
+from pytest_distbench.report.page.charts import Trends, charts_above, charts_of, trends_of
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables.table import Section
-from pytest_distbench.report.texts.failures import comparison_lines, explanation
-from pytest_distbench.report.texts.layout import Line
-from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
-from pytest_distbench.report.texts.verdicts import note_on_change, refusal_lines
-from pytest_distbench.report.texts.words import (
+from pytest_distbench.report.texts import (
     REFERENCE_WORDS,
+    Line,
     change,
     current,
     limit,
@@ -37,6 +33,9 @@ from pytest_distbench.report.texts.words import (
     point_text,
     quantity,
 )
+from pytest_distbench.report.texts.failures import comparison_lines, explanation
+from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
+from pytest_distbench.report.texts.verdicts import note_on_change, refusal_lines
 
 MEASURED = "measured"
 """State of a case with no verdict, and of its numbers."""

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from pytest_distbench.report.page.content import Page, PageCase
-from pytest_distbench.report.texts.layout import escape
+from pytest_distbench.report.texts import escape
 
 WITHOUT_SCRIPT = 50
 """Cases that stand first, and notes, which are readable without JavaScript."""

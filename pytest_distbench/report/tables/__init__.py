@@ -9,11 +9,10 @@ from typing import Any
 from pytest_distbench.errors import TableError, tell
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.tables.collectives import BACKENDS, COLLECTIVES, NETWORKS, TRANSPORTS
-from pytest_distbench.report.tables.communication import BUCKETS, LINKS
+from pytest_distbench.report.tables.communication import BUCKETS, GROWTH, LINKS
 from pytest_distbench.report.tables.cost import COST
 from pytest_distbench.report.tables.elastic import EVENTS, JOBS, POOLS, SERVINGS
 from pytest_distbench.report.tables.epochs import ACCURACY, EPOCHS, FINAL_ACCURACY
-from pytest_distbench.report.tables.growth import GROWTH
 from pytest_distbench.report.tables.phases import PHASES
 from pytest_distbench.report.tables.record import ENVIRONMENT, LAUNCHES, RECORD, SETUP
 from pytest_distbench.report.tables.scaling import SCALING

@@ -24,10 +24,9 @@ from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult, Verdict
-from pytest_distbench.report.texts.layout import escape
+from pytest_distbench.report.texts import change, escape, limit, metric_text, quantity, words_for
 from pytest_distbench.report.texts.remarks import not_found_headline, not_found_text
 from pytest_distbench.report.texts.verdicts import case_table, is_of_fastest_iterations, note_on_change
-from pytest_distbench.report.texts.words import change, limit, metric_text, quantity, words_for
 
 _FEW_LINES = 30
 _FEW_LOGS = 4

@@ -10,8 +10,7 @@ from pytest_distbench.judging.doubts import common_movement, is_learned, out_of_
 from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import CaseResult, Control, Verdict, is_found
-from pytest_distbench.report.texts.layout import Line, escape, layout
-from pytest_distbench.report.texts.words import metric_text
+from pytest_distbench.report.texts import Line, escape, layout, metric_text
 from pytest_distbench.units import format_change
 
 _COLUMNS = ("", "test", "metric", "slowdown", "planted", "seen", "launches", "time")

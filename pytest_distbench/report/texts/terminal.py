@@ -16,11 +16,10 @@ from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictN
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
+from pytest_distbench.report.texts import Line, layout, metric_text, quantity, test_name, words_for
 from pytest_distbench.report.texts.header import about
-from pytest_distbench.report.texts.layout import Line, layout
 from pytest_distbench.report.texts.remarks import control_lines, doubt_lines, unjudged_learning
 from pytest_distbench.report.texts.verdicts import case_table, overview, telling_verdicts
-from pytest_distbench.report.texts.words import metric_text, quantity, test_name, words_for
 from pytest_distbench.units import format_change
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")

@@ -12,8 +12,19 @@ from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.report.tables.collectives import is_sweep, refusals, sweep_points
 from pytest_distbench.report.tables.communication import slowest_links
-from pytest_distbench.report.texts.layout import Line, escape_markdown, layout, row_line, table_head
-from pytest_distbench.report.texts.words import cells, change, limit, point_text, quantity, words_for
+from pytest_distbench.report.texts import (
+    Line,
+    cells,
+    change,
+    escape_markdown,
+    layout,
+    limit,
+    point_text,
+    quantity,
+    row_line,
+    table_head,
+    words_for,
+)
 from pytest_distbench.store.changes import EntryChange, MetricChange
 from pytest_distbench.units import format_change
 

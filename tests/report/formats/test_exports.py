@@ -16,8 +16,8 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.exports import MOST, number_properties, write_trace
 from pytest_distbench.report.formats import FORMATS
-from pytest_distbench.report.formats.exports import MOST, number_properties, write_trace
 
 
 @pytest.fixture

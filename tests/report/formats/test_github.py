@@ -8,7 +8,7 @@ import pytest
 from support.results import result, verdict
 
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.formats.github import MAX_ANNOTATIONS, append_summary, summary, workflow_commands
+from pytest_distbench.report.formats import MAX_ANNOTATIONS, append_summary, summary, workflow_commands
 
 WHERE = "file=suites/test_a.py,title=test_a[ws2]"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_distbench.report.page.chart import points, short
+from pytest_distbench.report.page import points, short
 
 
 def test_a_point_without_a_value_is_left_out_and_others_have_four_digits() -> None:

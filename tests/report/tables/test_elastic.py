@@ -15,7 +15,7 @@ from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.formats.exports import write_trace
+from pytest_distbench.report.exports import write_trace
 from pytest_distbench.report.tables.elastic import EVENTS, JOBS, POOLS, SERVINGS, picture
 from pytest_distbench.report.tables.table import Section
 

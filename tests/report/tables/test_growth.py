@@ -9,7 +9,7 @@ from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.tables.growth import GROWTH, growth_rows
+from pytest_distbench.report.tables.communication import GROWTH, growth_rows
 
 
 def at(family: str, ranks: int, fingerprint: Fingerprint, *, run: str = "") -> CaseResult:

@@ -12,9 +12,8 @@ from support.stores import KEY, TEST, entry
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.record import replace
-from pytest_distbench.report.texts.header import duration_text, header_lines
+from pytest_distbench.report.texts.header import Estimate, duration_text, header_lines
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.estimate import Estimate
 
 
 def lines(folder: Path, *, shares_host: bool = False, **changes: Any) -> list[str]:

@@ -6,7 +6,7 @@ from support.results import PAIRED, point, result, verdict
 from support.stores import KEY, PLATFORM, entry
 
 from pytest_distbench.records.case import BaselineEntry, EntryName
-from pytest_distbench.report.texts.layout import Line
+from pytest_distbench.report.texts import Line
 from pytest_distbench.report.texts.verdicts import (
     FAST_SIDE,
     FINDS,

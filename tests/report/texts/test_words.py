@@ -8,15 +8,7 @@ import pytest
 from support.results import PAIRED, point, result, verdict
 
 from pytest_distbench.records.metric import Scalar
-from pytest_distbench.report.texts.words import (
-    AXES,
-    REFERENCE_WORDS,
-    cells,
-    metric_text,
-    name_in_file,
-    point_text,
-    words_for,
-)
+from pytest_distbench.report.texts import AXES, REFERENCE_WORDS, cells, metric_text, name_in_file, point_text, words_for
 
 
 def told(**changes: Any) -> dict[str, str]:

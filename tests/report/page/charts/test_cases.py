@@ -15,8 +15,8 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Verdict
-from pytest_distbench.report.page.chart import Bars, Heat, Lines, Point, Spans
-from pytest_distbench.report.page.charts.cases import (
+from pytest_distbench.report.page import Bars, Heat, Lines, Point, Spans
+from pytest_distbench.report.page.case_charts import (
     MOST_POINTS,
     MOST_TIMELINES,
     bandwidth,

@@ -16,8 +16,8 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, History
-from pytest_distbench.report.page.chart import Bars, Lines
-from pytest_distbench.report.page.charts.runs import cost, phases, scaling, trend_chart, trends_of
+from pytest_distbench.report.page import Bars, Lines
+from pytest_distbench.report.page.charts import cost, phases, scaling, trend_chart, trends_of
 
 
 def test_a_trend_is_a_dot_per_run_and_a_line_per_level() -> None:

@@ -24,8 +24,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
-from pytest_distbench.report.texts.layout import escape
-from pytest_distbench.report.texts.words import change, current, limit, quantity, reference, words_for
+from pytest_distbench.report.texts import change, current, escape, limit, quantity, reference, words_for
 
 
 def write_trace(record: RunRecord, out: BinaryIO) -> None:

@@ -21,11 +21,11 @@ from pytest_distbench.records.metric import (
     without,
 )
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.page.chart import Axis, Bars, Chart, Heat, Lines, Point, Series, Spans, points, short
+from pytest_distbench.report.page import Axis, Bars, Chart, Heat, Lines, Point, Series, Spans, points, short
 from pytest_distbench.report.tables.collectives import SweepPoint, sweep_points
 from pytest_distbench.report.tables.communication import link_points
 from pytest_distbench.report.tables.phases import PHASES, whole_of
-from pytest_distbench.report.texts.words import point_text, words_for
+from pytest_distbench.report.texts import point_text, words_for
 from pytest_distbench.units import GIGABYTE
 
 MOST_TIMELINES = 3

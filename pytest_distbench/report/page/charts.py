@@ -1,17 +1,22 @@
-"""Charts of several cases, or of one over many runs."""
+"""The charts of the page, a row each, and those of several cases, or of one over many runs.
+
+A row is a function from a case, or from all cases, to what is drawn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
+from pytest_distbench.errors import tell
 from pytest_distbench.judging.change_points import ChangePoint, change_points
 from pytest_distbench.records.environment import TERMS, Prices
 from pytest_distbench.records.iteration import UNACCOUNTED
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, History, Trend
-from pytest_distbench.report.page.chart import Axis, Bars, Chart, Lines, Series, points, short
-from pytest_distbench.report.page.charts.cases import curves_of, median_curve, over_time, target_of, unit_of
+from pytest_distbench.report.page import Axis, Bars, Chart, Lines, Series, case_charts, points, short
+from pytest_distbench.report.page.case_charts import curves_of, median_curve, over_time, target_of, unit_of
 from pytest_distbench.report.tables.cost import CostRow, cost_rows
 from pytest_distbench.report.tables.phases import PHASES, whole_of
 from pytest_distbench.report.tables.scaling import SCALING, ScalingRow, scaling_rows
@@ -189,3 +194,56 @@ def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
 
 def _ranks(number: int) -> str:
     return f"{number} rank{'s' * (number != 1)}"
+
+
+OF_CASE: dict[str, Callable[[CaseResult], Iterable[Chart]]] = {
+    "bandwidth": case_charts.bandwidth,
+    "change": case_charts.change_by_size,
+    "curves": case_charts.curves,
+    "epochs": case_charts.epochs,
+    "phases": case_charts.phases,
+    "links": case_charts.links,
+    "utilisation": case_charts.utilisation,
+    "elastic": case_charts.elastic,
+    "pool": case_charts.pool,
+    "serving": case_charts.serving,
+}
+"""In the order in which they stand below a case."""
+
+OF_RUN: dict[str, Callable[[Sequence[CaseResult]], Iterable[Chart]]] = {
+    "scaling": scaling,
+    "phases": phases,
+    "cost": cost,
+}
+"""By the name of the table that they stand above."""
+
+
+_Given = TypeVar("_Given")
+
+
+def charts_of(result: CaseResult, trends: Trends) -> tuple[list[Chart], list[str]]:
+    """The charts of a case, which may be found in a history; and what is wrong with those that cannot be made."""
+    ways = {"history": lambda given: trends_of_case(given, trends)} if trends else {}
+    return _charts({**OF_CASE, **ways}, result)
+
+
+def charts_above(
+    table: str, results: Sequence[CaseResult], prices: Prices | None = None
+) -> tuple[list[Chart], list[str]]:
+    """The same of those that stand above a table of the run, which may have prices."""
+    ways: dict[str, Callable[[Sequence[CaseResult]], Iterable[Chart]]] = {
+        **OF_RUN,
+        "cost": partial(cost, prices=prices),
+    }
+    return _charts({name: make for name, make in ways.items() if name == table}, results)
+
+
+def _charts(rows: Mapping[str, Callable[[_Given], Iterable[Chart]]], given: _Given) -> tuple[list[Chart], list[str]]:
+    charts: list[Chart] = []
+    problems = []
+    for name, make in rows.items():
+        try:
+            charts += list(make(given))
+        except Exception as error:  # noqa: BLE001 a page without one of its charts is still a page, and says so
+            problems.append(f"the chart {name!r} cannot be made: {tell(error)}")
+    return charts, problems
