@@ -126,10 +126,9 @@ BY_PLACE = "import time\nANSWER = 1\n\ndef step():\n    time.sleep({now} if {slo
 @pytest.mark.parametrize(
     "slow",
     [
-        "__import__('tempfile').gettempdir() not in __file__",
-        "__import__('os').stat(__file__).st_ino == {inode}",
+        pytest.param("__import__('tempfile').gettempdir() not in __file__", id="by folder"),
+        pytest.param("__import__('os').stat(__file__).st_ino == {inode}", id="by inode", marks=pytest.mark.nightly),
     ],
-    ids=["by folder", "by inode"],
 )
 def test_what_the_place_of_a_checkout_makes_slow_is_not_red(project: Path, run_inside: RunInside, slow: str) -> None:
     make_baseline_faster(project)
@@ -183,7 +182,7 @@ def test_what_pytest_evaluates_for_both_sides_is_not_cleared_by_turns(
     result.stdout.fnmatch_lines(["*but conftest.py differs from *, and pytest evaluates it for both sides*"])
 
 
-@pytest.mark.parametrize("edit", ["one digit", "moved", "measured"])
+@pytest.mark.parametrize("edit", [pytest.param("one digit", marks=pytest.mark.nightly), "moved", "measured"])
 def test_slower_code_in_a_commit_that_touches_its_baseline_is_red(
     project: Path, run_inside: RunInside, edit: str
 ) -> None:
@@ -264,7 +263,9 @@ def test_always_runs_what_raises_no_doubt_in_turns_too(project: Path, run_inside
     assert found["confirmation"]["launches"]
 
 
-@pytest.mark.parametrize(("seconds", "renames"), [(0.02, ""), (0.04, ""), (0.08, "body")])
+@pytest.mark.parametrize(
+    ("seconds", "renames"), [(0.02, ""), pytest.param(0.04, "", marks=pytest.mark.nightly), (0.08, "body")]
+)
 def test_a_test_that_moved_is_confirmed_where_it_was(
     project: Path, run_inside: RunInside, seconds: float, renames: str
 ) -> None:

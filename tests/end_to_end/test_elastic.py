@@ -255,7 +255,7 @@ WARM = ("--distbench-launcher=stand-in-cuda", "-p", "support.cuda_launcher", "-p
 @pytest.mark.parametrize(
     ("visible", "options", "devices"),
     [
-        pytest.param("", (), [0, 1], id="a GPU each"),
+        pytest.param("", (), [0, 1], id="a GPU each", marks=pytest.mark.nightly),
         pytest.param("5,3", (), [0, 1], id="of some that are visible"),
         pytest.param("2", ("--distbench-share-gpu",), [0, 0], id="shared"),
     ],

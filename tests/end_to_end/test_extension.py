@@ -121,7 +121,7 @@ def test_a_site_is_one_file(pytester: pytest.Pytester, monkeypatch: pytest.Monke
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
+@pytest.mark.parametrize("launcher_name", ["warm", pytest.param("torchrun", marks=pytest.mark.nightly)])
 def test_a_collective_is_one_row(pytester: pytest.Pytester, launcher_name: str) -> None:
     pytester.makepyfile(my_operations=example("BROADCAST ="), test_broadcast=example("::BROADCAST"))
     result = pytester.runpytest_subprocess(f"--distbench-launcher={launcher_name}", "--distbench-json=run.json")

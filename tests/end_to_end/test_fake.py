@@ -83,7 +83,7 @@ def of_rank_0(told: Fingerprint) -> Fingerprint:
 
 @pytest.mark.spawn
 @needs_recorder
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_a_rank_under_fake_has_the_fingerprints_of_a_rank_under_gloo(launch: Launch, world_size: int) -> None:
     real = fingerprints(launch, world_size).fingerprints
     fake = fingerprints(launch, world_size, backend="fake", stands_for=0).fingerprints

@@ -147,7 +147,7 @@ def both_up(folder: Path) -> bool:
         (signal.SIGKILL, "warm", -signal.SIGKILL),
         (signal.SIGINT, "warm", pytest.ExitCode.INTERRUPTED),
         (signal.SIGTERM, "warm", TERMINATED),
-        (signal.SIGKILL, "torchrun", -signal.SIGKILL),
+        pytest.param(signal.SIGKILL, "torchrun", -signal.SIGKILL, marks=pytest.mark.nightly),
         (signal.SIGINT, "torchrun", pytest.ExitCode.INTERRUPTED),
         pytest.param(signal.SIGTERM, "torchrun", TERMINATED, marks=pytest.mark.nightly),
     ],

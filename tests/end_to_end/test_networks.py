@@ -116,7 +116,7 @@ def cases(folder: Path) -> dict[str, Any]:
     return {result["case"]["test"].partition("::")[2]: result for result in results}
 
 
-@pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
+@pytest.mark.parametrize("launcher_name", ["warm", pytest.param("torchrun", marks=pytest.mark.nightly)])
 def test_ranks_are_hosts_of_the_network_and_of_no_other(
     launcher_name: str, pytester: pytest.Pytester, run_inside: RunInside
 ) -> None:

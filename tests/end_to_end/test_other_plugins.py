@@ -137,7 +137,7 @@ MEASURED = """
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize("launcher_name", ["warm", "torchrun"])
+@pytest.mark.parametrize("launcher_name", ["warm", pytest.param("torchrun", marks=pytest.mark.nightly)])
 def test_the_recipe_of_the_docs_covers_what_runs_in_ranks_and_their_testcase_runs(
     pytester: pytest.Pytester, launcher_name: str
 ) -> None:

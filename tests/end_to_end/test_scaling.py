@@ -73,27 +73,36 @@ FILES = {"kind": "generated", "batch": 16, "steps": 6}
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "before", "after"),
+    ("name", "params", "faults"),
     [
-        ("convolutional", IMAGES, 'row.batch(rank.params["batch"],', 'row.batch(rank.params["batch"] // 2,'),
-        ("convolutional", IMAGES, "rank.seed + rank.rank", "rank.seed"),
-        ("convolutional", IMAGES, "row.loss(outputs, targets)", "row.loss(outputs, targets) / rank.world_size"),
-        ("convolutional", IMAGES, "momentum=0.9", "momentum=0.9 * (rank.world_size == 1)"),
+        (
+            "convolutional",
+            IMAGES,
+            [  # half a batch, one shard for all, the loss divided, no momentum
+                ('row.batch(rank.params["batch"],', 'row.batch(rank.params["batch"] // 2,'),
+                ("rank.seed + rank.rank", "rank.seed"),
+                ("row.loss(outputs, targets)", "row.loss(outputs, targets) / rank.world_size"),
+                ("momentum=0.9", "momentum=0.9 * (rank.world_size == 1)"),
+            ],
+        ),
         (
             "reading",
             FILES,
-            "scores = model(images)",
-            "images, labels = images[::2], labels[::2]; scores = model(images)",
+            [  # half of what is read, one batch for ever
+                ("scores = model(images)", "images, labels = images[::2], labels[::2]; scores = model(images)"),
+                ("    net = network(", "    inputs._source = iter([next(inputs)] * 99)\n    net = network("),
+            ],
         ),
-        ("reading", FILES, "    net = network(", "    inputs._source = iter([next(inputs)] * 99)\n    net = network("),
     ],
-    ids=["half a batch", "one shard", "loss divided", "no momentum", "half of what is read", "one batch for ever"],
 )
 def test_the_shipped_trainings_are_red_where_workers_compute_something_else(
-    pytester: pytest.Pytester, run_inside: RunInside, name: str, params: dict[str, object], before: str, after: str
+    pytester: pytest.Pytester,
+    run_inside: RunInside,
+    name: str,
+    params: dict[str, object],
+    faults: list[tuple[str, str]],
 ) -> None:
     code = (SUITE / f"{name}.py").read_text()
-    assert before in code
     pytester.makeini("[pytest]\ndistbench_world_size = 2\ndistbench_confirm = never\n")
     pytester.makepyfile(
         test_it=f"""
@@ -108,28 +117,25 @@ def test_the_shipped_trainings_are_red_where_workers_compute_something_else(
     file.write_text(code)
     run_inside("--distbench-update", "--distbench-launches=2").assert_outcomes(passed=1)
     run_inside().assert_outcomes(passed=1)
-    file.write_text(code.replace(before, after))
-    result = run_inside()
-    result.assert_outcomes(failed=1)
+    for before, after in faults:
+        assert before in code
+        file.write_text(code.replace(before, after))
+        result = run_inside()
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["loss_curve: departs at step *"])
 
-    result.stdout.fnmatch_lines(["loss_curve: departs at step *"])
 
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        pytest.param("loss = model(x).square()", "loss = model(x[: len(x) // 2]).square()", id="half a batch"),
-        pytest.param("manual_seed(rank.rank)", "manual_seed(0)", id="one shard for all"),
-    ],
-)
-def test_workers_that_train_on_something_else_are_red(
-    example: Path, run_inside: RunInside, before: str, after: str
-) -> None:
+def test_workers_that_train_on_something_else_are_red(example: Path, run_inside: RunInside) -> None:
+    """On half a batch, and all on one shard."""
     options = ("--world-size", "2", "--distbench-confirm=never")
     run_inside("--distbench-update", *options, "--distbench-launches=2").assert_outcomes(passed=1)
-    assert before in example.read_text()
-    example.write_text(example.read_text().replace(before, after))
-    result = run_inside(*options)
-    result.assert_outcomes(failed=1)
-
-    result.stdout.fnmatch_lines(["loss_curve: departs at step 1, *"])
+    code = example.read_text()
+    for before, after in (
+        ("loss = model(x).square()", "loss = model(x[: len(x) // 2]).square()"),
+        ("manual_seed(rank.rank)", "manual_seed(0)"),
+    ):
+        assert before in code
+        example.write_text(code.replace(before, after))
+        result = run_inside(*options)
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["loss_curve: departs at step 1, *"])
