@@ -99,14 +99,6 @@ def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord]
             continue
         if _matches(one.metric, measured) or _missed_goals(one.metric, measured):
             continue
-        if metric_name(one.metric) == _SHARE and any(
-            "busbw" in map(metric_name, _rates(m[0])) for m in measured.values()
-        ):
-            raise ConfigurationError(
-                f"the bound of {one.metric!r} ({one.where}): nothing is known of the peak of the links between these "
-                "ranks. It is known of GPUs of this host that are all joined by NVLink, or all by PCIe: mark the test "
-                "@pytest.mark.gpu, or bound busbw"
-            )
         names = [*measured, *(rate for key in measured for rate in _rates(measured[key][0]))]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise ConfigurationError(

@@ -34,13 +34,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate, noise_limit, pooled_stdev
 from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison, Wholes
 from pytest_distbench.judging.terms import difference
 from pytest_distbench.records.case import BaselineMetric
-from pytest_distbench.records.kinds import METRIC_KINDS, TRAINING_RULES, Better
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes, format_quantity, format_values, is_size, why_impossible
@@ -248,7 +247,6 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, under
     draft = Draft(first, values, baseline.launches if baseline is not None else [])
     if not first.is_judged:
         return draft.settle("unchanged", "recorded, not judged")
-    decide = decision(first.better)
     if len(known) < len(values) and (baseline is None or None not in baseline.launches):
         missed = len(values) - len(known)
         return draft.settle("regressed", f"no value in {missed} of {len(values)} launches")
@@ -261,7 +259,7 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, under
     stored = [v for v in baseline.launches if v is not None]
     if not stored or not known:
         return draft.settle("incomparable", "the baseline holds no value")
-    judgement = decide(draft, current, baseline, under)
+    judgement = RULES[METRIC_KINDS[first.better].rule](draft, current, baseline, under)
     return Judgement(judgement.verdict, judgement.is_open and not _is_last(draft, under))
 
 
@@ -361,16 +359,6 @@ RULES: dict[str, DecisionRule] = {
     "memory": lambda draft, current, baseline, under: judge_by_size(draft, current, baseline, under.tolerance),
 }
 """By the name that a kind's ``rule`` has. Those of trainings judge all seeds at once: ``training_rule``."""
-
-
-def decision(better: Better) -> DecisionRule:
-    name = METRIC_KINDS[better].rule
-    if name not in RULES:
-        raise ConfigurationError(
-            f"METRIC_KINDS[{better!r}]: there is no rule {name!r}; wanted one of "
-            f"{', '.join([*RULES, *TRAINING_RULES])} or none; rules are added to pytest_distbench.judging.metric.RULES"
-        )
-    return RULES[name]
 
 
 def _judge_by_order(draft: Draft, known: Sequence[float], stored: Sequence[float], under: Circumstances) -> Judgement:

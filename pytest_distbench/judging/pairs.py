@@ -35,10 +35,10 @@ from pytest_distbench.judging.case import (
 from pytest_distbench.judging.entry import make_entry, stored_metric
 from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.metric import (
+    RULES,
     Circumstances,
     as_info,
     compare_by_order,
-    decision,
     first_difference,
     have_ratios,
     unasked,
@@ -161,7 +161,7 @@ def judge_pairs(
     if name != "noisy":
         stored = stored_metric(reference, tolerance=None)  # the rule knows no pairs
         tolerance = under.tolerance if kind.tolerance is None else kind.tolerance
-        return decision(draft.metric.better)(draft, current, stored, _as_stored(under, tolerance))
+        return RULES[name](draft, current, stored, _as_stored(under, tolerance))
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
         return draft.settle("lost" if any(a for a, _ in values) else "inconclusive", why_not)
     if not have_ratios(*(v for pair in values for v in pair)):

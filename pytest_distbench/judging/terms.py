@@ -13,7 +13,7 @@ import msgspec
 from pytest_distbench.records.bound import AskedBound
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
-from pytest_distbench.records.kinds import METRIC_KINDS, Better, VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import Measurement
 
 _NEAR = 0.8
@@ -76,11 +76,6 @@ class Terms:
             if name not in names and name.replace("time_to_", "steps_to_", 1) not in names
         }
         return {name: found[0] for name, found in near.items() if found}
-
-    def without_effect(self, kinds: Mapping[str, Better]) -> list[str]:
-        """Names of metrics that were given a tolerance, and are equal or not."""
-        given = self.tolerance if isinstance(self.tolerance, Mapping) else {}
-        return [name for name in given if name in kinds and METRIC_KINDS[kinds[name]].rule == "exact"]
 
 
 def difference(stored: BaselineMetric | Measurement, current: Measurement) -> str:

@@ -232,8 +232,6 @@ class Distbench:
             self._node.warn(DistbenchWarning(f"nothing called {name!r} was judged; is {meant!r} meant?"))
         run = self._keep(samples, self._finish(result))
         self._ask_about_directions(run)
-        for name in request.terms.without_effect({v.name: v.better for v in run.verdicts.values()}):
-            self._node.warn(DistbenchWarning(f"the tolerance for {name!r} has no effect: the metric is exact"))
         return run
 
     def _samples(self, launched: LaunchRequest, request: CaseRequest) -> Samples:

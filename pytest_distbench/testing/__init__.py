@@ -43,7 +43,7 @@ from pytest_distbench.launch.site.contract import Exit
 from pytest_distbench.launch.site.local import LocalSite
 from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind, LauncherSetup
 from pytest_distbench.records.iteration import Collective, RankFingerprint
-from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import ErrorReport, RankReport
 from pytest_distbench.records.metric import LARGEST_NUMBER, Observation, Scalar, is_name
 from pytest_distbench.records.plan import LaunchPlan
@@ -193,7 +193,7 @@ def _observations(described: Mapping[str, Any], launch: int, factor: float) -> I
                 f"{spelled!r} is no metric; wanted a name, or one at a point: latency[message_bytes=1024]"
             )
         listed = values if isinstance(values, list) else [values]
-        _check_values(spelled, listed, METRIC_KINDS[better or "lower"])
+        _check_values(spelled, listed)
         value = listed[launch % len(listed)]
         numbers = value if isinstance(value, list) else [] if value is None else [value]
         if better in ("", "curve"):
@@ -209,21 +209,12 @@ def _observations(described: Mapping[str, Any], launch: int, factor: float) -> I
         )
 
 
-def _check_values(spelled: str, listed: list[Any], kind: MetricKind) -> None:
-    """Refuse what no rank could have recorded.
-
-    Raises:
-        LauncherError: the message has the value.
-    """
-    if not listed:
-        raise LauncherError(f"{spelled!r}: [] has no value; wanted one for each launch, or None: nothing was measured")
-    for value in listed:
-        is_series = isinstance(value, list)
-        numbers = [as_float(number) for number in (value if is_series else [value])]
+def _check_values(spelled: str, listed: list[Any]) -> None:
+    """Refuse what no rank could have recorded; :class:`LauncherError` has the value."""
+    for value in listed or [[]]:
+        numbers = [as_float(number) for number in (value if isinstance(value, list) else [value])]
         if value is not None and (not numbers or any(n is None or not abs(n) <= LARGEST_NUMBER for n in numbers)):
             raise LauncherError(f"{spelled!r}: {show(value)}; wanted a finite number, a list of them, or None")
-        if value is not None and kind.shape != "any" and is_series != (kind.shape == "series"):
-            raise LauncherError(f"{spelled!r}: {show(value)}; wanted a {kind.shape} for each launch")
 
 
 def _parse_key(key: str) -> tuple[str, dict[str, Scalar]]:

@@ -114,8 +114,6 @@ class RankContext(Member):
     def _with_mode(self, call: str, mode: Mode, warmup: int, identity: dict[str, Scalar]) -> dict[str, Scalar]:
         """The identity of a loop with its mode; the usual one stands there only where the body names it."""
         check_choice(call, "mode", mode, MODES)
-        if identity.get("mode", mode) != mode:
-            raise RecordingError(f"{call}: mode={mode!r}, and {identity['mode']!r} in identity=; leave it out there")
         if mode == "per-iteration":
             return identity
         if mode == "graph" and self.device.type != "cuda":

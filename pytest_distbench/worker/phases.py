@@ -277,11 +277,6 @@ class Phases:
         if (found := loop.phases.get(phase.path)) is None:
             around = loop.entered[-1].names if loop.entered else ()
             found = loop.phases[phase.path] = LoopPhase(names=(*around, phase.name), better=phase.better)
-        if found.better != phase.better:
-            raise RecordingError(
-                f"phase({phase.name!r}): better={phase.better!r}, and {found.better!r} before in the same loop; give "
-                "one"
-            )
         found.is_apart |= self._is_apart
         return found
 

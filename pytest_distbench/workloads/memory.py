@@ -208,12 +208,8 @@ def record_peak_memory(rank: RankContext, *, at: Mapping[str, Scalar] | None = N
             before each of them.
 
     Raises:
-        RecordingError: recorded before at this point, or a point with an ``of`` of its own.
+        RecordingError: recorded before at this point.
     """
-    if at is not None and "of" in at:
-        raise RecordingError(
-            f"record_peak_memory(...): wanted at= without 'of', which names the kind; found {dict(at)}"
-        )
     if rank.device.type != "cuda":
         found: dict[str, int | None] = {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     else:

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.worker.arguments import check_number, check_whole, refuse
+from pytest_distbench.worker.arguments import check_number, check_whole
 
 EXPONENTIAL_START = 0.01
 """Where an exponential warm-up begins, as a share of the rate that it leads to."""
@@ -31,13 +31,10 @@ def warmup(optimizer: Optimizer, *, factor: float, steps: int) -> LinearLR:
     """The rate grows from that of the optimizer to ``factor`` times as much, over so many steps; 0: at once.
 
     Raises:
-        RecordingError: no optimizer of torch, a factor that is not above 0, or no whole number of steps.
+        RecordingError: no number, or no whole number of steps.
     """
     call = "warmup(...)"
-    _check_optimizer(call, optimizer)
     factor, steps = check_number(call, "factor", factor), check_whole(call, "steps", steps, least=0)
-    if factor <= 0:
-        refuse(call, "a factor above 0", factor)
     for group in optimizer.param_groups:
         group["lr"] *= factor
     # torch's takes factors up to 1, so it rises to the scaled rate; over no step it would stay where it begins
@@ -56,7 +53,7 @@ def linear_scaling(optimizer: Optimizer, *, world_size: int, epoch_steps: int, p
         power: of k; 0.5: the square root rule, 0: a fixed batch that workers share keeps its rate.
 
     Raises:
-        RecordingError: no optimizer of torch, no whole numbers of at least 1, or a power that is none.
+        RecordingError: no whole numbers of at least 1, or a power that is none.
     """
     call = "linear_scaling(...)"
     world_size = check_whole(call, "world_size", world_size, least=1)
@@ -79,10 +76,9 @@ def plateau(
         threshold: absolute.
 
     Raises:
-        RecordingError: no optimizer of torch, or no whole number of epochs of at least 1.
+        RecordingError: no whole number of epochs of at least 1.
     """
     call = "plateau(...)"
-    _check_optimizer(call, optimizer)
     patience = check_whole(call, "epochs", epochs, least=1) - 1  # torch's: how many are put up with
     return ReduceLROnPlateau(optimizer, factor=factor, patience=patience, threshold=threshold, threshold_mode="abs")
 
@@ -111,10 +107,9 @@ def exponential_warmup(
         factor: by which.
 
     Raises:
-        RecordingError: no optimizer of torch, no whole numbers, or shares of a training that are none.
+        RecordingError: no whole numbers, or shares of a training that are none.
     """
     call = "exponential_warmup(...)"
-    _check_optimizer(call, optimizer)
     warmup_steps = check_whole(call, "warmup_steps", warmup_steps, least=1)
     total_steps = check_whole(call, "total_steps", total_steps, least=1)
     decays = check_whole(call, "decays", decays, least=0)
@@ -137,10 +132,9 @@ def inverse_square_root(optimizer: Optimizer, *, warmup_steps: int) -> LambdaLR:
     first update has a rate above 0; that of MLBench's code has none.
 
     Raises:
-        RecordingError: no optimizer of torch, or no whole number of steps of at least 1.
+        RecordingError: no whole number of steps of at least 1.
     """
     call = "inverse_square_root(...)"
-    _check_optimizer(call, optimizer)
     steps = check_whole(call, "warmup_steps", warmup_steps, least=1)
     return _by_update(optimizer, lambda number: min(number / steps, math.sqrt(steps / number)))
 
@@ -148,11 +142,6 @@ def inverse_square_root(optimizer: Optimizer, *, warmup_steps: int) -> LambdaLR:
 def _by_update(optimizer: Optimizer, factor: Callable[[int], float]) -> LambdaLR:
     """The rate of update 1, 2, ...; torch counts those that were taken."""
     return LambdaLR(optimizer, lambda taken: factor(taken + 1))
-
-
-def _check_optimizer(call: str, value: object) -> None:
-    if not isinstance(value, Optimizer):
-        refuse(call, "an optimizer of torch", value)
 
 
 LEAST_SCALE = 2.0**-14

@@ -17,7 +17,7 @@ import torch
 from pytest_distbench.errors import RecordingError, look_up
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.wanted import SEEDS
-from pytest_distbench.worker.arguments import check_whole, refuse
+from pytest_distbench.worker.arguments import check_whole
 from pytest_distbench.worker.elastic import checkpoints
 from pytest_distbench.worker.elastic.checkpoints import next_count, permutation, share
 from pytest_distbench.worker.state import forbid_tf32
@@ -132,7 +132,7 @@ def sharded_batches(
         Batches (n,) of indices, int64: of ``batch`` each, but for the last one of an epoch.
 
     Raises:
-        RecordingError: no rank, no whole numbers of at least 1 (``start``: 0), or a shard holds less than one batch.
+        RecordingError: no whole numbers of at least 1 (``start``: 0), or a shard holds less than one batch.
     """
     start = check_whole("sharded_batches(...)", "start", start, least=0)
     counts = _step_counts(rank, samples, batch, "sharded_batches(...)")
@@ -153,7 +153,6 @@ def epoch_steps(rank: RankContext, *, samples: int, batch: int) -> int:
 
 def _step_counts(rank: RankContext, samples: int, batch: int, call: str) -> list[int]:
     """Samples of each step of an epoch, over all ranks."""
-    _check_rank(call, rank)
     samples = check_whole(call, "samples", samples, least=1)
     batch = check_whole(call, "batch", batch, least=1)
     world_size = 1 if rank.only_structure else rank.world_size
@@ -209,11 +208,10 @@ def mean_over_ranks(
         One mean for each measure.
 
     Raises:
-        RecordingError: an argument is of another type; inputs and labels are not equally many, or fewer than the ranks.
+        RecordingError: inputs and labels are not equally many, or fewer than the ranks.
     """
     call = "mean_over_ranks(...)"
-    _check_rank(call, rank)
-    _check_samples(call, rank, model, inputs, labels)
+    _check_samples(call, rank, inputs, labels)
     was_training = model.training
     model.eval()
     sums = [0.0] * len(measures)
@@ -257,37 +255,24 @@ def accuracy_over_ranks(
         top: a sample is right whose label is among so many of the highest scores.
 
     Raises:
-        RecordingError: an argument is of another type; inputs and labels are not equally many, or fewer than the ranks;
+        RecordingError: inputs and labels are not equally many, or fewer than the ranks;
             there are not so many classes.
     """
     call = "accuracy_over_ranks(...)"
-    _check_rank(call, rank)
     top = check_whole(call, "top", top, least=1)
-    _check_samples(call, rank, model, inputs, labels)
+    _check_samples(call, rank, inputs, labels)
     if labels.dim() != 1:
         raise RecordingError(f"{call}: wanted labels (N,), found shape {list(labels.shape)}")
     [accuracy] = mean_over_ranks(rank, model, inputs, labels, right_of(top))
     return accuracy
 
 
-def _check_samples(
-    call: str, rank: RankContext, model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor
-) -> None:
-    if not isinstance(model, torch.nn.Module):
-        refuse(call, "model to be a module of torch", model)
-    for name, tensor in {"inputs": inputs, "labels": labels}.items():
-        if not isinstance(tensor, torch.Tensor):
-            refuse(call, f"{name} to be a tensor", tensor)
+def _check_samples(call: str, rank: RankContext, inputs: torch.Tensor, labels: torch.Tensor) -> None:
     if inputs.shape[:1] != labels.shape[:1] or len(labels) < rank.world_size:
         raise RecordingError(
             f"{call}: wanted inputs (N, ...) and labels (N, ...) of at least {rank.world_size} samples, "
             f"found shapes {list(inputs.shape)} and {list(labels.shape)}"
         )
-
-
-def _check_rank(call: str, value: object) -> None:
-    if not hasattr(value, "world_size"):  # a double of a test has it too
-        refuse(call, "rank to be what the body is given", value)
 
 
 FOLDER = "checkpoints"
@@ -329,11 +314,8 @@ class Checkpoints:
             parts: what has a state, by name.
 
         Raises:
-            RecordingError: a part has no state, or what was saved is of other ranks or other parts.
+            RecordingError: what was saved is of other ranks or other parts.
         """
-        for name, part in parts.items():
-            if not callable(getattr(part, "load_state_dict", None)):
-                refuse("Checkpoints(...)", f"{name} to have state_dict and load_state_dict", part)
         self.step = 0
         self._rank, self._parts = rank, parts
         given = rank.params.get(FOLDER)

@@ -194,11 +194,6 @@ def test_rates_and_shares_of_a_peak_bound_the_time_of_a_sweep() -> None:
     assert found.reason == "1 ms, bound: at most 625 us, that is busbw_share >= 0.8 (marker of test_x)"
     check_measured([AskedBound("busbw_share", 0.5, WHERE)], made, None)
 
-    made = launches(1e-3, name="latency", at=AT_4K, facts={"busbw_factor": 1.5})
-
-    with pytest.raises(ConfigurationError, match=r"'busbw_share' \(marker.* nothing is known of the peak.*bound busbw"):
-        check_measured([AskedBound("busbw_share", 0.5, WHERE)], made, None)
-
 
 def test_of_a_training_a_bound_holds_for_all_seeds_and_for_a_goal_that_was_missed() -> None:
     measured = [

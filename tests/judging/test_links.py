@@ -73,8 +73,6 @@ def test_a_slow_rank_does_not_move_what_is_typical(ranks: int) -> None:
 def test_of_two_ranks_nothing_is_typical() -> None:
     assert typical_time(times(2)) is None
     assert outliers(times(2, (0, 1))) == []
-    with pytest.raises(ValueError, match="1 links of two ranks have no typical time; wanted three ranks"):
-        imbalance(times(2))
 
 
 def test_a_low_rate_is_a_long_time() -> None:

@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.metrics import STORED, baseline, metric, rule
 
-from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.metric import RULES, Circumstances, have_ratios, judge, why_nothing_was_timed
@@ -332,12 +331,3 @@ def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_
     stored = baseline([2.0], "mine")
     assert judge([of_doubling], stored, rule(max_launches=2)).is_open
     assert not judge([of_doubling] * 2, stored, rule(max_launches=2)).is_open
-
-
-def test_a_kind_of_a_rule_that_there_is_not_is_told_before_there_is_a_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METRIC_KINDS, "mine", MetricKind(summary="s", reduce="max", rule="nosuch", sign=1))
-
-    with pytest.raises(
-        ConfigurationError, match=r"METRIC_KINDS\['mine'\]: there is no rule 'nosuch'; wanted one of noisy"
-    ):
-        judge([metric(1.0, "mine")], None, rule())

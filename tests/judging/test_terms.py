@@ -15,7 +15,6 @@ from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
 from pytest_distbench.judging.terms import Terms, difference, software_changes, staleness, version_changes
 from pytest_distbench.judging.training_rule import Family, judge_family
 from pytest_distbench.records.case import BaselineMetric, Case
-from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar
 from pytest_distbench.records.record import replace
@@ -99,16 +98,6 @@ def test_a_name_that_is_nearly_a_metrics_is_told(
     terms = Terms(tolerance=tolerance, metrics=metrics, default_tolerance=0.1, max_launches=1, cores=2)
 
     assert terms.misspelt(measured) == misspelt
-
-
-def test_a_tolerance_of_what_is_equal_or_not_has_no_effect() -> None:
-    kinds: dict[str, Better] = {"step": "lower", "count": "exact", "bytes": "exact", "loss": "curve"}
-    named = dict.fromkeys(["step", "count", "loss", "other"], 0.1)
-
-    def without_effect(tolerance: float | dict[str, float] | None) -> list[str]:
-        return Terms(tolerance=tolerance, default_tolerance=0.1, max_launches=1, cores=2).without_effect(kinds)
-
-    assert [without_effect(named), without_effect(0.1), without_effect(None)] == [["count"], [], []]
 
 
 LOOP: dict[str, Scalar] = {"mode": "loop", "in_place": True}

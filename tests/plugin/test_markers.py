@@ -291,21 +291,6 @@ def test_misspelt_names_of_metrics_are_told(project: Project) -> None:
     result.assert_outcomes(failed=1, passed=3, warnings=2)
 
 
-def test_a_tolerance_without_effect_is_told(project: Project) -> None:
-    made = project("""
-        def body(rank):
-            pass
-
-        def test_argument(distbench):
-            P = {"stand_in": {"step": 0.02, "count!exact": 7}}
-            distbench.run(body, params=P, tolerance={"step": 0.1, "count": 0.1})
-    """)
-    result = run(made, "-W", "default")
-
-    result.stdout.fnmatch_lines(["*the tolerance for 'count' has no effect: the metric is exact"])
-    result.assert_outcomes(passed=1, warnings=1)
-
-
 def test_each_size_has_an_entry_of_its_own(project: Project) -> None:
     made = project(CLASS)
     for size in ("2", "4"):

@@ -264,16 +264,6 @@ def test_an_evaluation_and_what_is_around_it_are_beside_the_step(rank: RankConte
     }
 
 
-def test_a_phase_judged_two_ways_in_a_loop_is_an_error(rank: RankContext) -> None:
-    def body() -> None:
-        for i in rank.timed("step", warmup=0, iterations=2):
-            with rank.phase("send", better="lower" if i else "info"):
-                pass
-
-    with pytest.raises(RecordingError, match="better='lower', and 'info' before in the same loop"):
-        body()
-
-
 def test_a_phase_left_again_is_an_error(rank: RankContext) -> None:
     phase = rank.phase("send")
     with phase:

@@ -215,14 +215,6 @@ def test_a_damaged_record_fails_the_training_with_its_place(numbered: Path, work
         next(made)
 
 
-def test_a_file_that_becomes_shorter_fails_the_training(numbered: Path) -> None:
-    made = batches(rank_of(numbered), "real", batch=8, storage=numbered)
-    (numbered / cifar10.FILES[1]).write_bytes(bytes(3 * RECORD_BYTES + 100))
-
-    with pytest.raises(DataError, match=r"record 3: wanted a record of 3073 bytes, found 100"):
-        next(made)
-
-
 @pytest.mark.parametrize(
     ("kind", "wrong", "message"),
     [

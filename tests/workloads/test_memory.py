@@ -158,11 +158,6 @@ def test_on_a_gpu_it_is_the_allocators_and_the_process_s_where_the_driver_tells(
     assert found == wanted | ({} if own is None else {"process": ([float(own)], "lower")})
 
 
-def test_a_point_cannot_take_the_place_of_the_kind() -> None:
-    with pytest.raises(RecordingError, match=r"wanted at= without 'of'"):
-        record_peak_memory(make_rank(), at={"of": "training"})
-
-
 def test_each_part_of_a_body_has_its_own() -> None:
     rank = make_rank()
     for part in ("training", "evaluation"):

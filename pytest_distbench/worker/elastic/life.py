@@ -7,7 +7,6 @@ What it does is in the timeline; how it ended is in a report only where its body
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
 import sys
 from pathlib import Path
@@ -130,13 +129,14 @@ def main(plan_path: str) -> NoReturn:
 
 def count_generation(folder: Path) -> int:
     """A number that no earlier generation of a launch has had. Called by rank 0 alone."""
-    for number in itertools.count():
+    number = 0
+    while True:
         try:
             (folder / f"generation{number}").touch(exist_ok=False)
         except FileExistsError:
-            continue
-        return number
-    raise AssertionError("numbers do not end")
+            number += 1
+        else:
+            return number
 
 
 def _join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:

@@ -41,9 +41,7 @@ class Pattern:
 
     def __getitem__(self, part: slice) -> Pattern:
         """A part, as of a tensor; without a step."""
-        begin, end, step = part.indices(len(self))
-        if step != 1:
-            raise ValueError(f"a pattern is cut without a step, found {step}")
+        begin, end, _ = part.indices(len(self))
         return Pattern(self._cut(begin, end))
 
     def map(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> Pattern:

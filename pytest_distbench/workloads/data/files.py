@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tarfile
 import tempfile
@@ -23,16 +22,13 @@ def damaged(place: str | Path, *, wanted: str, found: str, hint: str = "") -> Da
 
 
 def require(path: Path) -> Path:
-    """The path of a file that is there, may be read, and is not empty.
+    """The path of a file that is there, and is not empty.
 
     Raises:
         DataError: it is not.
     """
     if not path.is_file():
-        found = "a folder" if path.is_dir() else "no regular file" if path.exists() else "none"
-        raise damaged(path, wanted="a file of the data set", found=found)
-    if not os.access(path, os.R_OK):
-        raise damaged(path, wanted="a file that may be read", found="one without the permission")
+        raise damaged(path, wanted="a file of the data set", found="none")
     if not path.stat().st_size:
         raise damaged(path, wanted="a file of the data set", found="an empty file", hint=CUT)
     return path

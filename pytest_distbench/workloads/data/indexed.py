@@ -68,9 +68,7 @@ def load_vocabulary(folder: Path) -> Vocabulary:
     """
     first, second = (_tokens(folder / name) for name in DICTIONARIES)
     if first != second:
-        line = next((n for n, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), -1) + 1
-        where = f", token {line}" if line else ""
-        raise damaged(f"{folder / DICTIONARIES[1]}{where}", wanted=f"what {DICTIONARIES[0]} has", found="another")
+        raise damaged(folder / DICTIONARIES[1], wanted=f"what {DICTIONARIES[0]} has", found="another")
     return Vocabulary(first[len(_FIRST) :], join_subtokens)
 
 
@@ -105,9 +103,8 @@ def _read(stem: Path, known: int) -> Sentences:
     index, content = require(Path(f"{stem}.idx")), require(Path(f"{stem}.bin"))
     kind, starts = _read_index(index)
     if content.stat().st_size != starts[-1] * kind.itemsize:
-        sentence = int(np.searchsorted(starts, content.stat().st_size // kind.itemsize, side="right")) - 1
-        found = f"{content.stat().st_size} bytes, to sentence {min(sentence, len(starts) - 1)}"
-        raise damaged(content, wanted=f"{starts[-1] * kind.itemsize} bytes, as {index.name} says", found=found)
+        wanted, found = (f"{size} bytes" for size in (starts[-1] * kind.itemsize, content.stat().st_size))
+        raise damaged(content, wanted=f"{wanted}, as {index.name} says", found=found)
     flat = np.memmap(content, kind, "r")
     ends = starts[1:] - 1
     if (wrong := flat[ends] != _END).any():
@@ -135,14 +132,11 @@ def _read_index(path: Path) -> tuple[np.dtype, np.ndarray]:
     if len(content) < 48:
         raise damaged(f"{path}, byte {len(content)}", wanted="a header of 48 bytes", found="the end", hint=CUT)
     version, code, element_bytes, sentences, dimensions = struct.unpack("<5Q", content[8:48])
-    if version != 1:
-        raise damaged(f"{path}, byte 8", wanted="version 1", found=str(version))
-    if code not in _TYPES or np.dtype(_TYPES[code]).itemsize != element_bytes:
-        wanted = f"the code of a type of whole numbers, {min(_TYPES)} to {max(_TYPES)}, and its bytes"
-        raise damaged(f"{path}, byte 16", wanted=wanted, found=f"{code} and {element_bytes}")
-    if dimensions != sentences or not sentences:
-        wanted = "sentences, of one dimension each"
-        raise damaged(f"{path}, byte 32", wanted=wanted, found=f"{sentences} of {dimensions} dimensions together")
+    is_known = code in _TYPES and np.dtype(_TYPES[code]).itemsize == element_bytes
+    if version != 1 or not is_known or dimensions != sentences or not sentences:
+        wanted = "version 1, a type of whole numbers with its bytes, and as many dimensions as sentences"
+        found = f"{version}, {code}, {element_bytes}, {sentences}, {dimensions}"
+        raise damaged(f"{path}, byte 8", wanted=wanted, found=found)
     if len(content) != (wanted_bytes := 48 + 8 * (3 * sentences + 2)):
         found = f"{len(content)} bytes"
         hint = CUT if len(content) < wanted_bytes else ""

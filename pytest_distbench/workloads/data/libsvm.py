@@ -11,14 +11,14 @@ import bz2
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import torch
 from filelock import FileLock
 
-from pytest_distbench.errors import DataError, show
+from pytest_distbench.errors import show
 from pytest_distbench.workloads.data.files import CUT, damaged, require, written_whole
 
 FEATURES = 2000
@@ -178,7 +178,9 @@ def _read(text: Path, features: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             labels[filled] = _LABELS[row.split(None, 1)[0]]
             _fill(values[filled], row, dense)
         except (KeyError, ValueError, OverflowError):
-            raise _blame(f"{text}, line {number}", row, features) from None
+            wanted = f"a label -1 or +1, and finite numbers at indices that rise from 1 to {features}: -1 1:0.5 3:2"
+            found = show(row.decode("latin1"), longest=60)
+            raise damaged(f"{text}, line {number}", wanted=wanted, found=found) from None
         filled, rows = filled + 1, rows + 1
         if filled == _ROWS_AT_ONCE:
             yield values, labels
@@ -194,7 +196,7 @@ def _lines(text: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     with bz2.open(text) if text.suffix == PACKED else text.open("rb") as file:
         try:
-            for number, line in enumerate(_all_of(file), 1):
+            for number, line in enumerate(iter(file.readline, b""), 1):
                 if not line.endswith(b"\n"):
                     place = f"{text}, line {number}"
                     raise damaged(place, wanted="a line that ends", found="the end of the file", hint=CUT)
@@ -204,10 +206,6 @@ def _lines(text: Path) -> Iterator[tuple[int, bytes]]:
             raise damaged(place, wanted="the rest of the bz2 stream", found="the end of the file", hint=CUT) from None
         except OSError as error:
             raise damaged(f"{text}, line {number + 1}", wanted="a bz2 stream", found=str(error)) from None
-
-
-def _all_of(file: IO[bytes]) -> Iterator[bytes]:
-    yield from file
 
 
 def _fill(values: np.ndarray, row: bytes, dense: list[bytes]) -> None:
@@ -231,34 +229,6 @@ def _fill(values: np.ndarray, row: bytes, dense: list[bytes]) -> None:
     if pairs and (indices[0] < 0 or indices[-1] >= len(values) or (np.diff(indices) <= 0).any()):
         raise ValueError
     values[indices] = found
-
-
-def _blame(place: str, row: bytes, features: int) -> DataError:
-    """What is wrong with a row that could not be read, token by token."""
-    label, *pairs = row.split()
-    if label not in _LABELS:
-        return damaged(place, wanted="a label -1 or +1", found=_show(label))
-    before = 0
-    for number, pair in enumerate(pairs, 1):
-        here = f"{place}, pair {number}"
-        index, colon, value = pair.partition(b":")
-        if not colon or not index.isdigit():
-            return damaged(here, wanted="index:value", found=_show(pair))
-        if len(index.lstrip(b"0")) > len(str(features)) or not before < int(index) <= features:
-            wanted = f"an index from {before + 1} to {features}, above the one before"
-            return damaged(here, wanted=wanted, found=_show(index))
-        before = int(index)
-        try:
-            is_number = b"_" not in value and abs(float(value)) <= float(np.finfo(np.float32).max)
-        except ValueError:
-            is_number = False
-        if not is_number:
-            return damaged(here, wanted="a finite number", found=_show(value))
-    return damaged(place, wanted="label index:value index:value ...", found=_show(row[:40]))
-
-
-def _show(token: bytes) -> str:
-    return show(token.decode("latin1"), longest=60)
 
 
 # Generated

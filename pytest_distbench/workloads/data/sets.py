@@ -133,8 +133,6 @@ def find(place: str | os.PathLike[str], name: str) -> Path:
         DataError: its files lie in none of them.
     """
     row = look_up(SETS, name, "data set")
-    if "://" in os.fspath(place):
-        raise damaged(os.fspath(place), wanted=f"a folder on a disk or a mount, for {name}", found="a URL")
     root = Path(place)
     if (folder := folder_in(root, name)) is not None:
         return folder

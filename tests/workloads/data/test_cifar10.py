@@ -189,26 +189,27 @@ def test_damage_of_a_binary_file_is_named_with_its_record(
 
 
 IMAGES = np.zeros((2, 3072), np.uint8)
+NOT_ROWS = r": wanted as many rows of 3072 bytes in 'data' as whole numbers in 'labels'"
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"data": IMAGES}, r"'labels': wanted a list of 2 labels, at least one, found NoneType"),
-        ({"labels": [1, 2]}, r"'data': wanted an array uint8 \[N, 3072\], found NoneType"),
-        ({"data": IMAGES[:, 1:], "labels": [1, 2]}, r"'data': .*found uint8 \[2, 3071\]"),
-        ({"data": IMAGES[0, 0].tolist(), "labels": [1, 2]}, r"'data': .*found int"),
-        ({"data": IMAGES, "labels": [1]}, r"'labels': wanted a list of 2 labels, .* found 1 of them"),
-        ({"data": IMAGES[:0], "labels": []}, r"'labels': wanted a list of 0 labels, at least one, found 0"),
-        ({"data": IMAGES, "labels": [1, 10]}, r"label 1: wanted a label from 0 to 9, found 10"),
-        ({"data": IMAGES, "labels": [1, 2**70]}, r"label 1: wanted a label from 0 to 9, found 1180591620717411303424"),
-        ({"data": IMAGES, "labels": [1, "2"]}, r"label 1: wanted a whole number, found str"),
+        ({"data": IMAGES}, NOT_ROWS),
+        ({"labels": [1, 2]}, NOT_ROWS),
+        ({"data": IMAGES[:, 1:], "labels": [1, 2]}, NOT_ROWS),
+        ({"data": IMAGES[0, 0].tolist(), "labels": [1, 2]}, NOT_ROWS),
+        ({"data": IMAGES, "labels": [1]}, NOT_ROWS),
+        ({"data": IMAGES[:0], "labels": []}, NOT_ROWS),
+        ({"data": IMAGES, "labels": [1, 10]}, r", label 1: wanted a label from 0 to 9, found 10"),
+        ({"data": IMAGES, "labels": [1, 2**70]}, r", label 1: wanted a label from 0 to 9, found 11805916207174"),
+        ({"data": IMAGES, "labels": [1, "2"]}, NOT_ROWS),
     ],
 )  # fmt: skip
 def test_damage_of_a_pickled_file_is_named(pickled: Path, content: dict[str, object], message: str) -> None:
     write(pickled / "data_batch_2", **content)
 
-    with pytest.raises(DataError, match=rf"data_batch_2, {message}"):
+    with pytest.raises(DataError, match=rf"data_batch_2{message}"):
         load(pickled)
 
 

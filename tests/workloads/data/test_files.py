@@ -134,6 +134,6 @@ def test_what_is_not_written_to_its_end_leaves_the_old_file_and_no_other(tmp_pat
 
 
 def test_a_folder_or_nothing_is_no_file(tmp_path: Path) -> None:
-    for name, found in ((".", "a folder"), ("nothing", "none")):
-        with pytest.raises(DataError, match=f"wanted a file of the data set, found {found}"):
+    for name in (".", "nothing"):
+        with pytest.raises(DataError, match="wanted a file of the data set, found none"):
             list(lines_of(tmp_path / name))

@@ -115,7 +115,6 @@ def test_where_it_lies_in_no_folder_it_says_what_to_get_from_where(generated: Pa
     for data, message in (
         (str(tmp_path), r"wanted vocab.bpe.32000, train.tok.clean.bpe.32000.en, .*found wmt16: .*from https://"),
         (str(tmp_path / "nowhere"), r"nowhere: wanted vocab.*, found no such folder"),
-        ("s3://bucket/data", r"s3://bucket/data: wanted a folder on a disk or a mount, for wmt16, found a URL"),
     ):
         with pytest.raises(DataError, match=message):
             folder_of(rank_of(tmp_path, data=data), "wmt16")
