@@ -54,7 +54,7 @@ def test_a_rank_asks_for_a_store_when_somebody_listens_there_and_joins_with_one_
 
 
 MAKING = """
-import sys, weakref
+import os, sys, weakref
 import torch, torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -72,38 +72,40 @@ def of_their_own(store, rank, size, timeout):
 
 dist.Backend.register_backend("mine", of_their_own, devices="cpu")
 dist.Backend.register_backend("written", Written, devices="cpu")
-alone = dict(store=dist.HashStore(), rank=0, world_size=1)
-keep_destroyed_groups()
-exec(sys.argv[1])
-groups = [weakref.ref(group) for group in distributed_c10d._world.pg_map]
-leave_group()
-print(len(groups), "left" if dist.is_initialized() else "destroyed", end=", ")
-if dist.is_initialized():
-    dist.destroy_process_group()
-print(sum(group() is not None for group in groups))
+for made in sys.argv[1:]:
+    if os.fork():
+        os.wait()
+        continue
+    alone = dict(store=dist.HashStore(), rank=0, world_size=1)
+    keep_destroyed_groups()
+    exec(made)
+    groups = [weakref.ref(group) for group in distributed_c10d._world.pg_map]
+    leave_group()
+    print(len(groups), "left" if dist.is_initialized() else "destroyed", end=", ")
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    print(sum(group() is not None for group in groups), flush=True)
+    os._exit(0)
 """
+"""Each in a process of its own, which torch is loaded for once."""
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize(
-    ("made", "printed"),
-    [
-        ('dist.init_process_group("gloo", **alone)', "1 left, 1"),
-        ("dist.init_process_group(**alone)", "1 left, 1"),
-        ("dist.init_process_group(**alone); dist.new_group([0]); dist.new_group([0])", "3 left, 3"),
-        ("dist.init_process_group(**alone); device_mesh.init_device_mesh('cpu', (1, 1))", "1 left, 1"),
-        ('dist.init_process_group("cpu:gloo", **alone)', "1 left, 1"),
-        ('dist.init_process_group("mine", **alone)', "1 left, 1"),
-        ('dist.init_process_group("cpu:mine,cuda:gloo", **alone)', "1 left, 1"),
-        ('dist.init_process_group("fake", **alone | {"store": FakeStore()})', "1 left, 0"),
-        ('dist.init_process_group("written", **alone)', "1 destroyed, 0"),
-        ('dist.init_process_group(**alone); dist.new_group([0], backend="written")', "2 destroyed, 1"),
-        ('dist.init_process_group(**alone); dist.new_group([0], backend="fake")', "2 left, 1"),
-    ],
-)
-def test_groups_of_gloo_are_kept_and_left_to_the_end_of_the_process_whatever_they_are_called(
-    made: str, printed: str
-) -> None:
-    done = subprocess.run([sys.executable, "-c", MAKING, made], capture_output=True, text=True, check=True)
+def test_groups_of_gloo_are_kept_and_left_to_the_end_of_the_process_whatever_they_are_called() -> None:
+    made = {
+        'dist.init_process_group("gloo", **alone)': "1 left, 1",
+        "dist.init_process_group(**alone)": "1 left, 1",
+        "dist.init_process_group(**alone); dist.new_group([0]); dist.new_group([0])": "3 left, 3",
+        "dist.init_process_group(**alone); device_mesh.init_device_mesh('cpu', (1, 1))": "1 left, 1",
+        'dist.init_process_group("cpu:gloo", **alone)': "1 left, 1",
+        'dist.init_process_group("mine", **alone)': "1 left, 1",
+        'dist.init_process_group("cpu:mine,cuda:gloo", **alone)': "1 left, 1",
+        'dist.init_process_group("fake", **alone | {"store": FakeStore()})': "1 left, 0",
+        'dist.init_process_group("written", **alone)': "1 destroyed, 0",
+        'dist.init_process_group(**alone); dist.new_group([0], backend="written")': "2 destroyed, 1",
+        'dist.init_process_group(**alone); dist.new_group([0], backend="fake")': "2 left, 1",
+    }
+    done = subprocess.run([sys.executable, "-c", MAKING, *made], capture_output=True, text=True, check=True)
 
-    assert done.stdout == f"{printed}\n"  # torch warns that hooks of groups that have more than one are not looked for
+    # torch warns that hooks of groups that have more than one are not looked for
+    assert dict(zip(made, done.stdout.splitlines(), strict=True)) == made
