@@ -75,7 +75,7 @@ def test_the_small_goal_is_met(task: Task, generated: Path) -> None:
 
 @EACH
 def test_a_goal_is_missed_with_a_rate_of_0(task: Task, generated: Path) -> None:
-    assert small(task, generated, epochs=task.enough, rate=0.0) is None
+    assert small(task, generated, epochs=1, rate=0.0) is None  # more would compute the same
 
 
 @EACH

@@ -49,7 +49,7 @@ def test_the_hardware_is_that_of_the_nodes_from_one_step_on_all(
 
 def test_a_node_that_is_not_up_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_srun(tmp_path, 'SLURMD_NODENAME=n1 "$@" & exec sleep 60', monkeypatch)
-    monkeypatch.setattr(calls, "CALL_S", 3.0)
+    monkeypatch.setattr(calls, "CALL_S", 10.0)
 
     told = r"the nodes of job 7 do not all say .*: 1 of 2 hosts have called \(n1\), and not n2 .*Are the nodes up \(sin"
     with pytest.raises(ConfigurationError, match=told):
