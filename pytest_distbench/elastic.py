@@ -9,7 +9,6 @@ steps, and stands still from a change until the job is stable again.
 
 from __future__ import annotations
 
-import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +20,6 @@ from pytest_distbench.records.elastic import Change, ChangeKind, Cycle
 from pytest_distbench.run.request import WantedJob, WantedServing
 
 __all__ = ["crash", "cycle", "draw", "job", "join", "kill", "leave", "rates", "serving", "stop"]
-
-
-MOST_DRAWN = 10_000
-"""Changes of a drawn plan."""
 
 
 def cycle(
@@ -113,15 +108,9 @@ def draw(seed: int, *, nodes: tuple[int, int], changes: int, period_s: float) ->
     Raises:
         ConfigurationError: an argument is not what is wanted.
     """
-    if type(seed) is not int:
-        raise ConfigurationError(f"draw: seed={show(seed)}; wanted an int: the same gives the same plan")
     is_pair = isinstance(nodes, tuple | list) and len(nodes) == 2 and all(type(n) is int for n in nodes)
     if not is_pair or not 1 <= nodes[0] <= nodes[1]:
         raise ConfigurationError(f"draw: nodes={show(nodes)}; wanted the fewest and the most: (1, 3)")
-    if type(changes) is not int or not 1 <= changes <= MOST_DRAWN:
-        raise ConfigurationError(f"draw: changes={show(changes)}; wanted an int from 1 to {MOST_DRAWN}")
-    if type(period_s) not in (int, float) or not 0 < period_s < math.inf:
-        raise ConfigurationError(f"draw: period_s={show(period_s)}; wanted seconds above 0")
     chance = random.Random(seed)
     least, most = nodes
     taken = set(range(most))

@@ -8,7 +8,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,7 +23,7 @@ from pytest_distbench.report.texts import escape_cell, layout, quantity
 from pytest_distbench.report.texts.verdicts import change_lines, change_markdown
 from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
-from pytest_distbench.store.changes import EntryChange, FolderVersion, RevisionVersion, VersionChanges, entry_change
+from pytest_distbench.store.changes import EntryChange, FolderVersion, RevisionVersion, changes_between, entry_change
 from pytest_distbench.store.entries import has_test, selection
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.rows import entries_of, entry_rows, write_csv, write_json, write_parquet
@@ -176,13 +175,12 @@ def _diff(options: argparse.Namespace) -> Iterator[str]:
     folder, choice = folder_of(options), selection(options.parts)
     other = Path(options.against)
     shown = change_markdown if options.markdown else change_lines
-    if other.is_dir():
-        comparison = VersionChanges(FolderVersion(other), FolderVersion(folder), choice, platform=options.platform)
-        yield from shown(list(comparison), unchanged=comparison.unchanged)
-        return
-    with closing(RevisionVersion(folder, options.against)) as version:
-        comparison = VersionChanges(version, FolderVersion(folder), choice, platform=options.platform)
-        yield from shown(list(comparison), unchanged=comparison.unchanged)
+    with contextlib.ExitStack() as last:
+        old: FolderVersion | RevisionVersion = FolderVersion(other)
+        if not other.is_dir():
+            old = last.enter_context(contextlib.closing(RevisionVersion(folder, options.against)))
+        changes, unchanged = changes_between(old, FolderVersion(folder), choice, platform=options.platform)
+    yield from shown(changes, unchanged=unchanged)
 
 
 def _accept(options: argparse.Namespace) -> Iterator[str]:

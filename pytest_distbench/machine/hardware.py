@@ -5,7 +5,6 @@ Addresses and host names are stored only when they are asked for.
 
 from __future__ import annotations
 
-import importlib.util
 import ipaddress
 import json
 import os
@@ -231,29 +230,6 @@ def installed_version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
-
-
-_BUILT_FOR = {"hip": "rocm", "rocm": "rocm", "xpu": "xpu"}
-"""What a torch names that is built for devices of other makers -> as its local version calls them."""
-
-
-def torch_is_built_for(version: str | None = None) -> str:
-    """Devices of other makers than NVIDIA that the installed torch is built for; empty: none.
-
-    It is read in ``torch/version.py``, without importing torch: the version of an image's own build does not say it.
-
-    Args:
-        version: what stands there; None: it is read.
-    """
-    if version is None:
-        found = importlib.util.find_spec("torch")
-        places = found.submodule_search_locations if found is not None else None
-        try:
-            version = Path(next(iter(places or [])), "version.py").read_text()
-        except (OSError, StopIteration, UnicodeDecodeError):
-            return ""
-    said = re.search(rf"^({'|'.join(_BUILT_FOR)})\b[^=\n]*=\s*['\"]", version, re.MULTILINE)
-    return _BUILT_FOR[said[1]] if said else ""
 
 
 def describe(

@@ -48,7 +48,6 @@ from pytest_distbench.records.wanted import (
     text,
     whole,
 )
-from pytest_distbench.records.wire import can_be_written
 from pytest_distbench.units import as_float, as_int
 
 
@@ -206,8 +205,6 @@ T = TypeVar("T")
 
 LONGEST_NAME = 100
 MOST_ITERATIONS = 10**6
-MOST_ARGUMENTS = 10_000
-"""More are a typing error."""
 _PLACEHOLDERS = {re.sub(r"\W|_", "", name): name for name in PLACEHOLDERS}
 """By their letters."""
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -287,11 +284,6 @@ class Arguments:
         seeds = [self.seed("seeds: a seed", seed) for seed in listed]
         if not 1 <= len(seeds) <= MOST_LAUNCHES or len(set(seeds)) < len(seeds):
             self.refuse(f"seeds={show(value)}; wanted 1 to {MOST_LAUNCHES} whole numbers, each once, such as range(5)")
-        if len(seeds) > 1 and (large := [seed for seed in seeds if abs(seed) > LARGEST_WHOLE]):
-            self.refuse(
-                f"seeds={show(value)}; wanted none beyond {LARGEST_WHOLE} among several, whose metrics are told apart "
-                f"by them: found {large[0]}"
-            )
         return tuple(seeds)
 
     def nodes(self, name: str, value: object, *, most: int) -> tuple[int, int]:
@@ -311,13 +303,9 @@ class Arguments:
         """Arguments of a script: texts, numbers and paths."""
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             self.refuse(f"args={show(value)}; wanted a list, one text for each argument: ['--steps', '50']")
-        if len(value) > MOST_ARGUMENTS:
-            self.refuse(f"args has {len(value)} arguments; wanted at most {MOST_ARGUMENTS}")
         for argument in value:
             if not _can_be_text(argument):
                 self.refuse(f"args: {show(argument)} is a {type(argument).__name__}; wanted text, a number or a path")
-            if "\0" in str(argument) or not can_be_written(str(argument)):
-                self.refuse(f"args: {show(argument)} holds a character that no command line can")
             self._placeholders("args", str(argument))
         return [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in value]
 
@@ -325,14 +313,10 @@ class Arguments:
         """``env=``: environment variables, texts, numbers and paths."""
         found = self.mapping("env", {} if value is None else value)
         for name, inner in found.items():
-            if not name or "=" in name or "\0" in name or not can_be_written(name):
-                self.refuse(f"env: {show(name)} is no name of an environment variable")
             if name in (SESSION_VARIABLE, NOTES_VARIABLE):
                 self.refuse(f"env: {name} is the plugin's own, by which it finds what it has started")
             if not _can_be_text(inner):
                 self.refuse(f"env[{name!r}]={show(inner)}; wanted text, a number or a path")
-            if "\0" in str(inner) or not can_be_written(str(inner)):
-                self.refuse(f"env[{name!r}]={show(inner)} holds a character that no environment can")
             self._placeholders(f"env[{name!r}]", str(inner))
         return {name: os.fspath(v) if isinstance(v, os.PathLike) else str(v) for name, v in found.items()}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -183,15 +182,12 @@ def read_settings(config: pytest.Config) -> Settings:
     found = gpus.read_gpus(os.environ) if gpu and launcher.hosts != "many" else gpus.Gpus()
     if launcher.hosts != "none":
         check_torch(hardware.installed_version("torch"))
-        if gpu:
-            _refuse_other_devices(hardware.installed_version("torch"), hardware.torch_is_built_for())
     backends = given.read("backend", ("nccl" if gpu else "gloo",))
     _check_backends(given, backends)
     fake_rank = given.read("fake-rank") if FAKE in backends else None
     has_gpus_here = gpu and launcher.hosts != "many"
     is_here = launcher.hosts == "one" and fake_rank is None
     sizes = _world_sizes(given, name, gpu=has_gpus_here, gpus=found, shares_gpu=shares_gpu, is_here=is_here)
-    _check_text(config.rootpath)
     launches, steady = given.read("launches", 1), None if fake_rank is None else 1
     record_file, page_file = _file(given, "json"), _file(given, "report")
     if record_file is not None and record_file == page_file:
@@ -304,8 +300,6 @@ def _check_backends(given: Given, backends: tuple[str, ...]) -> None:
         raise given.refuse(
             "backend", f"{FAKE} has no clocks, and baselines of its own for every machine: give it without {other}"
         )
-    if gpu and "xccl" in backends:
-        raise given.refuse("backend", "xccl joins Intel GPUs (XPU), which are not supported; --gpu is CUDA: take nccl")
 
 
 def _logs_folder(given: Given) -> Path | None:
@@ -452,24 +446,6 @@ def _world_sizes(
     return sizes
 
 
-_OTHER_DEVICES = {
-    "rocm": ("ROCm: AMD GPUs", "amdsmi"),
-    "xpu": ("XPU: Intel GPUs", "level-zero"),
-}
-"""By the local version of a torch that has no CUDA: its devices, and what tells of them."""
-
-
-def _refuse_other_devices(torch: str, built_for: str) -> None:
-    """``--gpu`` is CUDA: a torch for devices of other makers is told as such, by its local version or what it says."""
-    for build, (devices, tool) in _OTHER_DEVICES.items():
-        if build in torch.partition("+")[2] or build == built_for:
-            raise ConfigurationError(
-                f"--gpu needs CUDA, and torch {torch} is built for {devices}, which are not supported: it would take "
-                f"what machine/gpus.py and machine/gpu_watch.py read of NVML, read of {tool}, and a run of the tests "
-                "on such devices. Without --gpu everything runs on the CPU"
-            )
-
-
 def _what_was_found(gpus: Gpus) -> str:
     """How many GPUs are visible, and all that is known of why there are no more."""
     if gpus.failure:
@@ -493,17 +469,6 @@ def _folder(given: Given) -> Path:
     if folder.exists() and not folder.is_dir():
         raise given.refuse("baselines", f"{folder} is not a folder")
     return folder
-
-
-def _check_text(root: Path) -> None:
-    """Names of files are bytes, and ranks get them as text: in the locale C there are none but ASCII."""
-    try:
-        str(root).encode()
-    except UnicodeEncodeError:
-        raise ConfigurationError(
-            f"the root directory {str(root)!r} is no text in {sys.getfilesystemencoding()}, the encoding of file names "
-            "here. Set LC_ALL=C.UTF-8 or PYTHONUTF8=1; if it is utf-8 already, rename the folder"
-        ) from None
 
 
 def _check_rootdir(config: pytest.Config, given: str, folder: Path) -> None:

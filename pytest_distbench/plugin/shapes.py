@@ -162,9 +162,10 @@ class CollectiveSweep:
         kept = self._kept(given, chosen, max_bytes, item=item, dtype=_last(dtypes))
         if row is not None:
             _check_fits(given, row, choices)
-            sent = _sent_sizes(given, row, kept, item=item, ranks=len(groups[0]), parts=choices.parts)
-            if not isinstance(sizes, str):
-                _check_apart(given, row, kept, sent)
+            try:
+                row.message_sizes(kept, item_bytes=item, world_size=len(groups[0]), parts=choices.parts)
+            except ConfigurationError as error:  # it can send none of them
+                given.refuse(str(error))
         params = {
             "collective": collective,
             "dtype": dtypes,
@@ -327,26 +328,6 @@ def _check_fits(given: Arguments, row: Operation, choices: _Choices) -> None:
         given.refuse(f"in_place={show(in_place)}: torch has {row.name} with in_place={had}")
     if choices.together == "coalesced" and not row.coalesces:
         given.refuse(f"together='coalesced': torch coalesces {_that(lambda o: o.coalesces)}, and not {row.name}")
-
-
-def _sent_sizes(
-    given: Arguments, row: Operation, sizes: Sequence[int], *, item: int, ranks: int, parts: int
-) -> list[int]:
-    """What the operation sends of sizes; refuse those of which it can send none."""
-    try:
-        return row.message_sizes(sizes, item_bytes=item, world_size=ranks, parts=parts)
-    except ConfigurationError as error:
-        given.refuse(str(error))
-
-
-def _check_apart(given: Arguments, row: Operation, sizes: Sequence[int], sent: Sequence[int]) -> None:
-    """Refuse sizes that become the same when they are rounded down: fewer would be measured than were listed."""
-    rounded = [size for size in sizes if size >= min(sent) > 0]
-    if len(sent) < len(rounded):
-        given.refuse(
-            f"sizes: of {', '.join(map(str, rounded))} B {row.name} would send {', '.join(map(str, sent))} B, as it "
-            "rounds down to what fits elements and ranks: give sizes that stay apart"
-        )
 
 
 def _that(has: Callable[[Operation], bool]) -> str:

@@ -31,7 +31,6 @@ from pytest_distbench.records.launch_files import is_of_a_group
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference, Command, Ranks, Work, Workplace
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import can_be_written
 from pytest_distbench.releases import is_installed_here
 
 _PATH = re.compile(r"(?:(?<![\w/.:~-])|(?<=file://))/[^/\s=:,;'\"]+(?:/[^/\s=:,;'\"]+)+/?")
@@ -145,8 +144,6 @@ def locate_command(words: Sequence[object], path: str, *, beside: Path) -> list[
     command = [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in words]
     if not command:
         raise BodyError(f"{show(words)} is no command; wanted a program and its arguments, such as ['torchrun', ...]")
-    if unfit := [word for word in command if "\0" in word or not can_be_written(word)]:
-        raise BodyError(f"the command has {show(unfit[0])}, with a character that no command line can hold")
     program = str(Path(beside, command[0])) if os.sep in command[0] else command[0]
     if shutil.which(program, path=path) is None:
         raise BodyError(_why_not_a_program(command[0], Path(program)))
@@ -194,8 +191,6 @@ def _named(text: str, beside: Path, argument: str) -> BodyReference:
     path = Path(beside, file)
     if not _is_file(path):
         raise BodyError(f"{argument} {show(text)}: there is no file {show(str(path))}{_as_command(text)}")
-    if not can_be_written(str(path)):
-        raise BodyError(f"{argument} {show(text)}: its path is no UTF-8, and ranks get it as JSON: rename it")
     if separator and not function:
         raise BodyError(f"{argument} {text!r}: no function named after '::'")
     return BodyReference(file=str(path), function=function)
@@ -422,8 +417,6 @@ def _chosen_folder(given: Arguments, cwd: object, beside: Path) -> str:
     if not isinstance(cwd, str | os.PathLike) or not os.fspath(cwd):
         given.refuse(f"cwd={show(cwd)}; wanted a path, or '{{launch_dir}}' for an empty folder of each launch's own")
     text = os.fspath(cwd)
-    if not isinstance(text, str) or not can_be_written(text):
-        given.refuse(f"cwd={show(text)}: wanted text that can be written in UTF-8: ranks get it as JSON")
     if any(name in text for name in PLACEHOLDERS):
         return text
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.summaries import quantile
@@ -42,11 +42,6 @@ def _exact(limit: float) -> str:
     return "exact"
 
 
-def _check(name: str, value: object, allowed: Sequence[object]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r} of a kind of metrics; wanted one of {', '.join(map(repr, allowed))}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricKind:
     """What it means that a metric is ``better="lower"``, ``"exact"``, ...
@@ -78,11 +73,6 @@ class MetricKind:
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        _check("reduce", self.reduce, get_args(Reduce))
-        _check("shape", self.shape, get_args(Shape))
-        _check("sign", self.sign, get_args(Sign))
-        if not self.rule or not isinstance(self.rule, str):
-            raise ValueError(f"rule={self.rule!r} of a kind of metrics; wanted the name of a rule")
         if self.is_noisy and not self.sign:
             raise ValueError(
                 f"a kind of metrics of rule {self.rule!r} and no sign; wanted sign=1 where a larger number is worse, "
@@ -212,12 +202,6 @@ class VerdictKind:
     is_told: bool = False
     warns: bool = False
     is_quiet: bool = False
-
-    def __post_init__(self) -> None:
-        if len(self.mark) != 1:
-            raise ValueError(f"mark={self.mark!r} of a kind of verdicts; wanted one character")
-        if not self.words.strip():
-            raise ValueError(f"words={self.words!r} of a kind of verdicts; wanted what the counts call it")
 
     @property
     def severity(self) -> Severity:

@@ -144,89 +144,51 @@ def open_left(path: Path) -> BinaryIO:
     raise OSError(errno.EINVAL, "no regular file", str(path))
 
 
+class _Place:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, files: LaunchFiles, owner: type[LaunchFiles]) -> Path:
+        return files.directory / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchFiles:
     """Where each file of a launch is."""
 
     directory: Path
 
-    @property
-    def plan(self) -> Path:
-        """What the ranks run. It holds the whole environment, secrets included, and goes when the launch ends."""
-        return self.directory / "plan.json"
-
-    @property
-    def control(self) -> Path:
-        return self.directory / "control"
+    plan = _Place("plan.json")
+    """What the ranks run. It holds the whole environment, secrets included, and goes when the launch ends."""
+    control = _Place("control")
 
     @property
     def sockets(self) -> Path:
         return sockets_folder(self.directory)
 
-    @property
-    def work(self) -> Path:
-        """Folder for the files of what is measured: its working directory, unless it asked for another."""
-        return self.directory / "work"
-
-    @property
-    def began(self) -> Path:
-        """Empty; made when the launch begins: what is older was not written by it."""
-        return self.directory / "began"
-
-    @property
-    def before(self) -> Path:
-        """What lay there before the launch, of the files that are read after it; not there where nothing did."""
-        return self.directory / "before.json"
-
-    @property
-    def left(self) -> Path:
-        """Command lines of what was still running when a command had ended; not there where nothing was."""
-        return self.directory / "left.json"
-
-    @property
-    def used(self) -> Path:
-        """What a command used, and who computed beside it; not there where it was ended with pytest."""
-        return self.directory / "used.json"
-
-    @property
-    def launcher_log(self) -> Path:
-        return self.directory / "launcher.log"
-
-    @property
-    def torchrun_logs(self) -> Path:
-        return self.directory / "torchrun"
-
-    @property
-    def timeline(self) -> Path:
-        return self.directory / "timeline.jsonl"
-
-    @property
-    def worker_notes(self) -> Path:
-        """What the workers of an elastic job noted that run a script, line by line (``worker/site``)."""
-        return self.directory / "workers.jsonl"
-
-    @property
-    def rank_notes(self) -> Path:
-        """What the ranks of a command noted of their beginning and of what they raised (``worker/site``)."""
-        return self.directory / "ranks.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.directory / "checkpoints"
-
-    @property
-    def last_step(self) -> Path:
-        """After which step of an elastic job its training may end; not there while its plan is not at its end."""
-        return self.directory / "last_step"
-
-    @property
-    def trouble(self) -> Path:
-        """Why what runs below a guardian did not come to its end; not there where it did."""
-        return self.directory / "trouble.txt"
-
-    @property
-    def pool_timeline(self) -> Path:
-        return self.directory / "pool.jsonl"
+    work = _Place("work")
+    """Folder for the files of what is measured: its working directory, unless it asked for another."""
+    began = _Place("began")
+    """Empty; made when the launch begins: what is older was not written by it."""
+    before = _Place("before.json")
+    """What lay there before the launch, of the files that are read after it; not there where nothing did."""
+    left = _Place("left.json")
+    """Command lines of what was still running when a command had ended; not there where nothing was."""
+    used = _Place("used.json")
+    """What a command used, and who computed beside it; not there where it was ended with pytest."""
+    launcher_log = _Place("launcher.log")
+    torchrun_logs = _Place("torchrun")
+    timeline = _Place("timeline.jsonl")
+    worker_notes = _Place("workers.jsonl")
+    """What the workers of an elastic job noted that run a script, line by line (``worker/site``)."""
+    rank_notes = _Place("ranks.jsonl")
+    """What the ranks of a command noted of their beginning and of what they raised (``worker/site``)."""
+    checkpoints = _Place("checkpoints")
+    last_step = _Place("last_step")
+    """After which step of an elastic job its training may end; not there while its plan is not at its end."""
+    trouble = _Place("trouble.txt")
+    """Why what runs below a guardian did not come to its end; not there where it did."""
+    pool_timeline = _Place("pool.jsonl")
 
     def job(self, index: int) -> LaunchFiles:
         return LaunchFiles(self.directory / f"job{index}")

@@ -22,6 +22,16 @@ class _Line(Record, frozen=True, kw_only=True, tag_field="what"):
     t: float
 
 
+class _OfWorker(_Line, frozen=True, kw_only=True):
+    slot: int
+    generation: int
+
+
+class _OfSlot(_Line, frozen=True, kw_only=True):
+    owner: str
+    slot: int
+
+
 class Began(_Line, frozen=True, kw_only=True, tag="began"):
     """The controller starts the first agents."""
 
@@ -92,11 +102,9 @@ class Joined(_Line, frozen=True, kw_only=True, tag="joined"):
     """Of a script: when it asked for its group. Until then it imports, and does what it does before."""
 
 
-class Loaded(_Line, frozen=True, kw_only=True, tag="loaded"):
+class Loaded(_OfWorker, frozen=True, kw_only=True, tag="loaded"):
     """A worker has what the newest good checkpoint held, or has found none."""
 
-    slot: int
-    generation: int
     began_t: float
     step: int
     """That the training goes on from; 0: from its beginning."""
@@ -104,21 +112,17 @@ class Loaded(_Line, frozen=True, kw_only=True, tag="loaded"):
     """Names of newer checkpoints that were passed over, because they are not whole."""
 
 
-class Batch(_Line, frozen=True, kw_only=True, tag="batch"):
+class Batch(_OfWorker, frozen=True, kw_only=True, tag="batch"):
     """A worker was given samples for a step. Written before the step: what it trains on is known, however it ends."""
 
-    slot: int
-    generation: int
     step: int
     epoch: int
     samples: list[int]
 
 
-class Wanted(_Line, frozen=True, kw_only=True, tag="wanted"):
+class Wanted(_OfWorker, frozen=True, kw_only=True, tag="wanted"):
     """A body asks for batches: what the training is to have trained on when it is over."""
 
-    slot: int
-    generation: int
     samples: int
     epochs: int
     epoch: int = 0
@@ -127,20 +131,16 @@ class Wanted(_Line, frozen=True, kw_only=True, tag="wanted"):
     """The body ends on purpose with them: it need not be what was asked for before."""
 
 
-class Drew(_Line, frozen=True, kw_only=True, tag="drew"):
+class Drew(_OfWorker, frozen=True, kw_only=True, tag="drew"):
     """What a worker has trained on in a step, where it says so itself; it counts in place of the :class:`Batch`."""
 
-    slot: int
-    generation: int
     step: int
     samples: list[int]
 
 
-class Fed(_Line, frozen=True, kw_only=True, tag="fed"):
+class Fed(_OfWorker, frozen=True, kw_only=True, tag="fed"):
     """What a worker's model was given in one of the first steps of a generation."""
 
-    slot: int
-    generation: int
     step: int
     digest: str
     rows: dict[str, int] = {}
@@ -149,11 +149,9 @@ class Fed(_Line, frozen=True, kw_only=True, tag="fed"):
     """Of each model whose first call had a row for each sample of the batch: a digest of each, in the batch's order."""
 
 
-class Stepped(_Line, frozen=True, kw_only=True, tag="stepped"):
+class Stepped(_OfWorker, frozen=True, kw_only=True, tag="stepped"):
     """A worker has finished a step."""
 
-    slot: int
-    generation: int
     step: int
     world_size: int
     samples: int | None = None
@@ -173,11 +171,9 @@ class Stepped(_Line, frozen=True, kw_only=True, tag="stepped"):
     """The gradient of the batch before was given up, and no optimizer had stepped with it."""
 
 
-class Remembered(_Line, frozen=True, kw_only=True, tag="remembered"):
+class Remembered(_OfWorker, frozen=True, kw_only=True, tag="remembered"):
     """What the optimizers of a worker remember at its first step of a generation: parameters with a state of theirs."""
 
-    slot: int
-    generation: int
     before: int
     after: int
 
@@ -198,7 +194,7 @@ OUTSIDE = "outside: "
 """What the name of an object begins with that a body has and did not hand over."""
 
 
-class Held(_Line, frozen=True, kw_only=True, tag="held"):
+class Held(_OfWorker, frozen=True, kw_only=True, tag="held"):
     """What a worker held of the training's state: digests of it, by the name of the part that it belongs to.
 
     At a checkpoint all of it; at the other times what nothing may have changed since the checkpoint, see
@@ -206,8 +202,6 @@ class Held(_Line, frozen=True, kw_only=True, tag="held"):
     handed it over.
     """
 
-    slot: int
-    generation: int
     rank: int
     at: HeldAt
     step: int
@@ -241,20 +235,16 @@ class Held(_Line, frozen=True, kw_only=True, tag="held"):
     """Random streams of this process. Behind a load those that it has set."""
 
 
-class LeftOut(_Line, frozen=True, kw_only=True, tag="left_out"):
+class LeftOut(_OfWorker, frozen=True, kw_only=True, tag="left_out"):
     """What takes part in a worker's first step of a generation, and its body did not hand over."""
 
-    slot: int
-    generation: int
     parts: list[str]
     """In words, each with the call that hands it over."""
 
 
-class Saved(_Line, frozen=True, kw_only=True, tag="saved"):
+class Saved(_OfWorker, frozen=True, kw_only=True, tag="saved"):
     """A checkpoint is written."""
 
-    slot: int
-    generation: int
     step: int
     seconds: float
 
@@ -276,11 +266,8 @@ class Progress(_Line, frozen=True, kw_only=True, tag="progress"):
     text: str
 
 
-class Finished(_Line, frozen=True, kw_only=True, tag="finished"):
+class Finished(_OfWorker, frozen=True, kw_only=True, tag="finished"):
     """A worker's body has returned, and its report is written."""
-
-    slot: int
-    generation: int
 
 
 Line = (
@@ -365,25 +352,16 @@ class Submitted(_Line, frozen=True, kw_only=True, tag="submitted"):
     job: str
 
 
-class Granted(_Line, frozen=True, kw_only=True, tag="granted"):
+class Granted(_OfSlot, frozen=True, kw_only=True, tag="granted"):
     """A slot is somebody's."""
 
-    owner: str
-    slot: int
 
-
-class Asked(_Line, frozen=True, kw_only=True, tag="asked"):
+class Asked(_OfSlot, frozen=True, kw_only=True, tag="asked"):
     """Somebody is asked to give a slot back."""
 
-    owner: str
-    slot: int
 
-
-class Freed(_Line, frozen=True, kw_only=True, tag="freed"):
+class Freed(_OfSlot, frozen=True, kw_only=True, tag="freed"):
     """All that its owner ran in a slot has ended."""
-
-    owner: str
-    slot: int
 
 
 class Ended(_Line, frozen=True, kw_only=True, tag="ended"):

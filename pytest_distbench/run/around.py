@@ -13,10 +13,8 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from pytest_distbench.errors import AroundUnavailable, ExtensionError, blame, expect, show
 from pytest_distbench.launch.starters.contract import Engine
@@ -30,7 +28,7 @@ from pytest_distbench.records.network import NETWORK, Network, Passage, rank_hos
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.gpus import GpusAround, UtilisationAround
-from pytest_distbench.run.kinds import kind_of
+from pytest_distbench.run.kinds import Around, Witness, kind_of
 from pytest_distbench.run.request import Settings
 from pytest_distbench.units import format_seconds
 
@@ -46,7 +44,7 @@ overlay, of those of VXLAN besides."""
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(Witness):
     """One launch, or one pair of launches: what the network carried before it, and after."""
 
     before: Sequence[Passage] = ()
@@ -73,7 +71,7 @@ class Carried:
         )
 
 
-class NetworkAround:
+class NetworkAround(Around):
     """The networks of a run: each is made for its first launch, and stays for the others."""
 
     def __init__(self) -> None:
@@ -162,27 +160,13 @@ def network_place(request: LaunchRequest, hosting: Hosting, directory: Path) -> 
     return str(directory / "networks" / f"{network.text}-of-{request.world_size}")
 
 
-class Anywhere:
-    """One launch: where its ranks live changes nothing of what they tell."""
-
-    def describe(self, record: LaunchRecord) -> LaunchRecord:
-        """As it is."""
-        return record
-
-
-class LayoutAround:
+class LayoutAround(Around):
     """On how many hosts the ranks of each launch live."""
 
     def __init__(self, launcher: LauncherKind, engine: Engine | None = None) -> None:
         self._hosting = launcher
         layout: Callable[..., Sequence[int]] = launcher.layout or (lambda ranks, *, on_gpus: [ranks])
         self._layout = functools.cache(layout if engine is None else functools.partial(layout, engine=engine))
-
-    @contextlib.contextmanager
-    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Anywhere]:
-        """Nothing is done."""
-        del plan, hosting
-        yield Anywhere()
 
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
         """The hosts and the ranks on each, ``2x4``, where there are several hosts.
@@ -195,9 +179,6 @@ class LayoutAround:
         layout = self._layout(request.work.processes(request.world_size), on_gpus=request.device == "cuda")
         return {NODES: layout_text(layout)} if len(layout) > 1 else {}
 
-    def close(self) -> None:
-        """It holds nothing."""
-
 
 def layout_text(layout: Sequence[int]) -> str:
     """Hosts times ranks on each: ``2x4``; where the last has fewer, ``1x4+1x3``."""
@@ -205,7 +186,7 @@ def layout_text(layout: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class Crowd(Witness):
     """One launch."""
 
     is_oversubscribed: bool
@@ -218,7 +199,7 @@ class Crowd:
         return replace(record, measurements=shown)
 
 
-class OversubscribedAround:
+class OversubscribedAround(Around):
     """Whether the ranks of each launch share cores."""
 
     @contextlib.contextmanager
@@ -231,12 +212,9 @@ class OversubscribedAround:
         """The cores that there were."""
         return {} if request.cores is None else {OVERSUBSCRIBED: f"{request.cores}-cores"}
 
-    def close(self) -> None:
-        """It holds nothing."""
-
 
 @dataclass(frozen=True, slots=True)
-class Limited:
+class Limited(Witness):
     """One launch, or one pair of launches: how often the quota stopped each rank, and the groups that could not go."""
 
     throttled: list[float] = field(default_factory=list)
@@ -259,7 +237,7 @@ class Limited:
         return replace(record, measurements=[*record.measurements, bit])
 
 
-class QuotaAround:
+class QuotaAround(Around):
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Limited]:
         """Make the groups that the plan names, and remove them.
@@ -283,9 +261,6 @@ class QuotaAround:
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
         return {} if request.cpus is None else {CPUS: f"{request.cpus:g}"}
 
-    def close(self) -> None:
-        """It holds nothing."""
-
 
 def _take_away(group: Path, seen: Limited) -> None:
     with contextlib.suppress(OSError):  # it could not be made
@@ -306,28 +281,6 @@ def rank_groups(request: LaunchRequest, hosting: Hosting) -> list[str]:
     return [str(controller.group(rank)) for rank in range(request.work.processes(request.world_size))]
 
 
-class Witness(Protocol):
-    """What was seen around one launch, or one pair of launches."""
-
-    def describe(self, record: LaunchRecord) -> LaunchRecord:
-        """A launch that is over with what was seen; of a pair it is asked for each of the two."""
-
-
-class Around(Protocol):
-    """Something that is done, or looked at, around every launch of a run."""
-
-    def during(self, plan: LaunchPlan, hosting: Hosting) -> AbstractContextManager[Witness]:
-        """Do it while a launch runs; of a pair the plan is this tree's. Raises :class:`LauncherError` where it cannot
-        be done, so that the launch would mean nothing.
-        """
-
-    def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
-        """What it makes of a case that is launched so, by name: cases that differ in it are never compared."""
-
-    def close(self) -> None:
-        """Let go of what it holds. Another launch may come nevertheless."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AroundSetup:
     """What a row is made of.
@@ -340,12 +293,8 @@ class AroundSetup:
     on_progress: Callable[[str], None]
 
 
-def _make_gpus(setup: AroundSetup) -> Around:
-    return GpusAround(setup.settings.gpus, on_progress=setup.on_progress)
-
-
 AROUND: dict[str, Callable[[AroundSetup], Around]] = {
-    "gpus": _make_gpus,
+    "gpus": lambda setup: GpusAround(setup.settings.gpus, on_progress=setup.on_progress),
     "utilisation": lambda setup: UtilisationAround(),
     OVERSUBSCRIBED: lambda setup: OversubscribedAround(),
     CPUS: lambda setup: QuotaAround(),

@@ -19,8 +19,9 @@ from pytest_distbench.machine.gpus import Gpus, misplaced, peak_bytes_per_s
 from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, Measurement
-from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
+from pytest_distbench.run.kinds import Around, Witness
 from pytest_distbench.units import GIGABYTE
 from pytest_distbench.worker.load import busy_s, usable_cpus
 
@@ -31,7 +32,7 @@ _MOST_LOOKS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Course(Witness):
     """Of one launch: seconds since it began -> share of the CPUs that was busy since the look before."""
 
     looks: list[tuple[float, float]] = field(default_factory=list)
@@ -40,7 +41,7 @@ class Course:
         return replace(record, cpu_course=self.looks)
 
 
-class UtilisationAround:
+class UtilisationAround(Around):
     """Looks at the CPUs of this host while ranks run on it, and at none of other hosts."""
 
     def __init__(
@@ -81,21 +82,13 @@ class UtilisationAround:
                 yield round(now - start, 3), round(min(1.0, (busy - before) / ((now - last) * cpus)), 3)
                 last, before = now, busy
 
-    def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
-        """Nothing: it is only looked at."""
-        del request
-        return {}
-
-    def close(self) -> None:
-        """It holds nothing."""
-
 
 _MARGIN_S = 1.0
 """To tell of a launch before somebody else ends its test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class Watched(Witness):
     """What was seen of the GPUs around one launch, or one pair of launches.
 
     Witnesses, how each GPU fared, are there when the launch is over. Memory was in use before it, by the label of the
@@ -155,7 +148,7 @@ def devices(gpus: Gpus, world_size: int) -> list[int]:
     return [rank % count for rank in range(world_size)] if count else []
 
 
-class GpusAround:
+class GpusAround(Around):
     """The GPUs that a run has, as far as they are in sight; none where the run is on the CPU."""
 
     def __init__(self, gpus: Gpus, *, on_progress: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
@@ -176,11 +169,6 @@ class GpusAround:
         memory = self._watch.memory_in_use(plan.world_size)
         with self._watch.during(plan.world_size) as witnesses:
             yield dataclasses.replace(unseen, watch=self._watch, witnesses=witnesses, memory=memory)
-
-    def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
-        """Nothing: the GPUs are the class of the machine."""
-        del request
-        return {}
 
     def close(self) -> None:
         if self._watch is not None:

@@ -1,4 +1,4 @@
-"""The table of kinds of launch: how each is run, compared and judged. The rest of the code asks here.
+"""The table of kinds of launch: how each is run, compared and judged; and what happens around one, as a contract.
 
 A new kind is a record of its own, below :class:`~pytest_distbench.records.plan.Work`, and a row:
 ``LAUNCH_KINDS[Mine] = LaunchKind(...)``.
@@ -6,9 +6,10 @@ A new kind is a record of its own, below :class:`~pytest_distbench.records.plan.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from pytest_distbench.launch.controlled import launch_command
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.launch.supervise import Arm, Side, run_in_turns, supervise
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import Command, Job, LaunchPlan, Pool, Ranks, Work
+from pytest_distbench.records.plan import Command, Job, LaunchPlan, LaunchRequest, Pool, Ranks, Work
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
 
 InTurns = Callable[[Sequence[Arm]], list[LaunchRecord | None]]
@@ -140,3 +141,31 @@ def kind_of(work: Work) -> LaunchKind:
 
 def run_launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
     return expect(LaunchRecord, kind_of(plan.work).run(plan, side), f"LAUNCH_KINDS[{type(plan.work).__name__}]: run")
+
+
+class Witness:
+    """What was seen around one launch, or one pair of launches."""
+
+    def describe(self, record: LaunchRecord) -> LaunchRecord:
+        """A launch that is over with what was seen; of a pair it is asked for each of the two."""
+        return record
+
+
+class Around:
+    """Something that is done, or looked at, around every launch of a run."""
+
+    @contextlib.contextmanager
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Witness]:
+        """Do it while a launch runs; of a pair the plan is this tree's. Raises :class:`LauncherError` where it cannot
+        be done, so that the launch would mean nothing.
+        """
+        del plan, hosting
+        yield Witness()
+
+    def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
+        """What it makes of a case that is launched so, by name: cases that differ in it are never compared."""
+        del request
+        return {}
+
+    def close(self) -> None:
+        """Let go of what it holds. Another launch may come nevertheless."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from pytest_distbench.judging.case import accepted_changes, judge_launches
 from pytest_distbench.judging.confirmation import can_be_confirmed
@@ -42,26 +41,36 @@ from pytest_distbench.store.baselines import BaselineFile, BaselineStore, NotRec
 from pytest_distbench.store.entries import closest, with_its_work
 
 
-class Reference(Protocol):
+@dataclasses.dataclass
+class Reference:
     """What one case is compared with."""
+
+    request: CaseRequest
 
     def looks(self) -> Iterator[int]:
         """Numbers of samples after which is judged, ascending; the last is the most there may be."""
+        yield self.request.launches
 
     def wants_more(self, samples: Samples) -> bool:
         """Whether these are too few to be judged, although there are as many as the look asks for."""
+        del samples
+        return False
 
     def judge(self, samples: Samples) -> list[Judgement]:
         """Judge what there is; an open judgement asks for more samples."""
+        raise NotImplementedError
 
     def bounds(self) -> list[AskedBound]:
         """Bounds that come with it."""
+        return []
 
     def record(self, samples: Samples) -> ReferenceRecord:
         """What the record of the case says of it."""
+        raise NotImplementedError
 
     def conclude(self, result: CaseResult) -> CaseResult:
         """Do what remains to be done when no more samples come, such as to prepare an update of the store."""
+        return result
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +83,7 @@ class Pending:
 
 
 @dataclasses.dataclass
-class Stored:
+class Stored(Reference):
     """A stored baseline, whether there is one or not.
 
     An entry without metrics holds what was set by hand, and nothing to compare with. The error rate is shared over the
@@ -83,7 +92,6 @@ class Stored:
     first launch tells which.
     """
 
-    request: CaseRequest
     store: BaselineStore
     entry: BaselineEntry | None
     comparisons: int
@@ -271,13 +279,12 @@ class Stored:
 
 
 @dataclasses.dataclass
-class Paired:
+class Paired(Reference):
     """Launches of another revision or Python, each beside one of this tree.
 
     They are judged after these numbers of pairs, ascending. All cases of the run share the error rate.
     """
 
-    request: CaseRequest
     name: str
     tolerance: float
     numbers: tuple[int, ...]
@@ -285,10 +292,6 @@ class Paired:
 
     def looks(self) -> Iterator[int]:
         yield from self.numbers
-
-    def wants_more(self, samples: Samples) -> bool:
-        del samples
-        return False
 
     def judge(self, samples: Samples) -> list[Judgement]:
         terms = self.request.terms
@@ -305,9 +308,6 @@ class Paired:
             cases=self.cases,
         )
 
-    def bounds(self) -> list[AskedBound]:
-        return []
-
     def record(self, samples: Samples) -> ReferenceRecord:
         references = samples.references
         return ReferenceRecord(
@@ -319,23 +319,12 @@ class Paired:
             launches=list(references),
         )
 
-    def conclude(self, result: CaseResult) -> CaseResult:
-        return result
-
 
 @dataclasses.dataclass
-class Nothing:
+class Nothing(Reference):
     """Nothing: the case is measured, and where there is a reason why not, that is the verdict on everything."""
 
-    request: CaseRequest
     reason: str = ""
-
-    def looks(self) -> Iterator[int]:
-        yield self.request.launches
-
-    def wants_more(self, samples: Samples) -> bool:
-        del samples
-        return False
 
     def judge(self, samples: Samples) -> list[Judgement]:
         if not self.reason:
@@ -347,11 +336,5 @@ class Nothing:
             for v in (judgement.verdict for judgement in unknown)
         ]
 
-    def bounds(self) -> list[AskedBound]:
-        return []
-
     def record(self, samples: Samples) -> ReferenceRecord:
         return ReferenceRecord(kind="nothing", launches=list(samples.references))
-
-    def conclude(self, result: CaseResult) -> CaseResult:
-        return result

@@ -13,7 +13,6 @@ import itertools
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -69,8 +68,6 @@ class BaselineStore:
 
     def path(self, test: str, key: str) -> Path:
         """The file of one case of a test named ``suites/a/test_b.py::TestC::test_d``; never outside the store."""
-        if not _is_text(key):
-            raise StoredFileError(self.folder, f"the case {key!r} is not text", "Give it another id")
         return self._place(test) / _file_name(key)
 
     def entry(self, test: str, key: str) -> BaselineEntry | None:
@@ -133,13 +130,6 @@ class BaselineStore:
 
     def _place(self, test: str) -> Path:
         """The folder of a test's cases, unless a link on its way leads out of the store."""
-        if not _is_text(test) or not _is_file_name(test):
-            raise StoredFileError(
-                self.folder,
-                f"no file can be named after the test {test!r} in {sys.getfilesystemencoding()}, the encoding of file "
-                "names here",
-                "Set LC_ALL=C.UTF-8 or PYTHONUTF8=1; if it is utf-8 already, rename the file",
-            )
         below = _below_platform(test)
         if not below or not _PLATFORM.fullmatch(self.platform):
             raise StoredFileError(
@@ -206,20 +196,6 @@ def _above_root(file: str) -> tuple[int, str]:
     while file.startswith("../"):
         above, file = above + 1, file[3:]
     return above, file
-
-
-def _is_text(name: str) -> bool:
-    """Whether it can be written in UTF-8, as JSON is: a file name that is not even text cannot."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
-
-
-def _is_file_name(name: str) -> bool:
-    """Whether the locale has all its letters: in the locale C, ASCII alone."""
-    try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _file_name(key: str) -> str:

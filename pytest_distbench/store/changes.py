@@ -9,7 +9,7 @@ import math
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pytest_distbench import git
 from pytest_distbench.errors import DistbenchError
@@ -133,16 +133,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
-class Version(Protocol):
-    """Files of a store at one point in time, by path below it."""
-
-    def paths(self) -> set[str]:
-        """Every ``.json`` file, with ``/``."""
-
-    def read(self, path: str) -> bytes:
-        """The content of one of them."""
-
-
 class FolderVersion:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -156,37 +146,12 @@ class FolderVersion:
         return BASELINE_FILES.read_bytes(self._folder / path)
 
 
-class GitObjects:
-    """The contents of a repository, by their names in git. One ``git cat-file`` serves all."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def read(self, name: str, path: str) -> bytes:
-        """The content; the path is for the error."""
-        if self._process is None:
-            command = git.command(self._folder, "cat-file", "--batch")
-            self._process = subprocess.Popen(
-                command, env=git.variables(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{name}\n".encode())
-        self._process.stdin.flush()
-        facts = self._process.stdout.readline().split()
-        if len(facts) != 3:  # a partial clone that cannot fetch it
-            raise DistbenchError(f"git has no content for {path} ({facts!r}): fetch the revision whole")
-        return self._process.stdout.read(int(facts[2]) + 1)[:-1]
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.communicate()
-
-
 class RevisionVersion:
+    """The store at a git revision. One ``git cat-file`` serves all of its files."""
+
     def __init__(self, folder: Path, revision: str) -> None:
         self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
         commit = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         if commit is None:
             raise DistbenchError(
@@ -198,16 +163,28 @@ class RevisionVersion:
         listing = self._git("ls-tree", "-r", "-z", "--full-tree", tree) if tree else ""
         rows = [row.partition("\t") for row in (listing or "").split("\0") if row]
         self._objects = {path: facts.split()[2] for facts, _, path in rows if path.endswith(".json")}
-        self._contents = GitObjects(folder)
 
     def paths(self) -> set[str]:
         return set(self._objects)
 
     def read(self, path: str) -> bytes:
-        return self._contents.read(self._objects[path], path)
+        if self._process is None:
+            command = git.command(self._folder, "cat-file", "--batch")
+            self._process = subprocess.Popen(
+                command, env=git.variables(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{self._objects[path]}\n".encode())
+        self._process.stdin.flush()
+        facts = self._process.stdout.readline().split()
+        if len(facts) != 3:  # a partial clone that cannot fetch it
+            raise DistbenchError(f"git has no content for {path} ({facts!r}): fetch the revision whole")
+        return self._process.stdout.read(int(facts[2]) + 1)[:-1]
 
     def close(self) -> None:
-        self._contents.close()
+        if self._process is not None:
+            self._process.communicate()
 
     def _git(self, *arguments: str) -> str | None:
         """Its output; None where git says no."""
@@ -218,37 +195,30 @@ class RevisionVersion:
         return done.stdout.removesuffix("\n") if done.returncode == 0 else None
 
 
-class VersionChanges:
-    """The changes between two versions, found one entry at a time.
+Version = FolderVersion | RevisionVersion
+"""Files of a store at one point in time, by path below it."""
 
-    Attributes:
-        unchanged: entries that are the same in both, as far as iterated.
-    """
 
-    def __init__(self, old: Version, new: Version, choice: Choice, *, platform: str = "") -> None:
-        self._old = old
-        self._new = new
-        self._choice = choice
-        self._platform = platform
-        self.unchanged = 0
-
-    def __iter__(self) -> Iterator[EntryChange]:
-        before, after = self._old.paths(), self._new.paths()
-        for path in sorted(before | after):
-            if self._platform and not path.startswith(f"{self._platform}/"):
-                continue
-            old = self._old.read(path) if path in before else None
-            new = self._new.read(path) if path in after else None
-            then = _parse(old, path)
-            now = then if old == new else _parse(new, path)
-            known = now or then
-            if known is None or not self._choice(known.name):
-                continue
-            change = entry_change(known.name, then.entry if then else None, now.entry if now else None)
-            if change is None:
-                self.unchanged += 1
-            else:
-                yield change
+def changes_between(old: Version, new: Version, choice: Choice, *, platform: str = "") -> tuple[list[EntryChange], int]:
+    """What differs between two versions, and how many entries are the same in both."""
+    before, after = old.paths(), new.paths()
+    changes, unchanged = [], 0
+    for path in sorted(before | after):
+        if platform and not path.startswith(f"{platform}/"):
+            continue
+        was = old.read(path) if path in before else None
+        is_now = new.read(path) if path in after else None
+        then = _parse(was, path)
+        now = then if was == is_now else _parse(is_now, path)
+        known = now or then
+        if known is None or not choice(known.name):
+            continue
+        change = entry_change(known.name, then.entry if then else None, now.entry if now else None)
+        if change is None:
+            unchanged += 1
+        else:
+            changes.append(change)
+    return changes, unchanged
 
 
 def _parse(data: bytes | None, path: str) -> BaselineFile | None:

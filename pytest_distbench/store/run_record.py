@@ -6,10 +6,8 @@ import os
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, History, Point, RunRecord, Trend
 from pytest_distbench.store.files import FileKind
@@ -36,22 +34,6 @@ def read_run_record(path: Path) -> RunRecord:
     return RUN_RECORDS.read(path)
 
 
-class _Key(NamedTuple):
-    platform: str
-    test: str
-    case: str
-    metric: str
-    unit: str
-    better: Better
-
-
-class _Value(NamedTuple):
-    key: _Key
-    title: str
-    nodeid: str
-    value: float
-
-
 def read_history(folder: Path, *, last: int) -> History:
     """The metrics of so many run records of a folder and the folders below, the last ones by their start.
 
@@ -60,7 +42,7 @@ def read_history(folder: Path, *, last: int) -> History:
     """
     if not folder.is_dir():
         raise DistbenchError(f"{folder} is not a folder: give one that holds run records, written by --distbench-json")
-    runs: list[tuple[str, str, str, list[_Value]]] = []
+    runs: list[tuple[str, str, str, list[tuple[Trend, float]]]] = []
     problems = []
     for path in sorted(_files(folder)):
         try:
@@ -68,13 +50,14 @@ def read_history(folder: Path, *, last: int) -> History:
         except StoredFileError as error:
             problems.append(str(error))
         else:
-            runs.append((record.started, str(path), record.commit, [*_values(record)]))
+            values = [value for result in record.results for value in _values(result)]
+            runs.append((record.started, str(path), record.commit, values))
     runs = sorted(runs, key=lambda run: run[:2])[-last:]
-    trends: dict[_Key, Trend] = {}
+    trends: dict[tuple[str, ...], Trend] = {}
     for at, _, commit, values in runs:
-        for key, title, nodeid, value in values:
-            trend = trends.setdefault(key, Trend(**key._asdict(), title=title, nodeid=nodeid))
-            trend.points.append(Point(at, commit, value))
+        for trend, value in values:
+            key = (trend.platform, trend.test, trend.case, trend.metric, trend.unit, trend.better)
+            trends.setdefault(key, trend).points.append(Point(at, commit, value))
     times = [run[0] for run in runs] or [""]
     found = [trends[key] for key in sorted(trends)]
     return History(records=len(runs), first=times[0], last=times[-1], trends=found, problems=problems)
@@ -87,20 +70,23 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(where, name) for name in names if name.endswith(".json"))
 
 
-def _values(record: RunRecord) -> Iterator[_Value]:
-    """The median of the launches that passed, of each metric of each case."""
-    for result in record.results:
-        for metric, found in _measured(result).items():
-            if values := [m.value for m in found if m.value is not None]:
-                case, platform = result.case, result.environment.platform
-                key = _Key(platform, case.test, case.key, metric, found[0].unit, found[0].better)
-                yield _Value(key, case.title, result.nodeid, float(statistics.median(values)))
-
-
-def _measured(result: CaseResult) -> dict[str, list[Measurement]]:
+def _values(result: CaseResult) -> Iterator[tuple[Trend, float]]:
+    """The median of the launches that passed, of each metric."""
     measured: dict[str, list[Measurement]] = {}
     for launch in result.launches:
-        if launch.outcome == "passed":
-            for measurement in launch.measurements:
-                measured.setdefault(measurement.key, []).append(measurement)
-    return measured
+        for measurement in launch.measurements if launch.outcome == "passed" else ():
+            measured.setdefault(measurement.key, []).append(measurement)
+    for metric, found in measured.items():
+        if values := [m.value for m in found if m.value is not None]:
+            case = result.case
+            trend = Trend(
+                platform=result.environment.platform,
+                test=case.test,
+                case=case.key,
+                title=case.title,
+                nodeid=result.nodeid,
+                metric=metric,
+                unit=found[0].unit,
+                better=found[0].better,
+            )
+            yield trend, float(statistics.median(values))

@@ -139,24 +139,6 @@ def test_the_header_names_what_is_lost(project: Project) -> None:
     result.stdout.fnmatch_lines(["distbench *: world size 7, nccl, 7 GPUs*", "distbench: not used: GPU 5: lost*"])
 
 
-@pytest.mark.parametrize(
-    ("version", "text"),
-    [
-        ("2.13.0+rocm6.4", "*--gpu needs CUDA, and torch 2.13.0+rocm6.4 is built for ROCm: AMD GPUs*amdsmi*"),
-        ("2.13.0+xpu", "*--gpu needs CUDA, and torch 2.13.0+xpu is built for XPU: Intel GPUs*level-zero*"),
-    ],
-)
-def test_a_torch_for_other_devices_is_refused_by_name(
-    project: Project, monkeypatch: pytest.MonkeyPatch, version: str, text: str
-) -> None:
-    from pytest_distbench.machine import hardware
-
-    monkeypatch.setattr(hardware, "installed_version", lambda package: version)
-    result = run(project(TEST), "--gpu", "--distbench-launcher=warm")
-
-    result.stderr.fnmatch_lines([text])
-
-
 def test_a_rank_that_computed_on_another_gpu_is_a_warning(
     project: Project, fare: Fare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,22 +158,3 @@ def test_a_run_on_the_cpu_has_nothing_of_it(project: Project) -> None:
     assert case["environment"]["gpu_host"] is None
     assert case["launches"][0]["cards"] == []
     assert "cards" not in json.loads(path.read_text())["entry"]
-
-
-def test_a_torch_whose_version_does_not_say_what_it_is_built_for_is_refused_too(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pytest_distbench.machine import hardware
-
-    monkeypatch.setattr(hardware, "installed_version", lambda package: "2.8.0+git1234567")
-    monkeypatch.setattr(hardware, "torch_is_built_for", lambda: "rocm")
-    result = run(project(TEST), "--gpu", "--distbench-launcher=warm")
-
-    result.stderr.fnmatch_lines(["*torch 2.8.0+git1234567 is built for ROCm: AMD GPUs*amdsmi*"])
-
-
-def test_xccl_is_refused_under_gpu(project: Project) -> None:
-    with made_up(HOSTS["8xH100"]):
-        result = run(project(TEST), "--gpu", "--distbench-backend=xccl")
-
-    result.stderr.fnmatch_lines(["*--distbench-backend xccl joins Intel GPUs*take nccl*"])

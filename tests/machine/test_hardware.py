@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -189,29 +188,6 @@ def test_memory_is_the_hosts_or_what_the_control_group_allows(
         (tmp_path / name).write_text(text)
 
     assert hardware.system(tmp_path).get("memory") == memory
-
-
-@pytest.mark.parametrize(
-    ("version", "built_for"),
-    [
-        ("__version__ = '2.8.0+git1234567'\ncuda: Optional[str] = None\nhip: Optional[str] = '6.4.43482'\n", "rocm"),
-        ("__version__ = '2.1.0a0+git70dfd51'\ncuda = None\nhip = '5.7.31921'\n", "rocm"),
-        ('hip: str | None = "7.0.1"\n', "rocm"),
-        ("cuda: Optional[str] = None\nhip: Optional[str] = None\nxpu: Optional[str] = '20250004'\n", "xpu"),
-        ("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\nxpu: Optional[str] = None\n", ""),
-        ("cuda = None\nchip = 'x'\n# hip = '6'\n", ""),
-        ("", ""),
-    ],
-)
-def test_a_torch_says_what_it_is_built_for(version: str, built_for: str) -> None:
-    assert hardware.torch_is_built_for(version) == built_for
-
-
-def test_the_torch_of_this_machine_is_asked_without_importing_it() -> None:
-    code = "import sys; from pytest_distbench.machine import hardware as h; h.torch_is_built_for(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert "torch" not in done.stdout.split()
 
 
 @pytest.mark.parametrize("address", ["fe80::1", "2001:db8::8a2e:370:7334", "2001:db8:0:0:0:0:0:1", "::ffff:10.0.0.1"])

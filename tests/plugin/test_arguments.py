@@ -223,19 +223,6 @@ def test_a_reader_that_cannot_be_made_is_refused_at_its_line(make_reader: Callab
 HALF = "\ud800"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"body": ["true", HALF]}, {"body": [HALF]}, {"cwd": f"{{launch_dir}}/{HALF}"}, {"args": [Path(HALF)]},
-        {"read": {"loss": stdout(f"{HALF}(.)")}}, {"read": {"loss": csv(HALF, "loss")}},
-        {"read": {"loss": csv("log", HALF)}},
-    ],
-)  # fmt: skip
-def test_half_of_a_surrogate_pair_is_refused(arguments: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match=r"that no|no output or file|UTF-8"):
-        make(tmp_path).run(**{"body": HERE, **arguments})
-
-
 @pytest.mark.parametrize(("written", "meant"), [("{launchdir}", "{launch_dir}"), ("{World-Size}", "{world_size}")])
 def test_a_placeholder_that_is_written_in_another_way_is_refused(written: str, meant: str, tmp_path: Path) -> None:
     words = rf"'--x={written}' has {written}, which is no placeholder; wanted {meant}".replace("{", r"\{")
@@ -398,14 +385,6 @@ def test_output_of_a_rank_that_there_is_not_is_refused(tmp_path: Path) -> None:
         make(tmp_path).run(HERE, read={"loss": stdout(r"(\d+)", rank=9)})
     with pytest.raises(Misuse, match="rank=1, and a command has one output"):
         make(tmp_path).run(["true"], read={"loss": stdout(r"(\d+)", rank=1)})
-
-
-def test_a_script_whose_path_is_no_text_is_refused(tmp_path: Path) -> None:
-    script = tmp_path / "train\udcff.py"
-    script.touch()
-
-    with pytest.raises(Misuse, match="its path is no UTF-8"):
-        make(tmp_path).run(script)
 
 
 @pytest.mark.parametrize("name", ["wall_time", "fingerprint", "phase/step"])

@@ -136,22 +136,6 @@ def test_a_wrong_value_in_the_ini_file_is_one_usage_error_that_names_its_key(pro
     assert on_workers.ret != 0
 
 
-def test_a_folder_that_the_locale_has_no_letters_for_is_a_usage_error_that_says_so(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = project(TEST)
-    (made.path / "größe").mkdir()
-    (made.path / "tox.ini").rename(made.path / "größe" / "tox.ini")
-    for name, value in {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
-        monkeypatch.setenv(name, value)
-    result = made.runpytest_subprocess(
-        "-p", "pytest_distbench.testing", "-c", "größe/tox.ini", "--rootdir=größe", "--distbench-update=new"
-    )
-
-    assert "is no text in ascii, the encoding of file names here. Set LC_ALL=C.UTF-8" in result.stderr.str()
-    assert result.ret == EXIT_USAGE
-
-
 def test_a_torch_that_ranks_cannot_run_under_is_a_usage_error(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,6 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -654,20 +652,6 @@ def test_writing_one_case_leaves_the_others_untouched(store_of_baselines: Baseli
 
     assert store_of_baselines.entries(BASELINES_TEST) == {"a": entry_of_baselines(1.0), "b": entry_of_baselines(3.0)}
     assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)  # of its inode nothing was set
-
-
-@pytest.mark.parametrize("test", ["test_größe.py::test_a", "test_a.py::test_größe"])
-def test_a_name_that_the_locale_has_no_letters_for_is_told_as_that(tmp_path: Path, test: str) -> None:
-    name = test.encode().decode("ascii", "surrogateescape") if test.startswith("test_g") else test
-    script = f"""
-from pathlib import Path
-from pytest_distbench.store.baselines import BaselineStore
-BaselineStore(Path({str(tmp_path)!r}), "cpu").entries({name!a})
-"""
-    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run([sys.executable, "-c", script], env=ascii_only, capture_output=True, text=True, check=False)
-
-    assert "in ascii, the encoding of file names here. Set LC_ALL=C.UTF-8 or PYTHONUTF8=1" in done.stderr
 
 
 def test_tests_beside_the_root_directory_have_their_own_places_in_the_store(store_of_baselines: BaselineStore) -> None:

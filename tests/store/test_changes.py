@@ -19,7 +19,7 @@ from pytest_distbench.store.changes import (
     FolderVersion,
     MetricChange,
     RevisionVersion,
-    VersionChanges,
+    changes_between,
     entry_change,
 )
 from pytest_distbench.store.entries import selection
@@ -57,8 +57,9 @@ def test_what_is_no_revision_is_refused(store: BaselineStore, revision: str) -> 
 
 
 def changes(old: Path, new: Path, *, parts: tuple[str, ...] = (), platform: str = "") -> tuple[list[str], int]:
-    found = VersionChanges(FolderVersion(old), FolderVersion(new), selection(list(parts)), platform=platform)
-    return [f"{change.kind} {change.name.test}" for change in found], found.unchanged
+    chosen = selection(list(parts))
+    found, unchanged = changes_between(FolderVersion(old), FolderVersion(new), chosen, platform=platform)
+    return [f"{change.kind} {change.name.test}" for change in found], unchanged
 
 
 def test_changes_are_found_entry_by_entry_and_the_rest_is_counted(store: BaselineStore, tmp_path: Path) -> None:

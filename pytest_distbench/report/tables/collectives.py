@@ -228,28 +228,24 @@ def footer(rows: Sequence[CollectiveRow]) -> list[str]:
 
 
 def _placement(name: str, *, in_place: bool) -> list[Column[CollectiveRow]]:
-    """What was measured in one placement: people see no columns of what no row has."""
+    """What was measured in one placement."""
 
     def column(
-        what: str, heading: str, cell: Callable[[SweepPoint], Cell], has: Callable[[SweepPoint], bool] = lambda _: True
+        what: str, heading: str, cell: Callable[[SweepPoint], Cell], *, if_any: bool = False
     ) -> Column[CollectiveRow]:
         return Column(
             f"{name}_{what}",
             float,
-            lambda rows: heading if any(in_place in row.sides and has(row.sides[in_place]) for row in rows) else None,
+            lambda rows: heading if any(in_place in row.sides for row in rows) else None,
             lambda row: cell(row.sides[in_place]) if in_place in row.sides else Cell(None, ""),
+            if_any=if_any,
         )
 
     return [
         column("time_s", f"{name.replace('_', '-')} time(us)", lambda point: microseconds(point.time_s, ".2f")),
         column("algbw_gb_per_s", "algbw(GB/s)", lambda point: number(point.algbw, ".3f")),
         column("busbw_gb_per_s", "busbw(GB/s)", lambda point: number(point.busbw, ".3f")),
-        column(
-            "busbw_share",
-            "of peak",
-            lambda point: number(point.busbw_share, ".1%"),
-            has=lambda point: point.busbw_share is not None,
-        ),
+        column("busbw_share", "of peak", lambda point: number(point.busbw_share, ".1%"), if_any=True),
         column("wrong_elements", "#wrong", lambda point: number(point.wrong_elements, ".0f", nothing="N/A")),
     ]
 
@@ -263,19 +259,9 @@ COLLECTIVES: TableKind[CollectiveRow] = TableKind(
         Column("backend", str, "backend", lambda row: row.kind.backend),
         Column("mode", str, "mode", lambda row: Cell(row.kind.mode, f"{row.kind.mode} {row.kind.how}".rstrip())),
         Column("how", str, None, lambda row: row.kind.how),
-        Column(
-            "transport",
-            str,
-            lambda rows: "transport" if any(row.kind.transport for row in rows) else None,
-            lambda row: row.kind.transport,
-        ),
+        Column("transport", str, "transport", lambda row: row.kind.transport, if_any=True),
         Column("world_size", int, "ranks", lambda row: row.kind.world_size),
-        Column(
-            "network",
-            str,
-            lambda rows: "network" if any(row.kind.network for row in rows) else None,
-            lambda row: row.kind.network,
-        ),
+        Column("network", str, "network", lambda row: row.kind.network, if_any=True),
         Column("message_bytes", int, "size(B)", lambda row: number(row.message_bytes, "", nothing="")),
         Column("count", int, "count", lambda row: number(row.count, "", nothing="")),
         Column("type", str, "type", lambda row: row.kind.dtype),
@@ -284,7 +270,7 @@ COLLECTIVES: TableKind[CollectiveRow] = TableKind(
         *_placement("out_of_place", in_place=False),
         *_placement("in_place", in_place=True),
         Column("verdict", str, "verdict", lambda row: row.verdict),
-        Column("note", str, lambda rows: "note" if any(row.note for row in rows) else None, lambda row: row.note),
+        Column("note", str, "note", lambda row: row.note, if_any=True),
     ],
     footer=lambda rows: footer(rows) if rows else (),
 )
@@ -364,12 +350,8 @@ def _names(rows: Sequence[MessageRow]) -> list[str]:
 
 
 def _if_chosen(way: Way) -> Column[MessageRow]:
-    """In what the rows may differ besides; people see it where one has it."""
-
-    def heading(rows: Sequence[MessageRow]) -> str | None:
-        return way if any(getattr(row.kind, way) for row in rows) else None
-
-    return Column(way, str, heading, lambda row: getattr(row.kind, way))
+    """In what the rows may differ besides."""
+    return Column(way, str, way, lambda row: getattr(row.kind, way), if_any=True)
 
 
 def _side_by_side(way: Way, *, summary: str, needs: str, has_ratios: bool = False) -> TableKind[MessageRow]:

@@ -122,11 +122,6 @@ def slowest_links(result: CaseResult) -> list[Verdict]:
     return chosen
 
 
-def _if_several(heading: str, points: Sequence[LinkPoint]) -> str | None:
-    """People see no column of hosts where there is one."""
-    return heading if any(point.hosts[0] for point in points) else None
-
-
 LINKS: TableKind[LinkPoint] = TableKind(
     summary="Every link between two ranks, with who is slow among them.",
     rows=lambda results: [point for result in results for point in link_points(result)],
@@ -134,8 +129,8 @@ LINKS: TableKind[LinkPoint] = TableKind(
         TEST,
         Column("from", int, "from", lambda point: point.link.source),
         Column("to", int, "to", lambda point: point.link.target),
-        Column("from_host", str, lambda points: _if_several("from host", points), lambda point: point.hosts[0]),
-        Column("to_host", str, lambda points: _if_several("to host", points), lambda point: point.hosts[1]),
+        Column("from_host", str, "from host", lambda point: point.hosts[0], if_any=True),
+        Column("to_host", str, "to host", lambda point: point.hosts[1], if_any=True),
         Column("latency_s", float, "latency us", lambda point: microseconds(point.latency_s, ".1f")),
         Column("bandwidth_gb_per_s", float, "bandwidth GB/s", lambda point: number(point.bandwidth, ".3f")),
         Column("times_typical", float, "x typical", lambda point: number(point.share, ".2f")),

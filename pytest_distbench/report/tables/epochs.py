@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.elastic import is_fixed, jobs_of, setup_name
 from pytest_distbench.report.tables.table import LAUNCH, TEST, Cell, Column, TableKind, number, seconds
-from pytest_distbench.store.rows import ColumnType
 
 _NAME = "accuracy"
 _AT = "epoch"
@@ -157,6 +156,16 @@ class EpochRow(NamedTuple):
         return self.mine.epoch
 
     @property
+    def changed(self) -> EpochResult | None:
+        """The epoch, if the membership changed in it."""
+        return self.epoch if self.mine.changes else None
+
+    @property
+    def fixed(self) -> EpochResult | None:
+        """The same epoch of the fixed run."""
+        return None if self.other is None else self.other.epoch
+
+    @property
     def number(self) -> int | None:
         if self.mine.rate is not None:
             return self.mine.rate.epoch
@@ -268,8 +277,8 @@ def _epoch_text(epoch: EpochResult, mark: str) -> str:
     return f"Epoch {epoch.epoch} took {epoch.seconds:.2f}{mark}{numbers}"
 
 
-def _told_of(epoch: EpochResult | None, name: str) -> Cell:
-    return number(None if epoch is None else getattr(epoch, name), ".4g", nothing="")
+def _of_epoch(name: str) -> Column[EpochRow]:
+    return Column(name, float, name, lambda row: number(getattr(row.epoch, name, None), ".4g", nothing=""), if_any=True)
 
 
 def _changes(row: EpochRow) -> str:
@@ -282,23 +291,6 @@ def _sides(rows: Sequence[EpochRow]) -> tuple[str, str]:
     return sides.pop() if len(sides) == 1 else ("Ondemand", "Elastic" if sides else "Training")
 
 
-def _if_any(
-    name: str,
-    type_: ColumnType,
-    heading: str | Callable[[Sequence[EpochRow]], str],
-    cell: Callable[[EpochRow], object],
-) -> Column[EpochRow]:
-    """A column that people see where a row has something in it."""
-
-    def shown(rows: Sequence[EpochRow]) -> str | None:
-        found = (made.value if isinstance(made := cell(row), Cell) else made for row in rows)
-        if all(value in (None, "") for value in found):
-            return None
-        return heading(rows) if callable(heading) else heading
-
-    return Column(name, type_, shown, cell)
-
-
 def _ranks(rows: Sequence[EpochRow]) -> str:
     return "nodes" if any(row.epoch is not None for row in rows) else "ranks"
 
@@ -308,39 +300,30 @@ EPOCHS: TableKind[EpochRow] = TableKind(
     # What lies outside of epochs has rows of its own, so that epochs and what is unaccounted sum up to the total.
     rows=lambda results: list(_rows(results)),
     columns=[
-        _if_any("epoch", int, "Epoch", lambda row: number(row.number, "d", nothing="")),
-        _if_any("ondemand", str, lambda rows: _sides(rows)[0], lambda row: "" if row.other is None else row.other.text),
-        _if_any("ondemand_s", float, "Perf", lambda row: number(row.other_s, ".5f", nothing="")),
+        Column("epoch", int, "Epoch", lambda row: number(row.number, "d", nothing=""), if_any=True),
+        Column(
+            "ondemand", str, lambda rows: _sides(rows)[0], lambda row: row.other.text if row.other else "", if_any=True
+        ),
+        Column("ondemand_s", float, "Perf", lambda row: number(row.other_s, ".5f", nothing=""), if_any=True),
         Column("elastic", str, lambda rows: _sides(rows)[1], lambda row: row.mine.text),
-        _if_any("elastic_s", float, "Perf", lambda row: number(row.mine.seconds, ".5f", nothing="")),
-        _if_any("difference_s", float, "Difference (s)", lambda row: number(row.difference_s, "+.5f", nothing="")),
-        _if_any("nodes", str, _ranks, lambda row: row.nodes),
-        _if_any(
-            "step", int, "from step", lambda row: number(row.mine.rate.step if row.mine.rate else None, "d", nothing="")
+        Column("elastic_s", float, "Perf", lambda row: number(row.mine.seconds, ".5f", nothing=""), if_any=True),
+        Column(
+            "difference_s", float, "Difference (s)", lambda r: number(r.difference_s, "+.5f", nothing=""), if_any=True
         ),
-        _if_any("lr", float, "lr", lambda row: number(row.lr, ".4g", nothing="")),
-        _if_any("loss", float, "loss", lambda row: _told_of(row.epoch, "loss")),
-        _if_any("accuracy", float, "accuracy", lambda row: _told_of(row.epoch, "accuracy")),
-        _if_any("top5", float, "top5", lambda row: _told_of(row.epoch, "top5")),
-        _if_any("changes", str, "changes", _changes),
-        _if_any(
-            "stall_s",
-            float,
-            "stall",
-            lambda row: seconds(row.epoch.stall_s if row.epoch and row.mine.changes else None),
-        ),
-        _if_any(
-            "steps_redone",
+        Column("nodes", str, _ranks, lambda row: row.nodes, if_any=True),
+        Column(
+            "step",
             int,
-            "steps redone",
-            lambda row: row.epoch.steps_redone if row.epoch and row.mine.changes else None,
+            "from step",
+            lambda row: number(row.mine.rate.step if row.mine.rate else None, "d", nothing=""),
+            if_any=True,
         ),
-        _if_any(
-            "fixed_accuracy",
-            float,
-            "fixed accuracy",
-            lambda row: row.other.epoch.accuracy if row.other and row.other.epoch else None,
-        ),
+        Column("lr", float, "lr", lambda row: number(row.lr, ".4g", nothing=""), if_any=True),
+        *map(_of_epoch, ("loss", "accuracy", "top5")),
+        Column("changes", str, "changes", _changes, if_any=True),
+        Column("stall_s", float, "stall", lambda row: seconds(getattr(row.changed, "stall_s", None)), if_any=True),
+        Column("steps_redone", int, "steps redone", lambda row: row.changed and row.changed.steps_redone, if_any=True),
+        Column("fixed_accuracy", float, "fixed accuracy", lambda row: row.fixed and row.fixed.accuracy, if_any=True),
         TEST,
         LAUNCH,
     ],

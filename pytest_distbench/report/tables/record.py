@@ -86,7 +86,7 @@ ENVIRONMENT: TableKind[Fact] = TableKind(
     columns=[
         Column("name", str, "Stack", lambda fact: fact.name),
         Column("value", str, "current", lambda fact: fact.value),
-        Column("planned", str, lambda facts: "Future" if any(f.planned for f in facts) else None, lambda f: f.planned),
+        Column("planned", str, "Future", lambda fact: fact.planned, if_any=True),
     ],
     takes=["run"],
 )
@@ -295,10 +295,10 @@ class Field(NamedTuple):
         return stated or known
 
     def column(self) -> Column[RecordRow]:
-        def heading(rows: Sequence[RecordRow]) -> str | None:
-            return self.heading if self.is_always_seen or any(map(self.value, rows)) else None
+        def cell(row: RecordRow) -> Cell:
+            return Cell(self.value(row) or None, self.value(row) or "-")
 
-        return Column(self.key, str, heading, lambda row: Cell(self.value(row) or None, self.value(row) or "-"))
+        return Column(self.key, str, self.heading, cell, if_any=not self.is_always_seen)
 
 
 FIELDS = (

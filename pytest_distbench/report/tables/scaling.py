@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, variance
 
@@ -264,11 +264,6 @@ def _baseline(row: ScalingRow) -> float | None:
     return None if row.verdict is None else row.verdict.baseline
 
 
-def _if_spread(heading: str) -> Callable[[Sequence[ScalingRow]], str | None]:
-    """Steps in one breath have a rate together and none of each."""
-    return lambda rows: heading if any(row.sized.uncertainty is not None for row in rows) else None
-
-
 SCALING: TableKind[ScalingRow] = TableKind(
     summary=(
         "Every scaling test: one worker without communication, and 1, 2, 4, ... workers beside it. Speedup and "
@@ -281,23 +276,16 @@ SCALING: TableKind[ScalingRow] = TableKind(
         Column("communicates", bool, None, lambda row: row.sized.communicates),
         Column("layout", str, "nodes x ranks", _layout),
         Column("backend", str, "Network", _network),
-        Column(
-            "computation_to_communication",
-            str,
-            "computation/communication",
-            lambda row: row.ratio,
-        ),
+        Column("computation_to_communication", str, "computation/communication", lambda row: row.ratio),
         Column("communication", float, "communication", lambda row: row.communication),
         Column("communication_at_most", float, None, lambda row: row.exposed_at_most),
         Column(
-            "busy_communication",
-            float,
-            lambda rows: "busy communication" if any(row.sized.busy is not None for row in rows) else None,
-            lambda row: number(row.sized.busy, ".1%"),
+            "busy_communication", float, "busy communication", lambda row: number(row.sized.busy, ".1%"), if_any=True
         ),
         Column("samples_per_second", float, "Speed (samples/s)", lambda row: number(row.sized.rate, ".4g")),
-        Column("uncertainty", float, _if_spread("+/-"), lambda row: number(row.sized.uncertainty, ".2g")),
-        Column("jitter", float, _if_spread("jitter"), lambda row: number(row.sized.jitter, ".2g")),
+        # Steps in one breath have a rate together and none of each.
+        Column("uncertainty", float, "+/-", lambda row: number(row.sized.uncertainty, ".2g"), if_any=True),
+        Column("jitter", float, "jitter", lambda row: number(row.sized.jitter, ".2g"), if_any=True),
         Column("speedup", float, "Speedup Ratio", lambda row: number(row.speedup, ".2f")),
         Column("scaling_efficiency", float, "Scaling efficiency", lambda row: number(row.efficiency, ".0%")),
         Column("gain_per_doubling", float, "gain per doubling", lambda row: number(row.gain, ".2f")),

@@ -32,12 +32,14 @@ class Column(Generic[Row]):
         type: of its values, which are in base units; any may be None.
         heading: for people, or how the rows decide on it; None where people do not see the column.
         cell: what it shows of a row: a :class:`Cell`, or a value that is its own text.
+        if_any: people see it only where a row has something in it: a value that is neither None nor empty.
     """
 
     name: str
     type: ColumnType
     heading: str | Callable[[Sequence[Row]], str | None] | None
     cell: Callable[[Row], object]
+    if_any: bool = False
 
     def make_cell(self, row: Row) -> Cell:
         """The cell of this row.
@@ -121,12 +123,13 @@ class TableKind(Generic[Row]):
 
 def section_of_rows(rows: Sequence[Row], columns: Sequence[Column[Row]], *, footer: Sequence[str] = ()) -> Section:
     """The table that these rows make."""
-    return Section(
-        columns={column.name: column.type for column in columns},
-        headings=[column.heading(rows) if callable(column.heading) else column.heading for column in columns],
-        rows=[[column.make_cell(row) for column in columns] for row in rows],
-        footer=footer,
-    )
+    made = [[column.make_cell(row) for column in columns] for row in rows]
+    headings = [column.heading(rows) if callable(column.heading) else column.heading for column in columns]
+    for i, column in enumerate(columns):
+        if column.if_any and all(cells[i].value in (None, "") for cells in made):
+            headings[i] = None
+    types = {column.name: column.type for column in columns}
+    return Section(columns=types, headings=headings, rows=made, footer=footer)
 
 
 def number(value: float | None, spec: str, *, unit: str = "", nothing: str = "-") -> Cell:
