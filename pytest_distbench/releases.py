@@ -137,5 +137,4 @@ def lacking(version: str) -> list[Part]:
 
 
 def text(release: Release) -> str:
-    """``2.14``."""
     return ".".join(map(str, release))

@@ -70,12 +70,10 @@ def is_size(unit: str) -> bool:
 
 
 def is_duration(unit: str) -> bool:
-    """Whether it measures time."""
     return _dimension(unit)[0] == "s"
 
 
 def is_rate(unit: str) -> bool:
-    """Whether it counts something per time."""
     return _dimension(unit)[0].endswith("/s")
 
 

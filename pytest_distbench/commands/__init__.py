@@ -37,12 +37,10 @@ def choose_entries(parser: argparse.ArgumentParser) -> None:
 
 
 def choose_names(parser: argparse.ArgumentParser, told: str) -> None:
-    """Add ``-k``, which may be given several times, with this help."""
     parser.add_argument("-k", dest="parts", metavar="PART", action="append", default=[], help=told)
 
 
 def folder_of(options: argparse.Namespace) -> Path:
-    """The store's folder, which must exist."""
     folder: Path = options.baselines
     if not folder.is_dir():
         raise DistbenchError(f"{folder} is not a folder: run where your baselines are, or give --baselines DIR")
@@ -50,7 +48,6 @@ def folder_of(options: argparse.Namespace) -> Path:
 
 
 def read_chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
-    """The chosen entries, one at a time, sorted by platform and path."""
     folder = folder_of(options)
     choice = selection(options.parts)
     platforms = BaselineStore(folder, "").platforms()

@@ -21,9 +21,17 @@ from pytest_distbench.records.summaries import median
 from pytest_distbench.records.wanted import UPDATES
 from pytest_distbench.report.texts import escape_cell, layout, quantity
 from pytest_distbench.report.texts.verdicts import change_lines, change_markdown
-from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
+from pytest_distbench.store.accept import (
+    EntryChange,
+    FolderVersion,
+    NotABaseline,
+    RevisionVersion,
+    changes_between,
+    entry_change,
+    propose_entry,
+    why_test_did_not_pass,
+)
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
-from pytest_distbench.store.changes import EntryChange, FolderVersion, RevisionVersion, changes_between, entry_change
 from pytest_distbench.store.entries import has_test, selection
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.rows import entries_of, entry_rows, write_csv, write_json, write_parquet
@@ -111,7 +119,6 @@ _SHOWN_APART = frozenset({"metrics", "workload", "world_size", "backend", "launc
 
 
 def _update(options: argparse.Namespace) -> Iterator[str]:
-    """Become pytest: its screen, its signals and its exit code are the user's."""
     command = [sys.executable, "-m", "pytest", f"--distbench-update={options.only}", *options.arguments]
     yield " ".join(["pytest", *command[3:]])
     os.execv(command[0], command)

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_distbench.commands import NegativeError, baseline, begin, data, doctor, runs
+from pytest_distbench.commands import NegativeError, baseline, doctor, prepare, runs
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.releases import __version__
 from pytest_distbench.report.texts import escape
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         help="import a module first, found from this folder: one that adds kinds of metrics or verdicts, or formats",
     )
     groups = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    begin.add(groups.add_parser)
+    prepare.add_init(groups.add_parser)
     doctor.add(groups.add_parser)
     store = groups.add_parser("baseline", help="look at and change stored baselines")
     commands = store.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     baseline.add_review(commands.add_parser)
     baseline.add_transfer(commands.add_parser)
     sets = groups.add_parser("data", help="the data sets of trainings: list, make ready, check")
-    data.add(sets.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser)
+    prepare.add_data(sets.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser)
     runs.add_report(groups.add_parser)
     runs.add_verdict(groups.add_parser)
     runs.add_history(groups.add_parser)

@@ -189,14 +189,12 @@ FEW_FREE_BYTES = 2**30
 
 
 def processor() -> Iterator[Finding]:
-    """Name of the CPU, and how many of its cores are ours."""
     mine, all_cores = hardware.cores(), os.cpu_count() or 1
     share = f"{mine} of {all_cores} cores may be used" if mine < all_cores else f"{mine} cores"
     yield Finding("ok", "processor", f"{hardware.cpu_name()}, {share}")
 
 
 def other_work(shares: Sequence[tuple[float, str, int]]) -> Iterator[Finding]:
-    """CPU time that other processes take right now: shares as of :func:`foreign_shares`."""
     busy = sum(share for share, _, _ in shares)
     cores = hardware.cores()
     top = ", ".join(f"{name} (pid {pid}) {share:.2f}" for share, name, pid in shares[:3] if share > 0.02)
@@ -208,7 +206,6 @@ def other_work(shares: Sequence[tuple[float, str, int]]) -> Iterator[Finding]:
 
 
 def container_limits(root: Path) -> Iterator[Finding]:
-    """CPU quota and memory limit of the control group, versions 1 and 2."""
     quota = _cpu_quota(root)
     cores = hardware.cores()
     if quota is not None and quota < cores:
@@ -242,7 +239,6 @@ def open_files() -> Iterator[Finding]:
 
 
 def shared_memory(path: Path, *, gpus: int) -> Iterator[Finding]:
-    """/dev/shm, which NCCL and DataLoader workers use: NCCL for each of so many GPUs."""
     wanted = max(SMALL_SHM_BYTES, gpus * SHM_OF_A_GPU_BYTES)
     advice = (
         "a tmpfs has to be mounted there: docker run --shm-size=8g; in Kubernetes an emptyDir, "
@@ -290,7 +286,6 @@ def loopback() -> Iterator[Finding]:
 
 
 def leftovers() -> Iterator[Finding]:
-    """Processes that a run of ours left behind: there should never be one."""
     found = [p for p in processes.find_carrying(SESSION_VARIABLE) if p.ppid() == 1]
     if found:
         pids = " ".join(str(p.pid) for p in found)
@@ -333,14 +328,12 @@ _IMPORT_TIMEOUT_S = 300.0
 
 
 def versions() -> Iterator[Finding]:
-    """What decides a result besides the hardware."""
     names = ("torch", "numpy", "pytest", "pytest-benchmark", "msgspec", "psutil", "filelock", "nvidia-ml-py")
     found = ", ".join(f"{name} {hardware.installed_version(name)}" for name in names)
     yield Finding("ok", "versions", f"distbench {__version__}, python {platform.python_version()}, {found}")
 
 
 def torch_import() -> Iterator[Finding]:
-    """Whether torch can be imported, in a process of its own, and which backends it has."""
     code = (
         "import torch, torch.distributed as d\n"
         "names = ('gloo', 'nccl', 'mpi', 'ucc', 'xccl')\n"

@@ -26,8 +26,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import USUAL_LAST, History, RunRecord, Trend, Verdict
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.report.formats import BINARY, FORMATS, TABLE_FORMATS, write_as
-from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of
-from pytest_distbench.report.page.document import write_page
+from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of, write_page
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.tables.verdicts import TrendRow, points_section, trends_section
@@ -306,7 +305,6 @@ def _verdict(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _run_pytest(arguments: Sequence[str]) -> int:
-    """Run pytest in the terminal of this process; returns its exit code."""
     process = subprocess.Popen([sys.executable, "-P", "-m", "pytest", *arguments])
     try:
         return process.wait()

@@ -13,9 +13,10 @@ import pytest
 
 from pytest_distbench.plugin import carry, fixtures
 from pytest_distbench.plugin.collect import ResultsPlugin
-from pytest_distbench.plugin.fixtures import CASES, FIXTURE, MADE
-from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, test_and_id
-from pytest_distbench.plugin.state import (
+from pytest_distbench.plugin.fixtures import (
+    CASES,
+    FIXTURE,
+    MADE,
     STATE,
     State,
     backend_of,
@@ -28,6 +29,7 @@ from pytest_distbench.plugin.state import (
     settings_of,
     stays_on_cpu,
 )
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, test_and_id
 
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
@@ -174,7 +176,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _where(item: pytest.Item) -> str:
-    """The test, and the line where it begins: that of its first marker."""
     file, line, _ = item.location
     return item.nodeid if line is None else f"{item.nodeid} ({Path(file).name}:{line + 1})"
 
@@ -270,7 +271,6 @@ def _launches_of_update(settings: Settings) -> str:
 
 
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
-    """How long the run will take."""
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.progress import read_history
     from pytest_distbench.report.texts.header import duration_text, estimate
@@ -291,7 +291,6 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
 
 
 def _awaited(item: pytest.Item) -> Awaited:
-    """A test that will be measured, and with how many launches."""
     from pytest_distbench.judging.entry import only_judges
     from pytest_distbench.plugin.progress import name_in_history
     from pytest_distbench.report.texts.header import Awaited
@@ -424,7 +423,6 @@ def _is_long_form(item: pytest.Item) -> bool:
 
 
 def _store_cases(config: pytest.Config, report: pytest.TestReport, cases: list[CaseResult]) -> list[CaseResult]:
-    """Write what an update measured if the test passed; else the cases without a claim that it was written."""
     from pytest_distbench.errors import StoredFileError
     from pytest_distbench.records.record import replace
 

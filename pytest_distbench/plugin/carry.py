@@ -35,12 +35,10 @@ def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str
 
 
 def attach_waited(report: pytest.TestReport, seconds: float) -> None:
-    """Say how long the test has waited for others that measure on this host."""
     setattr(report, WAITED_ATTRIBUTE, seconds)
 
 
 def point_to_test(report: pytest.TestReport, item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> None:
-    """Have a skip that we raised name the line of the test that called us, or else the test's own."""
     if not isinstance(report.longrepr, tuple) or not report.longrepr[0].startswith(_PACKAGE):
         return
     own = [entry.lineno for entry in raised.traceback if entry.path == item.path]
@@ -67,7 +65,6 @@ def attach_numbers(item: pytest.Item, report: pytest.TestReport, cases: Sequence
 
 
 def forget_numbers(item: pytest.Item) -> None:
-    """Remove the numbers of an earlier attempt from a test that is run again."""
     from pytest_distbench.report.exports import PREFIX
 
     item.user_properties[:] = [pair for pair in item.user_properties if not pair[0].startswith(PREFIX)]
@@ -88,20 +85,17 @@ def is_doubtful(report: pytest.TestReport) -> bool:
 
 
 def test_of(report: pytest.TestReport) -> tuple[str, str] | None:
-    """Name and case id of a test of ours; None where it is not ours."""
     found = getattr(report, TEST_ATTRIBUTE, None)
     return cast("tuple[str, str]", tuple(found)) if found else None
 
 
 def is_long_form(report: pytest.TestReport) -> bool:
-    """Whether a test was left out because it has the marker ``full``."""
     from pytest_distbench.plugin.markers import LONG_FORM
 
     return report.skipped and isinstance(report.longrepr, tuple) and report.longrepr[2].endswith(LONG_FORM)
 
 
 def texts_of(report: pytest.TestReport) -> list[str]:
-    """The cases as texts: one copy, however long the run."""
     return getattr(report, CASES_ATTRIBUTE, None) or []
 
 
@@ -163,7 +157,6 @@ class Attempts:
             self._ended.setdefault(node, []).append(_first_line(report))
 
     def passed(self) -> list[PassedTest]:
-        """What each test that passed has measured, and how long that took."""
         return [PassedTest(decode(t), self._seconds[n]) for n, t in self._texts.items() if n not in self._failed]
 
     def cases(self) -> list[CaseResult]:

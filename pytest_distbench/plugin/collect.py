@@ -114,7 +114,6 @@ class ResultsPlugin:
 
     @functools.cached_property
     def _results(self) -> list[CaseResult]:
-        """All cases; asked for when no more can come."""
         if not (cases := self._attempts.cases()):
             return cases
         from pytest_distbench.records.run import told_apart
@@ -171,7 +170,6 @@ class ResultsPlugin:
                 terminalreporter.write_line(command)
 
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
-        """What the run has to say at its end."""
         from pytest_distbench.plugin.names import record_command, same_command
         from pytest_distbench.report.texts import Line
         from pytest_distbench.report.texts.terminal import interrupted_lines, summary_lines, unused_lines
@@ -222,7 +220,6 @@ class ResultsPlugin:
         return git.why_ignored(store.path(written.case.test, written.case.key))
 
     def _left_out(self) -> str:
-        """That long forms were left out, and how long a run with them would take."""
         from pytest_distbench.report.texts.terminal import left_out_line
 
         more_s = self.long_forms_s
@@ -286,8 +283,7 @@ class ResultsPlugin:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write_page(self, path: Path, record: RunRecord) -> None:
-        from pytest_distbench.report.page.content import page_of
-        from pytest_distbench.report.page.document import write_page
+        from pytest_distbench.report.page.content import page_of, write_page
         from pytest_distbench.report.tables import sections_of
         from pytest_distbench.store.files import replace_file
 
@@ -346,7 +342,6 @@ class ResultsPlugin:
 
 
 def _shorten(path: Path, config: pytest.Config) -> Path:
-    """A path as the user would write it from where pytest was started."""
     try:
         return path.relative_to(config.invocation_params.dir)
     except ValueError:

@@ -33,8 +33,6 @@ turns, and is not to pass for that."""
 
 @dataclass
 class Held:
-    """A test in doubt, and the reports that it ends with if nothing settles that."""
-
     item: pytest.Item
     reports: Sequence[pytest.TestReport]
     doubts: dict[str, Doubt]
@@ -99,8 +97,6 @@ class Held:
 
 
 class ConfirmPlugin:
-    """Registered where stored comparisons may be confirmed."""
-
     def __init__(self, config: pytest.Config, settings: ConfirmSettings) -> None:
         self._config = config
         self._settings = settings
@@ -127,7 +123,6 @@ class ConfirmPlugin:
         return True
 
     def _is_run_again(self, item: pytest.Item) -> bool:
-        """Whether pytest-rerunfailures may run a test again: it is left to it."""
         return bool(self._config.getoption("reruns", None)) or item.get_closest_marker("flaky") is not None
 
     def _doubted(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> Held | None:
@@ -203,7 +198,6 @@ class ConfirmPlugin:
 
     @property
     def _workers(self) -> int:
-        """Of pytest-xdist: they share the budget."""
         given = getattr(self._config, "workerinput", {})
         return int(given.get("workercount", 1))
 

@@ -302,7 +302,6 @@ class Distbench:
             self._traces[samples] = make_trace(self._session, launched, samples, variant)
 
     def _compared(self, request: CaseRequest, samples: Samples, sources: Sequence[str]) -> CaseResult:
-        """The verdicts on a case by what it is compared with, and the doubt that they leave, if any."""
         reference = self._guard(lambda: self._session.reference(request))
         with self._lend_terminal():
             result = self._guard(lambda: self._session.run(request, samples, reference))
@@ -367,7 +366,6 @@ class Distbench:
         )
 
     def _ask_about_directions(self, run: Run) -> None:
-        """Warn of a time that is better higher: it is a rule that cannot fail."""
         for name, (unit, better) in {m.name: (m.unit, m.better) for m in run.launches[0].measurements}.items():
             if why := why_doubtful(name, unit, better):
                 self._node.warn(
@@ -653,7 +651,6 @@ class Distbench:
         return self._tell_failed(failed)
 
     def _tell_failed(self, samples: Samples) -> NoReturn:
-        """A launch of a measured run, or one added to a run that was judged, did not pass."""
         if samples in self._measured:
             request, _ = self._measured[samples]
             self._finish(self._session.result(request, samples, Nothing(request)))
@@ -662,7 +659,6 @@ class Distbench:
         raise AssertionError("a launch that did not pass ends its test")
 
     def _finish(self, result: CaseResult) -> CaseResult:
-        """Record a case with what it makes of the test, and end the test if it is not to go on."""
         launch = result.launches[-1]
         xfailed = launch.outcome == "skipped" and all(f.error and f.error.kind == XFAILED for f in launch.fates)
         conclusion = conclude(result, self._session.settings.policy, stood_down="xfailed" if xfailed else "skipped")

@@ -154,7 +154,6 @@ class Elastic:
 
 
 def _steps(given: Arguments, steps: object, found: Workload, job: ElasticJob) -> Reader | None:
-    """Which lines of a script are steps; a function does not say."""
     if not found.work.is_program:
         for name, wanted in (
             ("steps", steps is not None),
@@ -261,7 +260,6 @@ def _check_changes(job: ElasticJob) -> None:
 
 
 def _identity(job: ElasticJob) -> dict[str, Any]:
-    """What defines a run beside its body: numbers of two engines, releases, timers or plans are never compared."""
     return {
         "nodes": [job.least, job.most],
         "start": job.start,
@@ -423,7 +421,6 @@ def _serving(given: Arguments, wanted: object, policy: Policy) -> Serving:
 
 
 def _check_pool(given: Arguments, pool: Sharing) -> None:
-    """Refuse what could never be."""
     for job in pool.jobs:
         if job.job.least > pool.slots:
             given.refuse(
@@ -442,7 +439,6 @@ def _check_pool(given: Arguments, pool: Sharing) -> None:
 
 
 def _pool_identity(pool: Sharing, works: Mapping[str, Workload]) -> dict[str, Any]:
-    """What defines a run: numbers of two policies, pools, engines or workloads are never compared."""
     first = pool.jobs[0].job
     return {
         "pool": str(pool),

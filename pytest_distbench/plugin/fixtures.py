@@ -1,30 +1,203 @@
-"""The fixtures that a test may ask for. What they hand out is imported when one does."""
+"""What the plugin keeps of a pytest run between its hooks, and the fixtures that tests get of it.
+
+What they hand out is imported when one asks for it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_distbench.plugin import carry
-from pytest_distbench.plugin.names import RANKS
-from pytest_distbench.plugin.state import (
-    STATE,
-    session_for,
-    settings_for,
-    settings_of,
-    terminal_for_rank,
-)
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS
 
 if TYPE_CHECKING:
+    from pytest_distbench.plugin.collect import ResultsPlugin
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.elastic import Elastic, ElasticPool
+    from pytest_distbench.plugin.progress import Interrupts, Progress
     from pytest_distbench.plugin.scaling import Scaling
     from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
     from pytest_distbench.plugin.traffic import Communication
     from pytest_distbench.records.run import CaseResult
-    from pytest_distbench.run.confirm import Again
+    from pytest_distbench.run.against import Variant
+    from pytest_distbench.run.confirm import Again, Recorders
+    from pytest_distbench.run.loop import Session
+    from pytest_distbench.run.request import Settings
+
+
+CPU_MARKER = "cpu"
+"""Of tests that stay on the CPU where ``--gpu`` is given."""
+
+
+class State:
+    """What the plugin keeps between hooks.
+
+    A conftest has defined the taken options before us. Tests that stay on the CPU under ``--gpu`` have a session of
+    their own: another class of hardware, so another store. Of the tests that were collected there are all ids. There
+    are interrupts, the handlers of Ctrl-C and SIGTERM, once this process has a session. While the parameters of a test
+    of ours are named, so are variables among them.
+    """
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Those that there are."""
+        return [session for session in (self.session, self.session_on_cpu) if session is not None]
+
+    def __init__(self, taken_options: list[str]) -> None:
+        self.taken_options = taken_options
+        self.settings: Settings | None = None
+        self.against: Variant | None = None
+        self.session: Session | None = None
+        self.session_on_cpu: Session | None = None
+        self.progress: Progress | None = None
+        self.usage_errors: list[str] = []
+        self.names_variables = False
+        self.results: ResultsPlugin | None = None
+        self.interrupts: Interrupts | None = None
+        self.collected: dict[str, set[str]] = {}
+
+
+STATE = pytest.StashKey[State]()
+
+
+def is_mentioned(config: pytest.Config) -> bool:
+    """Whether an option of ours was given: then it is checked even if no test of ours is collected."""
+    options = [value for name, value in vars(config.option).items() if name.startswith("distbench_")]
+    return any(value not in (None, False) for value in options)
+
+
+def settings_of(config: pytest.Config) -> Settings:
+    """What the user asked for, read and checked at the first call; what cannot be used is a usage error."""
+    state = config.stash[STATE]
+    if state.settings is None:
+        from pytest_distbench.errors import ConfigurationError
+        from pytest_distbench.plugin.settings import read_settings
+
+        try:
+            settings = read_settings(config)
+            if settings.against is not None:
+                from pytest_distbench.run.against import find_variant
+
+                state.against = find_variant(
+                    settings.against, root=config.rootpath, folder=config.invocation_params.dir
+                )
+        except ConfigurationError as error:
+            raise pytest.UsageError(str(error)) from None
+        state.settings = settings
+    return state.settings
+
+
+def stays_on_cpu(node: pytest.Item | pytest.Function) -> bool:
+    """Whether the run is on GPUs and this test is not."""
+    return node.get_closest_marker(CPU_MARKER) is not None and settings_of(node.config).gpu
+
+
+def settings_for(node: pytest.Item | pytest.Function) -> Settings:
+    """The settings of the run, as they are for this test."""
+    settings = settings_of(node.config)
+    return settings.on_cpu() if stays_on_cpu(node) else settings
+
+
+def session_for(node: pytest.Item) -> Session:
+    """The session that a test belongs to: see :class:`State`."""
+    main, state = session_of(node.config), node.config.stash[STATE]
+    if not stays_on_cpu(node):
+        return main
+    if state.session_on_cpu is None:
+        state.session_on_cpu = _make_session(node.config, main.settings.on_cpu())
+    return state.session_on_cpu
+
+
+def session_of(config: pytest.Config) -> Session:
+    """The session of this process, made at the first call: nothing is started before a test of ours is collected."""
+    state = config.stash[STATE]
+    if state.session is None:
+        state.session = _make_session(config, settings_of(config))
+        if state.results is not None:
+            state.results.session = state.session
+    return state.session
+
+
+def _make_session(config: pytest.Config, settings: Settings) -> Session:
+    from pytest_distbench.plugin.progress import Interrupts, Progress
+    from pytest_distbench.run.launching import Launching
+    from pytest_distbench.run.loop import Session
+
+    state = config.stash[STATE]
+    state.progress = state.progress or Progress(config)
+    state.interrupts = state.interrupts or Interrupts()
+    launching = Launching(
+        settings,
+        on_start=state.interrupts.listen,
+        on_progress=state.progress.show,
+        on_wait=state.progress.announce,
+        reports_progress=state.progress.wants_events,
+        on_output=state.progress.show_output if config.getoption("capture") == "no" else None,
+        post_mortem=bool(config.getoption("usepdb")),
+        compared_with=state.against,
+    )
+    return Session(launching, _recorders(config, settings), root=config.rootpath, collected=state.collected)
+
+
+def _recorders(config: pytest.Config, settings: Settings) -> Recorders | None:
+    """What finds the revisions that recorded baselines; None where nothing is compared with baselines, or confirmed."""
+    is_compared = settings.against is None and settings.attach is None and settings.fake_rank is None
+    if not is_compared or settings.update is not None or settings.confirm.mode == "never":
+        return None
+    from pytest_distbench.run.confirm import Recorders
+
+    return Recorders(settings.confirm, settings.baselines, config.rootpath, config.invocation_params.dir)
+
+
+def check_device_for_workers(config: pytest.Config) -> None:
+    """Make sure, before pytest-xdist starts its workers, that ranks can compute on a GPU where the run is to.
+
+    A worker that told it would be taken for one that has crashed.
+    """
+    if not getattr(config.option, "numprocesses", None) or not is_mentioned(config) or not settings_of(config).gpu:
+        return
+    from pytest_distbench.errors import DistbenchError
+
+    session = _make_session(config, settings_of(config))
+    try:
+        session.check_device()
+    except DistbenchError as error:
+        raise pytest.UsageError(str(error)) from None
+    finally:
+        session.launching.close()
+        if (interrupts := config.stash[STATE].interrupts) is not None:
+            interrupts.forget()
+
+
+@contextlib.contextmanager
+def terminal_for_rank(config: pytest.Config) -> Iterator[None]:
+    """Under --distbench-attach pytest lets go of stdin, stdout and stderr: the attached rank is given them."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if settings_of(config).attach is None or capture is None:
+        yield
+        return
+    capture.suspend(in_=True)
+    try:
+        yield
+    finally:
+        capture.resume()
+
+
+def settings_if_used(config: pytest.Config, *, is_used: bool) -> Settings | None:
+    """The run's settings if anything of ours was asked for or measured, else None."""
+    state = config.stash[STATE]
+    return settings_of(config) if is_used or state.settings is not None else None
+
+
+def backend_of(item: pytest.Item) -> str:
+    """Backend of a test's process groups."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return str(params.get(BACKEND_ARGUMENT, settings_for(item).backends[0]))
+
 
 FIXTURE = "distbench"
 """A test is ours that asks for it, or for one that does."""

@@ -116,7 +116,6 @@ def network_of(markers: Iterable[pytest.Mark]) -> Network | None:
 
 
 def _read(mark: pytest.Mark) -> Network:
-    """By keywords, or all in one text as the option has it."""
     from pytest_distbench.records.network import make_network, parse_network  # late: few tests have one
 
     given = [*map(show, mark.args), *(f"{name}={show(value)}" for name, value in mark.kwargs.items())]
@@ -300,7 +299,6 @@ def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float
 
 
 def _sizes(numbers: Sequence[object]) -> tuple[int, ...]:
-    """Numbers of ranks; none where one of them is no such number."""
     found = tuple(n for n in map(as_int, numbers) if n is not None and n >= 1)
     return found if len(found) == len(numbers) else ()
 

@@ -131,7 +131,6 @@ def _split(config: pytest.Config) -> tuple[list[str], list[str]]:
 
 
 def without_ours(arguments: Sequence[str], *more: str) -> list[str]:
-    """A command line without those of our options that are not to be repeated, and without ``more`` of them."""
     dropped = {
         f"--distbench-{name}": option for name, option in OPTIONS.items() if not option.is_repeated or name in more
     }
@@ -177,7 +176,6 @@ _SELECTING = (
 
 
 def why_selected(config: pytest.Config, *, deselected: int) -> str:
-    """Why tests that there are were not to run. Empty where none were left out."""
     for name, option in _SELECTING:
         if config.getoption(name, None):
             return f"{option} was given"
@@ -187,7 +185,6 @@ def why_selected(config: pytest.Config, *, deselected: int) -> str:
 
 
 def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: int, unreported: int) -> str:
-    """Why this run cannot tell what is unused: a selection, a failure, an early end. Empty if it can."""
     if why := why_selected(config, deselected=deselected):
         return why
     if session.exitstatus != pytest.ExitCode.OK or session.testsfailed:

@@ -52,7 +52,6 @@ def read_history(config: pytest.Config) -> dict[str, list[float]]:
 
 
 def write_history(config: pytest.Config, settings: Settings, ran: Iterable[PassedTest]) -> None:
-    """Add what the tests of this run took, those that passed: one that failed has made other launches."""
     cache = getattr(config, "cache", None)
     if cache is None or settings.attach is not None:
         return
@@ -98,7 +97,6 @@ class Progress:
         return self._live or self._plain
 
     def begin(self, title: str) -> None:
-        """A test begins to measure: its title is shown."""
         self._title, self._started = title, time.monotonic()
 
     def show(self, text: str) -> None:
@@ -111,14 +109,12 @@ class Progress:
             self._write(f"\ndistbench: {self._line(text, now)}\n")
 
     def announce(self, text: str) -> None:
-        """Show at once what the run waits for, under -q and in a worker of pytest-xdist too."""
         if self._live:
             self._draw(self._words(text))
         else:
             self._write(f"\ndistbench: {self._words(text)}\n")
 
     def show_output(self, rank: int, line: str) -> None:
-        """Show a line a rank has printed (-s)."""
         self._write(f"[rank {rank}] {escape(line)}\n")
 
     def end(self) -> None:

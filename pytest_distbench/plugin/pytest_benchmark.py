@@ -31,8 +31,6 @@ _TITLE = "distbench"
 
 
 class ViewersPlugin:
-    """Registered as a pytest plugin of its own, because most runs do without it."""
-
     def __init__(self, *, in_allure: bool) -> None:
         self._in_allure = in_allure
 
@@ -53,7 +51,6 @@ class ViewersPlugin:
 
 
 def _lines(report: pytest.TestReport) -> list[str]:
-    """The numbers as a table; nothing of a test that is not ours."""
     from pytest_distbench.report.exports import PREFIX
     from pytest_distbench.report.texts import layout  # late: a run without tests of ours must not pay for it
 
@@ -226,7 +223,6 @@ def _bandwidths(verdict: Verdict, median_s: float) -> dict[str, float]:
 
 
 def _inside(measured: Sequence[Measurement]) -> dict[str, list[float]]:
-    """What happened inside each launch, over its iterations; nothing where a launch is a single number."""
     summaries = [m.summary for m in measured if m.summary is not None]
     if len(summaries) < len(measured):
         return {}

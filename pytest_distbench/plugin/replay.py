@@ -31,7 +31,6 @@ _REPLAYED = frozenset({
 def replay_params(
     given: Arguments, source: Run | Fingerprint | str | os.PathLike[str], of: str, *, world_size: int, beside: Path
 ) -> dict[str, Any]:
-    """The parameters of :data:`BODY`, but for how often: these ranks can replay that fingerprint."""
     name, chosen = _choose(given, _fingerprints(given, source, beside), given.text("of", of, may_be_empty=True))
     if chosen.missing:
         given.refuse(f"there is no fingerprint {name!r}: {chosen.missing}")

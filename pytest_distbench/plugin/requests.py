@@ -38,7 +38,6 @@ LEAST_CPUS = 0.01
 
 
 def most_ranks(launcher: str) -> tuple[int, str]:
-    """How many ranks a launch on this host may have, and why no more."""
     cores, starts = hardware.cores(), LAUNCHERS[launcher].most_ranks
     most = MOST_RANKS_PER_CORE * cores
     if starts is not None and starts < most:
@@ -236,7 +235,6 @@ class RequestMaker:
         launches: int | None,
         tolerance: float | None,
     ) -> CaseRequest:
-        """How to judge a number that is made of other cases, with the test's own ranks, and with theirs around."""
         conditions = Conditions(
             world_size=self._world_size,
             backend=self._backend,
@@ -249,7 +247,6 @@ class RequestMaker:
         )
 
     def _network(self, given: Arguments, wanted: Called, found: Workload, world_size: int) -> Network | None:
-        """That between the ranks: of the call, its test, or the run."""
         called = None if wanted.network is None else given.network(wanted.network)
         network = find_network(given, self._settings, found.work, called or self._network_of_test, world_size)
         set_by_both = [name for name in VARIABLES if name in found.workplace.variables]
@@ -258,7 +255,6 @@ class RequestMaker:
         return network
 
     def check_kind(self, given: Arguments, kind: type[Work]) -> None:
-        """Refuse a kind of launch, or skip the test, where what the run wants of its ranks cannot be."""
         if why := LAUNCH_KINDS[kind].why_no_ranks:
             if self.only_structure:
                 pytest.skip(f"not run: {why}, and the {FAKE} backend needs a rank of ours")
@@ -335,7 +331,6 @@ class RequestMaker:
         return rank % world_size
 
     def identity(self, given: Arguments, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Parameters as they are stored: without secrets and places of this machine."""
         try:
             found = json_able(given.mapping("params", params if params is not None else {}))
         except BodyError as error:

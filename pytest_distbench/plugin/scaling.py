@@ -151,7 +151,6 @@ def _batch(given: Arguments, found: Mapping[str, Any], parts: int) -> int:
 def _shared(
     tolerance: float | Mapping[str, float] | None,
 ) -> tuple[float | Mapping[str, float] | None, Mapping[str, float]]:
-    """What of the tolerances is the runs', and what is theirs that are derived of them."""
     if not isinstance(tolerance, Mapping):
         return tolerance, {} if tolerance is None else dict.fromkeys(DERIVED, tolerance)
     own = {name: tolerance[name] for name in DERIVED if name in tolerance}
@@ -175,7 +174,6 @@ def _run_name(size: int, communication: str) -> str:
 
 
 def _check_loop(given: Arguments, label: str, launch: LaunchRecord, of: str) -> None:
-    """Refuse what is to be compared, where a launch has no such loop."""
     timed = [m.key for m in launch.measurements if m.unit == "s" and not m.is_phase]
     if of not in timed:
         given.refuse(f"of={of!r}: {label} timed no such loop; wanted one of {', '.join(timed) or 'rank.timed(...)'}")

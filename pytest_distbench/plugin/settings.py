@@ -36,7 +36,6 @@ SHORT = ("world-size", "gpu")
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add the long options and the ini keys. The short spellings come later."""
     group = parser.getgroup("distbench", "distributed performance and accuracy regressions")
     for name, option in OPTIONS.items():
         dest = f"distbench_{name.replace('-', '_')}"
@@ -89,7 +88,6 @@ class Given:
         self.folder = Path(config.invocation_params.dir)
 
     def typed(self, name: str) -> Any:
-        """What stands on the command line; None: nothing."""
         key = name.replace("-", "_")
         found = (self.config.getoption(f"distbench_{before}{key}", None) for before in ("short_", ""))
         return next((value for value in found if value not in (None, False)), None)
@@ -149,7 +147,6 @@ class Given:
 
 
 def _short(name: str) -> str:
-    """An option as it is typed, or one with a value."""
     option, _, value = name.partition("=")
     return f"--{option}" if option in SHORT else f"--distbench-{option}{value and f' {value}'}"
 
@@ -316,7 +313,6 @@ def _logs_folder(given: Given) -> Path | None:
 
 
 def _traces_folder(given: Given, logs: Path | None) -> Path:
-    """Says at once where none could be kept."""
     folder = logs or given.folder / ".distbench" / "traces"
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if given.has("trace") and (not there.is_dir() or not os.access(there, os.W_OK | os.X_OK)):
@@ -378,7 +374,6 @@ def _links(given: Given) -> tuple[str, ...]:
 
 
 def _against(given: Given, launcher: LauncherKind, name: str) -> AgainstSettings | None:
-    """What to compare with; says at once which launchers it cannot go with."""
     sides = (given.text(option) if given.has(option) else "" for option in ("against", "against-python"))
     revision, interpreter = sides
     if interpreter and not launcher.takes_python:

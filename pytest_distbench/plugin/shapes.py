@@ -179,7 +179,6 @@ class CollectiveSweep:
         return self._run(given, wanted, transport)
 
     def _run(self, given: Arguments, wanted: Called, transport: str | Sequence[str]) -> Run | list[Run]:
-        """One sweep, or one by each of several transports, in turns."""
         if transport == "":
             return self._distbench.run_wanted(given, wanted)
         try:
@@ -317,7 +316,6 @@ def _names(
 
 
 def _check_fits(given: Arguments, row: Operation, choices: _Choices) -> None:
-    """Refuse choices that the operation has not."""
     redop, root, in_place = choices.redop, choices.root, choices.in_place
     if not row.reduces and redop != "sum":
         given.refuse(f"redop={show(redop)}: {row.name} reduces nothing; those that do: {_that(lambda o: o.reduces)}")
@@ -339,7 +337,6 @@ def _last(names: str | list[str]) -> str:
 
 
 def _sizes(given: Arguments, sizes: object, usual: Preset, item: int) -> list[int]:
-    """Message sizes in bytes, in the order given."""
     if isinstance(sizes, str):
         return usual.sizes(item)
     listed = several(sizes, most=MOST_SIZES)

@@ -107,7 +107,6 @@ def leave_out_meeting(words: Sequence[str]) -> list[str]:
 
 
 def places_of(config: pytest.Config) -> Places:
-    """Those of a pytest run."""
     made = config.getoption("basetemp", None)
     return Places(config.rootpath, None if made is None else Path(config.invocation_params.dir, made).resolve())
 
@@ -283,7 +282,6 @@ def json_able(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keys(value: object) -> Iterator[object]:
-    """The keys of all dicts in a value that is JSON-able."""
     if isinstance(value, dict):
         yield from value
         value = list(value.values())
@@ -293,7 +291,6 @@ def _keys(value: object) -> Iterator[object]:
 
 
 def _as_text(value: object) -> str:
-    """A path as text; nothing else that JSON has no word for."""
     if isinstance(value, os.PathLike) and isinstance(text := os.fspath(value), str):
         return text
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
@@ -313,7 +310,6 @@ class Workload:
 
 
 def make_workload(given: Arguments, wanted: Called, *, beside: Path, places: Places) -> Workload:
-    """Find the ranks or the command that are to run beside the test, and check what goes with them."""
     try:
         found = _find(given, wanted, beside)
         params = json_able(given.mapping("params", wanted.params if wanted.params is not None else {}))
@@ -399,7 +395,6 @@ def _path_of(env: object) -> str:
 
 
 def _check_together(given: Arguments, work: Work, wanted: Called, *, words: Sequence[str]) -> None:
-    """Refuse what would be passed over in silence."""
     if not work.is_program:
         if words:
             given.refuse("args are the command line of a script, and a function has none: use params=")

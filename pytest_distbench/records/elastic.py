@@ -77,8 +77,6 @@ class Cycle(Record, frozen=True, kw_only=True):
 
 
 class MembershipPlan(Record, frozen=True, kw_only=True):
-    """All changes of a run: listed, or a cycle."""
-
     changes: list[Change] = []
     cycle: Cycle | None = None
 
@@ -163,8 +161,6 @@ class Moment(Record, frozen=True, kw_only=True):
 
 
 class ChangeResult(Record, frozen=True, kw_only=True):
-    """What one change of membership cost."""
-
     index: int
     kind: ChangeKind
     slots: list[int]
@@ -266,8 +262,6 @@ class WorkerResult(Record, frozen=True, kw_only=True):
 
 
 class ElasticResult(Record, frozen=True, kw_only=True):
-    """What one launch of an elastic job showed beside its metrics."""
-
     job: ElasticJob
     changes: list[ChangeResult]
     epochs: list[EpochResult]
@@ -319,7 +313,6 @@ class Serving(Record, frozen=True, kw_only=True):
     """By time; before the first it has no slot."""
 
     def slots(self, at_s: float) -> int:
-        """That it should have at a moment."""
         return next((demand.slots for demand in reversed(self.demand) if demand.at_s <= at_s), 0)
 
     def __str__(self) -> str:

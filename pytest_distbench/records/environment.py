@@ -44,7 +44,6 @@ class Gpu(Record, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """As people point to it: ``GPU 3``."""
         return f"GPU {self.index}" if not self.slice_of else f"the MIG slice {self.uuid[:12]} of GPU {self.index}"
 
     @property
@@ -271,14 +270,11 @@ class Prices:
     machines: Sequence[Machine] = field(default=())
 
     def machine(self, platform: str) -> Machine | None:
-        """The machine that a hardware class counts as: the first that names it."""
         named = (m for m in self.machines if any(fnmatch.fnmatchcase(platform, known) for known in m.platforms))
         return next(named, None)
 
 
 class Statement(Record, frozen=True, kw_only=True):
-    """What was stated of some tests of a run."""
-
     of: str = ""
     """A pattern of names of tests, ``test_resnet*``, as :mod:`fnmatch` takes it; empty: all."""
     fields: dict[str, str]
@@ -289,8 +285,6 @@ class Statement(Record, frozen=True, kw_only=True):
 
 
 class Experiment(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What was stated of a run."""
-
     statements: list[Statement] = []
     """Of several that are of a test the later one counts, field by field."""
     planned: dict[str, str] = {}

@@ -81,7 +81,6 @@ class FlightEntry(msgspec.Struct, frozen=True):
 
     @property
     def group(self) -> str:
-        """``default``, a group's description, or ``group 3`` where it has none."""
         return group_label(self.group_name, self.process_group[1] if len(self.process_group) > 1 else "")
 
 
@@ -177,8 +176,6 @@ class Course(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankFingerprint(Record, frozen=True, kw_only=True):
-    """What one rank did in one untimed iteration or training step."""
-
     collectives: list[Collective] = []
     groups: list[Group] = []
     """That it belonged to at the end, besides that of all ranks."""
@@ -346,7 +343,6 @@ def name_in_trace(name: str) -> str:
 
 
 def iteration_name(loop: str, index: int) -> str:
-    """What an iteration of a loop is called in a trace."""
     return name_in_trace(f"{loop} #{index}")
 
 
@@ -367,7 +363,6 @@ class BusyCommunication(Record, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """Of the iteration under the profiler."""
         return self.time_s / self.iteration_s
 
 
@@ -379,8 +374,6 @@ class TracedSide(Record, frozen=True, kw_only=True):
 
 
 class CaseTrace(Record, frozen=True, kw_only=True):
-    """The trace of a case, and why it is not whole."""
-
     path: str = ""
     """Empty: there is none."""
     sides: list[TracedSide] = []

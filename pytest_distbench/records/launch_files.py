@@ -154,8 +154,6 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFiles:
-    """Where each file of a launch is."""
-
     directory: Path
 
     plan = _Place("plan.json")

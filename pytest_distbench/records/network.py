@@ -104,7 +104,6 @@ def make_network(rate: object, keywords: Mapping[str, object], *, told: str) -> 
 
 
 def rank_hosts(network: Network, world_size: int) -> list[int]:
-    """The host of each rank. Raises :class:`ConfigurationError` where the ranks cannot be shared evenly."""
     hosts = min(network.hosts or world_size, world_size)
     if world_size % hosts:
         raise ConfigurationError(
@@ -185,8 +184,6 @@ def _rate_text(rate: float) -> str:
 
 
 class Passage(Record, frozen=True, kw_only=True):
-    """What a probe found on the way from one host to another, by TCP alone."""
-
     source: int
     target: int
     rate: float

@@ -33,8 +33,6 @@ class _OfSlot(_Line, frozen=True, kw_only=True):
 
 
 class Began(_Line, frozen=True, kw_only=True, tag="began"):
-    """The controller starts the first agents."""
-
     slots: list[int]
 
 
@@ -66,8 +64,6 @@ class Rendezvous(_Line, frozen=True, kw_only=True, tag="rendezvous"):
 
 
 class AgentEnded(_Line, frozen=True, kw_only=True, tag="agent_ended"):
-    """An agent is gone."""
-
     slot: int
     code: int
 
@@ -91,8 +87,6 @@ class Started(_Line, frozen=True, kw_only=True, tag="started"):
 
 
 class Joined(_Line, frozen=True, kw_only=True, tag="joined"):
-    """A worker has joined its group."""
-
     slot: int
     pid: int
     generation: int
@@ -150,8 +144,6 @@ class Fed(_OfWorker, frozen=True, kw_only=True, tag="fed"):
 
 
 class Stepped(_OfWorker, frozen=True, kw_only=True, tag="stepped"):
-    """A worker has finished a step."""
-
     step: int
     world_size: int
     samples: int | None = None
@@ -243,15 +235,11 @@ class LeftOut(_OfWorker, frozen=True, kw_only=True, tag="left_out"):
 
 
 class Saved(_OfWorker, frozen=True, kw_only=True, tag="saved"):
-    """A checkpoint is written."""
-
     step: int
     seconds: float
 
 
 class Raised(_Line, frozen=True, kw_only=True, tag="raised"):
-    """A worker raised."""
-
     slot: int
     pid: int
     generation: int | None
@@ -347,8 +335,6 @@ class ClockBegan(_Line, frozen=True, kw_only=True, tag="clock_began"):
 
 
 class Submitted(_Line, frozen=True, kw_only=True, tag="submitted"):
-    """A job asks for slots."""
-
     job: str
 
 
@@ -365,8 +351,6 @@ class Freed(_OfSlot, frozen=True, kw_only=True, tag="freed"):
 
 
 class Ended(_Line, frozen=True, kw_only=True, tag="ended"):
-    """A job has finished, and all its slots are free."""
-
     job: str
 
 

@@ -142,7 +142,6 @@ def number(
 
 
 def seconds(*, least: float = -math.inf, above: float = -math.inf) -> Wanted[float]:
-    """A time of a launch."""
     limit = f"above {above:g}" if math.isfinite(above) else f"at least {least:g}"
     kind = number(least=least, above=above, most=LONGEST_TIMEOUT_S)
     return Wanted(f"seconds, {limit} and at most {LONGEST_TIMEOUT_S:g}", kind.take)
@@ -163,8 +162,6 @@ TOLERANCE: Wanted[float | dict[str, float]] = Wanted(f"{TOLERANCE_WANTED}, or on
 
 
 def text(*, longest: int | None = None, without: str = "", may_be_empty: bool = False) -> Wanted[str]:
-    """Printable text on one line."""
-
     def take(value: object) -> str | None:
         is_text = isinstance(value, str) and value.isprintable() and len(value) <= (longest or len(value))
         is_short_of_nothing = is_text and (bool(str(value).strip()) or (may_be_empty and not value))

@@ -104,12 +104,10 @@ class Number:
 
     @property
     def spread(self) -> float:
-        """Standard deviation between launches; 0 of one."""
         return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
 
 
 def numbers(record: RunRecord) -> Iterator[Number]:
-    """What is judged of each case, without curves and whatever has no value."""
     for result in record.results:
         launches = [launch for launch in result.launches if launch.outcome == "passed"]
         for found in by_metric(launches).values():

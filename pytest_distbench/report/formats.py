@@ -15,8 +15,7 @@ from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.exports import write_github_action_benchmark, write_pytorch_benchmark, write_trace
-from pytest_distbench.report.page.content import page_of
-from pytest_distbench.report.page.document import write_page
+from pytest_distbench.report.page.content import page_of, write_page
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.tables.verdicts import VERDICTS
 from pytest_distbench.report.texts import (
@@ -95,7 +94,6 @@ def write_comment(record: RunRecord, out: BinaryIO) -> None:
 
 
 def _list(texts: Sequence[str]) -> list[str]:
-    """A Markdown list of the first ones, and an empty line behind it; nothing of nothing."""
     more = [f"- and {len(texts) - _SHOWN_CASES} more"] if len(texts) > _SHOWN_CASES else []
     return [*(f"- {escape_markdown(text)}" for text in texts[:_SHOWN_CASES]), *more, ""] if texts else []
 

@@ -133,7 +133,6 @@ class Variant:
 
 
 def find_variant(asked: AgainstSettings, *, root: Path, folder: Path) -> Variant:
-    """Find what the user wants this tree to be compared with; relative paths are relative to the folder."""
     revision = find_revision(asked.revision, root) if asked.revision else None
     is_here = revision is not None and git.describe_commit(root) == revision.commit
     return Variant(
@@ -161,7 +160,6 @@ class ReferenceSide:
         self._copy: _Copy | None = None
 
     def has(self, work: Work) -> bool:
-        """Whether the files of what runs exist on this side; of a command nobody knows what it needs."""
         return all(Path(self._there(file)).is_file() for file in work.files)
 
     def launch(self, side: Side, ours: LaunchPlan, theirs: Sequence[LaunchPlan]) -> list[LaunchRecord | None]:
@@ -257,7 +255,6 @@ class ReferenceSide:
 
     @property
     def _name(self) -> str:
-        """Of folders of its own in the run's directory."""
         return FOLDER if self._tree is None else self._tree.name
 
     def _there(self, path: str) -> str:
@@ -291,7 +288,6 @@ class _Copy(ReferenceSide):
 
 
 def _may_hold(folder: str) -> bool:
-    """Whether ranks can run in a folder; one with a placeholder is made later."""
     return "{" in folder or Path(folder).is_dir()
 
 

@@ -161,8 +161,6 @@ def network_place(request: LaunchRequest, hosting: Hosting, directory: Path) -> 
 
 
 class LayoutAround(Around):
-    """On how many hosts the ranks of each launch live."""
-
     def __init__(self, launcher: LauncherKind, engine: Engine | None = None) -> None:
         self._hosting = launcher
         layout: Callable[..., Sequence[int]] = launcher.layout or (lambda ranks, *, on_gpus: [ranks])
@@ -181,14 +179,11 @@ class LayoutAround(Around):
 
 
 def layout_text(layout: Sequence[int]) -> str:
-    """Hosts times ranks on each: ``2x4``; where the last has fewer, ``1x4+1x3``."""
     return "+".join(f"{len([*hosts])}x{ranks}" for ranks, hosts in itertools.groupby(layout))
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd(Witness):
-    """One launch."""
-
     is_oversubscribed: bool
 
     def describe(self, record: LaunchRecord) -> LaunchRecord:
@@ -200,8 +195,6 @@ class Crowd(Witness):
 
 
 class OversubscribedAround(Around):
-    """Whether the ranks of each launch share cores."""
-
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Crowd]:
         """Nothing is done."""
@@ -336,7 +329,6 @@ class Surroundings:
         return found
 
     def close(self) -> None:
-        """Let go of everything, also where one of them fails at it."""
         with contextlib.ExitStack() as stack:
             for name, around in self._all.items():
                 stack.callback(blame(f"AROUND[{name!r}]")(around.close))

@@ -102,7 +102,6 @@ class Recorders:
         return found
 
     def of_its_time(self, variant: Variant) -> Variant | None:
-        """A revision under the Python that the user has kept for it; None: there is none."""
         return dataclasses.replace(variant, interpreter=self._interpreter) if self._interpreter is not None else None
 
     @functools.cached_property
@@ -173,7 +172,6 @@ class Doubt:
 
     @property
     def variant(self) -> Variant:
-        """What it is launched beside."""
         return self.recorder.variant
 
     @property
@@ -189,7 +187,6 @@ class Doubt:
 
     @property
     def takes_s(self) -> float:
-        """How long its first look takes, about: what is begun."""
         return self._seconds(self.looks[0])
 
     @property
@@ -210,7 +207,6 @@ class Allowance:
 
     @property
     def left_s(self) -> float:
-        """Negative: it is used up."""
         return self._until - time.monotonic()
 
     @contextlib.contextmanager
@@ -270,7 +266,6 @@ class Confirmed:
         self.begin()
 
     def begin(self) -> None:
-        """From now on it takes time: nobody else measures here."""
         self._began_at = self._added_at = time.monotonic()
 
     @property
@@ -278,7 +273,6 @@ class Confirmed:
         return self._again.left.get(self._request.case.key, "")
 
     def judge(self, samples: Samples) -> list[Judgement]:
-        """Judge what there is; an open judgement asks for more."""
         terms, case, known = self._request.terms, self._request.case, self._doubt.known
         if samples.alone or not samples.launches:
             if self._doubt.variant.moved:  # a test that moved is no way out of a red

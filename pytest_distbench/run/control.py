@@ -86,14 +86,12 @@ def _side(variant: Variant | None, traces: Sequence[LoopTrace]) -> Side:
 
 
 def _why_not(session: Session, launched: LaunchRequest) -> str:
-    """Why no profiler can look into launches of a case; empty: it can."""
     if why := kind_of(launched.work).why_no_trace:
         return why
     return "its ranks are of several hosts" if session.launching.hosting(launched.work).hosts == "many" else ""
 
 
 def _write(settings: Settings, title: str, sides: Sequence[Side]) -> Path:
-    """Write the file, whole or not at all."""
     known = place(settings.traces, title)
     path = known.with_name(known.name + SUFFIX)
     files = {path: write_file(sides)} | ({settings.traces / ".gitignore": b"*\n"} if settings.logs is None else {})
@@ -129,8 +127,6 @@ class _Turns(Confirmed):
 
 
 class _Planted:
-    """One case with its slowdown."""
-
     def __init__(self, session: Session, launched: LaunchRequest, request: CaseRequest, control: Control) -> None:
         self._session = session
         self._request = request
@@ -140,7 +136,6 @@ class _Planted:
         self._count = 0
 
     def follow(self, clocks: list[str]) -> Control:
-        """Let it meet what a regression meets."""
         session = self._session
         stored, alone = session.stored(self._request), session.samples(self._launched)
         met = session.run(self._request, alone, stored)

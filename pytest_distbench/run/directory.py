@@ -65,7 +65,6 @@ class Outputs:
 
 
 def place(folder: Path, title: str) -> Path:
-    """Where below a folder that of a case is kept; slashes in its title separate folders."""
     return folder.joinpath(*(_file_name(part) for part in title.split("/") if part))
 
 

@@ -42,8 +42,6 @@ class Course(Witness):
 
 
 class UtilisationAround(Around):
-    """Looks at the CPUs of this host while ranks run on it, and at none of other hosts."""
-
     def __init__(
         self, now: Callable[[], float] = time.monotonic, busy: Callable[[], float] = lambda: busy_s(usable_cpus())[0]
     ) -> None:
@@ -52,7 +50,6 @@ class UtilisationAround(Around):
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Course]:
-        """Look now and then: often at first, for launches that are over soon."""
         del plan
         course = Course()
         if hosting.hosts != "one":
@@ -149,8 +146,6 @@ def devices(gpus: Gpus, world_size: int) -> list[int]:
 
 
 class GpusAround(Around):
-    """The GPUs that a run has, as far as they are in sight; none where the run is on the CPU."""
-
     def __init__(self, gpus: Gpus, *, on_progress: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
         self._gpus = gpus
         self._on_progress = on_progress
@@ -159,7 +154,6 @@ class GpusAround(Around):
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Watched]:
-        """Look at the GPUs of a launch while it runs; those of other hosts are out of sight."""
         unseen = Watched(plan=plan, gpus=self._gpus, patience_s=self._patience_s, on_progress=self._on_progress)
         if plan.device != "cuda" or not self._gpus.visible or hosting.hosts == "many":
             yield unseen

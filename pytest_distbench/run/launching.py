@@ -77,7 +77,6 @@ class Launching:
 
     @property
     def directory(self) -> RunDirectory:
-        """Private directory of this run, made at its first use."""
         if self._directory is None:
             self.on_start()
             try:
@@ -175,7 +174,6 @@ class Launching:
             raise ConfigurationError(f"--gpu: torch {torch} cannot compute on {where}: {_why_it_cannot(record)}")
 
     def launch(self, request: LaunchRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
-        """Launch a case once, for the metrics that are still needed; none: all."""
         self.on_progress(f"launch {index + 1}")
         with self._room():
             plan = self._plan(request, index, only=only)
@@ -312,7 +310,6 @@ class Launching:
         return mask_record(record, _secrets(plan))
 
     def _shown(self, plan: LaunchPlan) -> Callable[[int, str], None] | None:
-        """What gets the lines of a launch's ranks, without the secrets in them."""
         show, secrets = self.on_output, _secrets(plan)
         if show is None or not secrets:
             return show
@@ -351,7 +348,6 @@ class Launching:
 
 
 def _why_it_cannot(record: LaunchRecord) -> str:
-    """Why one rank could not compute, and the next step; in one line."""
     error = record.fates[0].error if record.fates else None
     sign = texts.read(error.message) if error is not None else None
     if error is None or sign is None or not sign.advice:

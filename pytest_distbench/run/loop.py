@@ -62,7 +62,6 @@ class Session:
 
     @functools.cached_property
     def pacer(self) -> Pacer:
-        """Says when a launch may begin that must not see the same seconds as the one before."""
         return Pacer(SPACING_S)
 
     @property
@@ -71,7 +70,6 @@ class Session:
 
     @functools.cached_property
     def hardware(self) -> Environment:
-        """This machine, or those of the launcher, with the software that is installed there."""
         if self._hosts is not None:
             return self._hosts.environment
         return hardware.describe(
@@ -100,11 +98,9 @@ class Session:
 
     @functools.cached_property
     def gone(self) -> GoneTests:
-        """The entries of tests that are gone: known when all tests have been collected."""
         return GoneTests(self.store, self.root, self.collected)
 
     def environment(self, software: dict[str, str]) -> Environment:
-        """Hardware, variables as they are now, and the software that ranks reported."""
         return replace(
             self.hardware,
             software=software or self.hardware.software,
@@ -112,7 +108,6 @@ class Session:
         )
 
     def count_comparisons(self, cases: Iterable[tuple[str, str, str]]) -> None:
-        """Count the noisy metrics stored for these (test, case id, backend)."""
         if self.settings.against is not None:
             self.comparisons = sum(1 for _ in cases)  # cases: what each compares is known when it has run
             return
@@ -270,7 +265,6 @@ class Session:
         return reference.conclude(replace(result, verdicts=verdicts))
 
     def _judge(self, request: CaseRequest, samples: Samples, reference: Reference) -> list[Judgement]:
-        """What the reference says of the samples, and the bounds, which go before it."""
         judgements = reference.judge(samples)
         if not judgements:
             return []
@@ -363,7 +357,6 @@ class Session:
         return confirmed.conclude(samples, verdicts)
 
     def write_pending(self) -> None:
-        """Store what the test that just passed measured in an update."""
         pending, self.pending[:] = list(self.pending), []
         for made in pending:
             self.store.write(made.case.test, made.case.key, made.entry)

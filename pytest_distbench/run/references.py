@@ -164,7 +164,6 @@ class Stored(Reference):
         return judgements
 
     def _can_be_confirmed(self, samples: Samples) -> bool:
-        """Whether doubts can be settled in turns: then launches of this tree alone are not worth much."""
         if self.recorders is None:
             return False
         try:
@@ -200,7 +199,6 @@ class Stored(Reference):
         return self.is_in_doubt_by_clock(result) or any(map(are_asked_about, result.verdicts))
 
     def is_in_doubt_by_clock(self, result: CaseResult) -> bool:
-        """Whether what its clocks say is: what takes several launches."""
         clocks = [v for v in result.verdicts if is_clock(v, v.unit) and v.is_judged]
         if not clocks:
             return False
@@ -209,7 +207,6 @@ class Stored(Reference):
         return self.recorders is not None and self.recorders.settings.mode == "always"
 
     def tolerances(self, result: CaseResult) -> dict[str, float]:
-        """As fractions."""
         return accepted_changes(self.request.terms, result.launches, self.entry)
 
     @property

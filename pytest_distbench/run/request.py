@@ -140,7 +140,6 @@ class Settings:
     traces: Path = Path()
 
     def on_cpu(self) -> Settings:
-        """The same for a test that stays on the CPU: without GPUs, and stored under the class of the CPU."""
         from pytest_distbench.machine.gpus import Gpus  # late: a plain pytest run must not pay for it
 
         return replace(

@@ -207,7 +207,6 @@ def take_turns(sources: Sequence[Samples], wanted: int) -> None:
 
 
 def _has_no_body(launch: LaunchRecord) -> bool:
-    """Whether ranks found no body of that name in the file."""
     return any(fate.error is not None and fate.error.kind == BodyError.__name__ for fate in launch.fates)
 
 

@@ -50,7 +50,6 @@ class Revision:
 
 
 def find_revision(name: str, inside: Path, *, asked: str = "") -> Revision:
-    """Find a revision by any name git knows; errors begin with what asked for it."""
     asked = asked or f"--distbench-against {name}"
     if shutil.which("git") is None:
         raise ConfigurationError(f"{asked}: there is no git on PATH")
@@ -115,7 +114,6 @@ def _names(root: Path, *arguments: str) -> list[str]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A file as it is here, or that it is gone here."""
     if (source.is_dir() and not source.is_symlink()) or (source.is_file() and source.stat().st_size > _LARGE_BYTES):
         raise LauncherError(f"{source} is no file to be copied")
     target.unlink(missing_ok=True)
@@ -235,7 +233,6 @@ class _Sources:
         return resolved.relative_to(self._revision.root).as_posix() if is_ours else ""
 
     def differing(self, module: str, evaluation: Evaluation | None = None) -> list[str]:
-        """The file of a module, if what is evaluated of it is other code; notes which modules that uses."""
         file = getattr(sys.modules.get(module), "__file__", None)
         if not file or module in self._seen or not (name := self.name_of(Path(file))) or is_installed_here(file):
             return []
@@ -339,7 +336,6 @@ def _modules_used(statements: Sequence[ast.stmt], text: str, module: str) -> Ite
 
 
 def _options(text: str, suffix: str) -> object:
-    """What an ini file tells pytest; all of a file that cannot be read."""
     with contextlib.suppress(tomllib.TOMLDecodeError, configparser.Error):
         if suffix == ".toml":
             read = tomllib.loads(text)

@@ -60,14 +60,11 @@ class BaselineFile(Record, frozen=True, kw_only=True):
 
 
 class BaselineStore:
-    """Baselines of one hardware class below one folder, which need not exist."""
-
     def __init__(self, folder: Path, platform: str) -> None:
         self.folder = folder
         self.platform = platform
 
     def path(self, test: str, key: str) -> Path:
-        """The file of one case of a test named ``suites/a/test_b.py::TestC::test_d``; never outside the store."""
         return self._place(test) / _file_name(key)
 
     def entry(self, test: str, key: str) -> BaselineEntry | None:
@@ -119,7 +116,6 @@ class BaselineStore:
         return sorted(self._place(test).glob("*.json"))
 
     def read_all(self) -> Iterator[BaselineFile]:
-        """Every entry of this platform, one at a time, sorted by path; then an error for those that cannot be read."""
         return read_each(self._read, self.files())
 
     def platforms(self) -> list[str]:

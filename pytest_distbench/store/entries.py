@@ -160,7 +160,6 @@ def ranks_in(test_id: str) -> set[str]:
 
 
 def has_test(root: Path, test: str) -> bool:
-    """Whether ``path::Class::function`` still stands in its file; True where only pytest could tell."""
     if not root.is_dir():
         raise DistbenchError(f"--root {root} is not a folder")
     file, *names = test.split("::")
@@ -249,6 +248,5 @@ def _names(result: CaseResult) -> Iterator[EntryName]:
 
 
 def _but_for_size(conditions: Conditions) -> tuple[object, ...]:
-    """What a run measures under, whatever its tests are."""
     around = (pair for pair in sorted(conditions.around.items()) if pair[0] != NODES)
     return conditions.backend, conditions.launcher, *around

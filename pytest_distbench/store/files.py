@@ -284,7 +284,6 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
 
 
 def _keep_access(path: Path, descriptor: int) -> None:
-    """Give a file the owner and permissions of the one it replaces. A new one has what the user's umask says."""
     with contextlib.suppress(FileNotFoundError):
         old = path.stat()
         with contextlib.suppress(PermissionError):

@@ -96,7 +96,6 @@ _CPU_TIME_ONLY = "holds the CPU's time of each call (-C 1), not how long it last
 
 
 def read_perf_output(path: Path) -> list[PerfOutput]:
-    """The runs in a file, at least one."""
     text = read_limited(path, MAX_FILE_BYTES, next_step=KNOWN).decode(errors="replace")
     if text.lstrip().startswith(("{", "[\n{", "[{")):
         return [read_perf_json(text, path)]
@@ -366,7 +365,6 @@ class Rows:
 
 
 def bounds_of(runs: Sequence[Sequence[PerfRow]], *, metric: str, margin: float) -> dict[str, BoundValue]:
-    """A bound for each size: the median over runs, and a margin towards worse."""
     if metric == "busbw":
         found = {size: statistics.median(values) for size, values in _by_size(runs, lambda row: row.busbw).items()}
         return {_key(metric, size): f">= {value * (1 - margin):.4g} GB/s" for size, value in found.items() if value}
@@ -375,7 +373,6 @@ def bounds_of(runs: Sequence[Sequence[PerfRow]], *, metric: str, margin: float) 
 
 
 def baselines_of(runs: Sequence[Sequence[PerfRow]], *, in_place: bool) -> dict[str, BaselineMetric]:
-    """What a store keeps of each size that all runs measured: a time per run."""
     redop = _OUR_REDOPS.get(runs[0][0].redop, runs[0][0].redop)
     identity: dict[str, Scalar] = {"in_place": in_place, **({"redop": redop} if redop not in ("", "none") else {})}
     return {

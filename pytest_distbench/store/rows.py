@@ -81,7 +81,6 @@ class Table:
 
 
 def entry_rows(files: Iterable[BaselineFile]) -> Table:
-    """Stored entries as a table; values in base units, None where a launch has none."""
     return Table(ENTRY_COLUMNS, (row for file in files for row in _rows_of_entry(file)))
 
 
@@ -161,8 +160,6 @@ def as_text(out: BinaryIO) -> Iterator[TextIO]:
 
 
 def write_csv(table: Table, out: BinaryIO, *, show: Callable[[str], str]) -> None:
-    """A header and the rows; None is an empty cell."""
-
     def shown(cells: Iterable[object]) -> list[object]:
         return [show(cell) if isinstance(cell, str) else cell for cell in cells]
 
@@ -173,7 +170,6 @@ def write_csv(table: Table, out: BinaryIO, *, show: Callable[[str], str]) -> Non
 
 
 def write_parquet(table: Table, out: BinaryIO) -> None:
-    """The same, with types, batch by batch."""
     try:
         import pyarrow
         import pyarrow.parquet

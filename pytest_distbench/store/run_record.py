@@ -26,7 +26,6 @@ RUN_RECORDS = FileKind(
 
 
 def write_run_record(path: Path, record: RunRecord) -> None:
-    """Write the record atomically."""
     RUN_RECORDS.write(path, record)
 
 

@@ -47,8 +47,6 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _Prices(Record, frozen=True, kw_only=True):
-    """What an hour costs, by term."""
-
     regular: _Price | None = None
     preemptible: _Price | None = None
 
@@ -62,8 +60,6 @@ class _Prices(Record, frozen=True, kw_only=True):
 
 
 class _Machine(_Prices, frozen=True, kw_only=True):
-    """A kind of machine, with the accelerators of each."""
-
     ranks_per_node: _Count
     platforms: Annotated[list[_Text], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["*"])
     accelerator: str | None = None
@@ -89,8 +85,6 @@ class _Machine(_Prices, frozen=True, kw_only=True):
 
 
 class _PriceList(Record, frozen=True, kw_only=True):
-    """The file."""
-
     currency: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]
     date: datetime.date
     source: _Text
@@ -133,8 +127,6 @@ _Stated = str | int | float | bool
 
 
 class _Tables(msgspec.Struct, frozen=True, kw_only=True):
-    """What such a file has beside free keys."""
-
     test: dict[str, dict[str, _Stated]] = {}
     planned: dict[str, _Stated] = {}
 

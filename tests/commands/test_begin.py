@@ -15,7 +15,7 @@ from support.launching import RunInside
 from support.processes import LIMIT_S
 from support.repositories import git
 
-from pytest_distbench.commands import begin
+from pytest_distbench.commands import prepare
 from pytest_distbench.commands.cli import main
 from pytest_distbench.machine.gpus import Gpus
 
@@ -32,7 +32,7 @@ def init(capsys: pytest.CaptureFixture[str], folder: Path, code: int = 0) -> lis
 
 def give_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     visible = [None] * number
-    monkeypatch.setattr(begin.gpus, "read_gpus", lambda _: Gpus(visible=visible))  # type: ignore[arg-type]
+    monkeypatch.setattr(prepare.gpus, "read_gpus", lambda _: Gpus(visible=visible))  # type: ignore[arg-type]
 
 
 def install_from(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
@@ -43,7 +43,7 @@ def install_from(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
             return None if origin is None else json.dumps(origin)
 
     stand_in = SimpleNamespace(distribution=lambda _: Installed(), PackageNotFoundError=metadata.PackageNotFoundError)
-    monkeypatch.setattr(begin, "metadata", stand_in)
+    monkeypatch.setattr(prepare, "metadata", stand_in)
 
 
 @pytest.fixture
@@ -85,14 +85,14 @@ def test_what_the_repository_needs_is_installed_too(repository: Path, files: Seq
     for name in files:
         (repository / name).touch()
 
-    assert begin.find_out(repository).install == install
+    assert prepare.find_out(repository).install == install
 
 
 def test_where_this_package_came_from_is_where_runners_get_it(
     repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_from(monkeypatch, {"url": "https://git.example/d", "vcs_info": {"vcs": "git", "commit_id": "abc"}})
-    assert begin.find_out(repository).install == "'pytest-distbench @ git+https://git.example/d@abc'"
+    assert prepare.find_out(repository).install == "'pytest-distbench @ git+https://git.example/d@abc'"
     install_from(monkeypatch, {"url": "file:///home/me/distbench", "dir_info": {"editable": True}})
     told = "this pytest-distbench was not installed from an index: give the workflow a place that its runners reach"
 
@@ -180,4 +180,4 @@ def test_the_branch_is_that_of_pull_requests(repository: Path) -> None:
     git(repository, "update-ref", "refs/remotes/origin/develop", "HEAD")
     git(repository, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/develop")
 
-    assert begin.find_out(repository).branch == "develop"
+    assert prepare.find_out(repository).branch == "develop"

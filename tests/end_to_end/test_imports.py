@@ -14,7 +14,7 @@ OURS = [
     "pytest_distbench.plugin.fixtures",
     "pytest_distbench.plugin.names",
     "pytest_distbench.plugin.settings",
-    "pytest_distbench.plugin.state",
+    "pytest_distbench.plugin.fixtures",
     "pytest_distbench.records",
     "pytest_distbench.records.wanted",
     "pytest_distbench.records.options",

@@ -17,8 +17,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.report.page.content import other_of, page_of
-from pytest_distbench.report.page.document import write_page
+from pytest_distbench.report.page.content import other_of, page_of, write_page
 from pytest_distbench.report.tables import sections_of
 
 pytestmark = pytest.mark.skipif(

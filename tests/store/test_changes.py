@@ -13,8 +13,7 @@ from support.stores import KEY, PLATFORM, TEST, entry
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, EntryName
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.changes import (
+from pytest_distbench.store.accept import (
     EntryChange,
     FolderVersion,
     MetricChange,
@@ -22,6 +21,7 @@ from pytest_distbench.store.changes import (
     changes_between,
     entry_change,
 )
+from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.entries import selection
 
 OTHER = "suites/test_b.py::test_b"

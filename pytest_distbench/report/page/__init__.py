@@ -49,8 +49,6 @@ class Lines(Record, frozen=True, kw_only=True, omit_defaults=True, tag="lines"):
 
 
 class Bars(Record, frozen=True, kw_only=True, omit_defaults=True, tag="bars"):
-    """Stacked bars: a row for each name, a part for each of ``parts``."""
-
     title: str
     unit: str
     parts: list[str]
@@ -69,8 +67,6 @@ class Spans(Record, frozen=True, kw_only=True, omit_defaults=True, tag="spans"):
 
 
 class Heat(Record, frozen=True, kw_only=True, omit_defaults=True, tag="heat"):
-    """A matrix whose cells are shaded by their value."""
-
     title: str
     unit: str
     down: str
@@ -84,7 +80,6 @@ Chart = Lines | Bars | Spans | Heat
 
 
 def short(value: float) -> float:
-    """A value with four significant digits: more are not seen."""
     return float(f"{value:.4g}")
 
 

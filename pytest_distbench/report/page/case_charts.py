@@ -140,7 +140,6 @@ def curves_of(launches: Sequence[LaunchRecord]) -> dict[str, list[tuple[str, lis
 
 
 def median_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
-    """At each step the median of those that came so far."""
     by_x: dict[float, list[float]] = {}
     for x, y in (point for curve in curves for point in curve):
         by_x.setdefault(x, []).append(y)
@@ -199,7 +198,6 @@ def _name_over_seeds(measured: Measurement) -> str:
 
 
 def _thin_out(series: Sequence[float], every: int) -> list[Point]:
-    """Of a series with a value every so many steps."""
     stride = -(-len(series) // MOST_POINTS)
     return points(((i + 1) * every, series[i]) for i in range(0, len(series), stride))
 

@@ -27,7 +27,6 @@ Trends = Mapping[tuple[str, str, str], Sequence[Trend]]
 
 
 def trends_of(history: History | None) -> Trends:
-    """The trends of a history by the case that they are of; without one none."""
     found: dict[tuple[str, str, str], list[Trend]] = {}
     for trend in () if history is None else history.trends:
         found.setdefault((trend.platform, trend.test, trend.case), []).append(trend)

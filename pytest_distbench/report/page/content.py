@@ -1,13 +1,24 @@
-"""What the page of a run holds: its cases with every launch, what is to be drawn, and its tables."""
+"""The page of a run: its cases with every launch, what is to be drawn, and its tables; and the file of it.
+
+What must be readable anywhere is HTML, everything else compressed data that a script draws.
+"""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
 import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape as quote
+from importlib.resources import files
 from pathlib import Path
 from statistics import fmean, median, stdev
+from typing import Any, BinaryIO
+
+import msgspec
 
 from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.judging.judgement import Strictness, conclude
@@ -17,7 +28,7 @@ from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.kinds import VERDICT_KINDS, Severity
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS
-from pytest_distbench.records.record import Record
+from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.run import CaseResult, History, RunRecord, Verdict
 from pytest_distbench.report.page import Chart, short
 from pytest_distbench.report.page.charts import Trends, charts_above, charts_of, trends_of
@@ -28,9 +39,9 @@ from pytest_distbench.report.texts import (
     Line,
     change,
     current,
+    escape,
     limit,
     metric_text,
-    point_text,
     quantity,
 )
 from pytest_distbench.report.texts.failures import comparison_lines, explanation
@@ -106,8 +117,6 @@ class PageCase(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PageTable(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One table of the run, with the charts above it."""
-
     name: str
     summary: str
     head: list[str]
@@ -119,15 +128,11 @@ class PageTable(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Other(Record, frozen=True, kw_only=True):
-    """Another run, to be shown beside this one: case -> metric -> values of its launches."""
-
     name: str
     cases: dict[str, dict[str, list[float]]]
 
 
 class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The page of a run, or of a history of many."""
-
     title: str
     headings: tuple[str, str, str]
     """Of the cases that stand first, of those after them, and of the tables."""
@@ -191,7 +196,6 @@ def page_of(
 
 
 def _title(record: RunRecord, failed: int) -> str:
-    """How it ended: what keeps it from being whole or green first."""
     number, besides = len(record.results), record.failed_besides
     counted = f"{failed or 'none'} of {number} case{'s' * (number != 1)} failed"
     told = ["interrupted"] * record.was_interrupted + [f"{besides} failed besides"] * bool(besides)
@@ -302,17 +306,14 @@ def _row(verdict: Verdict, values: list[float], others: dict[str, list[float]]) 
 
 def _measured(launches: Sequence[LaunchRecord], values: Mapping[str, list[float]]) -> Iterator[Row]:
     known = {m.key: m for launch in launches for m in launch.measurements if m.value is not None}
-    for key, measured in known.items():
-        yield Row(
-            kind=MEASURED, metric=key, text=point_text(measured.name, measured.at), unit=measured.unit, is_told=True,
-            current=quantity(median(values[key]), measured.unit), reference="", change="", limit="",
-            **_spread(values[key], measured.unit, scatters=measured.is_noisy), finds="", launches=len(values[key]),
-            reason="", values=values[key], others={}, base=None, allowed=None,
-        )  # fmt: skip
+    for key, m in known.items():
+        shown = Verdict(
+            metric=key, kind="unchanged", unit=m.unit, better=m.better, at=m.at, current=median(values[key])
+        )
+        yield replace(_row(shown, values[key], {}), kind=MEASURED, is_told=True)
 
 
 def _spread(values: Sequence[float], unit: str, *, scatters: bool) -> dict[str, str]:
-    """How the launches scatter, where they may."""
     interval = median_interval(values) if scatters else None
     mean = fmean(values) if len(values) > 1 and scatters else 0.0
     return {
@@ -374,3 +375,76 @@ def table_of(
         foot=[*section.footer, *foot],
         charts=[*charts],
     )
+
+
+WITHOUT_SCRIPT = 50
+"""Cases that stand first, and notes, which are readable without JavaScript."""
+
+_FILES = files(__package__)
+
+
+def write_page(page: Page, out: BinaryIO) -> None:
+    script, style = ((_FILES / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
+    lines = [
+        "<!doctype html>",
+        '<html lang="en">',
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{_text(page.title)}</title>",
+        f"<style>{style}</style>",
+        *_readable(page),
+        f'<script id="data" type="application/octet-stream">{_packed(page)}</script>',
+        f"<script>{script}</script>",
+        "</html>",
+    ]
+    out.write("\n".join([*lines, ""]).encode("utf-8"))
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _packed(page: Page) -> str:
+    content = msgspec.json.encode(_safe(msgspec.to_builtins(page)))
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
+
+
+def _safe(value: Any) -> Any:
+    """The same without characters that hide or reorder what people read."""
+    if isinstance(value, str):
+        return escape(value)
+    if isinstance(value, dict):
+        return {escape(key): _safe(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_safe(item) for item in value]
+    return value
+
+
+def _text(text: str) -> str:
+    return quote(escape(text))
+
+
+def _readable(page: Page) -> Iterator[str]:
+    """What mail programs and browsers without JavaScript show; the script puts its own in the place."""
+    first = [case for case in page.cases if case.is_first]
+    counts = ", ".join(f"{number} {state}" for state, number in page.counts.items())
+    yield f'<main id="page"><h1>{_text(page.title)}</h1>'
+    yield f"<p>{_text(counts or 'nothing was measured')}</p>"
+    for case in first[:WITHOUT_SCRIPT]:
+        yield from _readable_case(case)
+    if len(first) > WITHOUT_SCRIPT:
+        yield f"<p>{_text(page.headings[0])}: {len(first) - WITHOUT_SCRIPT} more</p>"
+    yield from (f"<p>{_text(line.text)}</p>" for line in page.notes[:WITHOUT_SCRIPT])
+    yield "<noscript><p>The other cases, all launches, charts and tables need JavaScript.</p></noscript></main>"
+
+
+def _readable_case(case: PageCase) -> Iterator[str]:
+    moved = (row for row in case.rows if row.reason or row.change)
+    told = [f"{row.text}: {row.kind} {row.change} ({row.reference} -> {row.current}) {row.reason}" for row in moved]
+    yield f"<h2>{_text(case.title)}</h2><p>{_text(case.headline)}</p>"
+    yield f"<pre>{chr(10).join(map(_text, [*told[:8], *case.story]))}</pre>"
+    if case.command:
+        yield f"<p><code>{_text(case.command)}</code></p>"

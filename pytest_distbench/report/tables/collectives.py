@@ -39,7 +39,6 @@ class SweepPoint:
 
     @property
     def text(self) -> str:
-        """The size, and what else tells the points of its case apart."""
         return " ".join([*(str(v) for k, v in self.time.at.items() if k != _AXIS), format_bytes(self.message_bytes)])
 
 
@@ -117,7 +116,6 @@ class Kind:
 
     @property
     def program(self) -> tuple[str, str, int, str]:
-        """What one program of nccl-tests would have run."""
         return self.collective, self.backend, self.world_size, self.network
 
 

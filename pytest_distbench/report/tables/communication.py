@@ -27,7 +27,6 @@ class BucketRow(NamedTuple):
 
     @property
     def message_bytes(self) -> int:
-        """Of all tensors together."""
         return int(self.verdict.facts["message_bytes"])
 
 

@@ -47,8 +47,6 @@ class Purchase(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRow:
-    """A purchase of a case, beside the same at the smallest world size of its test."""
-
     result: CaseResult
     bought: Purchase
     least: CostRow | None
@@ -66,22 +64,18 @@ class CostRow:
 
     @property
     def machine(self) -> Machine | None:
-        """What it counts as; None: the price list does not say."""
         return None if self.prices is None else self.prices.machine(self.result.environment.platform)
 
     @property
     def speedup(self) -> float | None:
-        """Time of the base over this one's."""
         return _over(self.base.bought.time_s, self.bought.time_s)
 
     @property
     def statistical(self) -> float | None:
-        """Steps to the goal of the base over this one's."""
         return _over(self.base.bought.steps, self.bought.steps)
 
     @property
     def hardware(self) -> float | None:
-        """Time per step of the base over this one's."""
         return _over(self.base.bought.step_s, self.bought.step_s)
 
     @property
@@ -89,7 +83,6 @@ class CostRow:
         return None if self.machine is None else self.machine.nodes(self.ranks)
 
     def cost(self, term: Term) -> float | None:
-        """Of all its nodes for its time, in the currency of the prices."""
         if self.machine is None or self.bought.time_s is None:
             return None
         return self.machine.cost(term, ranks=self.ranks, seconds=self.bought.time_s)

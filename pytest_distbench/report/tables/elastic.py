@@ -60,7 +60,6 @@ def jobs_of(results: Sequence[CaseResult]) -> Iterator[OfLaunch[ElasticResult]]:
 
 
 def _whole_s(job: ElasticResult) -> float:
-    """From its first step on."""
     return job.training_s + job.end_s
 
 
@@ -168,8 +167,6 @@ def _pools(results: Sequence[CaseResult]) -> Iterator[OfLaunch[PoolResult]]:
 
 
 class PoolRow(NamedTuple):
-    """One job of one launch of a pool."""
-
     result: CaseResult
     launch: LaunchRecord
     pool: PoolResult
@@ -213,8 +210,6 @@ def _workers(job: PoolJobResult) -> str:
 
 
 class ServingRow(NamedTuple):
-    """A stretch of time of one launch of a pool with a serving."""
-
     result: CaseResult
     launch: LaunchRecord
     pool: PoolResult

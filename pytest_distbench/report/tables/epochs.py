@@ -286,7 +286,6 @@ def _changes(row: EpochRow) -> str:
 
 
 def _sides(rows: Sequence[EpochRow]) -> tuple[str, str]:
-    """What stands above them, where all elastic runs are of the same two."""
     sides = {row.sides for row in rows if row.sides is not None}
     return sides.pop() if len(sides) == 1 else ("Ondemand", "Elastic" if sides else "Training")
 

@@ -48,7 +48,6 @@ class PhaseRow(NamedTuple):
 
     @property
     def total_s(self) -> float | None:
-        """Of all timed steps of a launch; a script is one."""
         return None if self.steps is None else self.steps * self.time_s
 
     @property
@@ -128,7 +127,6 @@ def _parts(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> dict[_P
 
 
 def _sums(rows: Sequence[Sequence[float]]) -> list[float]:
-    """By rank; rows without any are left out."""
     return [sum(column) for column in zip(*filter(None, rows), strict=True)]
 
 

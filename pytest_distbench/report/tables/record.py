@@ -197,14 +197,11 @@ SETUP: TableKind[SetupRow] = TableKind(
 
 
 class RecordRow(NamedTuple):
-    """One case as an experiment."""
-
     result: CaseResult
     run: RunRecord
 
     @property
     def identity(self) -> Mapping[str, Scalar]:
-        """What defines its numbers, all of them together."""
         return {
             name: value
             for launch in self.result.launches
@@ -214,7 +211,6 @@ class RecordRow(NamedTuple):
 
     @property
     def stated(self) -> Mapping[str, str]:
-        """What was stated of its test."""
         return self.run.experiment.stated(self.result.case.test)
 
     def parameters(self, names: str) -> str:

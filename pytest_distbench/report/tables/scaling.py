@@ -81,7 +81,6 @@ class ScalingRow:
 
     @property
     def efficiency(self) -> float | None:
-        """Of what as many workers as fast as one would do, 0 to 1."""
         return None if self.speedup is None else self.speedup / self.sized.workers
 
     @property
@@ -214,7 +213,6 @@ def _variance(launches: Sequence[Measurement]) -> float | None:
 
 
 def _name_of(case: Case) -> str:
-    """Of the call of the fixture: what stands before the last word of a run."""
     return case.run.rpartition(" ")[0]
 
 
@@ -225,7 +223,6 @@ def _chosen(case: Case) -> tuple[str, str]:
 
 
 def _test_of(result: CaseResult) -> tuple[str, ...]:
-    """What the sizes of one scaling test have in common."""
     rest = {name: value for name, value in result.case.params.items() if name not in _OF_THE_SIZE}
     case = result.case
     parameters = json.dumps(rest, sort_keys=True)

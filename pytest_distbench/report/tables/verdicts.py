@@ -45,7 +45,6 @@ class TrendRow:
 
     @property
     def ratio(self) -> float | None:
-        """Last over first; None where the first is 0."""
         return self.last / self.first if self.first else None
 
     @property
@@ -147,8 +146,6 @@ _POINT_COLUMNS: list[Column[_OfTrend]] = [
 
 
 class ControlRow(NamedTuple):
-    """One clock of one case."""
-
     result: CaseResult
     control: Control
     verdict: Verdict
@@ -182,8 +179,6 @@ CONTROL: TableKind[ControlRow] = TableKind(
 
 
 class VerdictRow(NamedTuple):
-    """One metric of one case."""
-
     result: CaseResult
     verdict: Verdict
 

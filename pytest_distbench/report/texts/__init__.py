@@ -131,7 +131,6 @@ def point_text(name: str, at: Mapping[str, Scalar]) -> str:
 
 
 def metric_text(verdict: Verdict) -> str:
-    """The metric at its point: ``latency at 4 KiB``."""
     return point_text(verdict.name, verdict.at) if verdict.at else verdict.metric
 
 
@@ -186,13 +185,11 @@ def _largest_change(verdict: Verdict) -> str:
 
 
 def _finds(verdict: Verdict) -> str:
-    """The smallest slowdown that would be called regressed in nine of ten runs."""
     seen = verdict.detectable
     return "" if seen is None else f"+{seen:.1%}" if seen <= 1 else "> +100%"
 
 
 def _launches(verdict: Verdict) -> str:
-    """How many there are, or pairs of them."""
     return str(verdict.launches) if verdict.launches else ""
 
 

@@ -89,7 +89,6 @@ def _first_line(launch: LaunchRecord) -> str:
 
 
 def _title_of(fate: RankFate) -> str:
-    """How the rank ended, where, and whether it was another's fault."""
     words = [f"{fate.how}, in phase {fate.phase}"]
     if fate.waits_at:
         words.append(f"at {fate.waits_at}")
@@ -120,7 +119,6 @@ def _log_of(fate: RankFate, launch: LaunchRecord) -> list[str]:
 
 
 def _further_lines(launch: LaunchRecord) -> list[str]:
-    """What belongs to the reason: what a launcher said, or the output that was searched in vain."""
     lines = launch.reason.splitlines()[1:]
     return [f"    | {line[:_LONGEST_LINE]}" for line in lines[-_FEW_LINES:]]
 
@@ -142,7 +140,6 @@ def regression_text(result: CaseResult, *, command: str) -> str:
 
 
 def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, command: str) -> str:
-    """Explain verdicts that fail only because the run was told so: which, why, and what to do."""
     return _text(result, unaccepted_headline(unaccepted), unaccepted, command=command, causes=False)
 
 
@@ -183,7 +180,6 @@ def _next_steps(result: CaseResult, command: str, *, intended: str) -> list[str]
 
 
 def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, command: str) -> str:
-    """Explain that cases of the baseline were not measured: which, where they are stored, and what takes them out."""
     cases = [name.key for name in names]
     more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
     parts = [word for name in names[:_MOST_REASONS] for word in ("-k", str(name))]
@@ -252,7 +248,6 @@ def unaccepted_headline(unaccepted: Sequence[Verdict]) -> str:
 
 
 def regression_headline(result: CaseResult) -> str:
-    """One line: metric, change, against what, limit, how many; and whether the fingerprint changed with it."""
     against = f" against {result.reference.name}" if result.reference.name else ""
     changed = next((v.reason for v in result.verdicts if v.kind == "changed"), "")
     failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
@@ -324,7 +319,6 @@ def _versions(software: dict[str, str]) -> str:
 
 
 def headline(result: CaseResult, conclusion: Conclusion) -> str:
-    """One line; empty where the case simply passed."""
     launch = result.launches[-1]
     match conclusion.reason:
         case "launch" if launch.outcome == "skipped":

@@ -202,7 +202,6 @@ FAILURES: Sequence[Entry] = (
 
 
 def entries() -> list[Entry]:
-    """All of them: verdicts, those of a conftest too, metrics and failures."""
     verdicts = [
         Entry(
             kind="verdict",

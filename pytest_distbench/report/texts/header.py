@@ -70,7 +70,6 @@ def estimate(
 
 
 def _launches_s(stores: Iterable[BaselineStore], test: Awaited, launcher: str) -> float | None:
-    """What the launches of a test take by the first store that has some of them; None where none has."""
     for store in stores:
         entries = [
             entry
@@ -84,7 +83,6 @@ def _launches_s(stores: Iterable[BaselineStore], test: Awaited, launcher: str) -
 
 
 def duration_text(found: Estimate, *, long_forms: int) -> str:
-    """How long the run will take, and what long forms are left out; empty where there is nothing to tell."""
     left = f"{long_forms} long form{'s are' if long_forms != 1 else ' is'} left out (--distbench-full)"
     told = [left] if long_forms else []
     count = f"{found.tests} test{'s' * (found.tests != 1)}"

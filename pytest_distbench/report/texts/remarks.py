@@ -113,7 +113,6 @@ def not_found_headline(result: CaseResult) -> str:
 
 
 def not_found_text(result: CaseResult, *, command: str) -> str:
-    """The same with what each clock has shown, and what would help."""
     assert result.control is not None
     control = result.control
     rows = [
@@ -186,7 +185,6 @@ def unjudged_learning(results: Sequence[CaseResult]) -> list[Line]:
 
 
 def _steps(result: CaseResult) -> list[str]:
-    """What of a case has steps of an optimizer. An elastic job's learning is judged otherwise."""
     last = result.launches[-1]
     is_job = last.elastic is not None or last.pool is not None
     return [key for key, seen in last.fingerprints.items() if seen.optimizer_steps and not is_job]

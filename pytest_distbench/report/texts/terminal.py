@@ -89,8 +89,8 @@ def _lacks_baseline(result: CaseResult) -> bool:
 def left_out_line(ran: int, long_forms: int, *, seconds: float | None) -> str:
     """What a run without the long forms has shown of the whole, and in how many seconds a run shows all of it."""
     takes = f", about {about(seconds)}" if seconds is not None else ""
-    were = "long forms were" if long_forms != 1 else "long form was"
-    return f"{ran} of {ran + long_forms} tests: {long_forms} {were} left out; all: --distbench-full{takes}"
+    were = "long forms were left out" if long_forms != 1 else "long form was left out"
+    return f"{ran} of {ran + long_forms} tests: {long_forms} {were}; all: --distbench-full{takes}"
 
 
 def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
@@ -132,7 +132,6 @@ def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int,
 
 
 def _drift(results: Sequence[CaseResult]) -> list[str]:
-    """What software differs from that of the references; once for all cases whose ranks could tell theirs."""
     found: dict[str, Counter[str]] = {}
     for result in results:
         if result.reference.software and all(launch.outcome == "passed" for launch in result.launches):
@@ -146,7 +145,6 @@ def _drift(results: Sequence[CaseResult]) -> list[str]:
 
 
 def _unrecorded(results: Sequence[CaseResult]) -> list[str]:
-    """Why there are no fingerprints where this torch cannot give any; once for all cases."""
     reasons = ({f.missing for run in r.launches for f in run.fingerprints.values()} for r in results)
     counts = Counter(why for found in reasons for why in found if why.startswith(NOT_RECORDED))
     return [f"no fingerprint of {number} {_cases(number)}: {why}" for why, number in counts.items()]
@@ -198,7 +196,6 @@ def _counts(results: Sequence[CaseResult]) -> str:
 
 
 def _hint(results: Sequence[CaseResult]) -> list[Line]:
-    """Where the words are explained of which somebody may ask what they mean."""
     found = {verdict.kind for result in results for verdict in _told_verdicts(result)}
     asked = [name for name, kind in VERDICT_KINDS.items() if name in found and (kind.fails or kind.is_told)]
     return [Line(f"what that means:  distbench explain {' '.join(asked)}")] if asked else []
@@ -251,7 +248,6 @@ def flaky_tests(results: Sequence[CaseResult]) -> dict[str, str]:
 
 
 def flaky_lines(results: Sequence[CaseResult]) -> list[str]:
-    """The same, with the tests' names."""
     names = {result.nodeid: test_name(result) for result in results}
     return [f"{names[nodeid]} is {text}" for nodeid, text in flaky_tests(results).items()]
 
@@ -318,7 +314,6 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:
 
 
 def _written(result: CaseResult) -> list[Verdict]:
-    """The verdicts on what an update wrote: of an entry that it completed, on what was not there."""
     return [v for v in result.verdicts if result.update != "completed" or v.metric in result.previous]
 
 

@@ -25,7 +25,7 @@ from pytest_distbench.report.texts import (
     table_head,
     words_for,
 )
-from pytest_distbench.store.changes import EntryChange, MetricChange
+from pytest_distbench.store.accept import EntryChange, MetricChange
 from pytest_distbench.units import format_change
 
 FAST_SIDE = (
@@ -76,7 +76,6 @@ def _layout(header: Sequence[str], rows: Sequence[tuple[VerdictName, Sequence[st
 
 
 def overview(results: Sequence[CaseResult]) -> list[Line]:
-    """A few telling rows per case, under the columns of its reference."""
     lines: list[Line] = []
     shown = results[:_SHOWN_CASES]
     paired = [r for r in shown if r.reference.kind == "paired"]
@@ -240,7 +239,6 @@ def _whole(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
 
 
 def _notes(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
-    """Other differences; one that many entries share, such as a new torch, is told once."""
     by_note: dict[str, list[str]] = {}
     for entry in changes:
         for note in entry.notes:

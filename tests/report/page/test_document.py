@@ -15,8 +15,7 @@ import pytest
 from support.results import result, run, verdict
 
 from pytest_distbench.records.run import RunRecord
-from pytest_distbench.report.page.content import other_of, page_of
-from pytest_distbench.report.page.document import WITHOUT_SCRIPT, write_page
+from pytest_distbench.report.page.content import WITHOUT_SCRIPT, other_of, page_of, write_page
 from pytest_distbench.report.tables import sections_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202e`*_[a](http://b)&\"'"

@@ -17,7 +17,7 @@ from pytest_distbench.report.texts.verdicts import (
     overview,
     telling_verdicts,
 )
-from pytest_distbench.store.changes import EntryChange, entry_change
+from pytest_distbench.store.accept import EntryChange, entry_change
 
 
 def test_a_sweep_and_many_pairs_are_told_by_their_ends_and_what_moved() -> None:

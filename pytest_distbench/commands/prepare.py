@@ -1,8 +1,13 @@
-"""``distbench init``: a suite, a workflow and a store for a repository that has none. It overwrites nothing."""
+"""``distbench init`` and ``distbench data``: what tests need before they can run.
+
+A suite, a workflow and a store for a repository that has none, where nothing is overwritten; and the data sets that
+trainings read, made ready and checked, which imports torch.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -13,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 
 from pytest_distbench import git
-from pytest_distbench.commands import Adder
-from pytest_distbench.errors import DistbenchError
+from pytest_distbench.commands import Adder, NegativeError
+from pytest_distbench.errors import DataError, DistbenchError, look_up
 from pytest_distbench.machine import gpus, hardware
 from pytest_distbench.releases import __version__
 
@@ -43,7 +48,6 @@ class Repository:
 
     @property
     def ranks(self) -> int:
-        """As many as there are GPUs; without one two."""
         return self.gpus or _USUAL_RANKS
 
     @property
@@ -64,7 +68,7 @@ class Repository:
         return text
 
 
-def add(add_parser: Adder) -> None:
+def add_init(add_parser: Adder) -> None:
     parser = add_parser("init", help="put a first suite, a workflow and a store into a repository; overwrites nothing")
     parser.add_argument(
         "folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="top of the repository (default: here)"
@@ -160,3 +164,112 @@ def _write_new(path: Path, text: str) -> bool:
     except OSError as error:
         raise DistbenchError(f"cannot write {path}: {error.strerror or error}; make its folder writable") from error
     return True
+
+
+def add_data(add_parser: Adder) -> None:
+    listing = add_parser("list", help="each set: what it holds, where it comes from, and whether it is there")
+    listing.set_defaults(command=_list)
+    prepare = add_parser(
+        "prepare", help="unpack the archives that lie in a folder, and make the caches that trainings read"
+    )
+    prepare.add_argument(
+        "--generated",
+        action="store_true",
+        help="make a small set in the same format instead, in a folder of its name",
+    )
+    prepare.set_defaults(command=_prepare)
+    verify = add_parser("verify", help="read all of a set: what is damaged is named with its file and place")
+    verify.set_defaults(command=_verify)
+    for parser in (listing, prepare, verify):
+        parser.add_argument("names", metavar="NAME", nargs="*", help="of a set (default: all)")
+        parser.add_argument(
+            "--data", metavar="DIR", type=_folder, default=Path(), help="as for --distbench-data (default: here)"
+        )
+
+
+def _folder(text: str) -> Path:
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"wanted a folder on a disk or a mount, found the URL {text!r}")
+    return Path(text)
+
+
+@contextlib.contextmanager
+def _disk_told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(str(error)) from None
+
+
+def _list(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_distbench.workloads.data.sets import SETS, folder_in
+
+    for name in _chosen(options):
+        row = SETS[name]
+        with _disk_told():
+            place = folder_in(options.data, name)
+        archives = f" ({' or '.join(row.archives)})" if row.archives else ""
+        yield f"{name}: {row.title}"
+        yield f"  {f'in {place}' if place else f'not in {options.data}'}; from {row.source}{archives}"
+
+
+def _prepare(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_distbench.workloads.data.sets import SETS, find, folder_in, generate_into, unpack_into
+
+    done = False
+    for name in _chosen(options):
+        row = SETS[name]
+        made = ""
+        with _disk_told():
+            folder = folder_in(options.data, name)
+            if folder is None:
+                folder = options.data / name
+                archive = next((path for path in map(options.data.joinpath, row.archives) if path.is_file()), None)
+                if options.generated:
+                    generate_into(folder, row)
+                    made = "generated"
+                elif archive is not None:
+                    unpack_into(folder, row, archive)
+                    made = f"unpacked {archive}"
+                elif options.names:
+                    find(options.data, name)  # says what is not there
+                else:
+                    continue
+            if row.make_cache is not None:
+                row.make_cache(folder)
+        done = True
+        yield f"{name}: {made or 'ready'}, in {folder}"
+    if not done:
+        raise DataError(f"{options.data}: no set and no archive of one; see distbench data list")
+
+
+def _verify(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_distbench.workloads.data.sets import GENERATED, SETS, find, folder_in, verify
+
+    with _disk_told():
+        chosen = [name for name in _chosen(options) if options.names or folder_in(options.data, name)]
+    if not chosen:
+        raise DataError(f"{options.data}: no set lies there; see distbench data list")
+    failed = False
+    for name in chosen:
+        try:
+            with _disk_told():
+                folder = find(options.data, name)
+                counts = verify(folder, SETS[name])
+        except DataError as error:
+            failed = True
+            yield f"{name}: {error}"
+            continue
+        kind = "generated" if (folder / GENERATED).exists() else "whole"
+        yield f"{name}: {kind}, {', '.join(f'{number} {what}' for what, number in counts.items())}, in {folder}"
+    if failed:
+        raise NegativeError
+
+
+def _chosen(options: argparse.Namespace) -> list[str]:
+    """The names that were given, all where none was. Raises :class:`ConfigurationError` where there is no such set."""
+    from pytest_distbench.workloads.data.sets import SETS
+
+    for name in options.names:
+        look_up(SETS, name, "data set")
+    return options.names or list(SETS)
