@@ -40,23 +40,25 @@ hypothesis.settings.register_profile("repository", deadline=None, derandomize=Tr
 hypothesis.settings.load_profile("repository")
 
 SHARED = {"launcher", "launchers", "made_launcher", "cuda_launcher", "run_inside"}
-"""Fixtures of a module that cost seconds: a second worker would make them again."""
+"""Fixtures that cost seconds: a second worker would make them again."""
 LONGEST = [
     Path(__file__).parent / f"{name}.py"
     for name in (
         "end_to_end/test_soak",
-        "end_to_end/test_gpu",
-        "end_to_end/test_conformance",
         "end_to_end/test_pages",
-        "end_to_end/test_runs",
-        "test_code",
-        "end_to_end/test_against",
-        "end_to_end/test_scripts",
         "end_to_end/test_elastic",
         "end_to_end/test_elastic_engines",
+        "end_to_end/test_input",
+        "end_to_end/test_confirm",
+        "end_to_end/test_conformance",
+        "end_to_end/test_scaling",
+        "end_to_end/test_runs",
+        "end_to_end/test_against",
+        "workloads/test_sweep",
+        "plugin/test_confirm",
     )
 ]
-"""Files with the longest tests, in the order they are begun in."""
+"""Files with the longest tests, in the order they are begun in, by whichever worker is free."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -127,7 +129,7 @@ def closed_doors(no_process_left: None, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what pytest-xdist does with groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Give what starts process groups a time limit, and one worker to those that share a warm launcher.
+    """Give what starts process groups a time limit, and one worker to those of a file that share a warm launcher.
 
     The longest come first, then other whole runs, then single launches, then all that is quick: a long test
     that is begun last would keep one worker busy while the others have nothing left. Torchrun and a command keep
@@ -142,8 +144,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         turns[item] = (turn, LONGEST.index(item.path) if is_long else 0)
         if spawns and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
-        if shares and not alone:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        if shares and not alone and not is_long:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
     yield
     items.sort(key=turns.__getitem__)  # after pytest, which would put what shares a launcher side by side
     for item in items if "PYTEST_XDIST_WORKER" in os.environ else ():
