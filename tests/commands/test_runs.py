@@ -138,36 +138,6 @@ class TestPage:
         assert main(["report", record(tmp_path / "run.json", result(0.01)), *arguments]) == 2
         assert "report --html FILE writes the page of the whole run" in capsys.readouterr().err
 
-    @pytest.mark.parametrize(
-        ("content", "told"),
-        [
-            (b"", "is empty, and no run record"),
-            (b'{"schema": 3, "results": [', "not a run record"),
-            (b'{"schema": 99}', "schema"),
-            (b"\x00\xff", "not a run record"),
-        ],
-    )
-    def test_what_is_no_run_record_is_told(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, told: str
-    ) -> None:
-        good, bad, page = record(tmp_path / "run.json", result(0.01)), tmp_path / "bad.json", tmp_path / "page.html"
-        bad.write_bytes(content)
-
-        for arguments in ([str(bad), "--html", str(page)], [good, "--html", str(page), "--against", str(bad)]):
-            assert main(["report", *arguments]) == 2
-            assert told in capsys.readouterr().err
-            assert not page.exists()
-
-    def test_a_file_that_is_too_large_is_refused_unread(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        huge = tmp_path / "huge.json"
-        with huge.open("wb") as file:
-            file.truncate(513 * 2**20)
-
-        assert main(["report", str(huge), "--html", str(tmp_path / "page.html")]) == 2
-        assert "larger than 512 MiB" in capsys.readouterr().err
-
 
 def test_a_table_is_made_without_those_that_cannot_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

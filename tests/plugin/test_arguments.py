@@ -180,28 +180,6 @@ def test_an_argument_is_taken_or_refused(
 
 
 @pytest.mark.parametrize(
-    "reading",
-    [
-        {"scale": 0}, {"scale": float("nan")}, {"scale": "x"}, {"rank": -1}, {"rank": True}, {"rank": None},
-        {"skip": -1}, {"skip": 1.5}, {"first": 0}, {"take": "some"}, {"take": 3},
-        {"better": "curve", "take": "last"},
-        {"at": []}, {"at": {1: 2}}, {"identity": {"a": []}}, {"at": {"a": float("nan")}}, {"at": {"a[": 1}},
-        {"at": {"a": 10**400}}, {"at": {"a": "\ud800"}}, {"unit": "\ud800"},
-    ],
-)  # fmt: skip
-def test_a_reader_that_cannot_read_is_refused(reading: dict[str, Any], tmp_path: Path) -> None:
-    takes_or_refuses(
-        lambda: make(tmp_path).run(HERE, read={"loss": stdout(r"(\d+)", **reading)}), "distbench.run: read"
-    )
-
-
-@pytest.mark.parametrize("pattern", ["(", "loss", "(a)(b)"])
-def test_a_pattern_has_one_group_or_one_that_is_named_value(pattern: Any, tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match="read"):
-        make(tmp_path).run(HERE, read={"loss": stdout(pattern)})
-
-
-@pytest.mark.parametrize(
     ("make_reader", "told"),
     [
         (lambda: stdout(r"(.)", better="best"), r"read\.stdout: better='best'; wanted one of higher, lower, .*"),
@@ -220,45 +198,122 @@ def test_a_reader_that_cannot_be_made_is_refused_at_its_line(make_reader: Callab
         make_reader()
 
 
-HALF = "\ud800"
+Refused = Callable[[Distbench], object]
 
 
-@pytest.mark.parametrize(("written", "meant"), [("{launchdir}", "{launch_dir}"), ("{World-Size}", "{world_size}")])
-def test_a_placeholder_that_is_written_in_another_way_is_refused(written: str, meant: str, tmp_path: Path) -> None:
-    words = rf"'--x={written}' has {written}, which is no placeholder; wanted {meant}".replace("{", r"\{")
-    with pytest.raises(Misuse, match=f"args: {words}"):
-        make(tmp_path).run(HERE, args=[f"--x={written}"])
-    with pytest.raises(Misuse, match=rf"env\['X'\]: {words}"):
-        make(tmp_path).run(HERE, env={"X": f"--x={written}"})
-    assert make(tmp_path).run(HERE, args=["{'loss': 1}", "{}", "{step}", meant, numpy.int64(5), numpy.float64(0.5)])
+def body_with(**arguments: Any) -> Refused:
+    return lambda distbench: distbench.run(body, **arguments)
+
+
+def script_with(**arguments: Any) -> Refused:
+    return lambda distbench: distbench.run(HERE, **arguments)
+
+
+def command_with(*words: Any, **arguments: Any) -> Refused:
+    return lambda distbench: distbench.run([*(words or ["true"])], **arguments)
+
+
+def reads(pattern: Any = r"(\d+)", **reading: Any) -> Refused:
+    return lambda distbench: distbench.run(HERE, read={"loss": stdout(pattern, **reading)})
+
+
+def judges(**arguments: Any) -> Refused:
+    return lambda distbench: distbench.judge(**{"name": "e", "values": [1.0], **arguments})
+
+
+def text_of(command: str) -> Refused:
+    return lambda distbench: distbench.run(command)
+
+
+LOSS = "distbench.run: read['loss']: "
+OF_TORCHRUN = "is set for each rank as torchrun does"
 
 
 @pytest.mark.parametrize(
-    "name", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "PET_NNODES"]
-)
-def test_what_torchrun_tells_a_rank_is_not_the_test_s_to_say(name: str, tmp_path: Path) -> None:
-    for workload in (body, HERE):
-        with pytest.raises(Misuse, match=f"env: {name} is set for each rank as torchrun does"):
-            make(tmp_path).run(workload, env={name: "3"})
-    assert make(tmp_path).run(["true"], env={name: "3"})  # it starts its processes itself
-    assert make(tmp_path / "b").run(HERE, env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
+    ("work", "told"),
     [
+        (body_with(tolerance=-1.5), "distbench.run: tolerance=-1.5; wanted a fraction from 0 to 5, such as 0.05"),
+        (body_with(tolerance={"a": 0.1, "b": 10}), "distbench.run: tolerance['b']=10; wanted a fraction from 0 to 5"),
+        (body_with(launches="3"), "distbench.run: launches='3'; wanted a whole number of at least 1 and at most 1000"),
+        (body_with(seeds="12"), "distbench.run: seeds='12'; wanted a list of whole numbers, each once"),
+        (body_with(seeds=[2**64]), "distbench.run: seeds: a seed=18446744073709551616; wanted a whole number of at"),
+        (body_with(timeout=0), "distbench.run: timeout=0; wanted a finite number above 0"),
+        (body_with(args="--steps 5"), "distbench.run: args='--steps 5'; wanted a list, one text for each argument: ["),
+        (body_with(params={"a": {1: 2}}), "distbench.run: params['a']: the key 1 is no text: ranks get parameters as"),
+        (body_with(tolerence=1), "distbench.run: unknown keyword tolerence; known are body, module, "),
+        (body_with(env={"RANK": "3"}), f"distbench.run: env: RANK {OF_TORCHRUN}"),
+        (script_with(env={"TORCHELASTIC_RUN_ID": "3"}), f"distbench.run: env: TORCHELASTIC_RUN_ID {OF_TORCHRUN}"),
+        (script_with(env={"PET_NNODES": "3"}), f"distbench.run: env: PET_NNODES {OF_TORCHRUN}"),
+        (script_with(env={"DISTBENCH_SESSION": "3"}), "distbench.run: env: DISTBENCH_SESSION is the plugin's own"),
+        (command_with(env={"DISTBENCH_SESSION": "3"}), "distbench.run: env: DISTBENCH_SESSION is the plugin's own"),
+        (script_with(args=[True]), "distbench.run: args: True is a bool; wanted text, a number or a path"),
         (
-            "torchrun --nproc-per-node 2 train.py",
-            r"\['torchrun', '--nproc-per-node', '2', 'train\.py'\], and a script by its path alone.*: 'train\.py'",
+            script_with(args=["--x={launchdir}"]),
+            "args: '--x={launchdir}' has {launchdir}, which is no placeholder; want",
         ),
-        ("accelerate launch train.py", r"\['accelerate', 'launch', 'train\.py'\], and a script"),
-        ("mpirun 'my program'", r"\['mpirun', 'my program'\] \("),
-        ("mpirun 'my program", r"\['mpirun', \"'my\", 'program'\] \("),
+        (script_with(env={"X": "{World-Size}"}), "env['X']: '{World-Size}' has {World-Size}, which is no placeholder;"),
+        (script_with(read={"wall_time": stdout(r"(\d+)")}), "the plugin itself records something of that name"),
+        (script_with(read={"phase/step": stdout(r"(\d+)")}), "the plugin itself records something of that name"),
+        (command_with(read={"loss": stdout(r"(\d+)", rank=1)}), "rank=1, and a command has one output"),
+        (reads("("), "distbench.run: read"),
+        (reads("loss"), "distbench.run: read"),
+        (reads("(a)(b)"), "distbench.run: read"),
+        (reads(rank=9), "rank=9, and there are 2 ranks"),
+        (reads(rank=True), f"{LOSS}rank=True; wanted the number of a rank, or 'all'"),
+        (reads(scale=0), f"{LOSS}scale=0; wanted a finite number other than 0"),
+        (reads(scale=float("nan")), f"{LOSS}scale=nan; wanted a finite number other than 0"),
+        (reads(skip=1.5), f"{LOSS}skip=1.5; wanted how many values at the start do not count"),
+        (reads(first=0), f"{LOSS}first=0; wanted how many values count"),
+        (reads(take="some"), f"{LOSS}take='some'; wanted one of first, last, min, max, mean, median, sum"),
+        (reads(better="curve", take="last"), f"{LOSS}take='last' makes one number, and better='curve' judges a series"),
+        (reads(at={"a[": 1}), f"{LOSS}at={{'a[': 1}}; wanted a dict from names, without [ ] = and , to plain values"),
+        (reads(identity={"a": []}), f"{LOSS}identity={{'a': []}}; wanted finite numbers, printable texts, True or"),
+        (text_of("mpirun 'my program'"), "A command is given as a list: ['mpirun', 'my program'] ("),
+        (text_of("mpirun 'my program"), "A command is given as a list: ['mpirun', \"'my\", 'program'] ("),
+        (
+            text_of("torchrun --x train.py"),
+            "given as a list: ['torchrun', '--x', 'train.py'], and a script by its path",
+        ),
+        (judges(values=[1.0] * 1001), "distbench.judge('e'): values=[1.0, 1.0, "),
+        (judges(values=range(10**9)), "distbench.judge('e'): values=range(0, 1000000000); wanted one number per repet"),
+        (judges(values=(x for x in (1, 2))), "distbench.judge('e'): values=<generator"),
+        (judges(values=[1e308]), "distbench.judge('e'): values=1e+308; wanted a finite number of at least -1e+300"),
+        (judges(values=[-5.0], unit="s", at_most=1.0), "values=[-5.0]: -5 s is no time that anything takes"),
+        (judges(name="  "), "distbench.judge: name='  '; wanted printable text without [ ]"),
+        (
+            judges(name="fingerprint"),
+            "distbench.judge: name='fingerprint': the plugin itself records something of that",
+        ),
+        (judges(at={"a": 10**30}), f"distbench.judge('e'): at['a']={10**30}; wanted True, False, printable text"),
+        (judges(at={"a": "x" * 101}), f"distbench.judge('e'): at['a']='{'x' * 101}'; wanted True, False, printable"),
+        (
+            judges(better="exact", tolerance=0.1),
+            "distbench.judge('e'): tolerance=0.1 has no effect with better='exact'",
+        ),
+        (lambda d: CollectiveSweep(d, None)("all_reduce", tolerance="x"), "collective_sweep: tolerance='x'; wanted a"),
+        (lambda d: TimeToAccuracy(d)(3, goal=0.9), "time_to_accuracy: train 3 is a int; wanted a function at module"),
+        (lambda d: TimeToAccuracy(d)("no.py::t", goal=0.9), "time_to_accuracy: train 'no.py::t': there is no file"),
+        (lambda d: TimeToAccuracy(d)(body, goal=0.9, timeout=0), "time_to_accuracy: timeout=0; wanted a finite number"),
+        (lambda d: d.measure(body, tolerance=1), "distbench.measure: unknown keyword tolerance; known are body, "),
+        (lambda d: d.replay(SENDS, warmup=10**30), f"distbench.replay: warmup={10**30}; wanted a whole number of at"),
     ],
 )
-def test_a_command_in_one_text_is_told_to_be_a_list(text: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match=f"there is no file .* A command is given as a list: {words}"):
-        make(tmp_path).run(text)
+def test_what_was_wanted_and_found_is_told_with_the_call_and_the_line_of_the_test(
+    work: Refused, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Misuse) as raised:
+        work(make(tmp_path))
+
+    assert told in str(raised.value)
+    assert "(test_arguments.py:" in str(raised.value)
+
+
+def test_words_that_only_look_like_those_are_taken(tmp_path: Path) -> None:
+    distbench = make(tmp_path)
+    args = ["{'loss': 1}", "{}", "{step}", "{launch_dir}", numpy.int64(5), numpy.float64(0.5)]
+
+    assert distbench.run(HERE, args=args, env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, name="a")
+    assert distbench.run(["true"], env={"RANK": "3"}, name="b")  # it starts its processes itself
 
 
 def test_a_program_that_cannot_be_executed_is_told_as_such(tmp_path: Path) -> None:
@@ -275,95 +330,6 @@ def test_a_program_that_cannot_be_executed_is_told_as_such(tmp_path: Path) -> No
     assert make(tmp_path).run(["./run.sh"], cwd=tmp_path)  # as a shell in that folder finds it
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({"tolerance": -1.5}, "tolerance=-1.5; wanted a fraction from 0 to 5, such as 0.05, which is 5 %"),
-        ({"tolerance": {"a": 0.1, "b": 10}}, "tolerance['b']=10; wanted a fraction from 0 to 5"),
-        ({"launches": "3"}, "launches='3'; wanted a whole number of at least 1 and at most 1000"),
-        ({"seeds": "12"}, "seeds='12'; wanted a list of whole numbers, each once"),
-        (
-            {"seeds": [2**64]},
-            "seeds: a seed=18446744073709551616; wanted a whole number of at least -922337203685",
-        ),
-        ({"timeout": 0}, "timeout=0; wanted a finite number above 0"),
-        ({"args": "--steps 5"}, "args='--steps 5'; wanted a list, one text for each argument: ['--steps', '50']"),
-        ({"params": {"a": {1: 2}}}, "params['a']: the key 1 is no text: ranks get parameters as JSON"),
-    ],
-)
-def test_an_error_says_what_was_wanted_what_was_found_and_where(
-    arguments: dict[str, Any], told: str, tmp_path: Path
-) -> None:
-    with pytest.raises(Misuse) as raised:
-        make(tmp_path).run(body, **arguments)
-
-    assert str(raised.value).startswith(f"distbench.run: {told}")
-    assert str(raised.value).endswith(")")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({"values": [1.0] * 1001}, "distbench.judge('e'): values=[1.0, 1.0, "),
-        (
-            {"values": range(10**9)},
-            "distbench.judge('e'): values=range(0, 1000000000); wanted one number per repetition",
-        ),
-        ({"values": (x for x in (1, 2))}, "distbench.judge('e'): values=<generator"),
-        ({"values": [1e308]}, "distbench.judge('e'): values=1e+308; wanted a finite number of at least -1e+300"),
-        (
-            {"values": [0.5, -5.0], "unit": "s", "at_most": 1.0},
-            "distbench.judge('e'): values=[0.5, -5.0]: -5 s is no time that anything takes",
-        ),
-        ({"name": "  "}, "distbench.judge: name='  '; wanted printable text without [ ]"),
-        ({"name": "fingerprint"}, "distbench.judge: name='fingerprint': the plugin itself records something of that"),
-        (
-            {"name": "phase/step"},
-            "distbench.judge: name='phase/step': the plugin itself records something of that",
-        ),
-        (
-            {"at": {"a": 10**30}},
-            f"distbench.judge('e'): at['a']={10**30}; wanted True, False, printable text",
-        ),
-        ({"at": {"a": "x" * 101}}, f"distbench.judge('e'): at['a']='{'x' * 101}'; wanted True, False, printable text"),
-        (
-            {"better": "exact", "tolerance": 0.1},
-            "distbench.judge('e'): tolerance=0.1 has no effect with better='exact': it is equal or not",
-        ),
-    ],
-)
-def test_a_number_that_a_test_derives_is_what_a_rank_could_record(
-    arguments: dict[str, Any], told: str, tmp_path: Path
-) -> None:
-    with pytest.raises(Misuse) as raised:
-        make(tmp_path).judge(**{"name": "e", "values": [1.0], **arguments})
-
-    assert str(raised.value).startswith(told)
-    assert "(test_arguments.py:" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("work", "told"),
-    [
-        (lambda d: CollectiveSweep(d, None)("all_reduce", tolerance="x"), "collective_sweep: tolerance='x'; wanted a"),
-        (lambda d: TimeToAccuracy(d)(3, goal=0.9), "time_to_accuracy: train 3 is a int; wanted a function at module"),
-        (lambda d: TimeToAccuracy(d)("no.py::t", goal=0.9), "time_to_accuracy: train 'no.py::t': there is no file"),
-        (lambda d: TimeToAccuracy(d)(body, goal=0.9, timeout=0), "time_to_accuracy: timeout=0; wanted a finite number"),
-        (lambda d: d.run(body, tolerence=1), "distbench.run: unknown keyword tolerence; known are body, module, "),
-        (lambda d: d.measure(body, tolerance=1), "distbench.measure: unknown keyword tolerance; known are body, "),
-        (lambda d: d.replay(SENDS, warmup=10**30), f"distbench.replay: warmup={10**30}; wanted a whole number of at"),
-    ],
-)
-def test_an_error_names_the_call_and_the_argument_of_the_test(
-    work: Callable[[Distbench], object], told: str, tmp_path: Path
-) -> None:
-    with pytest.raises(Misuse) as raised:
-        work(make(tmp_path))
-
-    assert str(raised.value).startswith(told)
-    assert "(test_arguments.py:" in str(raised.value)
-
-
 def test_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
     run = make(tmp_path).run(body, launches=numpy.int64(2), timeout=numpy.float32(3.0), seeds=numpy.arange(2))  # type: ignore[arg-type]
 
@@ -378,30 +344,6 @@ def test_a_helper_outside_the_test_is_named_where_no_line_of_the_test_is() -> No
 @pytest.mark.parametrize("values", [[1, 2.5], (1.0, 2.5), numpy.array([1.0, 2.5]), [numpy.float32(1.0), 2.5]])
 def test_derived_numbers_may_come_in_any_list_or_array(values: Any, tmp_path: Path) -> None:
     assert make(tmp_path).judge("x", values).values("x") == [1.0, 2.5]
-
-
-def test_output_of_a_rank_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match="rank=9, and there are 2 ranks"):
-        make(tmp_path).run(HERE, read={"loss": stdout(r"(\d+)", rank=9)})
-    with pytest.raises(Misuse, match="rank=1, and a command has one output"):
-        make(tmp_path).run(["true"], read={"loss": stdout(r"(\d+)", rank=1)})
-
-
-@pytest.mark.parametrize("name", ["wall_time", "fingerprint", "phase/step"])
-def test_a_number_that_is_read_has_a_name_of_its_own(name: str, tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match="the plugin itself records something of that name"):
-        make(tmp_path).run(HERE, read={name: stdout(r"(\d+)")})
-
-
-def test_yes_and_no_are_no_arguments_of_a_command_line(tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match="args: True is a bool; wanted text, a number or a path"):
-        make(tmp_path).run(HERE, args=[True])  # type: ignore[list-item]
-
-
-def test_the_mark_of_our_processes_is_not_the_test_s(tmp_path: Path) -> None:
-    for workload in (HERE, ["true"]):
-        with pytest.raises(Misuse, match="env: DISTBENCH_SESSION is the plugin's own"):
-            make(tmp_path).run(workload, env={"DISTBENCH_SESSION": "3"})  # type: ignore[arg-type]
 
 
 def test_a_point_of_numpy_s_numbers_is_taken(tmp_path: Path) -> None:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.fixtures import made_up_distbench
-from support.launching import RunInside
-from support.processes import LIMIT_S
-from support.projects import ALONE
+from support.projects import ALONE, Project, run, stored
 from support.repositories import git
 
+from pytest_distbench import testing
 from pytest_distbench.plugin import confirm
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.run.confirm import Allowance
-
-pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
+from pytest_distbench.run.loop import Session
 
 SUITE = """
-    import time
-
     def body(rank):
-        for _ in rank.timed("step", warmup=0, iterations=5):
-            time.sleep(0.02)
+        pass
 
     def test_step(distbench):
         distbench.run(body, tolerance=0.15)
@@ -33,54 +30,59 @@ SHORT = ("--distbench-launches=3", "--distbench-max-launches=3")
 
 
 @pytest.fixture
-def doubtful(pytester: pytest.Pytester, run_inside: RunInside) -> Path:
-    """A project whose baseline is of a machine four times as fast, and whose tree has changed since."""
-    pytester.makeini("[pytest]\n")
-    pytester.makepyfile(test_it=SUITE)
-    (pytester.path / ".gitignore").write_text("__pycache__/\n")
-    run_inside("--distbench-update", *SHORT).assert_outcomes(passed=1)
-    [path] = (pytester.path / "baselines").rglob("*.json")
-    stored = json.loads(path.read_text())
-    step = stored["entry"]["metrics"]["step"]
-    for name in ("launches", "minimum", "p95"):
-        step[name] = [value / 4 for value in step[name]]
-    path.write_text(json.dumps(stored))
-    git(pytester.path, "init", "--quiet")
-    git(pytester.path, "add", "--all")
-    git(pytester.path, "commit", "--quiet", "--message", "baselines")
-    add(pytester.path, "")
-    return pytester.path
+def doubtful(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project whose baseline is of a machine four times as fast, and whose tree has changed since.
+
+    A step takes as long as a file of its tree says.
+    """
+    monkeypatch.setattr(Session, "_why_never_beside", lambda *_: "")
+    made = project(SUITE)
+    (made.path / "seconds").write_text("0.02")
+
+    def described(plan: LaunchPlan) -> Mapping[str, Any]:
+        seconds = float((Path(plan.tree or made.path) / "seconds").read_text())
+        return {"step": [seconds, 1.01 * seconds, 0.99 * seconds]}
+
+    monkeypatch.setattr(testing, "_description", described)
+    (made.path / ".gitignore").write_text("__pycache__/\n")
+    run(made, "--distbench-update", *SHORT).assert_outcomes(passed=1)
+    [path] = stored(made)
+    baseline = json.loads(path.read_text())
+    step = baseline["entry"]["metrics"]["step"]
+    step["launches"] = [value / 4 for value in step["launches"]]
+    path.write_text(json.dumps(baseline))
+    git(made.path, "init", "--quiet")
+    git(made.path, "add", "--all")
+    git(made.path, "commit", "--quiet", "--message", "baselines")
+    add(made, "")
+    return made
 
 
-def add(project: Path, test: str) -> None:
-    file = project / "test_it.py"
+def add(project: pytest.Pytester, test: str) -> None:
+    file = project.path / "test_it.py"
     file.write_text(f"{file.read_text()}\n# another line\n{test}")
 
 
-def test_what_fails_for_another_reason_is_not_run_again(doubtful: Path, run_inside: RunInside) -> None:
-    file = doubtful / "test_it.py"
-    file.write_text(
-        file.read_text() + "\ndef test_bad(distbench):\n    distbench.run(body, tolerance=0.15)\n    assert False\n"
-    )
-    result = run_inside("-k", "bad", *SHORT)
+def test_what_fails_for_another_reason_is_not_run_again(doubtful: pytest.Pytester) -> None:
+    add(doubtful, "def test_bad(distbench):\n    test_step(distbench)\n    assert False\n")
+    result = run(doubtful, "-k", "bad", *SHORT)
     result.assert_outcomes(failed=1)
 
     assert "in doubt" not in result.stdout.str()
 
 
-def test_a_run_that_is_stopped_tells_doubts_as_they_are(doubtful: Path, run_inside: RunInside) -> None:
+def test_a_run_that_is_stopped_tells_doubts_as_they_are(doubtful: pytest.Pytester) -> None:
     add(doubtful, "def test_stops():\n    import pytest\n    pytest.exit('enough')\n")
-    result = run_inside(*SHORT)
+    result = run(doubtful, *SHORT)
 
     result.stdout.fnmatch_lines(["*? not decided in turns: test_step[[]ws2]: the run was stopped*"])
     assert result.ret == pytest.ExitCode.INTERRUPTED
 
 
 @pytest.fixture
-def slower(doubtful: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def slower(doubtful: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """The same project, whose code is three times as slow, and pytest with its cache."""
-    file = doubtful / "test_it.py"
-    file.write_text(file.read_text().replace("time.sleep(0.02)", "time.sleep(0.06)"))
+    (doubtful.path / "seconds").write_text("0.06")
     monkeypatch.setenv("PYTEST_ADDOPTS", ALONE["PYTEST_ADDOPTS"].replace("-p no:cacheprovider ", ""))
     return doubtful
 
@@ -89,7 +91,10 @@ FAILS = "def test_fails():\n    assert False\n"
 FAILS_LATER = (
     "def body(rank):\n    pass\n\ndef test_later(distbench, kept):\n    distbench.run(body)\n    assert False\n"
 )
-KEPT = "import pytest\n\n@pytest.fixture(scope='module')\ndef kept():\n    yield\n"
+KEPT = (
+    "import pytest\n\npytest_plugins = ['pytest_distbench.testing']\n\n"
+    "@pytest.fixture(scope='module')\ndef kept():\n    yield\n"
+)
 NEVER = "\ndef test_never():\n    assert False\n"
 
 
@@ -102,16 +107,14 @@ NEVER = "\ndef test_never():\n    assert False\n"
         ("--exitfirst", FAILS_LATER),
     ],
 )
-def test_a_run_that_failures_stop_settles_its_doubts(
-    slower: Path, run_inside: RunInside, option: str, tests: str
-) -> None:
-    (slower / "conftest.py").write_text(KEPT)
-    (slower / "test_later.py").write_text(tests + NEVER)
-    result = run_inside(option, *SHORT)
+def test_a_run_that_failures_stop_settles_its_doubts(slower: pytest.Pytester, option: str, tests: str) -> None:
+    slower.makeconftest(KEPT)
+    slower.makepyfile(test_later=tests + NEVER)
+    result = run(slower, option, *SHORT)
     result.assert_outcomes(failed=1 + tests.count("def test_"))
 
     result.stdout.fnmatch_lines(["step: in turns with *", "FAILED test_it.py::test_step?ws2? - *"])
-    again = run_inside("--last-failed", "--collect-only", "-q").stdout.str()
+    again = run(slower, "--last-failed", "--collect-only", "-q").stdout.str()
     assert ("test_step" in again, "test_never" in again) == (True, False)
 
 
@@ -130,24 +133,22 @@ STOP = "import pytest\n\nclass Stop(KeyboardInterrupt):\n    pass\n\n"
         STOPS_SECOND,  # while it is settled
     ],
 )
-def test_what_a_stopped_run_leaves_in_doubt_is_run_again_as_what_failed(
-    slower: Path, run_inside: RunInside, more: str
-) -> None:
+def test_what_a_stopped_run_leaves_in_doubt_is_run_again_as_what_failed(slower: pytest.Pytester, more: str) -> None:
     add(slower, STOP + more)
-    result = run_inside(*SHORT)
+    result = run(slower, *SHORT)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["*? not decided in turns: test_step[[]ws2]: the run was stopped*"])
 
-    file = slower / "test_it.py"
+    file = slower.path / "test_it.py"
     file.write_text(file.read_text().replace("== [1, 1]", "== 9"))
-    again = run_inside("--last-failed", *SHORT)
+    again = run(slower, "--last-failed", *SHORT)
     again.assert_outcomes(failed=1)
     again.stdout.fnmatch_lines(["step: in turns with *", "FAILED test_it.py::test_step?ws2? - *"])
 
 
 @pytest.mark.other_plugins
-def test_where_another_plugin_runs_tests_again_it_does(doubtful: Path, run_inside: RunInside) -> None:
-    result = run_inside("--reruns=1", "-p", "no:xdist", *SHORT)
+def test_where_another_plugin_runs_tests_again_it_does(doubtful: pytest.Pytester) -> None:
+    result = run(doubtful, "--reruns=1", "-p", "no:xdist", *SHORT)
 
     result.stdout.fnmatch_lines(
         ["*? not decided in turns: test_step[[]ws2]: pytest-rerunfailures may run its test again*"]
@@ -212,18 +213,18 @@ def test_what_is_too_noisy_and_does_not_fit_is_not_announced_as_if_it_ran() -> N
 
 
 def test_what_stored_numbers_call_regressed_is_begun_beyond_the_budget(
-    doubtful: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+    doubtful: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confirm, "MOST_BEYOND_BUDGET_S", 1.0)
-    result = run_inside("--distbench-confirm-budget=0.5", *SHORT)
+    monkeypatch.setattr(confirm, "MOST_BEYOND_BUDGET_S", 1e-9)
+    result = run(doubtful, "--distbench-confirm-budget=1e-9", *SHORT)
     result.assert_outcomes(passed=1)
 
     result.stdout.fnmatch_lines(["*1 slower by a drifted machine, not by the code*"])
 
 
-def test_a_file_of_results_has_each_test_once_with_how_it_ended(doubtful: Path, run_inside: RunInside) -> None:
-    result = run_inside("--junit-xml=results.xml", *SHORT)
+def test_a_file_of_results_has_each_test_once_with_how_it_ended(doubtful: pytest.Pytester) -> None:
+    result = run(doubtful, "--junit-xml=results.xml", *SHORT)
     result.assert_outcomes(passed=1)
 
-    text = (doubtful / "results.xml").read_text()
+    text = (doubtful.path / "results.xml").read_text()
     assert (text.count("<testcase "), 'failures="0"' in text, 'tests="1"' in text) == (1, True, True)

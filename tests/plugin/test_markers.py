@@ -241,7 +241,7 @@ CLASSES = """
 """
 
 
-@pytest.mark.parametrize("value", ["'two'", "0", "[]", "[2, 'x']", "True", "2.0"])
+@pytest.mark.parametrize("value", ["'two'", "[2, 'x']", "True"])
 def test_a_class_whose_world_size_is_none_is_the_error_of_its_tests_alone(project: Project, value: str) -> None:
     made = project(CLASSES.replace("WORLD_SIZE", value))
     result = run(made, "--world-size", "3")
@@ -314,20 +314,6 @@ def test_what_it_does_not_run_at_is_said(project: Project) -> None:
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(
         ["*of unittest.TestCase: it runs on 4 ranks with gloo, and not on 2 ranks, not with mpi. A function*"]
-    )
-
-
-def test_an_empty_option_ends_the_run(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest("--distbench-network=")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--distbench-network * is empty: is the variable it comes from set?"])
-
-
-def test_an_option_that_is_none_ends_the_run(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest("--distbench-network=1gbit,dely=1ms")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["*--distbench-network (ini: distbench_network): network '1gbit,dely=1ms': there is no 'dely'; wanted *"]
     )
 
 

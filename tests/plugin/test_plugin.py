@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.projects import EXIT_USAGE, TEST, Project, run, stored
@@ -15,22 +16,18 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.progress import TERMINATED
 
 
-def test_without_a_baseline_a_test_passes_as_new_and_says_how_to_record(project: Project) -> None:
-    result = run(project(TEST))
+def test_without_a_baseline_a_test_is_new_or_fails_or_is_skipped_as_the_policy_says(project: Project) -> None:
+    made = project(TEST)
+    new, failed = run(made), run(made, "--distbench-missing=fail")
 
-    result.stdout.fnmatch_lines(
+    new.stdout.fnmatch_lines(
         ["*test_it.py N*", "no baseline for 1 of 1 case on cpu-*", "record them:  pytest *--distbench-update=new"]
     )
-    assert result.ret == 0
-
-
-def test_missing_fail_fails_and_names_the_command(project: Project) -> None:
-    result = run(project(TEST), "--distbench-missing=fail")
-
-    result.stdout.fnmatch_lines(
+    failed.stdout.fnmatch_lines(
         ["*no baseline for cpu-* (have: none)*", "record it:  pytest *test_step?ws2?* --distbench-update=new"]
     )
-    assert result.ret == 1
+    assert (new.ret, failed.ret) == (0, 1)
+    run(made, "--distbench-missing=skip").assert_outcomes(skipped=1)
 
 
 def test_an_update_writes_and_tells_old_and_new(project: Project) -> None:
@@ -49,14 +46,24 @@ def test_an_update_writes_and_tells_old_and_new(project: Project) -> None:
     assert len(content["entry"]["metrics"]["step"]["launches"]) == 5, "its launches agree"
 
 
-def test_unchanged_code_passes(recorded: pytest.Pytester) -> None:
-    result = run(recorded)
+def test_unchanged_code_passes_also_under_strict_and_every_metric_is_shown_on_demand(recorded: pytest.Pytester) -> None:
+    result = run(recorded, "--distbench-strict", "--distbench-fail-on-improvement")
 
     result.stdout.fnmatch_lines(["*test_it.py .*", "2 metrics of 1 case in 1 launch: 2 within limits"])
     assert result.ret == 0
+    assert "distbench 0." not in run(recorded, "-q").stdout.str()
+    run(recorded, "-v").stdout.fnmatch_lines(
+        [
+            "distbench 0.*: world size 2, gloo, *",
+            "test_step?ws2?  2 ranks, gloo, stand-in launcher, 1 launch",
+            "*count *7 *",
+        ]
+    )
 
 
-def test_a_slower_body_fails_with_table_and_command(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slower_body_fails_with_table_and_command_and_a_faster_one_is_told(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
     before = stored(recorded)[0].read_bytes()
     result = run(recorded, "--world-size", "2")
@@ -72,8 +79,6 @@ def test_a_slower_body_fails_with_table_and_command(recorded: pytest.Pytester, m
     assert result.ret == 1
     assert stored(recorded)[0].read_bytes() == before
 
-
-def test_a_faster_body_passes_and_is_told(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.5")
     result = run(recorded)
 
@@ -233,17 +238,6 @@ def test_the_run_record_holds_everything_and_no_foreign_variable(
     assert "hunter2" not in text
 
 
-def test_quiet_shows_no_header_and_verbose_every_metric(recorded: pytest.Pytester) -> None:
-    assert "distbench 0." not in run(recorded, "-q").stdout.str()
-    run(recorded, "-v").stdout.fnmatch_lines(
-        [
-            "distbench 0.*: world size 2, gloo, *",
-            "test_step?ws2?  2 ranks, gloo, stand-in launcher, 1 launch",
-            "*count *7 *",
-        ]
-    )
-
-
 def test_a_plain_run_shows_nothing_of_ours(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
 
@@ -323,10 +317,11 @@ def test_the_page_of_a_run_is_written_where_its_record_is(recorded: pytest.Pytes
     assert "<h1>distbench: none of 1 case failed</h1>" in (recorded.path / "out" / "page.html").read_text()
 
 
-def test_a_page_that_cannot_be_written_is_an_error(project: Project) -> None:
-    result = run(project(TEST + BLOCKS), "--distbench-report=out/page.html")
+@pytest.mark.parametrize("option", ["--distbench-report=out/page.html", "--distbench-json=out/run.json"])
+def test_a_page_or_a_record_that_cannot_be_written_is_an_error(project: Project, option: str) -> None:
+    result = run(project(TEST + BLOCKS), option)
 
-    result.stdout.fnmatch_lines(["distbench: *page.html: cannot write*--distbench-report*"])
+    result.stdout.fnmatch_lines([f"distbench: *{option.rpartition('/')[2]}: cannot write*"])
     assert result.ret == 1
 
 
@@ -363,18 +358,27 @@ storage = "bucket a, password: s3cr3tValue"
 """
 
 
-def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses(project: Project) -> None:
+def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses_where_they_are_asked_for(
+    project: Project,
+) -> None:
     made = project(TEST)
     (made.path / "stated").mkdir()
     (made.path / "stated" / "experiment.toml").write_text(STATED)
     made.makeini("[pytest]\ndistbench_experiment = stated/experiment.toml\n")
-    run(made, "--distbench-json=run.json")
-    record = json.loads((made.path / "run.json").read_text())
 
-    assert record["experiment"]["statements"] == [
+    def recorded(*options: str) -> Any:
+        run(made, "--distbench-json=run.json", "--distbench-logs=of 10.1.2.4", *options)
+        return json.loads((made.path / "run.json").read_text())
+
+    masked, whole = recorded(), recorded("--distbench-addresses")
+    assert masked["experiment"]["statements"] == [
         {"of": "", "fields": {"storage": "bucket a, password: ***", "cluster": "Cruiser10, behind ***"}}
     ]
-    assert "node1" not in json.dumps(record["experiment"])
+    assert whole["experiment"]["statements"][1]["fields"]["addresses"] == "node1.example.org"
+    assert whole["experiment"]["statements"][1]["fields"]["cluster"] == "Cruiser10, behind 10.1.2.3"
+    assert "s3cr3t" not in json.dumps(whole)
+    for record, keeps in ((masked, False), (whole, True)):
+        assert ["of 10.1.2.4" in text for text in (record["settings"]["logs"], record["command"])] == [keeps] * 2
 
 
 def test_the_run_record_says_how_it_came_about(project: Project) -> None:
@@ -444,35 +448,10 @@ def test_an_update_that_sigterm_ends_says_when_it_was(project: Project, hook: st
     result.stdout.fnmatch_lines(["!*Terminated: SIGTERM*!"])
 
 
-def test_missing_skip_skips(project: Project) -> None:
-    run(project(TEST), "--distbench-missing=skip").assert_outcomes(skipped=1)
-
-
 def test_a_rank_that_there_is_not_is_told(structure: pytest.Pytester) -> None:
     result = run(structure, "--distbench-backend=fake", "--world-size=2", "--distbench-fake-rank=7", "-rs")
 
     result.stdout.fnmatch_lines(["*not run: there is no rank 7 among 2*"])
-
-
-def test_a_page_of_a_module_that_cannot_be_collected_says_so(project: Project) -> None:
-    made = project("import nothing_of_that_name")
-    run(made, "--distbench-report=page.html")
-
-    assert "<h1>distbench: interrupted, 1 failed besides</h1>" in (made.path / "page.html").read_text()
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_addresses_in_the_command_are_kept_only_where_they_are_asked_for(project: Project, *, keeps: bool) -> None:
-    made = project(TEST)
-    run(made, "--distbench-json=run.json", "--distbench-logs=of 10.1.2.4", *["--distbench-addresses"][: int(keeps)])
-    record = json.loads((made.path / "run.json").read_text())
-
-    assert ("of 10.1.2.4" in record["settings"]["logs"]) is keeps
-    assert ("of 10.1.2.4" in record["command"]) is keeps
-
-
-def test_strict_leaves_unchanged_code_alone(recorded: pytest.Pytester) -> None:
-    assert run(recorded, "--distbench-strict", "--distbench-fail-on-improvement").ret == 0
 
 
 def test_structure_is_judged_exactly_whatever_the_marker_says_of_clocks(
@@ -498,25 +477,19 @@ def test_a_regression_names_the_software_that_differs_as_the_summary_does(
     assert result.ret == 1
 
 
-def test_a_run_record_that_cannot_be_written_is_an_error(project: Project) -> None:
-    result = run(project(TEST + BLOCKS), "--distbench-json=out/run.json")
-
-    result.stdout.fnmatch_lines(["distbench: *run.json: cannot write*"])
-    assert result.ret == 1
-
-
 @pytest.mark.parametrize(
     ("extra", "heading"),
     [
         ("def test_plain(): assert 0", "1 failed besides, none of 1 case failed"),
-        ("def test_stops(): raise KeyboardInterrupt", "interrupted, none of 1 case failed"),
+        ("def test_stops(): pytest.exit('enough')", "interrupted, none of 1 case failed"),
+        ("import nothing_of_that_name", "interrupted, 1 failed besides"),
     ],
 )
 def test_a_page_says_first_what_keeps_its_run_from_being_whole_or_green(
     project: Project, extra: str, heading: str
 ) -> None:
-    made = project(f"{TEST}\n    {extra}\n")
-    made.runpytest_subprocess("--distbench-report=page.html")
+    made = project(f"    import pytest\n{TEST}\n    {extra}\n")
+    run(made, "--distbench-report=page.html")
 
     assert f"<h1>distbench: {heading}</h1>" in (made.path / "page.html").read_text()
 
@@ -524,7 +497,7 @@ def test_a_page_says_first_what_keeps_its_run_from_being_whole_or_green(
 @pytest.mark.other_plugins
 def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester) -> None:
     for arguments in (["-p", "no:terminalprogress"], ["-s"], ["--force-sugar"]):
-        result = recorded.runpytest_subprocess(*arguments)
+        result = run(recorded, *arguments)
         result.stdout.fnmatch_lines(["*2 metrics of 1 case in 1 launch: 2 within limits"])
         assert result.ret == 0
 
@@ -537,18 +510,6 @@ def test_ranks_that_share_a_gpu_keep_to_bounds(project: Project, gpus: Callable[
 
     shared.stdout.fnmatch_lines(["count: 7, bound: at most 6 (marker of test_step[[]ws2])", "x test_step?ws2? step: *"])
     assert shared.ret == 1
-
-
-def test_it_keeps_addresses_where_they_are_asked_for(project: Project) -> None:
-    made = project(TEST)
-    (made.path / "experiment.toml").write_text(STATED)
-    run(made, "--distbench-json=run.json", "--distbench-experiment=experiment.toml", "--distbench-addresses")
-    record = json.loads((made.path / "run.json").read_text())
-    _, stated = record["experiment"]["statements"]
-
-    assert stated["fields"]["addresses"] == "node1.example.org"
-    assert stated["fields"]["cluster"] == "Cruiser10, behind 10.1.2.3"
-    assert "s3cr3t" not in json.dumps(record)
 
 
 def test_what_a_fixture_measures_in_its_teardown_is_told_and_stored_too(project: Project) -> None:

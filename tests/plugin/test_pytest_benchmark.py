@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.results import point, result
 
 from pytest_distbench.plugin.pytest_benchmark import ViewersPlugin, benchmarks
-from pytest_distbench.records.case import Case, Conditions
-from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord, Verdict
+from pytest_distbench.records.run import CaseResult
 
 
 def shown(*properties: tuple[str, str]) -> list[str]:
@@ -34,9 +33,9 @@ def test_numbers_are_a_table_of_judged_times_and_nothing_of_other_tests() -> Non
 
     assert [made.rounds_s for made in benchmarks([result_of([None, 2.0])])] == [[2.0]]
 
-    result = result_of([1.0, 2.0])
-    failed = replace(result.launches[1], outcome="failed")
-    assert list(benchmarks([replace(result, launches=[result.launches[0], failed])])) == []
+    made = result_of([1.0, 2.0])
+    failed = replace(made.launches[1], outcome="failed")
+    assert list(benchmarks([replace(made, launches=[made.launches[0], failed])])) == []
 
 
 Project = Callable[[str], pytest.Pytester]
@@ -67,66 +66,33 @@ def entries(text: str) -> dict[str, dict[str, Any]]:
 
 def result_of(values: list[float | None], *, unit: str = "s", better: str = "lower") -> CaseResult:
     """A case of a sweep with one point, one launch per value."""
-    at = {"message_bytes": 4000}
-    facts = {"busbw_factor": 1.5}
     summary = Summary(n=50, minimum=1.0, p25=1.0, median=1.5, p95=2.0, p99=3.0, mean=1.5, stdev=0.1)
+    judged = replace(point(4000), unit=unit, better=better)
+    measured = Measurement(
+        name="latency", unit=unit, better=better, value=None, at=judged.at, facts=judged.facts, summary=summary
+    )
     launches = [
-        LaunchRecord(
-            index=i,
-            outcome="passed",
-            wall_s=1.0,
-            measurements=[
-                Measurement(
-                    name="latency",
-                    unit=unit,
-                    better=better,
-                    value=value,
-                    at=at,
-                    facts=facts,
-                    summary=summary,  # type: ignore[arg-type]
-                )
-            ],
-        )
+        LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=[replace(measured, value=value)])
         for i, value in enumerate(values)
     ]
-    verdict = Verdict(
-        metric="latency[message_bytes=4000]",
-        kind="unchanged",
-        unit=unit,
-        better=better,
-        at=at,
-        facts=facts,  # type: ignore[arg-type]
-    )
-    return CaseResult(
-        nodeid="a/test_a.py::test_a[ws4]",
-        case=Case(
-            test="a/test_a.py::test_a",
-            id="ws4",
-            conditions=Conditions(world_size=4, backend="gloo", launcher="warm"),
-            device="cpu",
-        ),
-        environment=Environment(platform="cpu-x-2c", device="x", cores=2, software={"torch": "2.13.0"}),
-        launches=launches,
-        verdicts=[verdict],
-        reference=ReferenceRecord(kind="stored"),
-    )
+    return result(judged, launches=launches)
 
 
 def test_a_round_is_a_launch_and_the_entry_says_what_was_measured_where() -> None:
     (made,) = benchmarks([result_of([4e-6, 8e-6])])
 
-    assert made.fullname == "a/test_a.py::test_a[ws4]:latency[message_bytes=4000]"
-    assert made.name == "test_a[ws4]:latency[message_bytes=4000]"
-    assert made.group == "a/test_a.py::test_a[ws4]"
+    assert made.fullname == "suites/test_a.py::test_a[ws2]:latency[message_bytes=4000]"
+    assert made.name == "test_a[ws2]:latency[message_bytes=4000]"
+    assert made.group == "suites/test_a.py::test_a[ws2]"
     assert made.rounds_s == [4e-6, 8e-6]
-    assert made.params == {"message_bytes": 4000, "world_size": 4, "metric": "latency"}
+    assert made.params == {"message_bytes": 4000, "world_size": 2, "metric": "latency"}
     assert made.extra_info == {
-        "world_size": 4,
+        "world_size": 2,
         "backend": "gloo",
         "launcher": "warm",
-        "device": "x",
-        "platform": "cpu-x-2c",
-        "software": {"torch": "2.13.0"},
+        "device": "X",
+        "platform": "cpu-x",
+        "software": {"torch": "2.14.0"},
         "verdict": "unchanged",
         "message_bytes": 4000,
         "algbw_gb_per_s": pytest.approx(4000 / 6e-6 / 1e9),
@@ -139,7 +105,7 @@ def test_a_round_is_a_launch_and_the_entry_says_what_was_measured_where() -> Non
 
 
 @pytest.mark.parametrize(
-    "result",
+    "made",
     [
         result_of([1.0], unit="GB/s", better="higher"),
         result_of([1.0], better="info"),
@@ -149,8 +115,8 @@ def test_a_round_is_a_launch_and_the_entry_says_what_was_measured_where() -> Non
     ],
     ids=["not a time", "not judged", "no value", "no time at all", "measured for a derived number"],
 )
-def test_only_judged_times_are_benchmarks(result: CaseResult) -> None:
-    assert list(benchmarks([result])) == []
+def test_only_judged_times_are_benchmarks(made: CaseResult) -> None:
+    assert list(benchmarks([made])) == []
 
 
 def test_a_saved_run_is_compared_with_and_compare_fail_fails_the_run_not_the_tests(

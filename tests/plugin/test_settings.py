@@ -31,7 +31,6 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
             ["--world-size", "100000", "--distbench-launcher=warm"],
             "*: at most * ranks can run here (32 a core*",
         ),
-        (["--gpu"], "*--gpu: no GPU: there is no NVIDIA driver*Run on a machine with NVIDIA GPUs, or without --gpu*"),
         (["--distbench-backend", "glo"], "*distbench-backend*'glo'; wanted one or more of gloo, nccl*"),
         (["--distbench-backend", "gloo,fake"], "*fake has no clocks, and baselines of its own*without gloo*"),
         (["--distbench-backend", "fake", "--distbench-fake-rank", "x"], "*distbench-fake-rank*'x'; wanted a rank: 0*"),
@@ -108,15 +107,49 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         (["--distbench-experiment", "none.toml"], "*none.toml: cannot read: No such file*docs/experiment.md has an*"),
         (["--distbench-experiment", ""], "*--distbench-experiment*is empty: is the variable it comes from set*"),
         (["--distbench-baselines", "test_it.py"], "*test_it.py is not a folder*"),
+        (
+            ["--distbench-backend=gloo,"],
+            "*--distbench-backend (ini: *): *; wanted one or more of gloo, *",
+        ),
+        (["--distbench-backend=gloo,nope"], "*distbench-backend*; wanted one or more of gloo, nccl*"),
+        (["--distbench-network="], "*--distbench-network * is empty: is the variable it comes from set?"),
+        (["--distbench-network=1gbit,dely=1ms"], "*network '1gbit,dely=1ms': there is no 'dely'; wanted *"),
+        (["--distbench-share-gpu"], "*several ranks on one GPU: give --gpu too*"),
+        (["--distbench-share-host"], "*--distbench-share-host (ini: *without that there are none: give --gpu too*"),
+        (
+            ["--gpu", "--distbench-share-gpu", "--distbench-update"],
+            "*could be no baseline: leave out --*",
+        ),
+        (["--distbench-numa-binding=node"], "*near their GPUs: give --gpu too*"),
+        (["--distbench-numa-binding="], "*--distbench-numa-binding (ini: *) is empty: is the variable*"),
+        (
+            ["--gpu", "--distbench-numa-binding=near"],
+            "*numa-binding*'near'; wanted one of node, socket, excl*",
+        ),
+        (["--distbench-attach=2"], "*--distbench-attach*there is no rank 2: the largest group has 2 ranks*"),
+        (["--distbench-attach=-1"], "*--distbench-attach*'-1'; wanted a whole number*"),
+        (["--distbench-attach=0", "--distbench-update"], "*nothing is measured then*"),
+        (["--distbench-attach=0", "-n2"], "*with -n nobody has the terminal*"),
     ],
 )
-def test_a_bad_option_is_a_usage_error_that_names_it(project: Project, arguments: list[str], message: str) -> None:
+def test_a_bad_option_is_a_usage_error_that_names_it(
+    project: Project, gpus: Callable[[int], None], arguments: list[str], message: str
+) -> None:
+    """On a machine with one GPU."""
+    gpus(1)
     made = project(TEST)
     result = run(made, *arguments)
 
     result.stderr.fnmatch_lines([message])
     assert result.ret == EXIT_USAGE
     assert stored(made) == []
+
+
+def test_without_a_gpu_there_is_no_run_on_gpus(project: Project) -> None:
+    result = run(project(TEST), "--gpu")
+
+    result.stderr.fnmatch_lines(["*--gpu: no GPU: there is no NVIDIA driver*Run on a machine with NVIDIA GPUs, or *"])
+    assert result.ret == EXIT_USAGE
 
 
 def test_a_wrong_value_in_the_ini_file_is_one_usage_error_that_names_its_key(project: Project) -> None:
@@ -162,47 +195,6 @@ def test_the_world_size_is_the_number_of_gpus(project: Project, gpus: Callable[[
         ["distbench *: world size 3, nccl, 3 GPUs (NVIDIA H100 80GB HBM3)*", "*test_step?ws3? NEW*"]
     )
     assert result.ret == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (["--distbench-share-gpu"], "*several ranks on one GPU: give --gpu too*"),
-        (["--distbench-share-host"], "*--distbench-share-host (ini: *without that there are none: give --gpu too*"),
-        (
-            ["--gpu", "--distbench-share-gpu", "--distbench-update"],
-            "*could be no baseline: leave out --*",
-        ),
-        (["--distbench-numa-binding=node"], "*near their GPUs: give --gpu too*"),
-        (["--distbench-numa-binding="], "*--distbench-numa-binding (ini: *) is empty: is the variable*"),
-        (
-            ["--gpu", "--distbench-numa-binding=near"],
-            "*numa-binding*'near'; wanted one of node, socket, excl*",
-        ),
-        (["--distbench-attach=2"], "*--distbench-attach*there is no rank 2: the largest group has 2 ranks*"),
-        (["--distbench-attach=-1"], "*--distbench-attach*'-1'; wanted a whole number*"),
-        (["--distbench-attach=0", "--distbench-update"], "*nothing is measured then*"),
-        (["--distbench-attach=0", "-n2"], "*with -n nobody has the terminal*"),
-    ],
-)
-def test_options_that_exclude_each_other_are_refused(
-    project: Project, gpus: Callable[[int], None], options: list[str], text: str
-) -> None:
-    gpus(1)
-    made = project(TEST)
-    result = run(made, *options)
-
-    result.stderr.fnmatch_lines([text])
-    assert result.ret == EXIT_USAGE
-    assert stored(made) == []
-
-
-@pytest.mark.parametrize("given", ["gloo,", "gloo,nope", ","])
-def test_a_list_of_backends_with_an_unknown_one_is_a_usage_error(project: Project, given: str) -> None:
-    result = run(project(TEST), f"--distbench-backend={given}")
-
-    result.stderr.fnmatch_lines(["*--distbench-backend (ini: distbench_backend): *; wanted one or more of gloo, *"])
-    assert result.ret == EXIT_USAGE
 
 
 MANY_HOSTS = """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.fingerprints import BARRIER, of
 from support.results import verdict
-from support.stores import entry, result
+from support.stores import HUNG, PLATFORM, entry, environment, result
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.entry import make_entry
@@ -142,6 +142,8 @@ def test_numbers_of_a_test_that_failed_by_more_than_its_verdicts_are_no_baseline
     [
         (result(), "nothing was launched"),
         (result(*FIVE, verdicts=[]), "nothing was judged"),
+        (result(*FIVE, launches=[HUNG]), "launch 1 failed: hung in body"),
+        (result(*FIVE, environment=environment(PLATFORM, shares_gpu=True)), "shared"),
         (result(0.004), "step is new or moved, and has 1 of the 5 launches"),
         (result(*FIVE[:4], None), "step has no value in 1 of 5 launches"),
     ],

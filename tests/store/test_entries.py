@@ -10,10 +10,8 @@ from support.cases import ON_TWO
 from support.stores import CASE, KEY, PLATFORM, TEST, entry, result
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.case import BaselineEntry, Case, Conditions, EntryName
-from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.entries import GoneTests, closest, has_test, selection, unused_entries, with_its_work
 
@@ -153,24 +151,9 @@ def test_work_is_the_same_under_other_names_of_parameters(
     assert (known.workload == new.workload) is is_same
 
 
-UNUSED_TEST = "suites/test_a.py::test_a"
-
-
 def stored_of_unused(store: BaselineStore, test: str, key: str, *, backend: str = "gloo", **under: Any) -> None:
-    conditions = Conditions(**{"world_size": 2, "backend": backend, "launcher": "warm", **under})
-    entry = BaselineEntry(workload="", conditions=conditions, software={}, metrics={})
-    store.write(test, f"{key}.{backend}.warm", entry)
-
-
-def result_of_unused(test: str, case_id: str) -> CaseResult:
-    return CaseResult(
-        nodeid=f"{test}[{case_id}]",
-        case=Case(test=test, id=case_id, conditions=ON_TWO, device="cpu"),
-        environment=Environment(platform="p", device="X", cores=2, software={}),
-        launches=[],
-        verdicts=[],
-        reference=ReferenceRecord(kind="stored"),
-    )
+    conditions = replace(ON_TWO, backend=backend, **under)
+    store.write(test, f"{key}.{backend}.warm", entry(1.0, conditions=conditions))
 
 
 @pytest.fixture
@@ -178,13 +161,13 @@ def store(tmp_path: Path) -> BaselineStore:
     (tmp_path / "suites").mkdir()
     for name in ("test_a.py", "test_b.py"):
         (tmp_path / "suites" / name).touch()
-    return BaselineStore(tmp_path / "baselines", "p")
+    return BaselineStore(tmp_path / "baselines", PLATFORM)
 
 
 def unused(store: BaselineStore, seen: dict[tuple[str, str], bool], *reported: str, root: str = ".") -> list[str]:
     found = unused_entries(
         store,
-        [result_of_unused(test, case_id) for (test, case_id), ran in seen.items() if ran],
+        [result(1.0, case=replace(CASE, test=test, id=case_id)) for (test, case_id), ran in seen.items() if ran],
         reported={"suites/test_a.py", *reported},
         seen=seen,
         rootpath=store.folder.parent,
@@ -196,8 +179,8 @@ def unused(store: BaselineStore, seen: dict[tuple[str, str], bool], *reported: s
 @pytest.mark.parametrize(
     ("test", "key", "is_unused"),
     [
-        (UNUSED_TEST, "ws2", False),
-        (UNUSED_TEST, "old-ws2", True),
+        (TEST, "ws2", False),
+        (TEST, "old-ws2", True),
         ("suites/test_a.py::test_gone", "ws2", True),
         ("suites/test_gone.py::test_a", "ws2", True),
         ("suites/test_b.py::test_b", "ws2", False),
@@ -208,15 +191,15 @@ def test_an_entry_is_unused_if_its_test_was_there_or_is_gone(
 ) -> None:
     stored_of_unused(store, test, key)
 
-    assert unused(store, {(UNUSED_TEST, "ws2"): True}) == ([f"{test}[{key}.gloo.warm]"] if is_unused else [])
+    assert unused(store, {(TEST, "ws2"): True}) == ([f"{test}[{key}.gloo.warm]"] if is_unused else [])
 
 
 def test_entries_of_other_conditions_belong_to_other_runs(store: BaselineStore) -> None:
-    stored_of_unused(store, UNUSED_TEST, "ws4", world_size=4)
-    stored_of_unused(store, UNUSED_TEST, "old-ws2", backend="nccl")
-    stored_of_unused(store, UNUSED_TEST, "ws2:@cooling=low", around={"cooling": "low"})
+    stored_of_unused(store, TEST, "ws4", world_size=4)
+    stored_of_unused(store, TEST, "old-ws2", backend="nccl")
+    stored_of_unused(store, TEST, "ws2:@cooling=low", around={"cooling": "low"})
 
-    assert unused(store, {(UNUSED_TEST, "ws2"): True}) == []
+    assert unused(store, {(TEST, "ws2"): True}) == []
 
 
 @pytest.mark.parametrize(
@@ -235,22 +218,22 @@ def test_the_ranks_of_a_run_say_nothing_of_those_of_its_test(
     store: BaselineStore, ran: str, key: str, ranks: int, *, is_unused: bool
 ) -> None:
     """One rank of ``[ws2]`` was given up to be pruned by a run of ``[ws1]``."""
-    stored_of_unused(store, UNUSED_TEST, key, world_size=ranks)
+    stored_of_unused(store, TEST, key, world_size=ranks)
 
-    assert unused(store, {(UNUSED_TEST, ran): True}) == ([f"{UNUSED_TEST}[{key}.gloo.warm]"] if is_unused else [])
+    assert unused(store, {(TEST, ran): True}) == ([f"{TEST}[{key}.gloo.warm]"] if is_unused else [])
 
 
 def test_entries_outside_the_folders_of_the_run_are_left_alone(store: BaselineStore) -> None:
     stored_of_unused(store, "suites/test_gone.py::test_a", "ws2")
 
-    assert unused(store, {(UNUSED_TEST, "ws2"): True}, root="suites/test_a.py") == []
-    assert unused(store, {(UNUSED_TEST, "ws2"): True}, root="suites") != []
+    assert unused(store, {(TEST, "ws2"): True}, root="suites/test_a.py") == []
+    assert unused(store, {(TEST, "ws2"): True}, root="suites") != []
 
 
 def test_a_run_that_measured_nothing_knows_nothing(store: BaselineStore) -> None:
     stored_of_unused(store, "suites/test_gone.py::test_a", "ws2")
 
-    assert unused(store, {(UNUSED_TEST, "ws2"): False}) == []
+    assert unused(store, {(TEST, "ws2"): False}) == []
 
 
 @pytest.mark.parametrize("text", ["android", "floor-ws2", "notes", "orb"])
@@ -260,8 +243,6 @@ def test_a_name_that_merely_holds_such_a_word_is_a_name(text: str) -> None:
 
 def test_a_skipped_case_keeps_its_entries_also_those_of_its_named_runs(store: BaselineStore) -> None:
     for key in ("b-ws2", "b-ws2:one", "bb-ws2"):
-        stored_of_unused(store, UNUSED_TEST, key)
+        stored_of_unused(store, TEST, key)
 
-    assert unused(store, {(UNUSED_TEST, "ws2"): True, (UNUSED_TEST, "b-ws2"): False}) == [
-        f"{UNUSED_TEST}[bb-ws2.gloo.warm]"
-    ]
+    assert unused(store, {(TEST, "ws2"): True, (TEST, "b-ws2"): False}) == [f"{TEST}[bb-ws2.gloo.warm]"]

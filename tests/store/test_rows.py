@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.cases import ON_TWO
+from support.results import result, run
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records.bound import Bound
-from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
-from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord, Verdict
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Verdict
 from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore
 from pytest_distbench.store.rows import Table, entries_of, entry_rows, run_rows, write_csv, write_json, write_parquet
 
@@ -59,14 +59,7 @@ def test_an_entry_has_a_row_per_metric_and_launch() -> None:
         "latency[message_bytes=8]": BaselineMetric(better="lower", unit="s", launches=[0.1, 0.2]),
         "steps": BaselineMetric(better="steps", unit="", launches=[None]),
     }
-    entry = BaselineEntry(
-        workload="x",
-        conditions=ON_TWO,
-        software={},
-        metrics=metrics,
-        params={},
-    )
-    table = entry_rows([BaselineFile(schema=1, platform="p", test="a.py::t", key="ws2.gloo.warm", entry=entry)])
+    table = entry_rows([replace(FILE, entry=entry(1.0, metrics=metrics))])
 
     assert list(table.columns)[-5:] == ["metric", "unit", "better", "launch", "value"]
     assert [row[-5:] for row in table.rows] == [
@@ -87,17 +80,8 @@ def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each
         Verdict(metric="latency[message_bytes=8]", kind="beyond", unit="s", better="lower", bounds=bounds),
         Verdict(metric="steps[level=0.5]", kind="unchanged", unit="", better="steps"),
     ]
-    result = CaseResult(
-        nodeid="a.py::t[ws2]",
-        case=Case(test="a.py::t", id="ws2", conditions=ON_TWO, device="cpu"),
-        environment=Environment(platform="p", device="X", cores=2, software={}),
-        launches=[LaunchRecord(index=4, outcome="passed", wall_s=1.0, measurements=measurements)],
-        verdicts=verdicts,
-        reference=ReferenceRecord(kind="nothing"),
-    )
-    table = run_rows(
-        RunRecord(schema=1, distbench="0", started="", duration_s=1, world_sizes=[2], gpu=False, results=[result])
-    )
+    launch = LaunchRecord(index=4, outcome="passed", wall_s=1.0, measurements=measurements)
+    table = run_rows(run(result(*verdicts, launches=[launch])))
 
     assert list(table.columns.items())[-3:] == [("message_bytes", int), ("seed", int), ("level", str)]
     assert [row[6:] for row in table.rows] == [
