@@ -76,15 +76,13 @@ def arrivals(*of_ranks: tuple[list[float], list[float]]) -> list[RankReport]:
     ]
 
 
-def test_ranks_wait_for_the_last_to_come_but_no_longer_than_they_are_in_the_phase() -> None:
+def test_ranks_wait_for_the_last_to_come_and_nobody_where_some_do_not_enter() -> None:
     reports = arrivals(([4.0, 0.5], [10.0, 20.0]), ([1.0, 1.0], [13.0, 21.0]), ([2.0, 1.0], [12.0, 20.5]))
     [part] = breakdowns(reports, is_one_clock=True)["step"].parts
 
     assert part.waits_s == [(3.0 + 0.5) / 2, 0.0, (1.0 + 0.5) / 2]
     assert part.late_s == [0.0, (3.0 + 1.0) / 2, (2.0 + 0.5) / 2]
 
-
-def test_nobody_waits_in_an_iteration_that_some_do_not_enter() -> None:
     [part] = breakdowns(arrivals(([4.0, 1.0], [10.0, 20.0]), ([1.0, 0.0], [13.0, 0.0])), is_one_clock=True)[
         "step"
     ].parts
@@ -102,21 +100,17 @@ def test_it_is_not_told_who_waits_for_nobody_and_on_clocks_that_cannot_be_compar
     assert (part.waits_s, part.late_s) == ([], [])
 
 
-def test_a_rank_that_does_not_enter_a_phase_has_spent_no_time_in_it() -> None:
+def test_a_phase_that_some_do_not_enter_takes_them_no_time_and_a_loop_of_some_is_left_out() -> None:
     """As the one that saves a checkpoint, beside those that do not."""
     reports = [report(0, observation("step", 3.0), phase("save", values=[2.0])), report(1, observation("step", 3.0))]
     [part] = breakdowns(reports, is_one_clock=True)["step"].parts
 
     assert part.times_s == [2.0, 0.0]
 
-
-def test_a_loop_of_some_ranks_is_left_out() -> None:
     reports = [report(0, observation("step", 3.0), phase("save", values=[2.0])), report(1)]
 
     assert breakdowns(reports, is_one_clock=True) == {}
 
-
-def test_what_is_apart_stays_so() -> None:
     reports = [report(0, observation("step", 3.0), phase("evaluation", values=[2.0], is_apart=True))]
     [part] = breakdowns(reports, is_one_clock=True)["step"].parts
 
@@ -161,32 +155,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reports")
 
 
-def test_a_report_is_read_and_a_missing_one_left_out(tmp_path: Path) -> None:
+def test_a_report_is_read_and_a_missing_cut_or_misplaced_one_left_out(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     plan.files.report(0).write_bytes(msgspec.json.encode(REPORT))
 
     assert read_reports(plan) == {0: REPORT}
 
-
-@given(st.one_of(st.binary(max_size=200), documents.map(msgspec.json.encode)))
-def test_a_damaged_report_is_none(folder: Path, data: bytes) -> None:
-    plan = make_plan(folder)
-    plan.files.report(0).write_bytes(data)
-
-    assert read_reports(plan) == {}
-
-
-def test_a_truncated_report_is_none(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     whole = msgspec.json.encode(REPORT)
     for length in range(len(whole)):
         plan.files.report(0).write_bytes(whole[:length])
         assert read_reports(plan) == {}
 
-
-def test_a_report_of_another_rank_is_none(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     plan.files.report(1).write_bytes(msgspec.json.encode(REPORT))
+
+    assert read_reports(plan) == {}
+
+
+@given(st.one_of(st.binary(max_size=200), documents.map(msgspec.json.encode)))
+def test_a_damaged_report_is_none(folder: Path, data: bytes) -> None:
+    plan = make_plan(folder)
+    plan.files.report(0).write_bytes(data)
 
     assert read_reports(plan) == {}
 
@@ -253,7 +243,7 @@ def record(plan: LaunchPlan, heard: Heard, *group_sizes: int, remarks: tuple[str
     return make_record(plan, hosts, heard, ending, Clock(started_at=0.0, up_at=1.0, finished_at=3.0), remarks=remarks)
 
 
-def test_a_script_whose_ranks_never_met_has_done_nothing(plan: LaunchPlan, heard: Heard) -> None:
+def test_ranks_that_did_not_meet_are_told_where_they_should_have(plan: LaunchPlan, heard: Heard) -> None:
     plan.files.log(0).write_text("Unable to locate 2 gpus. Exiting\n")
     found = record(plan, heard, 0, 1)
 
@@ -261,26 +251,20 @@ def test_a_script_whose_ranks_never_met_has_done_nothing(plan: LaunchPlan, heard
     assert found.reason.startswith("no rank joined a process group of 2")
     assert found.reason.endswith("the output of rank 0 ends with:\nUnable to locate 2 gpus. Exiting")
 
-
-def test_ranks_that_met_have_done_something(plan: LaunchPlan, heard: Heard) -> None:
     assert record(plan, heard, 2, 2).outcome == "passed"
 
-
-def test_a_script_may_say_that_it_needs_no_group(plan: LaunchPlan, heard: Heard) -> None:
     meant = replace(plan, work=replace(SCRIPT, body=replace(SCRIPT.body, makes_group=False)))
 
     assert record(meant, heard, 0, 0).outcome == "passed"
 
-
-def test_one_rank_has_nobody_to_meet(plan: LaunchPlan, heard: Heard) -> None:
     assert record(replace(plan, world_size=1), heard, 0).outcome == "passed"
 
-
-def test_a_group_of_some_of_the_ranks_is_remarked(plan: LaunchPlan, heard: Heard) -> None:
     four = record(replace(plan, world_size=4), heard, 2, 2, 2, 2)
 
     assert four.outcome == "passed"
     assert four.remarks == ["the largest process group had 2 of 4 ranks"]
+
+    assert record(plan, heard, 2, 2, remarks=("left x", "")).remarks == ["left x"]
 
 
 def test_a_number_that_is_not_there_fails_the_launch(plan: LaunchPlan, heard: Heard) -> None:
@@ -289,10 +273,6 @@ def test_a_number_that_is_not_there_fails_the_launch(plan: LaunchPlan, heard: He
     assert found.outcome == "failed"
     assert found.reason == "the pattern 'loss (.*)' matches nothing in the output of rank 0, which is empty"
     assert found.measurements == []
-
-
-def test_what_is_remarked_is_kept(plan: LaunchPlan, heard: Heard) -> None:
-    assert record(plan, heard, 2, 2, remarks=("left x", "")).remarks == ["left x"]
 
 
 def test_a_rank_that_did_not_go_is_said_whatever_the_outcome(plan: LaunchPlan, heard: Heard) -> None:
@@ -337,6 +317,4 @@ def test_secrets_are_masked_in_all_that_ranks_and_their_logs_say() -> None:
         msgspec.json.encode(RECORD).replace(SECRET.encode(), b"***")
     )
 
-
-def test_without_secrets_a_record_is_as_it_was() -> None:
     assert mask_record(RECORD, []) is RECORD

@@ -63,6 +63,16 @@ def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
     assert (measurement.summary.n, measurement.summary.minimum, measurement.summary.p99) == (4, 2.0, 5.0)
     assert (measurement.summary.slowest_rank, measurement.summary.slowest_share) == (1, 0.75)
 
+    [measurement] = merge(recorded([report(0, 1.0, 2.0, 3.0, 4.0, 5.0, better="higher", reduce="min")]))
+
+    assert measurement.value == 4.0
+
+    hosts = [reduce_partials(recorded([report(rank, *values) for rank, values in there])) for there in SLOW_ON_HOSTS]
+    [measurement] = merge([part for there in hosts for part in there])
+
+    assert measurement.summary is not None
+    assert (measurement.summary.slowest_rank, measurement.summary.slowest_share) == (2, 0.75)
+
 
 def test_a_series_is_kept_whole_where_its_kind_asks_for_it_and_as_a_distribution_elsewhere() -> None:
     for better, series, distribution in (("lower", [], [1.0, 2.0, 5.0]), ("info", [2.0, 5.0, 1.0], [])):
@@ -82,20 +92,20 @@ def test_reductions(reduce: Reduce, value: float) -> None:
     assert measurement.value == value
 
 
-def test_throughput_takes_the_75th_percentile() -> None:
-    [measurement] = merge(recorded([report(0, 1.0, 2.0, 3.0, 4.0, 5.0, better="higher", reduce="min")]))
-
-    assert measurement.value == 4.0
-
-
-def test_ranks_that_must_agree_and_do_not_are_an_error_that_shows_both() -> None:
+def test_ranks_that_must_agree_and_do_not_are_an_error_that_shows_them() -> None:
     with pytest.raises(RecordingError, match="rank 0: 1, rank 1: 2"):
         merge(recorded([report(0, 1.0, better="exact", reduce="all"), report(1, 2.0, better="exact", reduce="all")]))
 
-
-def test_series_of_different_length_are_an_error() -> None:
     with pytest.raises(RecordingError, match=r"equally many values \(rank 0: 1, rank 1: 2\)"):
         merge(recorded([report(0, 1.0), report(1, 1.0, 2.0)]))
+
+    def sent(rank: int) -> RankReport:
+        return report(rank, 7.0 if rank == 4 else 5.0, better="exact", reduce="all", series=False)
+
+    hosts = [reduce_partials(recorded(map(sent, there))) for there in ([0, 1, 2], [3, 4, 5])]
+
+    with pytest.raises(RecordingError, match=r"ranks 0-3,5: 5, rank 4: 7"):
+        merge([part for there in hosts for part in there])
 
 
 def fingerprinted(rank: int, *rows: Collective, entered: tuple[float, ...] = (), missing: str = "") -> RankReport:
@@ -108,23 +118,29 @@ def fingerprints_of(reports: list[RankReport]) -> dict[str, Fingerprint]:
     return merge_fingerprints([common_prints([report]) for report in reports], world_size=len(reports))
 
 
-def test_equal_ranks_are_stored_once_and_others_apart() -> None:
+def test_fingerprints_of_equal_ranks_are_stored_once_and_others_apart() -> None:
     found = fingerprints_of([fingerprinted(1, BARRIER), fingerprinted(0, BARRIER), fingerprinted(2)])["m"]
 
     assert found.collectives == {"0-1": [BARRIER], "2": []}
 
-
-def test_a_rank_without_a_fingerprint_leaves_the_launch_without() -> None:
     assert fingerprints_of([fingerprinted(0, BARRIER), fingerprinted(1, missing="off")])["m"] == Fingerprint(
         missing="off"
     )
+
+    reports = [
+        replace(fingerprinted(rank), fingerprints={"m": RankFingerprint(parameter_bytes=held)})
+        for rank, held in ((0, 84), (1, 0))
+    ]
+
+    assert fingerprints_of(reports)["m"].parameter_bytes == {"0": 84, "1": 0}
+    assert fingerprints_of([fingerprinted(0), fingerprinted(1)])["m"].parameter_bytes == {}
 
 
 def hosts_of(*lives: list[RankReport], ahead_s: float = 0.0) -> list[HostReport]:
     return [HostReport(ranks=there, entered=entered_on(there, ahead_s=ahead_s)) for there in lives]
 
 
-def test_a_rank_is_as_late_as_it_comes_to_the_collective_that_it_comes_latest_to() -> None:
+def test_ranks_are_as_late_as_they_come_to_the_collective_that_they_come_latest_to() -> None:
     ranks = [fingerprinted(0, entered=(0.0, 1.0)), fingerprinted(1, entered=(0.5, 1.1))]
 
     assert late_s(hosts_of(ranks), doubt_s=0.0)["m"] == pytest.approx([0.0, 0.5])
@@ -132,8 +148,6 @@ def test_a_rank_is_as_late_as_it_comes_to_the_collective_that_it_comes_latest_to
     assert late_s(hosts_of([*ranks, fingerprinted(2, entered=(0.0,))]), doubt_s=0.0) == {}
     assert late_s(hosts_of(ranks, [fingerprinted(2)]), doubt_s=0.0) == {}
 
-
-def test_ranks_of_several_hosts_are_late_by_more_than_their_clocks_may_differ_or_nothing_is_said() -> None:
     lives = (
         [fingerprinted(0, entered=(0.0, 1.0)), fingerprinted(3, entered=(0.01, 1.3))],
         [fingerprinted(1, entered=(0.2, 1.1)), fingerprinted(2, entered=(0.2, 1.15))],
@@ -144,8 +158,6 @@ def test_ranks_of_several_hosts_are_late_by_more_than_their_clocks_may_differ_or
     assert late_s(hosts, doubt_s=0.25)["m"] == pytest.approx([0.0, 0.2, 0.2, 0.3])
     assert late_s(hosts, doubt_s=0.35) == {}
 
-
-def test_moments_of_collectives_are_told_by_the_clock_that_nobody_sets() -> None:
     [host] = hosts_of([fingerprinted(0, entered=(100.0, 101.0))], ahead_s=90.0)
 
     assert host.entered["m"].firsts == [10.0, 11.0]
@@ -189,16 +201,6 @@ def test_ranks_that_disagree_about_a_bound_are_an_error() -> None:
     assert merge(recorded([report(1)]))[0].bounds == [Bound(side="most", value=1.0, where="rank.record at a.py:1")]
     with pytest.raises(RecordingError, match=r"about its bounds \(rank 0: \['most 0'\], rank 1: \['most 1'\]\)"):
         merge(recorded([report(0), report(1)]))
-
-
-def test_a_rank_none_of_whose_optimizers_has_stepped_is_named_beside_those_that_did() -> None:
-    reports = [
-        replace(fingerprinted(rank), fingerprints={"m": RankFingerprint(parameter_bytes=held)})
-        for rank, held in ((0, 84), (1, 0))
-    ]
-
-    assert fingerprints_of(reports)["m"].parameter_bytes == {"0": 84, "1": 0}
-    assert fingerprints_of([fingerprinted(0), fingerprinted(1)])["m"].parameter_bytes == {}
 
 
 KINDS: list[tuple[Better, Reduce]] = [
@@ -269,16 +271,6 @@ def test_fingerprints_are_the_same_however_the_ranks_lie_on_hosts(kinds: list[in
     assert all(len(prints.get("m", [])) <= len(set(kinds)) for prints in of_hosts)
 
 
-def test_ranks_of_two_hosts_that_disagree_are_named_and_equal_ones_together() -> None:
-    def sent(rank: int) -> RankReport:
-        return report(rank, 7.0 if rank == 4 else 5.0, better="exact", reduce="all", series=False)
-
-    hosts = [reduce_partials(recorded(map(sent, there))) for there in ([0, 1, 2], [3, 4, 5])]
-
-    with pytest.raises(RecordingError, match=r"ranks 0-3,5: 5, rank 4: 7"):
-        merge([part for there in hosts for part in there])
-
-
 @pytest.mark.parametrize(
     ("other", "told"),
     [
@@ -295,14 +287,6 @@ def test_what_ranks_disagree_about_is_told_with_who_says_what(other: dict[str, o
 
     with pytest.raises(RecordingError, match=re.escape(told)):
         merge(recorded(ranks))
-
-
-def test_the_rank_that_is_slowest_is_known_though_another_host_reduced_it() -> None:
-    hosts = [reduce_partials(recorded([report(rank, *values) for rank, values in there])) for there in SLOW_ON_HOSTS]
-    [measurement] = merge([part for there in hosts for part in there])
-
-    assert measurement.summary is not None
-    assert (measurement.summary.slowest_rank, measurement.summary.slowest_share) == (2, 0.75)
 
 
 SLOW_ON_HOSTS = [

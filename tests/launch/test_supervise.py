@@ -23,68 +23,34 @@ class Group:
         self.log.append(self.name)
 
 
-def groups(log: list[str]) -> tuple[Turnstile, Group, Group]:
-    a, b = Group("a", log), Group("b", log)
-    return Turnstile([a, b], lambda order: order.reverse()), a, b
-
-
-def test_nobody_runs_before_all_have_started() -> None:
+@pytest.mark.parametrize(
+    ("calls", "turns"),
+    [
+        ("ask a", ""),
+        ("ask a, ask b, ask b, ask a", "bab"),
+        ("ask b, ask a", "b"),
+        ("ask a, ask b, leave b, ask a", "baa"),
+        ("ask a, leave b", "a"),
+        ("ask a, leave a, ask b", "b"),
+    ],
+    ids=[
+        "nobody before all have started",
+        "one turn a round in the order drawn",
+        "while one runs the other waits",
+        "one that ends in its turn frees the other",
+        "one that never asked does too",
+        "one that ended waiting gets no turn",
+    ],
+)
+def test_groups_have_a_turn_a_round_in_the_order_drawn_until_they_end(calls: str, turns: str) -> None:
     log: list[str] = []
-    turnstile, a, _ = groups(log)
-    turnstile.ask(a)
+    groups = {name: Group(name, log) for name in "ab"}
+    turnstile = Turnstile(list(groups.values()), lambda order: order.reverse())
+    for call in calls.split(", "):
+        does, name = call.split()
+        getattr(turnstile, does)(groups[name])
 
-    assert log == []
-
-
-def test_each_has_one_turn_a_round_in_the_order_drawn() -> None:
-    log: list[str] = []
-    turnstile, a, b = groups(log)
-    turnstile.ask(a)
-    turnstile.ask(b)
-    assert log == ["b"]
-    turnstile.ask(b)
-    assert log == ["b", "a"]
-    turnstile.ask(a)
-    assert log == ["b", "a", "b"]
-
-
-def test_while_one_runs_the_other_waits() -> None:
-    log: list[str] = []
-    turnstile, a, b = groups(log)
-    turnstile.ask(b)
-    turnstile.ask(a)
-
-    assert log == ["b"]
-
-
-def test_a_group_that_ends_in_its_turn_frees_the_other() -> None:
-    log: list[str] = []
-    turnstile, a, b = groups(log)
-    turnstile.ask(a)
-    turnstile.ask(b)
-    turnstile.leave(b)
-    turnstile.ask(a)
-
-    assert log == ["b", "a", "a"]
-
-
-def test_a_group_that_ends_before_it_ever_asked_frees_the_other() -> None:
-    log: list[str] = []
-    turnstile, a, b = groups(log)
-    turnstile.ask(a)
-    turnstile.leave(b)
-
-    assert log == ["a"]
-
-
-def test_a_group_that_ends_while_it_waits_is_not_given_a_turn() -> None:
-    log: list[str] = []
-    turnstile, a, b = groups(log)
-    turnstile.ask(a)
-    turnstile.leave(a)
-    turnstile.ask(b)
-
-    assert log == ["b"]
+    assert "".join(log) == turns
 
 
 @pytest.fixture

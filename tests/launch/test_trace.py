@@ -101,7 +101,7 @@ def two_sides() -> tuple[Side, Side]:
     return Side(name="base", note="(abc1234)", traces=ranks(1e12)), Side(name="this tree", traces=ranks(1e12 + 6e7))
 
 
-def test_each_rank_of_each_side_is_a_process_in_the_order_of_sides_and_ranks() -> None:
+def test_each_rank_of_each_side_is_a_process_and_sides_begin_together() -> None:
     events = written(*two_sides())
     places = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
     in_order = [name for _, name in sorted(names(events).items(), key=lambda item: places[item[0]])]
@@ -109,12 +109,14 @@ def test_each_rank_of_each_side_is_a_process_in_the_order_of_sides_and_ranks() -
     assert in_order == ["base rank 0 (abc1234)", "base rank 1 (abc1234)", "this tree rank 0", "this tree rank 1"]
     assert len({e["pid"] for e in events}) == 4
 
-
-def test_sides_begin_together_and_ranks_keep_their_distance() -> None:
-    events = written(*two_sides())
     begins = {names(events)[e["pid"]]: e["ts"] for e in events if e["name"] == "step #0"}
 
     assert list(begins.values()) == [0.0, 5.0, 0.0, 5.0]
+
+    ids = [e["id"] for e in written(*two_sides()) if e["ph"] in "sf"]
+
+    assert len(ids) == 8
+    assert all(ids.count(number) == 2 for number in ids)
 
 
 def test_what_comes_before_the_first_iteration_does_not_shift_a_side() -> None:
@@ -123,13 +125,6 @@ def test_what_comes_before_the_first_iteration_does_not_shift_a_side() -> None:
     found = [e["ts"] for e in events if e["name"] in ("load", "step #0")]
 
     assert sorted(found) == [0.0, 600.0, 600.0]
-
-
-def test_an_arrow_of_one_rank_does_not_lead_to_another() -> None:
-    ids = [e["id"] for e in written(*two_sides()) if e["ph"] in "sf"]
-
-    assert len(ids) == 8
-    assert all(ids.count(number) == 2 for number in ids)
 
 
 def test_loops_of_a_rank_are_one_process_whose_arrows_are_told_apart() -> None:

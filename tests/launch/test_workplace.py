@@ -29,14 +29,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("logs")
 
 
-def test_a_tail_is_the_last_lines_and_empty_where_there_is_no_log(tmp_path: Path) -> None:
+def test_a_tail_is_the_last_lines_and_the_first_traceback(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("a\nb\nc\n")
 
     assert tail(tmp_path / "log", 2) == "b\nc"
     assert tail(tmp_path / "none") == ""
 
-
-def test_what_torch_says_of_names_in_a_network_without_dns_is_left_out_of_a_tail(tmp_path: Path) -> None:
     noise = (
         "[W1125 14:57:39.374144666 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
     )
@@ -45,8 +43,10 @@ def test_what_torch_says_of_names_in_a_network_without_dns_is_left_out_of_a_tail
 
     assert tail(tmp_path / "log", 2) == f"a\n{other}"
 
+    (tmp_path / "log").write_text("start\nTraceback (most recent call last):\n  File x\nValueError: bad\n")
 
-def test_the_first_traceback_is_shown_though_a_launcher_has_told_much_since(tmp_path: Path) -> None:
+    assert error_tail(tmp_path / "log") == tail(tmp_path / "log")
+
     deep = [f'[rank1]:   File "x.py", line {n}' for n in range(40)]
     traceback = ["[rank1]: Traceback (most recent call last):", *deep, "[rank1]: ValueError: bad", "[rank1]: not of it"]
     summary = [f"summary {n}" for n in range(100)]
@@ -57,12 +57,6 @@ def test_the_first_traceback_is_shown_though_a_launcher_has_told_much_since(tmp_
     assert shown[0] == "[rank1]: Traceback (most recent call last):"
     assert shown[shown.index("...") - 1] == "[rank1]: ValueError: bad"
     assert shown[-1] == "summary 99"
-
-
-def test_a_traceback_at_the_end_is_part_of_the_last_lines(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("start\nTraceback (most recent call last):\n  File x\nValueError: bad\n")
-
-    assert error_tail(tmp_path / "log") == tail(tmp_path / "log")
 
 
 @given(st.binary(max_size=500), st.integers(1, 40))

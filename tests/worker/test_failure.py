@@ -185,17 +185,3 @@ def test_what_nobody_thought_of_is_told_too(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("pytest_distbench.worker.leaving._classify", None)
 
     assert told(ValueError("bad")).message == "its report could not be made"
-
-
-def test_without_values_an_assert_of_the_users_is_a_skip_and_one_of_a_library_a_failure() -> None:
-    outcome, told = as_fake("assert 0, 'all ranks agree'", "/home/me/train.py")
-
-    assert (outcome, told) == ("skipped", "needs values, and the backend fake has none: all ranks agree")
-    assert as_fake("assert 0, 'must be int'", "/x/site-packages/torch/distributed/x.py")[0] == "failed"
-
-
-def test_without_values_what_fails_asks_whether_it_needs_them() -> None:
-    outcome, told = as_fake("import torch\ntorch.empty(2**60)", "/home/me/train.py")
-
-    assert outcome == "failed"
-    assert "(the backend fake moves no data: does it need what it received?)" in told.splitlines()[0]

@@ -69,11 +69,7 @@ def test_the_stacks_that_this_python_writes_are_found_behind_what_was_printed(tm
     assert dump.splitlines()[-1].endswith('File "<string>", line 4 in <module>')
 
 
-def test_a_log_that_is_not_there_says_nothing(tmp_path: Path) -> None:
-    assert (read_uncaught(tmp_path / "no"), read_dump(tmp_path / "no")) == (None, "")
-
-
-def test_a_late_collective_is_found_above_the_frames_of_c(tmp_path: Path) -> None:
+def test_an_abort_is_told_as_wait_cause_or_victim(tmp_path: Path) -> None:
     log = tmp_path / "rank0.log"
     log.write_text("step 1\n" + watchdog_log(LATE))
     found = read_abort(log)
@@ -82,6 +78,21 @@ def test_a_late_collective_is_found_above_the_frames_of_c(tmp_path: Path) -> Non
     assert found is not None
     assert (found.kind, found.op, found.number) == ("wait", "all_reduce", 7)
     assert found.text == LATE.removeprefix("[Rank 0] ")
+
+    log = tmp_path / "rank0.log"
+    why = TEXTS["full shared memory"][0].removeprefix("DistBackendError: ")
+    log.write_text(watchdog_log(why))
+    found = read_abort(log)
+
+    assert found is not None
+    assert (found.kind, found.text) == ("cause", why)
+
+    log = tmp_path / "rank0.log"
+    log.write_text(watchdog_log(TEXTS["a peer that is gone"][0].removeprefix("DistBackendError: ")))
+    found = read_abort(log)
+
+    assert found is not None
+    assert found.kind == "victim"
 
 
 @pytest.mark.parametrize(
@@ -94,25 +105,6 @@ def test_a_collective_has_the_name_of_its_function(tmp_path: Path, op: str, told
 
     assert found is not None
     assert found.op == told
-
-
-def test_an_error_is_told_with_what_torch_and_nccl_say_below_it(tmp_path: Path) -> None:
-    log = tmp_path / "rank0.log"
-    why = TEXTS["full shared memory"][0].removeprefix("DistBackendError: ")
-    log.write_text(watchdog_log(why))
-    found = read_abort(log)
-
-    assert found is not None
-    assert (found.kind, found.text) == ("cause", why)
-
-
-def test_a_peer_that_is_gone_makes_a_victim(tmp_path: Path) -> None:
-    log = tmp_path / "rank0.log"
-    log.write_text(watchdog_log(TEXTS["a peer that is gone"][0].removeprefix("DistBackendError: ")))
-    found = read_abort(log)
-
-    assert found is not None
-    assert found.kind == "victim"
 
 
 @pytest.mark.parametrize("text", ["", "my watchdog barked\n", "\0\xff" * 1000])
@@ -145,7 +137,7 @@ def entry(number: int, **changes: object) -> dict[str, object]:
     }
 
 
-def test_the_last_collective_is_told_with_its_number_type_and_size(tmp_path: Path) -> None:
+def test_a_recording_tells_the_last_collective_of_each_recorder(tmp_path: Path) -> None:
     files = LaunchFiles(tmp_path)
     files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(2), entry(1, retired=True)]}}))
     files.groups(0).write_text('{"0": [0, 1]}')
@@ -154,6 +146,13 @@ def test_the_last_collective_is_told_with_its_number_type_and_size(tmp_path: Pat
     assert found is not None
     assert (found.number, found.what, found.is_over) == (2, "all_reduce of float32[8]", False)
     assert (found.numbers, found.members) == ({"0": 2}, {"0": [0, 1]})
+
+    files = LaunchFiles(tmp_path)
+    files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(1, is_p2p=True)]}}))
+    found = read_entered(files, 0)
+
+    assert found is not None
+    assert (found.number, found.what, found.is_over) == (0, "none", True)
 
 
 @pytest.mark.parametrize(
@@ -166,15 +165,6 @@ def test_another_group_than_the_default_one_is_named(tmp_path: Path, group: list
 
     assert found is not None
     assert found.what == f"all_reduce of float32[8] {told}"
-
-
-def test_point_to_point_is_no_collective(tmp_path: Path) -> None:
-    files = LaunchFiles(tmp_path)
-    files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(1, is_p2p=True)]}}))
-    found = read_entered(files, 0)
-
-    assert found is not None
-    assert (found.number, found.what, found.is_over) == (0, "none", True)
 
 
 def of_nccl(number: int, **changes: object) -> dict[str, object]:
@@ -231,10 +221,6 @@ def test_a_rank_is_idle_only_if_nccls_recorder_says_so(
     assert found.is_idle == idle
 
 
-def test_a_rank_that_wrote_nothing_says_nothing(tmp_path: Path) -> None:
-    assert read_entered(LaunchFiles(tmp_path), 0) is None
-
-
 @given(st.one_of(st.binary(max_size=200), documents.map(msgspec.json.encode)))
 def test_a_damaged_recorder_says_nothing(folder: Path, data: bytes) -> None:
     files = LaunchFiles(folder)
@@ -259,19 +245,13 @@ Current thread 0x02 (most recent call first):
 """
 
 
-def test_our_own_frames_and_threads_are_left_out() -> None:
+def test_our_own_frames_are_left_out_and_the_line_of_the_users_package_is_named() -> None:
     assert trim(DUMP).splitlines() == [
         "Current thread 0x02 (most recent call first):",
         '  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 5356 in barrier',
         '  File "/home/me/test_h.py", line 8 in hangs',
     ]
 
-
-def test_the_users_line_and_what_it_called_are_named() -> None:
-    assert waits_at(DUMP) == "test_h.py:8 in hangs, in barrier"
-
-
-def test_of_a_body_that_is_installed_as_libraries_are_the_line_in_its_own_package_is_named() -> None:
     called = """  File "/x/site-packages/accelerate/state.py", line 9 in gather
   File "/x/site-packages/mine/step.py", line 8 in hangs
   File "/usr/lib/python3.11/contextlib.py", line 3 in inner
@@ -304,10 +284,6 @@ def test_a_folder_of_the_users_may_be_called_as_torch_or_this_package(home: str)
     assert is_in_own_code(mine.replace(asleep, f'  File "{home}data.py", line 8 in load\n'))
 
 
-def test_nothing_is_made_of_nothing() -> None:
-    assert (trim(""), waits_at(""), is_in_own_code("")) == ("", "", False)
-
-
 def test_a_dump_is_whole_once_it_shows_where_the_rank_began() -> None:
     whole = DUMP.index("run_rank") + len("run_rank")
 
@@ -329,14 +305,12 @@ def test_the_frames_that_are_looked_for_are_the_workers() -> None:
     assert hasattr(ControlLine, "_die_with_pytest")
 
 
-def test_a_second_dump_cut_anywhere_does_not_hide_the_first() -> None:
+def test_a_second_dump_does_not_hide_where_the_rank_waited() -> None:
     for end in range(len(DUMP)):
         assert trim(DUMP + DUMP[:end]) == trim(DUMP)
         assert waits_at(DUMP + DUMP[:end]) == waits_at(DUMP)
 
-
-def test_a_second_dump_from_where_the_rank_reports_does_not_hide_where_it_waited() -> None:
-    """A peer was ended first, the wait raised, and the elastic agent asked once more."""
+    # A peer was ended first, the wait raised, and the elastic agent asked once more
     reports = """Current thread 0x02 (most recent call first):
   File "/usr/lib/python3.11/traceback.py", line 140 in format_exception
   File "/x/site-packages/pytest_distbench/worker/failure.py", line 36 in classify

@@ -106,25 +106,17 @@ def test_a_deadlock_has_nobody_to_blame(fates: list[RankFate], *, deadlock: bool
 COMMAND = Command(words=["true"])
 
 
-def test_a_command_of_which_only_some_processes_met_is_told(tmp_path: Path) -> None:
+def test_a_command_is_told_how_many_of_its_processes_met(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, world_size=4, work=COMMAND)
+    with pytest.raises(RecordingError, match="no process of the command joined"):
+        check_command(plan, gave_numbers=False)
+    assert check_command(replace(plan, work=replace(COMMAND, makes_group=False)), gave_numbers=False) == []
+
     for size in (0, 2):
         (tmp_path / f"joined{size}").touch()
 
     assert check_command(plan, gave_numbers=True) == ["the largest process group had 2 of 4 ranks"]
-
-
-def test_one_process_need_not_meet_anybody(tmp_path: Path) -> None:
     assert check_command(make_plan(tmp_path, world_size=1, work=COMMAND), gave_numbers=False) == []
-
-
-def test_who_says_that_there_is_no_group_is_believed(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path, work=COMMAND)
-    with pytest.raises(RecordingError, match="no process of the command joined"):
-        check_command(plan, gave_numbers=False)
-
-    without = replace(plan, work=replace(COMMAND, makes_group=False))
-    assert check_command(without, gave_numbers=False) == []
 
 
 GONE = "DistBackendError: Connection closed by peer"
@@ -169,12 +161,6 @@ def reports(*given: RankReport) -> dict[int, RankReport]:
     return {report.rank: report for report in given}
 
 
-def test_a_rank_that_reported_so_has_passed(plan: LaunchPlan, heard: Heard) -> None:
-    fates = tell_fates(plan, reports(passed(0), passed(1)), heard, ended({0: 0, 1: 0}))
-
-    assert [(f.rank, f.outcome, f.how) for f in fates] == [(0, "passed", "passed"), (1, "passed", "passed")]
-
-
 def test_of_two_errors_the_first_one_comes_first(plan: LaunchPlan, heard: Heard) -> None:
     fates = tell_fates(plan, reports(raised(0, at=2.0), raised(1, at=1.0)), heard, ended())
 
@@ -184,9 +170,7 @@ def test_of_two_errors_the_first_one_comes_first(plan: LaunchPlan, heard: Heard)
 TWO_HOSTS = Clocks(hosts={0: "a", 1: "b"}, errors_s={"a": 0.0005, "b": 0.0002})
 
 
-def test_what_the_clocks_of_two_hosts_cannot_order_is_told_by_rank_and_said_to_be_in_doubt(
-    plan: LaunchPlan, heard: Heard
-) -> None:
+def test_ranks_of_two_hosts_are_ordered_as_far_as_their_clocks_can(plan: LaunchPlan, heard: Heard) -> None:
     fates = tell_fates(plan, reports(raised(0, at=1.0006), raised(1, at=1.0)), heard, ended(clocks=TWO_HOSTS))
 
     assert [f.rank for f in fates] == [0, 1]
@@ -195,8 +179,6 @@ def test_what_the_clocks_of_two_hosts_cannot_order_is_told_by_rank_and_said_to_b
         "rank 1 failed within 700 us of it: the clocks of their hosts do not tell who was first",
     ]
 
-
-def test_what_they_can_order_is_ordered(plan: LaunchPlan, heard: Heard) -> None:
     fates = tell_fates(plan, reports(raised(0, at=1.001), raised(1, at=1.0)), heard, ended(clocks=TWO_HOSTS))
 
     assert [(f.rank, f.doubt_s) for f in fates] == [(1, 0.0), (0, 0.0)]
@@ -226,49 +208,43 @@ def test_the_same_words_in_a_users_exception_make_no_victim(plan: LaunchPlan, he
 
 
 @pytest.mark.parametrize(
-    ("code", "oom_kills", "how"),
+    ("said", "is_closed", "ending", "how"),
     [
-        (3, 0, "exit code 3"),
-        (-signal.SIGSEGV, 0, "killed by SIGSEGV"),
-        (-signal.SIGKILL, 2, "killed by SIGKILL, out of memory (the kernel's oom_kill count rose by 2)"),
+        ("", False, ended({1: 3}), "exit code 3"),
+        ("", False, ended({1: -signal.SIGSEGV}), "killed by SIGSEGV"),
+        (
+            "",
+            False,
+            ended({1: -signal.SIGKILL}, oom_kills={1: 2}),
+            "killed by SIGKILL, out of memory (the kernel's oom_kill count rose by 2)",
+        ),
+        ("", True, ended(), "ended without a report"),
+        ("", False, ended(), "never started"),
+        (
+            "cannot write its report: disk full",
+            False,
+            ended(by_us={1}),
+            "failed: cannot write its report: disk full",
+        ),
+        (
+            "",
+            False,
+            ended(by_us={1}, left=frozenset({1})),
+            "left its connection to pytest and went on, as another program?",
+        ),
+        ("", True, ended(stuck={1: "rank 1 (pid 7) is still there"}), "ended, and is still in the kernel"),
     ],
 )
-def test_a_rank_without_a_report_ended_as_its_parent_saw_it(
-    plan: LaunchPlan, heard: Heard, code: int, oom_kills: int, how: str
+def test_a_rank_without_a_report_ended_as_others_saw_it(
+    plan: LaunchPlan, heard: Heard, said: str, is_closed: bool, ending: Ending, how: str
 ) -> None:
-    fates = tell_fates(plan, reports(passed(0)), heard, ended({1: code}, oom_kills={1: oom_kills}))
+    if said:
+        say(heard, 1, "failed", said)
+    if is_closed:
+        heard.close(1, 1.0)
+    fates = tell_fates(plan, reports(passed(0)), heard, ending)
 
     assert (fates[0].rank, fates[0].how, fates[0].is_victim) == (1, how, False)
-
-
-def test_one_that_only_closed_its_line_ended_without_a_report(plan: LaunchPlan, heard: Heard) -> None:
-    heard.close(1, 1.0)
-
-    assert tell_fates(plan, reports(passed(0)), heard, ended())[0].how == "ended without a report"
-
-
-def test_one_that_never_came_never_started(plan: LaunchPlan, heard: Heard) -> None:
-    assert tell_fates(plan, reports(passed(0)), heard, ended())[0].how == "never started"
-
-
-def test_one_that_could_not_write_its_report_said_why(plan: LaunchPlan, heard: Heard) -> None:
-    say(heard, 1, "failed", "cannot write its report: disk full")
-    fate = tell_fates(plan, reports(passed(0)), heard, ended(by_us={1}))[0]
-
-    assert (fate.how, fate.is_victim) == ("failed: cannot write its report: disk full", False)
-
-
-def test_one_that_hung_up_and_went_on_is_told_so(plan: LaunchPlan, heard: Heard) -> None:
-    fate = tell_fates(plan, reports(passed(0)), heard, ended(by_us={1}, left=frozenset({1})))[0]
-
-    assert fate.how == "left its connection to pytest and went on, as another program?"
-
-
-def test_one_that_the_kernel_still_keeps_is_told_so(plan: LaunchPlan, heard: Heard) -> None:
-    heard.close(1, 1.0)
-    fate = tell_fates(plan, reports(passed(0)), heard, ended(stuck={1: "rank 1 (pid 7) is still there"}))[0]
-
-    assert (fate.how, fate.is_victim) == ("ended, and is still in the kernel", False)
 
 
 def test_a_silent_rank_hung_at_the_time_out_and_its_stacks_are_shown(plan: LaunchPlan, heard: Heard) -> None:
@@ -423,7 +399,7 @@ CAUSES = [name for name, (_, kind, _) in TEXTS.items() if kind == "cause"]
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_a_real_error_of_nccl_or_cuda_is_the_cause_and_says_what_to_do(
+def test_a_real_error_of_nccl_or_cuda_is_the_cause_and_a_peers_lost_connection_follows_from_it(
     plan: LaunchPlan, heard: Heard, name: str
 ) -> None:
     text, _, meaning = TEXTS[name]
@@ -432,16 +408,8 @@ def test_a_real_error_of_nccl_or_cuda_is_the_cause_and_says_what_to_do(
     assert told.startswith(f"rank 1 first; rank 1 raised RuntimeError: {meaning}: ")
     assert "\nnext: " in told
 
-
-@pytest.mark.parametrize("name", CAUSES)
-def test_a_peers_lost_connection_follows_from_it_although_it_was_said_first(
-    plan: LaunchPlan, heard: Heard, name: str
-) -> None:
-    gone = TEXTS["a peer that is gone"][0]
-    fates = tell_fates(
-        plan, reports(raised(0, at=1.0, torch=gone), raised(1, at=2.0, torch=TEXTS[name][0])), heard, ended()
-    )
-
+    lost = raised(0, at=1.0, torch=TEXTS["a peer that is gone"][0])
+    fates = tell_fates(plan, reports(lost, raised(1, at=2.0, torch=text)), heard, ended())
     assert [(f.rank, f.is_victim) for f in fates] == [(1, False), (0, True)]
 
 
@@ -489,23 +457,17 @@ def test_a_hang_under_nccl_names_the_rank_that_is_missing(plan: LaunchPlan, hear
     )
 
 
-@pytest.mark.parametrize(("state", "elsewhere"), [("completed", True), ("started", False)])
-def test_on_a_gpu_a_rank_is_in_code_of_its_own_if_nothing_it_has_entered_is_unfinished(
+@pytest.mark.parametrize(("state", "elsewhere"), [("completed", True), ("started", False), ("no recorder", False)])
+def test_on_a_gpu_a_rank_is_in_code_of_its_own_if_its_recorder_has_nothing_unfinished(
     plan: LaunchPlan, heard: Heard, state: str, *, elsewhere: bool
 ) -> None:
     plan = replace(plan, device="cuda")
     plan.files.stacks(1).write_text(IN_OWN_CODE)
-    plan.files.flight(1).write_bytes(msgspec.json.encode({"nccl": {"entries": [nccl(1, state=state)]}}))
+    if state != "no recorder":
+        plan.files.flight(1).write_bytes(msgspec.json.encode({"nccl": {"entries": [nccl(1, state=state)]}}))
     fate = tell_fates(plan, reports(passed(0)), heard, ended(by_us={1}, timed_out=True))[0]
 
     assert fate.is_elsewhere == elsewhere
-
-
-def test_on_a_gpu_without_a_recorder_nobody_is_blamed_for_a_line_of_his_own(plan: LaunchPlan, heard: Heard) -> None:
-    plan.files.stacks(1).write_text(IN_OWN_CODE)
-    fate = tell_fates(replace(plan, device="cuda"), reports(passed(0)), heard, ended(by_us={1}, timed_out=True))[0]
-
-    assert not fate.is_elsewhere
 
 
 DUMP = """Fatal Python error: {error}

@@ -27,7 +27,7 @@ def limit(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
 
 
-def test_ranks_that_may_not_hold_what_they_need_of_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_files_than_may_be_held_are_refused_before(monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, 1024, 4096)
     check_ranks(480)
 
@@ -35,16 +35,12 @@ def test_ranks_that_may_not_hold_what_they_need_of_each_other_are_refused(monkey
     with pytest.raises(LauncherError, match=told):
         check_ranks(481)
 
-
-def test_hosts_that_pytest_may_not_be_connected_to_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, 1024, resource.RLIM_INFINITY)
     check_calls(960)
 
     with pytest.raises(LauncherError, match=r"pytest, with ranks on 961 hosts, has up to 1,025 .* up to any number\)"):
         check_calls(961)
 
-
-def test_without_a_limit_there_is_nothing_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
     check_ranks(10**6)
@@ -119,16 +115,14 @@ def test_an_endless_line_is_dropped_and_the_next_one_understood(tmp_path: Path) 
         assert ranks_heard(ear) == {1}
 
 
-def test_what_a_rank_could_not_end_is_kept(tmp_path: Path) -> None:
+def test_what_a_rank_could_not_end_is_kept_and_its_process_is_the_one_that_has_connected(tmp_path: Path) -> None:
     with connected(tmp_path) as (ear, rank):
         rank.sendall(say(1) + say(1, "done") + say(1, "remark", "threads it had started still ran"))
         ranks_heard(ear)
 
         assert ear.heard.remarks() == {1: "threads it had started still ran"}
 
-
-def test_a_ranks_process_is_the_one_that_has_connected_whatever_it_says(tmp_path: Path) -> None:
-    """Else a body that has got hold of the line could have pytest end any process."""
+    # Else a body that has got hold of the line could have pytest end any process
     with connected(tmp_path) as (ear, rank):
         rank.sendall(b'{"kind": "hello", "rank": 0, "at": 0.0, "pid": 1}\n' + say(1))
         ranks_heard(ear)

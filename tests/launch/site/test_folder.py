@@ -46,30 +46,12 @@ def end(process: subprocess.Popen[str], number: signal.Signals) -> None:
     process.communicate()
 
 
-def test_it_goes_when_it_is_left(temporary: Path) -> None:
+def test_it_goes_when_it_is_left_and_what_is_no_folder_of_a_relay_stays(temporary: Path) -> None:
     with relay_folder() as folder:
         assert folder.parent == temporary
         (folder / "plan.json").write_text("secret")
     assert list(temporary.iterdir()) == []
 
-
-def test_that_of_a_relay_that_was_killed_goes_when_the_next_begins(temporary: Path) -> None:
-    process, left = start(temporary)
-    (left / "plan.json").write_text("secret")
-    end(process, signal.SIGKILL)
-    assert left.exists()
-    with relay_folder() as folder:
-        assert list(temporary.iterdir()) == [folder]
-
-
-def test_that_of_a_relay_that_lives_stays(temporary: Path) -> None:
-    process, other = start(temporary)
-    with relay_folder():
-        assert other.exists()
-    end(process, signal.SIGTERM)
-
-
-def test_what_is_no_folder_of_a_relay_stays(temporary: Path) -> None:
     (temporary / "distbench-relay-mine").mkdir()
     (temporary / "elsewhere").mkdir()
     (temporary / "elsewhere" / "lock").write_text("")
@@ -81,3 +63,17 @@ def test_what_is_no_folder_of_a_relay_stays(temporary: Path) -> None:
         "distbench-relay-mine",
         "elsewhere",
     ]
+
+
+def test_that_of_a_relay_that_lives_stays_and_goes_when_the_next_begins_after_it_was_killed(temporary: Path) -> None:
+    process, left = start(temporary)
+    (left / "plan.json").write_text("secret")
+    end(process, signal.SIGKILL)
+    assert left.exists()
+    with relay_folder() as folder:
+        assert list(temporary.iterdir()) == [folder]
+
+    process, other = start(temporary)
+    with relay_folder():
+        assert other.exists()
+    end(process, signal.SIGTERM)

@@ -14,16 +14,6 @@ from pytest_distbench.launch.site.guardian import remove_traces
 from pytest_distbench.records.launch_files import LaunchFiles
 
 
-def test_sockets_and_the_plan_go_and_what_is_for_reading_stays(tmp_path: Path) -> None:
-    files = LaunchFiles(tmp_path)
-    files.sockets.mkdir()
-    for path in (files.plan, files.control, files.sockets / "listener", files.log(0), files.report(0)):
-        path.touch()
-    remove_traces(files)
-
-    assert sorted(tmp_path.iterdir()) == sorted([files.log(0), files.report(0)])
-
-
 def test_what_starts_for_each_launch_loads_no_torch() -> None:
     """It takes seconds, and a guardian or a relay has nothing to do with it."""
     code = "import sys; from pytest_distbench.launch.site import guardian, relay; print(*sys.modules)"
@@ -54,7 +44,15 @@ def test_a_process_ends_with_its_parent_however_that_ends() -> None:
         wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, limit_s=30)
 
 
-def test_where_there_is_nothing_nothing_is_removed(tmp_path: Path) -> None:
+def test_sockets_and_the_plan_go_and_what_is_for_reading_stays(tmp_path: Path) -> None:
     remove_traces(LaunchFiles(tmp_path))
 
     assert list(tmp_path.iterdir()) == []
+
+    files = LaunchFiles(tmp_path)
+    files.sockets.mkdir()
+    for path in (files.plan, files.control, files.sockets / "listener", files.log(0), files.report(0)):
+        path.touch()
+    remove_traces(files)
+
+    assert sorted(tmp_path.iterdir()) == sorted([files.log(0), files.report(0)])

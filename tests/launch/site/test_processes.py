@@ -52,7 +52,7 @@ def pids(found: list[psutil.Process]) -> set[int]:
     return {process.pid for process in found}
 
 
-def test_a_process_is_found_by_a_whole_variable_and_its_whole_value(start: Start) -> None:
+def test_a_process_is_found_by_a_variable_whole_with_its_value_or_of_any(start: Start) -> None:
     value = uuid.uuid4().hex
     wanted = start(MINE=value)
     start(MINE=f"{value}-and-more")
@@ -60,8 +60,6 @@ def test_a_process_is_found_by_a_whole_variable_and_its_whole_value(start: Start
 
     assert pids(processes.find_marked("MINE", value)) == {wanted.pid}
 
-
-def test_a_process_is_found_by_a_variable_of_any_value(start: Start) -> None:
     name = f"MINE_{uuid.uuid4().hex}"
     wanted = {start(**{name: value}).pid for value in ("", "a")}
     start(**{f"NOT_{name}": "a"})
@@ -100,15 +98,6 @@ def test_of_a_group_whose_leader_nobody_waits_for_the_others_are_left(start: Sta
     processes.kill_groups([leader.pid])
 
     wait_for(lambda: not processes.group(leader.pid))
-
-
-def test_a_process_that_has_ended_and_was_not_waited_for_is_not_alive(start: Start) -> None:
-    process = start()
-    os.kill(process.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-
-    assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
-    assert not processes.is_alive(process.pid)
 
 
 def test_a_stopped_process_is_alive_and_stands_still(start: Start) -> None:
@@ -218,5 +207,6 @@ def test_of_real_processes_one_that_was_not_waited_for_is_ending_and_a_sleeping_
     wait_for(lambda: processes.state(process.pid) == "Z")
 
     assert processes.is_ending(process.pid)
+    assert not processes.is_alive(process.pid)
     process.wait()
     assert (processes.is_ending(process.pid), processes.state(process.pid)) == (False, "")

@@ -253,14 +253,12 @@ def test_a_host_without_ranks_is_asked_nothing_and_left(plan: LaunchPlan) -> Non
     assert idle.line.fileno() < 0
 
 
-def test_hosts_have_each_rank_once(make_site: MakeSite) -> None:
+def test_hosts_have_each_rank_once_and_one_that_cannot_start_its_own_is_named(make_site: MakeSite) -> None:
     with pytest.raises(LauncherError, match=r"the hosts have ranks \[1\]; wanted each of 1 once, from 0"):
         make_site(MadeUpRelay(1)).start()
     with pytest.raises(LauncherError, match=r"the hosts have ranks \[0, 0\]; wanted each of 1 once"):
         make_site(MadeUpRelay(0), MadeUpRelay(0)).start()
 
-
-def test_a_host_that_cannot_start_ranks_is_named(make_site: MakeSite) -> None:
     site = make_site(MadeUpRelay(0), MadeUpRelay(1, says=lambda o: [Done(trouble="no room")] * isinstance(o, Open)))
 
     with pytest.raises(LauncherError, match="host host1: no room"):

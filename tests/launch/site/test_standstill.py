@@ -31,14 +31,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standstill, "time", SimpleNamespace(monotonic=iter(range(0, 100, 3)).__next__))
 
 
-def test_one_that_stands_still_for_five_seconds_is_told(stopped: subprocess.Popen[str]) -> None:
+def test_one_that_stands_still_for_five_seconds_is_told_and_one_that_goes_on_is_not(
+    stopped: subprocess.Popen[str],
+) -> None:
     watched = Standstill()
 
     assert [watched.look([stopped.pid]), watched.look([stopped.pid])] == ["", ""]
     assert watched.look([stopped.pid]).startswith(f"the process {stopped.pid}, which starts the others")
 
-
-def test_one_that_goes_on_is_not(stopped: subprocess.Popen[str]) -> None:
     watched = Standstill()
     watched.look([stopped.pid])
     stopped.send_signal(signal.SIGCONT)

@@ -55,22 +55,16 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Driver())
 
 
-def test_a_rank_that_the_kernel_keeps_is_named_with_the_gpu_memory_it_holds() -> None:
+def test_a_rank_that_the_kernel_keeps_is_named_with_the_gpu_memory_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert evidence.tell_stuck({0: 6, 1: 7}, after_s=25.2, on_gpu=True) == {
         1: "rank 1 (pid 7) is still there 25 s after it was killed: state D, the kernel waits for a device or a file "
         "system, and holds 3 GiB of GPU memory; ps -o pid,stat,wchan 7 shows when it has gone"
     }
 
-
-def test_without_a_gpu_no_driver_is_asked() -> None:
     assert "GPU memory" not in evidence.tell_stuck({1: 7}, after_s=25.2, on_gpu=False)[1]
 
+    assert evidence.gpu_memory([7, 8]) == {7: 3 * 2**30}
 
-def test_a_driver_that_does_not_answer_costs_the_number_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Driver(is_there=False))
 
     assert "state D" in evidence.tell_stuck({1: 7}, after_s=25.2, on_gpu=True)[1]
-
-
-def test_of_a_process_whose_memory_is_not_counted_none_is_told() -> None:
-    assert evidence.gpu_memory([7, 8]) == {7: 3 * 2**30}

@@ -59,9 +59,12 @@ def on(*hosts: str) -> str:
     return " ".join(f'DISTBENCH_HOST={host} "$@" &' for host in hosts) + " wait"
 
 
-def test_relays_call_and_come_in_the_order_of_the_names(tmp_path: Path) -> None:
+def test_relays_call_and_come_in_the_order_of_the_names_and_strangers_are_not_heard(tmp_path: Path) -> None:
     with started(tmp_path, on("n1", "n2"), names=["n2", "n1"]) as made:
         assert hosts_of(made) == ["n2", "n1"]
+
+    with started(tmp_path, f"DISTBENCH_RELAY_SECRET=wrong {on('n1')[:-4]} {on('n1')}", count=1) as made:
+        assert hosts_of(made) == ["n1"]
 
 
 def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_path: Path) -> None:
@@ -140,11 +143,6 @@ def test_some_hosts_may_call_again(tmp_path: Path) -> None:
     with started(tmp_path, f"{on('n1', 'n2')}; {on('n1')}", names=["n1", "n2"]) as made:
         assert sorted(hosts_of(made)) == ["n1", "n2"]
         assert hosts_of(made, names=["n1"]) == ["n1"]
-
-
-def test_a_stranger_who_calls_is_not_heard(tmp_path: Path) -> None:
-    with started(tmp_path, f"DISTBENCH_RELAY_SECRET=wrong {on('n1')[:-4]} {on('n1')}", count=1) as made:
-        assert hosts_of(made) == ["n1"]
 
 
 def test_a_command_is_ended_with_what_it_has_started_here_whatever_that_makes_of_sigterm(tmp_path: Path) -> None:

@@ -55,16 +55,12 @@ def described(does: str, *, gpu: bool = False, platform: str | None = None) -> H
     )
 
 
-def test_the_hardware_is_that_of_the_hosts() -> None:
+def test_hosts_are_of_their_class_or_of_the_one_that_is_named_and_share_a_folder_that_all_see() -> None:
     assert described(says("cpu-a", "cpu-a")).environment.platform == "cpu-a"
 
-
-def test_they_share_a_folder_that_all_of_them_see() -> None:
     assert described(says("cpu-a", "cpu-a")).share_temporary
     assert not described(says("cpu-a", "cpu-a", sees=False)).share_temporary
 
-
-def test_hosts_of_several_classes_are_of_the_one_that_is_named() -> None:
     assert described(says("cpu-a", "cpu-b"), platform="mine").environment.platform == "mine"
 
 

@@ -90,14 +90,14 @@ def test_each_launch_has_new_processes_of_parents_that_stay_and_shares_nothing_w
     assert sorted(one["files"] for one in first) == sorted(one["files"] for one in second)
 
 
-def test_a_launch_that_needs_more_nodes_starts_parents_on_those_alone(launch: Launch) -> None:
+def test_a_launch_on_more_nodes_keeps_its_parents_and_one_with_a_variable_of_libraries_makes_new_ones(
+    launch: Launch,
+) -> None:
     two, three = told(launch, 2), told(launch, 3)
 
     assert [one["node"] for one in three] == ["n1", "n2", "n3"]
     assert [one["parent"] for one in three][:2] == [one["parent"] for one in two]
 
-
-def test_a_variable_that_libraries_read_when_they_are_loaded_makes_new_parents(launch: Launch) -> None:
     first, second = told(launch), told(launch, OMP_PROC_BIND="false")
 
     assert {one["parent"] for one in first}.isdisjoint(one["parent"] for one in second)
