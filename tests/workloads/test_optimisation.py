@@ -366,22 +366,6 @@ def test_ranks_average_as_one_and_skip_a_step_alike(
     assert (record.outcome, record.reason) == ("passed", "")
 
 
-@pytest.mark.parametrize(
-    ("world_size", "expected"),
-    [
-        (1, [0.02] * 9),
-        (2, [0.02, 0.025, 0.03, 0.035, 0.04, 0.04, 0.04, 0.04, 0.04]),
-        (4, [0.02, 0.0275, 0.035, 0.0425, 0.05, 0.0575, 0.065, 0.0725, 0.08]),
-    ],
-)
-def test_k_workers_reach_k_times_the_rate_after_log2_k_epochs(world_size: int, expected: list[float]) -> None:
-    """Epochs of four steps."""
-    optimizer = optimizer_of(0.02)
-    schedule = linear_scaling(optimizer, world_size=world_size, epoch_steps=4)
-
-    assert rates(optimizer, schedule, 9) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(("scale", "moved"), [(1.0, 0.0), (2.0**10, 1e-8)])
 def test_a_small_gradient_is_lost_without_a_scale(scale: float, moved: float) -> None:
     mixed = made(0.0, scale=scale)

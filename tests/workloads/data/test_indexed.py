@@ -44,17 +44,13 @@ def number(at: int, value: int) -> Callable[[bytes], bytes]:
 DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "no index": (f"{SOURCE}.idx", lambda c: b"", "wanted a file of the data set, found an empty file"),
     "another magic": (f"{SOURCE}.idx", lambda c: b"MMIDIDX\0" + c[8:], r"byte 0: wanted the magic .*TNTIDX"),
-    "swapped with the data": (f"{SOURCE}.idx", lambda c: bytes(80), "byte 0: wanted the magic"),
     "cut in the header": (f"{SOURCE}.idx", lambda c: c[:40], "byte 40: wanted a header of 48 bytes"),
     "cut in the offsets": (f"{TARGET}.idx", lambda c: c[:100], "wanted 160 bytes .*, found 100"),
-    "cut in the sizes": (f"{TARGET}.idx", lambda c: c[:-1], "wanted 160 bytes .*found 159 bytes: .* cut"),
     "longer": (f"{SOURCE}.idx", lambda c: c + bytes(8), "wanted 160 bytes .* 4 sentences, found 168 bytes$"),
     "another version": (f"{SOURCE}.idx", number(0, 2), "byte 8: wanted version 1, .*found 2, 4"),
     "fractions": (f"{SOURCE}.idx", number(1, 6), "byte 8: .*a type of whole numbers.*found 1, 6, 4"),
     "unknown code": (f"{SOURCE}.idx", number(1, 99), "byte 8: .*found 1, 99, 4"),
-    "another size": (f"{SOURCE}.idx", number(2, 8), "byte 8: .*found 1, 4, 8"),
     "no sentence": (f"{SOURCE}.idx", number(3, 0), "byte 8: .* sentences, found 1, 4, 4, 0, 4"),
-    "two dimensions": (f"{SOURCE}.idx", number(4, 8), "byte 8: .*found 1, 4, 4, 4, 8"),
     "more than it has": (
         f"{SOURCE}.idx",
         lambda c: number(4, 2**60)(number(3, 2**60)(c)),
@@ -62,7 +58,6 @@ DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     ),
     "offset of dimensions": (f"{SOURCE}.idx", number(7, 9), "offset of the dimensions of sentence 2: .* 2, found 9"),
     "offset behind the end": (f"{SOURCE}.idx", number(11, 10**9), "offset of sentence 1: wanted 4, found 1000000000"),
-    "offset before the start": (f"{SOURCE}.idx", number(10, -4), "offset of sentence 0: wanted 0, found -4"),
     "offsets descend": (f"{SOURCE}.idx", number(12, 3), "offset of sentence 2: wanted 6, found 3"),
     "size of nothing": (
         f"{SOURCE}.idx", lambda c: number(12, 4)(number(16, 0)(c)), "offset of sentence 3|size of sentence 1"
@@ -74,16 +69,11 @@ DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "an end inside": (f"{SOURCE}.bin", lambda c: c[:4] + b"\2" + c[5:], "sentence 0, byte 4: .* from 3 to 5, found 2"),
     "padding inside": (f"{SOURCE}.bin", lambda c: c[:28] + b"\1" + c[29:], "sentence 3, byte 28: .*, found 1"),
     "id outside": (f"{SOURCE}.bin", lambda c: c[:32] + b"\6" + c[33:], "sentence 3, byte 32: .* from 3 to 5, found 6"),
-    "id below": (f"{SOURCE}.bin", lambda c: b"\xff" * 4 + c[4:], "sentence 0, byte 0: .* from 3 to 5, found -1"),
-    "another byte order": (f"{SOURCE}.bin", lambda c: np.frombuffer(c, ">i4").astype("<i4").tobytes(), "sentence 0"),
     "no quotes": ("dict.en.txt", lambda c: c.replace(b"'", b""), "line 1: wanted a token in single quotes"),
     "token twice": ("dict.en.txt", lambda c: c + b"'new'\n", "line 6: wanted a token .* in no other line, found .*new"),
-    "no token": ("dict.de.txt", lambda c: c + b"''\n", "line 6: wanted a token"),
     "another first": ("dict.en.txt", lambda c: c[9:], "line 1: wanted '<pad>_', found"),
     "another second": ("dict.en.txt", lambda c: c[:9] + c[18:], "line 2: wanted '<EOS>_', found"),
     "dictionaries differ": ("dict.de.txt", lambda c: c.replace(b"new", b"neu"), "wanted what dict.en.txt has"),
-    "one is longer": ("dict.de.txt", lambda c: c + b"'mehr_'\n", "wanted what dict.en.txt has"),
-    "dictionary cut": ("dict.de.txt", lambda c: c[:-1], "line 5: wanted a line that ends"),
 }  # fmt: skip
 
 
