@@ -30,17 +30,6 @@ def test_bodies_are_annotated_with_the_rank_context() -> None:
     assert pytest_distbench.RankContext is RankContext
 
 
-def test_another_name_is_no_attribute() -> None:
-    with pytest.raises(AttributeError, match="module 'pytest_distbench' has no attribute 'rank_context'"):
-        pytest_distbench.rank_context  # type: ignore[attr-defined] # noqa: B018 that is the test
-
-
-def test_the_package_itself_imports_no_torch() -> None:
-    code = "import sys, pytest_distbench; print('torch' in sys.modules)"
-
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
-
-
 @pytest.mark.timeout(300)
 def test_a_type_checker_sees_the_types_of_the_installed_package(tmp_path: Path) -> None:
     """Installed as the wheel has it, every file of the package: without py.typed its types would not count."""

@@ -54,16 +54,6 @@ def test_each_metric_has_its_own_launches_and_without_an_entry_none() -> None:
     assert verdicts(part, None)["count"].kind == "missing"
 
 
-def test_an_entry_of_another_workload_is_stale_and_says_what_records_it_anew() -> None:
-    terms = Terms(default_tolerance=0.1, max_launches=1, cores=2)
-    another = replace(result(1.0).case, params={"another": 1})
-    [judgement] = judge_launches(terms, launches(1.0), STORED, case=another, comparisons=1)
-
-    assert judgement.verdict.kind == "incomparable"
-    assert "--distbench-update records it anew" in judgement.verdict.reason
-    assert not judgement.is_open
-
-
 def test_what_is_set_by_hand_in_the_metric_goes_before_the_entry_and_that_before_the_run() -> None:
     slow = launches(*[1.5 * v for v in QUIET])
     metric = replace(STORED.metrics["step"], tolerance=0.1)
@@ -98,17 +88,6 @@ def test_waits_are_not_put_down_to_others_where_others_want_no_more(wanted: floa
     stored = replace(STORED, foreign_cores=wanted, foreign_wanted=wanted, crowding=1.0)
 
     assert verdicts(made, stored)["step"].kind == "regressed"
-
-
-def test_quieter_witnesses_stand_beside_the_clock_before_and_now() -> None:
-    made = launches(*QUIET)
-    made = [
-        replace(launch, measurements=[replace(launch.measurements[0], companions={"cpu_s": 0.5, "new": 1.0})])
-        for launch in made
-    ]
-    stored = replace(STORED, metrics={"step": replace(STORED.metrics["step"], companions={"cpu_s": 0.25})})
-
-    assert verdicts(made, stored)["step"].companions == {"cpu_s": (0.25, 0.5)}
 
 
 def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -> None:
@@ -188,10 +167,3 @@ def test_older_baselines_of_gpus_know_the_same_memory(device: str, is_judged: bo
 
     assert verdict.is_judged == is_judged
     assert verdict.kind == ("regressed" if is_judged else "unchanged")
-
-
-def test_a_machine_that_is_busier_than_at_the_baseline_makes_a_slowdown_inconclusive() -> None:
-    busy = launches(*[1.5 * v for v in QUIET], foreign_cores=1.5)
-
-    assert verdicts(busy, replace(STORED, foreign_cores=0.0))["step"].kind == "inconclusive"
-    assert verdicts(busy, replace(STORED, foreign_cores=1.5))["step"].kind == "regressed"

@@ -69,9 +69,3 @@ def test_any_two_curves_can_be_compared(pairs: list[tuple[float, float]]) -> Non
     assert 0.0 <= found.largest < float("inf")
     assert found.is_identical == ([round_digits(a) for a in stored] == [round_digits(b) for b in current])
     assert compare(stored, stored, rtol=0.0, rounding=0.0).is_identical
-
-
-def test_of_epochs_the_first_holds_updates() -> None:
-    departure = compare([2.0, 1.0], [2.1, 1.1], rtol=1e-3, rounding=0.0)
-
-    assert departure.suggest(["epoch 0", "epoch 1"]).startswith("in its first epoch: initialisation, data")

@@ -11,9 +11,7 @@ from support.stores import entry, result
 
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import Circumstances, judge
-from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
 from pytest_distbench.judging.terms import Terms, difference, software_changes, staleness, version_changes
-from pytest_distbench.judging.training_rule import Family, judge_family
 from pytest_distbench.records.case import BaselineMetric, Case
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar
@@ -131,14 +129,6 @@ def test_what_both_note_must_be_equal_and_what_one_notes_is_not_known_to_differ(
     assert difference(stored(then), measured(now)) == why_not
 
 
-@pytest.mark.parametrize("better", ["lower", "higher", "exact"])
-def test_a_clock_of_another_mode_is_incomparable(better: str) -> None:
-    rule = Circumstances(tolerance=0.1, comparisons=1, max_launches=2)
-    verdict = judge([measured(LOOP, better=better)] * 2, stored(PER_ITERATION, better=better), rule).verdict
-
-    assert (verdict.kind, verdict.reason) == ("incomparable", REASON)
-
-
 def test_an_entry_stores_the_identity_and_leaves_out_what_only_describes() -> None:
     case = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
     measurement = Measurement(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
@@ -254,22 +244,3 @@ def test_a_number_that_its_name_gives_to_a_run_is_volatile(name: str) -> None:
 )
 def test_a_parameter_that_changed_is_a_changed_workload(then: object, now: object) -> None:
     assert compare({"args": [then]}, {"args": [now]})[0] == "incomparable"
-
-
-def test_so_it_is_beside_another_revision() -> None:
-    rule = PairCircumstances(tolerance=0.1, comparisons=1, looks=(5,))
-    verdict, is_open = judge_pairs([(measured(PER_ITERATION), measured(LOOP))] * 5, rule)
-
-    assert (verdict.kind, verdict.reason, is_open) == ("incomparable", REASON, False)
-
-
-@pytest.mark.parametrize("better", ["same", "steps", "floor"])
-def test_so_it_is_with_numbers_of_trainings(better: str) -> None:
-    family = Family(
-        current={"m": [measured(LOOP, better=better)]},
-        stored={"m": stored(PER_ITERATION, better=better)},
-        same_software=True,
-    )
-    verdict = judge_family(family)
-
-    assert (verdict.kind, verdict.reason) == ("incomparable", REASON)

@@ -8,7 +8,6 @@ import numpy
 import pytest
 from support.metrics import metric
 
-from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import as_scalar, is_own_name, metric_key
 
 
@@ -24,13 +23,6 @@ def test_a_key_is_the_name_with_its_point_and_values_are_pythons() -> None:
     assert [as_scalar(value) for value in taken] == [True, "x", 3, 2.5, 3, 0.5, True, "x", 2]
     assert {type(as_scalar(value)) for value in taken} == {bool, str, int, float}
     assert [as_scalar(value) for value in refused] == [None] * len(refused)
-
-
-@pytest.mark.parametrize(
-    ("better", "noisy", "judged"), [("lower", True, True), ("exact", False, True), ("info", False, False)]
-)
-def test_a_measurement_is_noisy_and_judged_as_its_kind_is(better: Better, noisy: bool, judged: bool) -> None:
-    assert (metric(1.0, better).is_noisy, metric(1.0, better).is_judged) == (noisy, judged)
 
 
 @pytest.mark.parametrize("name", ["wall_time", "fingerprint", "phase/step/forward"])

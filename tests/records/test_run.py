@@ -26,14 +26,6 @@ def test_cases_and_kinds_are_named_as_short_as_they_are_told_apart() -> None:
     assert [r.case.series for r in told] == ["a.py::test_it[x]", "b.py::test_it[x]"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "fails"),
-    [("regressed", True), ("changed", True), ("improved", False), ("inconclusive", False), ("missing", False)],
-)
-def test_some_kinds_fail_a_test_under_every_policy(kind: str, fails: bool) -> None:
-    assert verdict(kind).is_failure is fails
-
-
 def of(test: str, case_id: str = "ws2") -> CaseResult:
     made = result(nodeid=f"{test}[{case_id}]")
     return replace(made, case=replace(made.case, test=test, id=case_id, family="x"))

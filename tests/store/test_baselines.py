@@ -564,19 +564,6 @@ def test_a_copied_file_is_not_taken_for_another_case(store: BaselineStore) -> No
         store.entry(TEST, "ws4.gloo.warm")
 
 
-def test_a_file_that_was_moved_and_measured_anew_has_two_recordings(store: BaselineStore, repository: Path) -> None:
-    store.write(TEST, KEY, entry(1.0, 1.1, 1.2))
-    first = commit(repository, "one")
-    moved = store.path("suites/test_b.py::test_a", KEY)
-    store.path(TEST, KEY).unlink()
-    store.write("suites/test_b.py::test_a", KEY, entry(1.0, 1.1, 1.2))
-    commit(repository, "moved")
-    store.write("suites/test_b.py::test_a", KEY, entry(2.0, 2.1, 2.2))
-    second = commit(repository, "measured anew")
-
-    assert [r.commit for r in recordings(moved, repository)] == [second, first]
-
-
 def test_a_file_lies_below_platform_suite_and_test(store: BaselineStore) -> None:
     path = store.write(TEST, KEY, entry(1.0))
 

@@ -11,12 +11,6 @@ from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Column, TableKind
 
 
-def test_a_run_has_the_tables_that_have_rows() -> None:
-    sections, errors = sections_of(run(result(verdict())))
-
-    assert (list(sections), errors) == (["verdicts", "record", "environment", "launches"], [])
-
-
 def test_a_table_that_cannot_be_made_is_told_and_takes_no_other_down(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Column("ratio", float, "ratio", lambda row: 1 / 0)
     monkeypatch.setitem(TABLES, "launches", dataclasses.replace(TABLES["launches"], columns=[broken]))
