@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.case import by_metric
@@ -43,11 +42,8 @@ Measured = Mapping[str, Sequence[Measurement]]
 """Metric key -> its measurement in each launch."""
 
 
-class _Rate(NamedTuple):
-    """A rate that is made of a time: in so many seconds it would be 1."""
-
-    seconds: float
-    unit: str
+_Rate = tuple[float, str]
+"""A rate that is made of a time: in so many seconds it would be 1; and its unit."""
 
 
 def plausible(metric: Measurement) -> list[Bound]:
@@ -85,7 +81,11 @@ def judge_bounds(
     ]
     made = [_judge_doubts(j, bounds.get(j.verdict.metric, []), measured) for j in made]
     missed = {name: one for one in asked for name in _missed_goals(one.metric, measured)}
-    return [_judge_missed(j, missed[j.verdict.name]) if j.verdict.name in missed else j for j in made]
+    for i, (verdict, _) in enumerate(made):
+        if (goal := missed.get(verdict.name)) is not None:
+            reason = f"not reached: no {goal.metric}, bound: {goal.value} ({goal.where})"
+            made[i] = Judgement(replace(verdict, kind="beyond", reason=reason), is_open=False)
+    return made
 
 
 def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord], largest_message: int | None) -> None:
@@ -149,11 +149,6 @@ def _keep(verdict: Verdict) -> Verdict:
     return verdict if METRIC_KINDS[verdict.better].is_judged else replace(verdict, reason="")
 
 
-def _judge_missed(judgement: Judgement, asked: AskedBound) -> Judgement:
-    reason = f"not reached: no {asked.metric}, bound: {asked.value} ({asked.where})"
-    return Judgement(replace(judgement.verdict, kind="beyond", reason=reason), is_open=False)
-
-
 def _deciding(values: Sequence[float | None], bound: Bound, *, is_noisy: bool) -> float | None:
     """The value that decides: of a noisy metric the median over launches, of others the first that is beyond."""
     if not is_noisy:
@@ -200,7 +195,7 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
                     f"'>= {asked.value}'"
                 )
             try:
-                value = convert(term.value, term.unit, rate.unit if rate else first.unit)
+                value = convert(term.value, term.unit, rate[1] if rate else first.unit)
             except ConfigurationError as error:
                 raise ConfigurationError(f"{name}: {error}") from None
             bound = Bound(side=side, value=value, where=asked.where)
@@ -214,8 +209,8 @@ def _as_time(bound: Bound, asked: AskedBound, rate: _Rate) -> Bound:
             f"the bound of {asked.metric!r} ({asked.where}): a rate is above 0, found {asked.value!r}"
         )
     side: Side = "most" if bound.side == "least" else "least"
-    written = f"{metric_name(asked.metric)} {_SIGNS[bound.side]} {format_quantity(bound.value, rate.unit)}"
-    return Bound(side=side, value=rate.seconds / bound.value, where=bound.where, rate=written)
+    written = f"{metric_name(asked.metric)} {_SIGNS[bound.side]} {format_quantity(bound.value, rate[1])}"
+    return Bound(side=side, value=rate[0] / bound.value, where=bound.where, rate=written)
 
 
 def _matches(metric: str, measured: Measured) -> list[tuple[str, _Rate | None]]:
@@ -248,11 +243,8 @@ def _rates(measurement: Measurement) -> dict[str, _Rate]:
     factor, size = measurement.facts.get("busbw_factor"), measurement.at.get("message_bytes")
     if measurement.unit != "s" or not isinstance(factor, int | float) or not isinstance(size, int | float):
         return {}
-    rates = {
-        "algbw": _Rate(size / GIGABYTE, _RATE_UNIT),
-        "busbw": _Rate(size * factor / GIGABYTE, _RATE_UNIT),
-    }
+    rates = {"algbw": (size / GIGABYTE, _RATE_UNIT), "busbw": (size * factor / GIGABYTE, _RATE_UNIT)}
     peak = measurement.facts.get(LINK_PEAK)
     if isinstance(peak, int | float) and peak > 0:
-        rates[_SHARE] = _Rate(size * factor / GIGABYTE / peak, "")
-    return {metric_key(name, measurement.at): rate for name, rate in rates.items() if rate.seconds}
+        rates[_SHARE] = (size * factor / GIGABYTE / peak, "")
+    return {metric_key(name, measurement.at): rate for name, rate in rates.items() if rate[0]}

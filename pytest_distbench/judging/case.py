@@ -1,4 +1,4 @@
-"""From the launches of a case and its baseline entry to one judgement per metric. The rule itself is in ``verdict``."""
+"""From the launches of a case and its baseline entry to one judgement per metric. The rules are in ``metric``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_distbench.judging.neighbours import (
     support,
 )
 from pytest_distbench.judging.stored_rule import typical_noise
-from pytest_distbench.judging.terms import Staleness, Terms, staleness, version_changes
+from pytest_distbench.judging.terms import Terms, staleness, version_changes
 from pytest_distbench.judging.training_rule import (
     LOST_SEED,
     NOT_REPEATED,
@@ -83,7 +83,12 @@ def judge_launches(
     if (fingerprint := judge_fingerprint(terms, launches, known, changed=changed, most=most)) is not None:
         judgements.append(fingerprint)
     if stale:
-        judgements = [_as_stale(j, stale) for j in judgements]
+        judgements = [
+            Judgement(replace(j.verdict, kind=stale.kind, reason=stale.reason), is_open=False)
+            if j.verdict.kind == "missing"
+            else j
+            for j in judgements
+        ]
     return judgements + judge_missing(terms, launches, found, stored)
 
 
@@ -253,12 +258,6 @@ def judge_trainings(
 def can_repeat(launches: Sequence[LaunchRecord]) -> bool:
     """Whether a training's digits can be the same each time: on CUDA only where deterministic algorithms are on."""
     return all("cuda" not in launch.software or launch.software.get("deterministic") == "on" for launch in launches)
-
-
-def _as_stale(judgement: Judgement, stale: Staleness) -> Judgement:
-    if judgement.verdict.kind != "missing":
-        return judgement
-    return Judgement(replace(judgement.verdict, kind=stale.kind, reason=stale.reason), is_open=False)
 
 
 def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:

@@ -169,21 +169,16 @@ def _cpu_time(result: CaseResult) -> Iterator[str]:
             spent = "computing"
         else:
             spent = "waiting, not computing" if share <= _WAITS else "partly computing, partly waiting"
-            if _others_computed(result):
+            used = [launch.foreign_cores for launch in result.launches if launch.foreign_cores is not None]
+            crowding = [launch.crowding for launch in result.launches if launch.crowding is not None]
+            is_shared = bool(used) and statistics.median(used) > BUSIER_SHARE * result.environment.cores
+            if is_shared or (bool(crowding) and statistics.median(crowding) > 1 / (1 - BUSIER_SHARE)):
                 spent += ", for a CPU perhaps: other processes computed meanwhile"
         # Of a script's or a command's whole time there are no iterations.
         per = "in" if metric_name(verdict.metric) == WALL_TIME else "per iteration of"
         moved = _movement(then, now, format_seconds)
         yield f"CPU time of all ranks {per} {verdict.metric}: {moved}: the added time is {spent}"
         return
-
-
-def _others_computed(result: CaseResult) -> bool:
-    """Whether other processes had a share of the machine in the median launch, or made the ranks' work take longer."""
-    used = [launch.foreign_cores for launch in result.launches if launch.foreign_cores is not None]
-    crowding = [launch.crowding for launch in result.launches if launch.crowding is not None]
-    is_shared = bool(used) and statistics.median(used) > BUSIER_SHARE * result.environment.cores
-    return is_shared or (bool(crowding) and statistics.median(crowding) > 1 / (1 - BUSIER_SHARE))
 
 
 def _host_time(result: CaseResult) -> Iterator[str]:
@@ -276,16 +271,12 @@ def _clocks(result: CaseResult) -> Iterator[str]:
     then, now = result.reference.gpu_norm, norm_of(result.launches)
     if then is None or now is None or now.sm_mhz is None or then.sm_mhz is None:
         return
-    moved = [f"SM {_movement(then.sm_mhz, now.sm_mhz, _megahertz)}"]
+    moved = [f"SM {_movement(then.sm_mhz, now.sm_mhz, '{:.0f} MHz'.format)}"]
     if then.memory_mhz and now.memory_mhz:
-        moved.append(f"memory {_movement(then.memory_mhz, now.memory_mhz, _megahertz)}")
+        moved.append(f"memory {_movement(then.memory_mhz, now.memory_mhz, '{:.0f} MHz'.format)}")
     yield f"median clocks of the slowest GPU: {', '.join(moved)}"
     if then.host_cpu and now.host_cpu and then.host_cpu != now.host_cpu:
         yield f"  their host's CPU is {now.host_cpu}, at the baseline it was {then.host_cpu}"
-
-
-def _megahertz(clock: float) -> str:
-    return f"{clock:.0f} MHz"
 
 
 def _algorithm(result: CaseResult) -> Iterator[str]:

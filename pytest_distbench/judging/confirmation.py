@@ -37,6 +37,7 @@ from dataclasses import replace as replaced
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.digits import are_asked_about, confirm_digits
 from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.neighbours import worse_by
 from pytest_distbench.judging.pairs import FEWEST_PAIRS, LAST_LOOK, judge_paired, looks
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.stored_rule import CAUTION, LEAST_OF_ALL, are_timed, by_whole, stored_side
@@ -241,7 +242,7 @@ def seen_again(verdicts: Sequence[Verdict], in_turns: Mapping[str, Judgement]) -
             judged.append(Judgement(v, is_open=False))
             continue
         change = format_change(again.verdict.ratio or 1.0)
-        if again.verdict.kind == "regressed" or (_worse_by(again.verdict) >= RECURS * _worse_by(v)):
+        if again.verdict.kind == "regressed" or (worse_by(again.verdict) >= RECURS * worse_by(v)):
             told = f"{v.reason}; in other process trees {change} over {again.verdict.launches} pairs"
             judged.append(Judgement(replace(v, reason=told), is_open=again.is_open))
         else:
@@ -287,7 +288,7 @@ def _louder(fast: Judgement, whole: Judgement | None) -> Judgement:
         return fast
     if whole.verdict.kind == "regressed":
         return whole
-    looks_worse = _worse_by(whole.verdict) > math.log1p(LEAST_OF_ALL) / 2
+    looks_worse = worse_by(whole.verdict) > math.log1p(LEAST_OF_ALL) / 2
     return whole if whole.is_open and looks_worse and not fast.is_open else fast
 
 
@@ -377,20 +378,15 @@ def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judge
     return Judgement(now, is_open=False)
 
 
-def _worse_by(verdict: Verdict) -> float:
-    """Logarithm of the change, towards worse positive; 0 where there is none."""
-    return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
-
-
 def _by_fast_sides(launch: LaunchRecord) -> LaunchRecord:
     """A launch whose clocks are their fast sides: they are the quieter number on a shared machine."""
-    return replace(launch, measurements=[_fast_side(m) for m in launch.measurements])
-
-
-def _fast_side(m: Measurement) -> Measurement:
-    if not are_timed([m]) or m.value is None or m.summary is None or m.value <= 0:
-        return m
-    return replace(m, value=math.sqrt(m.value * m.summary.minimum))
+    found = [
+        replace(m, value=math.sqrt(m.value * m.summary.minimum))
+        if m.value is not None and m.value > 0 and m.summary is not None and are_timed([m])
+        else m
+        for m in launch.measurements
+    ]
+    return replace(launch, measurements=found)
 
 
 def _together(first: LaunchRecord, second: LaunchRecord) -> LaunchRecord:

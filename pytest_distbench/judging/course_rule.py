@@ -64,7 +64,8 @@ def _kind_changes(
     old, new = ({_place(kind): kind for kind in course.others} for course in (before, after))
     for place in sorted(old.keys() & new.keys()):
         was, now = old.pop(place), new.pop(place)
-        yield from _attributed(_kind_changed(was, now), now, after, general)
+        lines = _changes_of(was.collectives, was.entered, now.collectives, now.entered)
+        yield from _attributed(lines, now, after, general)
     for moved in sorted(old.values(), key=lambda kind: not kind.every):
         other = next((kind for kind in new.values() if _sent(kind) == _sent(moved)), None)
         if other is not None:
@@ -82,10 +83,6 @@ def _kind_changes(
 def _attributed(lines: Sequence[str], kind: Kind, course: Course, general: Sequence[str]) -> Iterator[str]:
     """Sentences with the steps they are about; those that are said of every step are not said again."""
     yield from (f"{_when(kind, course)}: {line}" for line in lines if line not in general)
-
-
-def _kind_changed(was: Kind, now: Kind) -> list[str]:
-    return _changes_of(was.collectives, was.entered, now.collectives, now.entered)
 
 
 def _changes_of(

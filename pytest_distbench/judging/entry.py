@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.fingerprint_rule import agree
@@ -26,7 +26,6 @@ from pytest_distbench.records.metric import (
     UNTIL_MOVED,
     Measurement,
     Scalar,
-    Summary,
 )
 from pytest_distbench.records.record import Number, replace
 from pytest_distbench.records.run import Verdict
@@ -101,7 +100,11 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
 
 def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> BaselineMetric:
     kind = METRIC_KINDS[found[0].better]
-    summaries = [m.summary for m in found if m.summary is not None and _encloses(m.summary, m.value)]
+    summaries = [
+        m.summary  # whose ends can be stored beside the value: a run record of others may say anything
+        for m in found
+        if m.summary is not None and m.value is not None and 0 < m.summary.minimum <= m.value <= m.summary.p95
+    ]
     is_timed = kind.has_fast_side and len(summaries) == len(found)
     wholes = [whole(m) for m in found]
     made = BaselineMetric(
@@ -116,7 +119,7 @@ def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> B
         companions=_companions(found),
         series=_series(found, kind.rule),
         values=min(map(series_length, found)) if kind.rule not in ("curve", "exact") else 0,
-        scatter=[_digits(v) for v in found[0].scatter] if kind.is_of_training else [],
+        scatter=[float(f"{v:.7g}") for v in found[0].scatter] if kind.is_of_training else [],
         ranks=min(m.ranks for m in found),
         reduce=found[0].reduce,
     )
@@ -132,11 +135,6 @@ def _series(found: Sequence[Measurement], rule: str) -> list[Number]:
             return list(most_of_ranks(found))
         case _:
             return found[0].taken_from
-
-
-def _encloses(summary: Summary, value: float | None) -> bool:
-    """Whether the ends of a series can be stored beside its value: a run record of others may say anything."""
-    return value is not None and 0 < summary.minimum <= value <= summary.p95
 
 
 def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]], facts: Mapping[str, Scalar]) -> BaselineMetric:
@@ -155,17 +153,12 @@ def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]], facts: 
 def _companions(measurements: Sequence[Measurement]) -> dict[str, float]:
     names = measurements[0].companions
     found = {name: statistics.median(m.companions.get(name, 0.0) for m in measurements) for name in names}
-    if (spread := _cpu_spread(measurements)) is not None:
-        found[CPU_SPREAD] = spread
-    return {name: _round(value) for name, value in found.items()}
-
-
-def _cpu_spread(measurements: Sequence[Measurement]) -> float | None:
-    """How much the CPU time differs between launches; None where it says nothing of the clock."""
     seconds = [m.companions.get(CPU_S, 0.0) for m in measurements]
-    if HOST_S in measurements[0].companions or len(seconds) < FEWEST_TO_SPREAD or min(seconds) <= 0:
-        return None
-    return statistics.stdev(map(math.log, seconds))
+    if (
+        HOST_S not in names and len(seconds) >= FEWEST_TO_SPREAD and min(seconds) > 0
+    ):  # else it says nothing of the clock
+        found[CPU_SPREAD] = statistics.stdev(map(math.log, seconds))
+    return {name: _round(value) for name, value in found.items()}
 
 
 def _stored_value(value: float | None, *, exact: bool) -> float | None:
@@ -175,10 +168,6 @@ def _stored_value(value: float | None, *, exact: bool) -> float | None:
     if exact:
         return int(value) if isinstance(value, int) or value.is_integer() else value
     return _round(value)
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.7g}")
 
 
 def _round(value: float) -> float:
@@ -277,27 +266,15 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
 
 
 def impossible_value(launches: Sequence[LaunchRecord]) -> str:
-    """What of these launches nothing can be measured with, and why."""
-    return next((f"{m.key}: {why}" for m in _recorded(launches) if (why := _why_impossible(m))), "")
+    """What of these launches nothing can be measured with, and why.
 
-
-def _recorded(launches: Sequence[LaunchRecord]) -> Iterator[Measurement]:
-    """What bodies and readers recorded: neither a clock of ours, nor what is computed of a timeline, may be 0."""
-    for launch in launches:
-        if not launch.has_jobs:
-            yield from (m for m in launch.measurements if m.is_judged and (_is_negative(m) or not _is_own_clock(m)))
-
-
-def _is_own_clock(measurement: Measurement) -> bool:
-    return bool(measurement.companions) or measurement.is_phase
-
-
-def _is_negative(measurement: Measurement) -> bool:
-    return measurement.value is not None and measurement.value < 0
-
-
-def _why_impossible(measurement: Measurement) -> str:
-    return "" if measurement.value is None else why_impossible(measurement.value, measurement.unit)
+    A clock of ours may be 0, and whatever is computed of a timeline.
+    """
+    for m in (m for launch in launches if not launch.has_jobs for m in launch.measurements if m.is_judged):
+        is_own_clock = bool(m.companions) or m.is_phase
+        if m.value is not None and (m.value < 0 or not is_own_clock) and (why := why_impossible(m.value, m.unit)):
+            return f"{m.key}: {why}"
+    return ""
 
 
 def few_launches(metrics: Mapping[str, BaselineMetric]) -> dict[str, int]:

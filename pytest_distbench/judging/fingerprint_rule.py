@@ -23,7 +23,7 @@ COURSE_DIFFERS = "which steps send something else differs between launches of th
 
 def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
     """How ``current`` differs from ``stored``: of the described step, then of the others."""
-    return [*_step_differences(stored, current), *_course_differences(stored, current)]
+    return [*_step_differences(stored, current), *_by_ranks(stored, current, _course_changes_of_rank)]
 
 
 def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
@@ -39,11 +39,6 @@ def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
         plural = "s" * (stored.optimizer_steps != 1)
         lines.append(f"{stored.optimizer_steps} optimizer step{plural} of all ranks became {current.optimizer_steps}")
     return lines
-
-
-def _course_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
-    """The same of the steps beside the described one; nothing where one of the two does not hold them."""
-    return _by_ranks(stored, current, _course_changes_of_rank)
 
 
 def _by_ranks(

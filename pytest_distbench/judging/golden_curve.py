@@ -252,10 +252,6 @@ class Disagreement:
             return f"differ {by} from value {self.starts_at} on: {_PARTLY}"
         return f"differ {by} from the first value on: {_SEED_OF_A_SCRIPT if beside else _SEED}"
 
-    def tell_of_arithmetic(self) -> str:
-        """The same where nothing makes the device add in the same order each time."""
-        return f"differ by up to {self.largest:.1e} from value {self.starts_at} on: {_ARITHMETIC}"
-
 
 _SEED_OF_A_SCRIPT = (
     'seed it: give the script args=["--seed", "{seed}"], or ["seed={seed}"] where it takes such ones, and let it call '
@@ -265,7 +261,7 @@ _SEED = (
     "seed it: torch.manual_seed(rank.seed) before the model is made; a script gets its seed by "
     'args=["--seed", "{seed}"]'
 )
-_ARITHMETIC = (
+ARITHMETIC = (
     "this training does not repeat: deterministic algorithms are off (make_deterministic turns them on); what it "
     "comes to is judged by its other numbers"
 )

@@ -7,7 +7,7 @@ counts is what was worse than at the baseline; and one launch of several does no
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_distbench.records.environment import GpuNorm, GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
@@ -29,11 +29,12 @@ def norm_of(launches: Sequence[LaunchRecord]) -> GpuNorm | None:
     if not watched:
         return None
     names = sorted({name for gpus in watched for gpu in gpus for name in gpu.held})
-    held = {name: statistics.median(_share(gpus, name) for gpus in watched) for name in names}
+    held = {name: statistics.median(max(gpu.held.get(name, 0.0) for gpu in gpus) for gpus in watched) for name in names}
 
     def slowest(of: Callable[[GpuWitness], float | None]) -> float | None:
-        """Of the GPUs of a launch the least, of the launches the median."""
-        return _typical(min((v for v in map(of, gpus) if v is not None), default=None) for gpus in watched)
+        """Of the GPUs of a launch the least, of the launches the median, four digits."""
+        middle = median(min((v for v in map(of, gpus) if v is not None), default=None) for gpus in watched)
+        return None if middle is None else float(f"{middle:.4g}")
 
     return GpuNorm(
         sm_mhz=slowest(lambda gpu: gpu.sm_mhz),
@@ -80,10 +81,6 @@ def _sharers(watched: Sequence[Sequence[GpuWitness]]) -> str:
     return f"{shared[-1].label} was shared with {', '.join(shared[-1].others)}"
 
 
-def _share(gpus: Sequence[GpuWitness], name: str) -> float:
-    return max(gpu.held.get(name, 0.0) for gpu in gpus)
-
-
 def _clocks(then: GpuNorm, now: GpuNorm) -> str:
     if now.sm_mhz is None or then.sm_mhz is None:
         return ""
@@ -96,9 +93,3 @@ def _is_lower(now: float | None, then: float | None, alike: float) -> bool:
 
 def _is_slower(now: float | None, then: float | None) -> bool:
     return now is None or then is None or now < SLOWER_CLOCK * then
-
-
-def _typical(values: Iterable[float | None]) -> float | None:
-    """The median, four digits."""
-    middle = median(values)
-    return None if middle is None else float(f"{middle:.4g}")

@@ -60,7 +60,9 @@ def judge_by_size(
     is_enough = len(now) >= AGREEING_LAUNCHES
     above = sum(v > highest for v in now)
     if above == len(now):
-        return draft.settle("regressed", _whose(draft), limit=limit, is_open=not is_enough)
+        rank = draft.metric.facts.get("rank")
+        whose = "" if rank is None else f"rank {rank} needs most"
+        return draft.settle("regressed", whose, limit=limit, is_open=not is_enough)
     if reason := _hungrier(current, baseline.series, tolerance):
         return draft.settle("regressed", reason, limit=limit, is_open=not is_enough)
     if above * 2 > len(now):
@@ -93,21 +95,11 @@ def _margin(value: float, tolerance: float) -> float:
     return max(value * tolerance, LEAST_BYTES)
 
 
-def _whose(draft: Draft) -> str:
-    rank = draft.metric.facts.get("rank")
-    return "" if rank is None else f"rank {rank} needs most"
-
-
 _CONTINUOUS = ("s", "B", "B/s")
 """Units of what is no count, whether a value is whole or not."""
 
 Noise = Callable[[Sequence[float], Sequence[float]], float]
 """The largest difference between the means of old and new values that chance explains, in their unit."""
-
-
-def have_ratios(*values: float) -> bool:
-    """Whether the rules on logarithms can judge these."""
-    return min(values) > 0
 
 
 def compare_by_order(
@@ -314,7 +306,7 @@ def judge_noisy(
         return draft.settle("lost" if any(stored) else "inconclusive", why_not)
     if len(stored) < 2:
         return draft.settle("incomparable", "the baseline has one launch: its noise is unknown")
-    if not have_ratios(*known, *stored):
+    if min(*known, *stored) <= 0:
         return _judge_by_order(draft, known, stored, under)
     found = Comparison.of(
         [m for m in current if m.value is not None],

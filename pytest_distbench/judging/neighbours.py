@@ -111,12 +111,18 @@ def support(
             continue
         kind = judgement.verdict.kind
         direction = -1.0 if kind == "improved" else 1.0
-        have_moved = all(direction * _worse_by(v) > math.log1p(tolerances[v.metric]) for v in verdicts)
+        have_moved = all(direction * worse_by(v) > math.log1p(tolerances[v.metric]) for v in verdicts)
         undecided = [v for v in verdicts if found[v.metric].verdict.kind not in _DECIDED]
         if kind in _DECIDED and have_moved:
+            of_run = judgement.verdict
+            moved = format_change(of_run.ratio) if of_run.ratio is not None else kind
+            limit = METRIC_KINDS[of_run.better].limit_text(of_run.limit or 0.0)
+            where = f"{format_bytes(run.sizes[0])} to {format_bytes(run.sizes[-1])}"
+            reason = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, limit {limit}"
             for verdict in undecided:
-                found[verdict.metric] = _supported(verdict, run, judgement.verdict)
-        elif judgement.is_open and can_ask and all(_worse_by(v) > 0 for v in verdicts):
+                supported = replace(verdict, kind=kind, limit=of_run.limit, reason=reason)
+                found[verdict.metric] = Judgement(supported, is_open=False)
+        elif judgement.is_open and can_ask and all(worse_by(v) > 0 for v in verdicts):
             for verdict in undecided:
                 asked = replace(verdict, kind="inconclusive", reason="more launches are needed")
                 found[verdict.metric] = Judgement(asked, is_open=True)
@@ -168,15 +174,7 @@ def _spread(summaries: Sequence[Summary]) -> Summary:
     return replace(summaries[0], n=min(s.n for s in summaries), slowest_rank=None, slowest_share=0.0, **means)
 
 
-def _supported(verdict: Verdict, run: Run, of_run: Verdict) -> Judgement:
-    moved = format_change(of_run.ratio) if of_run.ratio is not None else of_run.kind
-    limit = METRIC_KINDS[of_run.better].limit_text(of_run.limit or 0.0)
-    where = f"{format_bytes(run.sizes[0])} to {format_bytes(run.sizes[-1])}"
-    reason = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, limit {limit}"
-    return Judgement(replace(verdict, kind=of_run.kind, limit=of_run.limit, reason=reason), is_open=False)
-
-
-def _worse_by(verdict: Verdict) -> float:
+def worse_by(verdict: Verdict) -> float:
     """Logarithm of the change, towards worse positive; 0 where there is none."""
     return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
 

@@ -40,17 +40,10 @@ from pytest_distbench.judging.metric import (
     as_info,
     compare_by_order,
     first_difference,
-    have_ratios,
     unasked,
     why_nothing_was_timed,
 )
-from pytest_distbench.judging.neighbours import (
-    Run,
-    error_share,
-    find_runs,
-    runs_of_launch,
-    support,
-)
+from pytest_distbench.judging.neighbours import Run, error_share, find_runs, runs_of_launch, support
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
 from pytest_distbench.judging.terms import Terms, difference, version_changes
 from pytest_distbench.records.case import Case
@@ -161,10 +154,17 @@ def judge_pairs(
     if name != "noisy":
         stored = stored_metric(reference, tolerance=None)  # the rule knows no pairs
         tolerance = under.tolerance if kind.tolerance is None else kind.tolerance
-        return RULES[name](draft, current, stored, _as_stored(under, tolerance))
+        circumstances = Circumstances(
+            tolerance=tolerance,
+            comparisons=under.comparisons,
+            max_launches=under.looks[-1],
+            same_software=under.same_software,
+            share=under.share,
+        )
+        return RULES[name](draft, current, stored, circumstances)
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
         return draft.settle("lost" if any(a for a, _ in values) else "inconclusive", why_not)
-    if not have_ratios(*(v for pair in values for v in pair)):
+    if min(v for pair in values for v in pair) <= 0:
         return _judge_by_order(draft, values, under)
     sign = METRIC_KINDS[draft.metric.better].sign
     twice = [(a.value, b.value) for a, b in itself if a is not None and b is not None]
@@ -210,17 +210,6 @@ def smallest_slowdown(sigma: float, under: PairCircumstances) -> float:
         else:
             high = middle
     return math.expm1(high)
-
-
-def _as_stored(under: PairCircumstances, tolerance: float) -> Circumstances:
-    """For a rule from outside, to which the reference's launches are a baseline."""
-    return Circumstances(
-        tolerance=tolerance,
-        comparisons=under.comparisons,
-        max_launches=under.looks[-1],
-        same_software=under.same_software,
-        share=under.share,
-    )
 
 
 def _judge_exact(
@@ -306,8 +295,7 @@ def judge_paired(
 ) -> list[Judgement]:
     """Judge every metric that either side recorded: times by pairs, trainings, fingerprints as against a baseline.
 
-    See :class:`~pytest_distbench.judging.pairs.PairCircumstances` and
-    :func:`~pytest_distbench.judging.pairs.judge_pairs` for ``spending`` and ``itself``.
+    See :class:`PairCircumstances` and :func:`judge_pairs` for ``spending`` and ``itself``.
     """
     null = _by_metric(terms, *itself)
     changed = ", ".join(version_changes(references[0].software, launches[0].software))
@@ -335,11 +323,7 @@ def judge_paired(
     alone = {
         key: judge_pairs(
             sides,
-            dataclasses.replace(
-                under,
-                tolerance=tolerances[key],
-                share=error_share(key, runs),
-            ),
+            dataclasses.replace(under, tolerance=tolerances[key], share=error_share(key, runs)),
             null.get(key, ()),
         )
         for key, sides in pairs.items()

@@ -29,7 +29,6 @@ What that does to verdicts is measured by ``benchmarks/verdict_rules.py``.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -38,7 +37,6 @@ from dataclasses import dataclass
 from pytest_distbench.judging.case import accepted_changes, by_metric, judge_launches
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, FEWEST_TO_SPREAD
 from pytest_distbench.judging.judgement import Judgement
-from pytest_distbench.judging.metric import have_ratios
 from pytest_distbench.judging.neighbours import Run, runs_of_launch, stored_together
 from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, chi_square_quantile, noise_limit, normal_quantile
 from pytest_distbench.judging.stored_rule import (
@@ -57,7 +55,6 @@ from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, Measurement, metric_name
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import is_size
 
@@ -143,15 +140,12 @@ class Evidence:
 
     def _power(self, slowdown: float) -> float:
         """Chance that first and last launch both are beyond their limits, as if they were independent."""
-        return math.prod(_share_beyond(slowdown - self.limit(n), self._error(n)) for n in (1, SCREENING_LAUNCHES))
+        normal = statistics.NormalDist()
+        above = [(slowdown - self.limit(n), self._error(n)) for n in (1, SCREENING_LAUNCHES)]
+        return math.prod(normal.cdf(by / error) if error > 0 else float(by > 0) for by, error in above)
 
     def _error(self, launches: int) -> float:
         return self.sigma * math.sqrt(1 / self.stored + 1 / launches)
-
-
-def _share_beyond(above: float, error: float) -> float:
-    """Chance that a number with this error is positive whose mean is so far above zero."""
-    return statistics.NormalDist().cdf(above / error) if error > 0 else float(above > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,21 +211,15 @@ def judge_screened(
             made.append(judgement)
         elif verdict.metric in asked:
             made.append(Judgement(replace(verdict, kind="inconclusive", reason=ASKED), is_open=True))
-        else:
-            made.append(Judgement(_as_seen(verdict, sees, tolerances[verdict.metric], screening), is_open=False))
+        else:  # what a verdict on stored launches is worth, where launches in turns are at hand
+            if verdict.kind in ("unchanged", "inconclusive") and not screening.is_suspicious(verdict.metric):
+                is_seen = sees <= tolerances[verdict.metric]
+                verdict = replace(verdict, kind="unchanged" if is_seen else "unseen", reason="", detectable=sees)
+            made.append(Judgement(verdict, is_open=False))
     left = {j.verdict.kind for j in made if is_clock(j.verdict, j.verdict.unit) and j.verdict.is_judged}
     if left & {"regressed", "inconclusive"}:
         return made, max(screening.suspicion, SUSPICIOUS)
     return made, max(screening.suspicion, LEAST) if left & {"unseen", "improved"} or screening.is_loud else 0.0
-
-
-def _as_seen(verdict: Verdict, sees: float, tolerance: float, screening: Screening) -> Verdict:
-    """What a verdict on stored launches is worth, where launches in turns are at hand."""
-    if verdict.kind not in ("unchanged", "inconclusive") or screening.is_suspicious(verdict.metric):
-        return verdict
-    if sees <= tolerance:
-        return replace(verdict, kind="unchanged", reason="", detectable=sees)
-    return replace(verdict, kind="unseen", reason="", detectable=sees)
 
 
 def screen(
@@ -250,65 +238,56 @@ def screen(
     clocks = {key: m for key, m in found.items() if key in stored and _is_comparable(m, stored[key])}
     names = [run for run in _names(clocks) if len(run.keys) >= FEWEST_POINTS]
     noise = typical_noise(stored)
-    shares = Shares(asking=ADDED / max(1, len(clocks)), confirming=CONFIRMED / max(1, comparisons))
-    evidence = []
+    evidence: list[Evidence] = []
+
+    def add(
+        keys: tuple[str, ...],
+        new: Sequence[float],
+        old: Sequence[float],
+        sigma: float,
+        sign: float,
+        *,
+        least: float = 0.0,
+        is_clock: bool = True,
+    ) -> None:
+        """What the logarithms of each launch say of some metrics: a quarter of what these may spend is for each kind.
+
+        ``least`` is a floor that is set for it, as a fraction.
+        """
+        accepted = SHARE_OF_TOLERANCE * math.log1p(min(tolerances[key] for key in keys))
+        evidence.append(
+            Evidence(
+                keys=keys,
+                worse_by=sign * (statistics.fmean(new) - statistics.fmean(old)),
+                sigma=sigma,
+                stored=len(old),
+                launches=len(new),
+                floor=math.log1p(least) if least else accepted,
+                asking=ADDED / max(1, len(clocks)) * len(keys) / KINDS,
+                confirming=CONFIRMED / max(1, comparisons) * len(keys) / KINDS,
+                is_clock=is_clock,
+            )
+        )
+
     for key, measurements in clocks.items():
         old, new = _fast_sides(measurements, stored[key])
         sigma = max(_spread(old), noise.get(metric_name(key), 0.0))
-        evidence.append(shares.evidence((key,), tolerances, new, old, sigma, sign=_sign(stored[key])))
+        add((key,), new, old, sigma, METRIC_KINDS[stored[key].better].sign)
         if (wholes := Wholes.of(measurements, stored[key])) is not None:
-            whole = shares.evidence(
-                (key,), tolerances, wholes.new, wholes.old, _spread(wholes.old), sign=wholes.sign, is_clock=False
-            )
-            evidence.append(dataclasses.replace(whole, floor=math.log1p(max(tolerances[key], LEAST_OF_ALL))))
+            floor = max(tolerances[key], LEAST_OF_ALL)
+            add((key,), wholes.new, wholes.old, _spread(wholes.old), wholes.sign, least=floor, is_clock=False)
         then, sigma = (stored[key].companions.get(name, 0.0) for name in (CPU_S, CPU_SPREAD))
         now = [m.companions.get(CPU_S, 0.0) for m in measurements]
         if sigma > 0 and min(then, *now) > 0:
             old, new = [math.log(then)] * len(stored[key].launches), [math.log(seconds) for seconds in now]
-            evidence.append(shares.evidence((key,), tolerances, new, old, sigma, sign=1.0, is_clock=False))
+            add((key,), new, old, sigma, 1.0, is_clock=False)
     for run in names:
         known = stored_together([stored[key] for key in run.keys])
         together = [m for launch in launches for _, m in runs_of_launch(launch, [run])]
         if known is not None and together:
             old, new = _fast_sides(together, known)
-            evidence.append(shares.evidence(run.keys, tolerances, new, old, _spread(old), sign=_sign(known)))
+            add(run.keys, new, old, _spread(old), METRIC_KINDS[known.better].sign)
     return Screening(evidence)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """What one metric may spend: launches that are asked for, and cases that are suspicious.
-
-    A quarter each goes to its fast side, to all of its iterations, to its CPU time, and to all points of its name
-    together.
-    """
-
-    asking: float
-    confirming: float
-
-    def evidence(
-        self,
-        keys: tuple[str, ...],
-        tolerances: Mapping[str, float],
-        new: Sequence[float],
-        old: Sequence[float],
-        sigma: float,
-        *,
-        sign: float,
-        is_clock: bool = True,
-    ) -> Evidence:
-        """Of so many metrics, from the logarithms of each launch."""
-        return Evidence(
-            keys=keys,
-            worse_by=sign * (statistics.fmean(new) - statistics.fmean(old)),
-            sigma=sigma,
-            stored=len(old),
-            launches=len(new),
-            floor=SHARE_OF_TOLERANCE * math.log1p(min(tolerances[key] for key in keys)),
-            asking=self.asking * len(keys) / KINDS,
-            confirming=self.confirming * len(keys) / KINDS,
-            is_clock=is_clock,
-        )
 
 
 def _is_comparable(measurements: Sequence[Measurement], stored: BaselineMetric) -> bool:
@@ -337,10 +316,6 @@ def _spread(launches: Sequence[float]) -> float:
     return statistics.stdev(launches) if len(launches) >= FEWEST_TO_SPREAD else 0.0
 
 
-def _sign(metric: BaselineMetric) -> float:
-    return METRIC_KINDS[metric.better].sign
-
-
 FEWEST_EXACT = 2
 """Launches of what does not scatter: they show whether it repeats."""
 
@@ -364,14 +339,15 @@ def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEn
         kind = METRIC_KINDS[found[0].better]
         if kind.rule in ("exact", "memory"):
             continue
-        if not kind.is_of_training and _have_ratios(found):
+        values = [m.value for m in found if m.value is not None]
+        if not kind.is_of_training and len(values) == len(found) > 1 and min(values) > 0:
             noise[key] = statistics.stdev(Side.of_measurements(found, timed=are_timed(found)).fast)
-        elif not _repeats(found):
+        elif any(m.value != found[0].value or m.series != found[0].series for m in found):
             return False  # chance has a part in it, and nothing but launches can tell how large that is
-    typical = typical_of_siblings(noise)
+    typical, accepted = typical_of_siblings(noise), accepted_changes(terms, launches, entry)
     return all(
         explained_by_noise(max(sigma, typical.get(judged[key][0].name, 0.0)), len(judged[key]))
-        <= math.log1p(_tolerance(terms, judged[key][0], entry))
+        <= math.log1p(accepted[key])
         for key, sigma in noise.items()
     )
 
@@ -390,21 +366,3 @@ def _judged(terms: Terms, launches: Sequence[LaunchRecord]) -> dict[str, list[Me
             if measurement.is_judged and terms.wants(measurement.name):
                 found.setdefault(measurement.key, []).append(measurement)
     return found
-
-
-def _have_ratios(found: Sequence[Measurement]) -> bool:
-    """Whether later runs are compared with it by the ratio of its values."""
-    values = [m.value for m in found if m.value is not None]
-    return len(values) == len(found) > 1 and have_ratios(*values)
-
-
-def _repeats(found: Sequence[Measurement]) -> bool:
-    """Whether launches agree in every digit."""
-    return all(m.value == found[0].value and m.series == found[0].series for m in found)
-
-
-def _tolerance(terms: Terms, metric: Measurement, entry: BaselineEntry | None) -> float:
-    if entry is None:
-        return terms.tolerance_of(metric, [])
-    stored = entry.metrics.get(metric.key)
-    return terms.tolerance_of(metric, [None if stored is None else stored.tolerance, entry.tolerance])

@@ -200,7 +200,8 @@ class Comparison:
                 return Answer("regressed")
             if self._is_clear(-1.0, limits, pairs):
                 return Answer("improved")
-        if self._needs_more and not is_last:
+        near = max(0.0, self.limit - STANDARD_ERRORS * self._error)
+        if not is_last and (self.worse_by > near or self.worse_by < -self.limit):
             return Answer("inconclusive", "more launches are needed", is_open=True)
         if self.noise > max(self.wanted, math.log1p(BLIND_LIMIT)):
             return self._too_noisy
@@ -214,10 +215,6 @@ class Comparison:
     def _error(self) -> float:
         """Of ``d``, by the noise between launches alone."""
         return self.sigma * math.sqrt(1 / len(self.old.fast) + 1 / len(self.new.fast))
-
-    @property
-    def _needs_more(self) -> bool:
-        return self.worse_by > max(0.0, self.limit - STANDARD_ERRORS * self._error) or self.worse_by < -self.limit
 
     def _unexplained_change(self, direction: float) -> float:
         """The change towards worse (1) or better (-1), less what a change of load explains."""

@@ -6,51 +6,35 @@ They are what is judged where clocks and values mean nothing, on the backend ``f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pytest_distbench.judging.collective_text import payload_bytes
 from pytest_distbench.judging.fingerprint_rule import ranks_of
 from pytest_distbench.records.iteration import Fingerprint, of_rank
 from pytest_distbench.records.metric import Measurement
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Structure:
-    """One rank's part of a fingerprint.
-
-    Attributes:
-        collectives: of one iteration, sends and receives among them.
-        optimizer_bytes: that its optimizers keep beside the parameters.
-    """
-
-    collectives: int
-    sent_bytes: int
-    parameter_bytes: int
-    optimizer_bytes: int
-
-
 UNITS = {"collectives": "", "sent_bytes": "B", "parameter_bytes": "B", "optimizer_bytes": "B"}
-"""The numbers, by the names of their metrics, and their units."""
+"""The numbers, by the names of their metrics, and their units: collectives are of one iteration, sends and receives
+among them, and optimizers keep their bytes beside the parameters."""
 
 
-def structure_of(fingerprint: Fingerprint) -> Structure:
+def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
     """Of the first rank that it tells of."""
     rank = ranks_of(fingerprint)[0]
     rows = of_rank(fingerprint.collectives, rank) or []
-    return Structure(
-        collectives=sum(row.count for row in rows),
-        sent_bytes=payload_bytes(rows),
-        parameter_bytes=of_rank(fingerprint.parameter_bytes, rank) or 0,
-        optimizer_bytes=of_rank(fingerprint.optimizer_bytes, rank) or 0,
-    )
+    return {
+        "collectives": sum(row.count for row in rows),
+        "sent_bytes": payload_bytes(rows),
+        "parameter_bytes": of_rank(fingerprint.parameter_bytes, rank) or 0,
+        "optimizer_bytes": of_rank(fingerprint.optimizer_bytes, rank) or 0,
+    }
 
 
 def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Measurement]:
     """A metric of each number, ``parameter_bytes[of=step_time]``; but for collectives those of 0 are left out."""
     return [
-        Measurement(name=name, unit=unit, better="exact", value=value, at={"of": key})
+        Measurement(name=name, unit=UNITS[name], better="exact", value=value, at={"of": key})
         for key, fingerprint in fingerprints.items()
         if not fingerprint.missing
-        for name, unit in UNITS.items()
-        if (value := getattr(structure_of(fingerprint), name)) or name == "collectives"
+        for name, value in structure_of(fingerprint).items()
+        if value or name == "collectives"
     ]

@@ -131,15 +131,11 @@ FEWEST_OLYMPIC = 5
 
 def judge_family(family: Family) -> Verdict:
     try:
-        return _judge(family)
+        verdict = _judge_means(family)
+        if verdict.kind in ("unchanged", "drifted", "unseen") and (apart := _apart(family, verdict)):
+            return _settle(family, "regressed", apart, limit=verdict.limit, facts=verdict.facts)
     except OverflowError:
-        return _verdict(family, "incomparable", "a number is too large to compute with", means=(None, None))
-
-
-def _judge(family: Family) -> Verdict:
-    verdict = _judge_means(family)
-    if verdict.kind in ("unchanged", "drifted", "unseen") and (apart := _apart(family, verdict)):
-        return _settle(family, "regressed", apart, limit=verdict.limit, facts=verdict.facts)
+        return _settle(family, "incomparable", "a number is too large to compute with", has_means=False)
     return verdict
 
 
@@ -334,7 +330,8 @@ def _not_repeated(
     if family.can_repeat or found.starts_at == 1:
         return _settle(family, "unseeded", f"{whose} launches {found.tell(family.first.beside)}", facts=facts)
     kind: VerdictName = "inconclusive" if family.stored else "missing"
-    return _settle(family, kind, f"{whose} launches {found.tell_of_arithmetic()}", facts=facts)
+    told = f"differ by up to {found.largest:.1e} from value {found.starts_at} on: {golden_curve.ARITHMETIC}"
+    return _settle(family, kind, f"{whose} launches {told}", facts=facts)
 
 
 def _disagreement(family: Family, *, rtol: float | None = None) -> golden_curve.Disagreement | None:
@@ -387,7 +384,11 @@ def _judge_same(family: Family) -> Verdict:
     accepted = family.tolerance_or(SAME_TOLERANCE) * scale
     shift = statistics.fmean(new) - statistics.fmean(old)
     if family.is_by_launch and abs(shift) > accepted and len(old) + len(new) > 2:
-        return _judge_unpaired(family, old, new, max(accepted, _noise(old, new, ALPHA / 2)), scale)
+        limit = max(accepted, _noise(old, new, ALPHA / 2))
+        if abs(shift) <= limit:
+            return _within(family, limit, scale)
+        reason = f"moved {'up' if shift > 0 else 'down'} beyond what {len(old) + len(new)} launches differ by"
+        return _settle(family, "regressed", reason, limit=_share(limit, scale))
     shifts = [] if family.is_by_launch else [b - a for a, b in zip(old, new, strict=True)]
     if abs(shift) <= accepted:
         return _settle(family, "unchanged", limit=_share(accepted, scale))
@@ -399,14 +400,6 @@ def _judge_same(family: Family) -> Verdict:
         reason = f"moved {'up' if shift > 0 else 'down'} over {len(shifts)} seeds, where it should stay the same"
         return _settle(family, "regressed", reason, limit=_share(limit, scale))
     return _within(family, limit, scale)
-
-
-def _judge_unpaired(family: Family, old: Sequence[float], new: Sequence[float], limit: float, scale: float) -> Verdict:
-    shift = statistics.fmean(new) - statistics.fmean(old)
-    if abs(shift) <= limit:
-        return _within(family, limit, scale)
-    reason = f"moved {'up' if shift > 0 else 'down'} beyond what {len(old) + len(new)} launches differ by"
-    return _settle(family, "regressed", reason, limit=_share(limit, scale))
 
 
 def _noise(old: Sequence[float], new: Sequence[float], alpha: float) -> float:
@@ -485,23 +478,11 @@ def _settle(
     *,
     limit: float | None = None,
     facts: Mapping[str, Scalar] | None = None,
-) -> Verdict:
-    now, then = known_values(family.new), known_values(family.old)
-    means = (statistics.fmean(now) if now else None, statistics.fmean(then) if then else None)
-    return _verdict(family, kind, reason, means=means, limit=limit, facts=facts)
-
-
-def _verdict(
-    family: Family,
-    kind: VerdictName,
-    reason: str,
-    *,
-    means: tuple[float | None, float | None],
-    limit: float | None = None,
-    facts: Mapping[str, Scalar] | None = None,
+    has_means: bool = True,
 ) -> Verdict:
     first = family.first
-    now, then = means
+    news, olds = (known_values(values) if has_means else [] for values in (family.new, family.old))
+    now, then = (statistics.fmean(values) if values else None for values in (news, olds))
     seeds = {"seeds": len(family.current)} if len(family.current) > 1 else {}
     at = without(first.at, "seed") if seeds else first.at
     return Verdict(

@@ -12,7 +12,7 @@ from support.metrics import STORED, baseline, metric, rule
 
 from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.judgement import Draft, Judgement
-from pytest_distbench.judging.metric import RULES, Circumstances, have_ratios, judge, why_nothing_was_timed
+from pytest_distbench.judging.metric import RULES, Circumstances, judge, why_nothing_was_timed
 from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
@@ -193,8 +193,6 @@ def test_a_clock_that_reads_nothing_matches_no_revision_and_other_numbers_may_be
 
     assert why_nothing_was_timed(metric(0.0)) == ""
     assert why_nothing_was_timed(clock(1e-9)) == ""
-    assert have_ratios(1e-300, 1.0)
-    assert not have_ratios(1.0, 0.0)
 
 
 wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, 1.7e308])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_distbench.judging.links import Link, by_link, find_slow, outliers, times_of, typical_time
-from pytest_distbench.judging.structure import UNITS, Structure, structure_of
+from pytest_distbench.judging.structure import UNITS, structure_of
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, num_bytes, number
@@ -145,13 +145,13 @@ class GrowthRow(NamedTuple):
     test: str
     loop: str
     ranks: int
-    structure: Structure
-    least: Structure
+    structure: dict[str, int]
+    least: dict[str, int]
 
 
 def growth_rows(results: Sequence[CaseResult]) -> list[GrowthRow]:
     """Of every loop that was looked at with several world sizes, tests together and ascending in their ranks."""
-    found: dict[tuple[str, str], list[tuple[int, Structure]]] = {}
+    found: dict[tuple[str, str], list[tuple[int, dict[str, int]]]] = {}
     for result in results:
         for launch in result.launches[:1]:
             for loop, fingerprint in launch.fingerprints.items():
@@ -170,7 +170,7 @@ def growth_rows(results: Sequence[CaseResult]) -> list[GrowthRow]:
 
 def _column(name: str, heading: str) -> Column[GrowthRow]:
     def cell(row: GrowthRow) -> Cell:
-        value, base = getattr(row.structure, name), getattr(row.least, name)
+        value, base = row.structure[name], row.least[name]
         text = quantity(value, UNITS[name])
         return Cell(value, text if row.least is row.structure or not base else f"{text} (x{value / base:.3g})")
 
