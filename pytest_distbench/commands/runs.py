@@ -18,10 +18,10 @@ from typing import BinaryIO
 
 from pytest_distbench.commands import Adder, NegativeError, choose_names
 from pytest_distbench.errors import ConfigurationError, DistbenchError, TableError, show
-from pytest_distbench.judging.change_points import LEAST_RUNS, change_points, fewest_runs
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
-from pytest_distbench.judging.runs import compare_runs
+from pytest_distbench.judging.references import compare_runs
+from pytest_distbench.judging.stats import LEAST_RUNS, change_points, fewest_runs
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import USUAL_LAST, History, RunRecord, Trend, Verdict
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED

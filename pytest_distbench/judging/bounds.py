@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.case import by_metric
-from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.losses import message_bytes
+from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.records.bound import AskedBound, Bound, Side, terms_of
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord

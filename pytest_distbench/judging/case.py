@@ -9,9 +9,7 @@ from typing import get_args
 
 from pytest_distbench.judging.entry import fingerprints_of
 from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints, needs_more
-from pytest_distbench.judging.gpus import disturbance
-from pytest_distbench.judging.judgement import Judgement
-from pytest_distbench.judging.losses import left_out, lost_part, missing_verdict, more_than_stored
+from pytest_distbench.judging.losses import disturbance, left_out, lost_part, missing_verdict, more_than_stored
 from pytest_distbench.judging.metric import BUSIER_SHARE, Circumstances, as_info, judge
 from pytest_distbench.judging.neighbours import (
     Run,
@@ -22,7 +20,7 @@ from pytest_distbench.judging.neighbours import (
     support,
 )
 from pytest_distbench.judging.stored_rule import typical_noise
-from pytest_distbench.judging.terms import Terms, staleness, version_changes
+from pytest_distbench.judging.terms import Judgement, Terms, staleness, version_changes
 from pytest_distbench.judging.training_rule import (
     LOST_SEED,
     NOT_REPEATED,

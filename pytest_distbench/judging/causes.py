@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from pytest_distbench.judging.entry import phases_of
-from pytest_distbench.judging.gpus import norm_of
-from pytest_distbench.judging.judgement import severity
 from pytest_distbench.judging.links import Link, Slow, by_link, find_slow, outliers, times_of
+from pytest_distbench.judging.losses import norm_of
 from pytest_distbench.judging.metric import BUSIER_SHARE
+from pytest_distbench.judging.terms import severity
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS

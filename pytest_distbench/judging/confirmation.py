@@ -22,7 +22,7 @@ checkout, makes slow does not recur (:func:`seen_again`).
 Where the revision is this tree, it is launched again alone, and the same two answers are left: *machine* and
 *unchanged*.
 
-Numbers of a training are asked about as :mod:`~pytest_distbench.judging.digits` says. What else was judged exactly
+Numbers of a training are asked about as :mod:`~pytest_distbench.judging.references` says. What else was judged exactly
 (fingerprints, sizes, whatever is lost or beyond a bound) stays as it was judged.
 """
 
@@ -35,13 +35,12 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 
 from pytest_distbench.judging.case import judge_launches
-from pytest_distbench.judging.digits import are_asked_about, confirm_digits
-from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.neighbours import worse_by
 from pytest_distbench.judging.pairs import FEWEST_PAIRS, LAST_LOOK, judge_paired, looks
+from pytest_distbench.judging.references import are_asked_about, confirm_digits
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.stored_rule import CAUTION, LEAST_OF_ALL, are_timed, by_whole, stored_side
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.fingerprint_rule import agree
-from pytest_distbench.judging.gpus import norm_of
-from pytest_distbench.judging.losses import series_length
+from pytest_distbench.judging.losses import norm_of, series_length
 from pytest_distbench.judging.metric import most_of_ranks, why_nothing_was_timed
 from pytest_distbench.judging.stored_rule import whole
 from pytest_distbench.judging.terms import version_changes

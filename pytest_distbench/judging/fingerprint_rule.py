@@ -1,4 +1,8 @@
-"""Two fingerprints -> what differs, in sentences, and the verdict. Pure, exact, no tolerance."""
+"""Two fingerprints -> what differs, in sentences, and the verdict; and what one says in numbers. Pure, no tolerance.
+
+The numbers, how many collectives there are and how many bytes are sent and held, are what is judged where clocks and
+values mean nothing, on the backend ``fake``, and what grows with the ranks.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from pytest_distbench.judging.collective_text import changes
-from pytest_distbench.judging.course_rule import CONFIRMING_LAUNCHES, common_course, course_changes
+from pytest_distbench.judging.collective_text import (
+    CONFIRMING_LAUNCHES,
+    changes,
+    common_course,
+    course_changes,
+    payload_bytes,
+)
 from pytest_distbench.records.iteration import Beyond, Fingerprint, named_ranks, of_rank, rank_ranges
 from pytest_distbench.records.kinds import VerdictName
+from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import format_bytes
@@ -199,3 +209,31 @@ def ranks_of(fingerprint: Fingerprint) -> list[int]:
         fingerprint.course,
     ]
     return named_ranks([who for part in parts for who in part]) or [0]
+
+
+UNITS = {"collectives": "", "sent_bytes": "B", "parameter_bytes": "B", "optimizer_bytes": "B"}
+"""The numbers, by the names of their metrics, and their units: collectives are of one iteration, sends and receives
+among them, and optimizers keep their bytes beside the parameters."""
+
+
+def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
+    """Of the first rank that it tells of."""
+    rank = ranks_of(fingerprint)[0]
+    rows = of_rank(fingerprint.collectives, rank) or []
+    return {
+        "collectives": sum(row.count for row in rows),
+        "sent_bytes": payload_bytes(rows),
+        "parameter_bytes": of_rank(fingerprint.parameter_bytes, rank) or 0,
+        "optimizer_bytes": of_rank(fingerprint.optimizer_bytes, rank) or 0,
+    }
+
+
+def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Measurement]:
+    """A metric of each number, ``parameter_bytes[of=step_time]``; but for collectives those of 0 are left out."""
+    return [
+        Measurement(name=name, unit=UNITS[name], better="exact", value=value, at={"of": key})
+        for key, fingerprint in fingerprints.items()
+        if not fingerprint.missing
+        for name, value in structure_of(fingerprint).items()
+        if value or name == "collectives"
+    ]

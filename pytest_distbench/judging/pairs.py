@@ -33,7 +33,6 @@ from pytest_distbench.judging.case import (
     lost_parts,
 )
 from pytest_distbench.judging.entry import make_entry, stored_metric
-from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.metric import (
     RULES,
     Circumstances,
@@ -45,7 +44,7 @@ from pytest_distbench.judging.metric import (
 )
 from pytest_distbench.judging.neighbours import Run, error_share, find_runs, runs_of_launch, support
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
-from pytest_distbench.judging.terms import Terms, difference, version_changes
+from pytest_distbench.judging.terms import Draft, Judgement, Terms, difference, version_changes
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.launch import LaunchRecord

@@ -36,7 +36,6 @@ from dataclasses import dataclass
 
 from pytest_distbench.judging.case import accepted_changes, by_metric, judge_launches
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, FEWEST_TO_SPREAD
-from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.neighbours import Run, runs_of_launch, stored_together
 from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, chi_square_quantile, noise_limit, normal_quantile
 from pytest_distbench.judging.stored_rule import (
@@ -49,7 +48,7 @@ from pytest_distbench.judging.stored_rule import (
     typical_noise,
     typical_of_siblings,
 )
-from pytest_distbench.judging.terms import Terms, staleness
+from pytest_distbench.judging.terms import Judgement, Terms, staleness
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.launch import LaunchRecord

@@ -14,7 +14,7 @@ from statistics import fmean
 import msgspec
 
 from pytest_distbench.errors import ReadingError, RecordingError
-from pytest_distbench.judging.structure import structure_metrics
+from pytest_distbench.judging.fingerprint_rule import structure_metrics
 from pytest_distbench.launch.diagnosis.fates import Ending, check_ranks, is_hang, tell_fates
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
 from pytest_distbench.launch.readers import readings

@@ -164,7 +164,7 @@ def given_options(config: pytest.Config) -> dict[str, str]:
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    from pytest_distbench.judging.judgement import Strictness  # late: a plain pytest run must not pay for it
+    from pytest_distbench.judging.terms import Strictness  # late: a plain pytest run must not pay for it
     from pytest_distbench.launch.starters.table import LAUNCHERS
     from pytest_distbench.machine import gpus, hardware
     from pytest_distbench.records.kinds import VERDICT_KINDS

@@ -26,10 +26,9 @@ from pytest_distbench.judging.confirmation import (
     split_change,
     undecided,
 )
-from pytest_distbench.judging.digits import are_asked_about
-from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.references import are_asked_about
 from pytest_distbench.judging.screening import SUSPICIOUS
-from pytest_distbench.judging.terms import version_changes
+from pytest_distbench.judging.terms import Judgement, version_changes
 from pytest_distbench.machine.hardware import Interpreter, find_interpreter
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.plan import LaunchRequest

@@ -15,8 +15,8 @@ from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.case import accepted_changes
 from pytest_distbench.judging.confirmation import Known, Sides, judge_in_turns
 from pytest_distbench.judging.doubts import clocks_of, share_beyond, spoken_against
-from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.screening import is_clock
+from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.launch.trace import LoopTrace, Side, busy_communication, write_file
 from pytest_distbench.records.iteration import THIS_TREE, CaseTrace, TracedSide
 from pytest_distbench.records.options import BY_TOLERANCE

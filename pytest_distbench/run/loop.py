@@ -19,7 +19,7 @@ from pathlib import Path
 from pytest_distbench.judging.bounds import check_measured, judge_bounds
 from pytest_distbench.judging.confirmation import Known
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
-from pytest_distbench.judging.judgement import Judgement, certain_failure, close
+from pytest_distbench.judging.terms import Judgement, certain_failure, close
 from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.machine import hardware

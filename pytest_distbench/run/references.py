@@ -12,7 +12,6 @@ from pathlib import Path
 
 from pytest_distbench.judging.case import accepted_changes, judge_launches
 from pytest_distbench.judging.confirmation import can_be_confirmed
-from pytest_distbench.judging.digits import are_asked_about
 from pytest_distbench.judging.entry import (
     completed_entry,
     is_wanted,
@@ -23,10 +22,11 @@ from pytest_distbench.judging.entry import (
     what_it_lacks,
     why_not_stored,
 )
-from pytest_distbench.judging.gpus import norm_of
-from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.losses import norm_of
 from pytest_distbench.judging.pairs import judge_paired, not_there
+from pytest_distbench.judging.references import are_asked_about
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, are_enough, is_clock, judge_screened
+from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.records.bound import AskedBound
 from pytest_distbench.records.case import BaselineEntry, Case, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_distbench.judging.judgement import Strictness
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.terms import Strictness, Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Experiment
 

@@ -23,8 +23,8 @@ from pytest_distbench.judging.entry import (
     why_not_storable,
 )
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.screening import FEWEST_EXACT
+from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.records.bound import AskedBound
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, EntryName
 from pytest_distbench.records.iteration import Fingerprint

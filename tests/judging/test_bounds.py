@@ -9,7 +9,7 @@ from support.results import verdict
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.bounds import carry_over, check_measured, judge_bounds, plausible
-from pytest_distbench.judging.judgement import Judgement
+from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.records.bound import AskedBound, Bound
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, Measurement, metric_key

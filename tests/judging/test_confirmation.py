@@ -24,8 +24,7 @@ from pytest_distbench.judging.confirmation import (
     undecided,
 )
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.judgement import Judgement
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.judging.training_rule import NOT_REPEATED
 from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord

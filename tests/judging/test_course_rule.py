@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.fingerprints import of, reduce
 
-from pytest_distbench.judging.course_rule import common_course, course_changes
+from pytest_distbench.judging.collective_text import common_course, course_changes
 from pytest_distbench.judging.fingerprint_rule import COURSE_DIFFERS, DIFFERS, agree, differences
 from pytest_distbench.records.iteration import Beyond, Collective, Course, Fingerprint, Kind
 

@@ -8,8 +8,8 @@ import pytest
 from support.stores import CASE, SOFTWARE
 
 from pytest_distbench.judging.case import judge_launches
-from pytest_distbench.judging.digits import are_asked_about, confirm_digits
 from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.references import are_asked_about, confirm_digits
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement

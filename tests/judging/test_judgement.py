@@ -8,7 +8,7 @@ import pytest
 from support.metrics import metric
 from support.results import STORED, result, verdict
 
-from pytest_distbench.judging.judgement import (
+from pytest_distbench.judging.terms import (
     Conclusion,
     Draft,
     Judgement,

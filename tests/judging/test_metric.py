@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.metrics import STORED, baseline, metric, rule
 
 from pytest_distbench.judging.entry import stored_metric
-from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.metric import RULES, Circumstances, judge, why_nothing_was_timed
 from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
+from pytest_distbench.judging.terms import Draft, Judgement
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.metric import Measurement

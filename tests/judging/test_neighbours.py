@@ -10,10 +10,9 @@ from support.stores import SOFTWARE, result
 
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.neighbours import LONE_SHARE, error_share, find_runs
 from pytest_distbench.judging.pairs import judge_paired
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace

@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 from support.cases import ON_TWO
 
-from pytest_distbench.judging.judgement import Draft, Judgement
 from pytest_distbench.judging.metric import RULES, Circumstances
 from pytest_distbench.judging.pairs import (
     FIRST_LOOK,
@@ -23,7 +22,7 @@ from pytest_distbench.judging.pairs import (
     power,
     smallest_slowdown,
 )
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.terms import Draft, Judgement, Terms
 from pytest_distbench.records.case import BaselineMetric, Case
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind

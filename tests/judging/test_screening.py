@@ -11,7 +11,6 @@ import pytest
 from support.stores import CASE, SOFTWARE, entry
 
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.judgement import Judgement
 from pytest_distbench.judging.screening import (
     CONFIRMED,
     SCREENING_LAUNCHES,
@@ -21,7 +20,7 @@ from pytest_distbench.judging.screening import (
     fewest_launches,
     judge_screened,
 )
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.fingerprints import of, reduce
 
-from pytest_distbench.judging.structure import structure_metrics, structure_of
+from pytest_distbench.judging.fingerprint_rule import structure_metrics, structure_of
 from pytest_distbench.records.iteration import Collective, Fingerprint
 
 ROWS = [reduce(100, 3), Collective("recv", "float32", 40, "default", 1, "from +1")]

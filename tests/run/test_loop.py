@@ -18,8 +18,7 @@ from support.results import verdict
 from support.stores import CASE, entry, environment, result
 from support.timelines import JOB
 
-from pytest_distbench.judging.judgement import NOT_JUDGED, Judgement
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.terms import NOT_JUDGED, Judgement, Terms
 from pytest_distbench.launch.starters.contract import HostsFound
 from pytest_distbench.launch.starters.table import Hosting
 from pytest_distbench.machine.gpus import Gpus, read_gpus

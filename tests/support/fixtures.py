@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_distbench.judging.judgement import Strictness
+from pytest_distbench.judging.terms import Strictness
 from pytest_distbench.launch.starters.table import LAUNCHERS
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.distbench import Distbench

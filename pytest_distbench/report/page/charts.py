@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from pytest_distbench.errors import tell
-from pytest_distbench.judging.change_points import ChangePoint, change_points
+from pytest_distbench.judging.stats import ChangePoint, change_points
 from pytest_distbench.records.environment import TERMS, Prices
 from pytest_distbench.records.iteration import UNACCOUNTED
 from pytest_distbench.records.kinds import VERDICT_KINDS

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from pytest_distbench.judging.causes import cause_lines
-from pytest_distbench.judging.judgement import Strictness, conclude
 from pytest_distbench.judging.stats import median_interval
+from pytest_distbench.judging.terms import Strictness, conclude
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.kinds import VERDICT_KINDS, Severity

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pytest_distbench.judging.fingerprint_rule import UNITS, structure_of
 from pytest_distbench.judging.links import Link, by_link, find_slow, outliers, times_of, typical_time
-from pytest_distbench.judging.structure import UNITS, structure_of
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, num_bytes, number

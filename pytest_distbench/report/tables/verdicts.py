@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_distbench.judging.change_points import LEAST_RUNS, ChangePoint
+from pytest_distbench.judging.stats import LEAST_RUNS, ChangePoint
 from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, Control, Point, Trend, Verdict, is_found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.results import PAIRED, result, verdict
 
-from pytest_distbench.judging.change_points import ChangePoint
+from pytest_distbench.judging.stats import ChangePoint
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Control, Point, Trend
 from pytest_distbench.report.tables.verdicts import CONTROL, VERDICTS, TrendRow, points_section, trends_section

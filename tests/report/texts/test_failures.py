@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.results import PAIRED, STORED, point, result, verdict
 
-from pytest_distbench.judging.judgement import Strictness, conclude
+from pytest_distbench.judging.terms import Strictness, conclude
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, Verdict

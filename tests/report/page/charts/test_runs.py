@@ -8,7 +8,7 @@ import pytest
 from support.results import result
 from support.trends import steps, trend
 
-from pytest_distbench.judging.change_points import change_points
+from pytest_distbench.judging.stats import change_points
 from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.environment import Machine, Prices
 from pytest_distbench.records.iteration import Breakdown, PartShare

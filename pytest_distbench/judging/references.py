@@ -1,7 +1,7 @@
-"""Whose are the digits? Numbers of a training beside what the commit that recorded the baseline computes here. Pure.
+"""Launches of another run, or of the commit that recorded the baseline, in the place of what is stored. Pure, no I/O.
 
-Stored digits and this run's lie a commit and an environment apart. That commit, launched here and now, tells which of
-the two changed them:
+Whose are the digits of a training? Stored digits and this run's lie a commit and an environment apart. That commit,
+launched here and now, tells which of the two changed them:
 
 - it computes what this tree computes: the *environment* changed the digits, and nothing is wrong with the code;
 - it repeats its own stored digits, and this tree computes others: the *code* did;
@@ -14,16 +14,18 @@ whatever is stored. Where it cannot be launched here, what the stored numbers sa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from pytest_distbench.judging.case import by_metric, judge_trainings
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.bounds import carry_over
+from pytest_distbench.judging.case import by_metric, judge_launches, judge_trainings
+from pytest_distbench.judging.entry import few_launches, make_entry
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.training_rule import ONE_SEED_MOVED
-from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
+from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
 
 _RECORD_ANEW = "--distbench-update takes the digits of today"
 
@@ -101,3 +103,65 @@ def _is_equal(verdict: Verdict) -> bool:
     if METRIC_KINDS[verdict.better].rule == "curve":
         return verdict.kind in ("unchanged", "unseen", "inconclusive") and verdict.facts.get("deviation") == 0.0
     return verdict.kind == "unchanged" and verdict.current == verdict.baseline
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """Verdicts per case both runs have, and the names of the others.
+
+    Attributes:
+        verdicts: of the newer run's launches against the older one's.
+        few: cases of the older run with too few launches to know their noise.
+    """
+
+    verdicts: dict[EntryName, list[Verdict]] = field(default_factory=dict)
+    failed: list[EntryName] = field(default_factory=list)
+    lost: list[EntryName] = field(default_factory=list)
+    added: list[EntryName] = field(default_factory=list)
+    few: int = 0
+
+
+def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparison:
+    before = {name: result for name, result in _cases(old).items() if _has_passed(result)}
+    after = _cases(new)
+    entries = {
+        name: make_entry(result.case, result.launches, result.environment.software) for name, result in before.items()
+    }
+    found = RunComparison(
+        lost=sorted(before.keys() - after.keys()),
+        added=sorted(after.keys() - before.keys()),
+        few=sum(bool(few_launches(entry.metrics)) for entry in entries.values()),
+    )
+    found.failed.extend(name for name in found.added if not _has_passed(after[name]))
+    found.added[:] = [name for name in found.added if name not in found.failed]
+    both = [name for name in after if name in before]
+    comparisons = sum(m.is_noisy for name in both for m in entries[name].metrics.values())
+    for name in both:
+        result = after[name]
+        if not _has_passed(result):
+            found.failed.append(name)
+            continue
+        # As if the newer run had been asked for exactly the launches it has: no answer stays open.
+        terms = Terms(default_tolerance=tolerance, max_launches=1, cores=result.environment.cores)
+        judgements = judge_launches(
+            terms,
+            result.launches,
+            entries[name],
+            case=result.case,
+            comparisons=max(1, comparisons),
+        )
+        own = {v.metric: v for v in result.verdicts}
+        found.verdicts[name] = [carry_over(j.verdict, own.get(j.verdict.metric)) for j in judgements]
+    return found
+
+
+def _cases(record: RunRecord) -> dict[EntryName, CaseResult]:
+    return {
+        EntryName(platform=r.environment.platform, test=r.case.test, key=r.case.key): r
+        for r in record.results
+        if r.reference.kind == "stored" and r.launches
+    }
+
+
+def _has_passed(result: CaseResult) -> bool:
+    return all(launch.outcome == "passed" for launch in result.launches)
