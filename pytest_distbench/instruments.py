@@ -90,7 +90,7 @@ def _notes() -> ScriptNotes | None:
     module = sys.modules.get("pytest_distbench.worker.script")
     found: ScriptNotes | None = getattr(module, "CURRENT", None)
     if found is None and module is None and (plan := os.environ.get(NOTES_VARIABLE)):
-        from pytest_distbench.worker.apart import begin
+        from pytest_distbench.worker.script import begin_apart
 
-        found = begin(plan)
+        found = begin_apart(plan)
     return found

@@ -6,8 +6,7 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import ReadingError, RecordingError
-from pytest_distbench.jobs.control.controller import tell_slow, tell_standstill
-from pytest_distbench.jobs.control.progress import EXIT_S
+from pytest_distbench.jobs.control.progress import EXIT_S, tell_slow, tell_standstill
 from pytest_distbench.jobs.measures.changes import unplanned
 from pytest_distbench.jobs.measures.continuity import tell_wrong_resume
 from pytest_distbench.jobs.measures.history import History
@@ -23,7 +22,6 @@ from pytest_distbench.launch.workplace import error_tail
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.elastic import ElasticJob, ElasticResult, Sharing
 from pytest_distbench.records.launch import LaunchRecord, RankFate, RankReport
-from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.plan import Job, LaunchPlan, Pool
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import (
@@ -56,7 +54,7 @@ def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
     launch = Controlled(plan, side, observes=job.steps is not None, is_ours=True)
     side.on_progress(str(job))
     shown = TimelineFollower(TimelineReader(plan.files.timeline).read, _text_of, side.on_progress)
-    ended = launch.run_module("pytest_distbench.jobs.control", shown)
+    ended = launch.run_module("pytest_distbench.jobs.control.controller", shown)
     return launch.complete(make_record(launch.plan, ended), ended)
 
 
@@ -134,15 +132,6 @@ def tell_torn(lines: Sequence[Line]) -> list[str]:
     return [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
 
 
-def _tell_left_out(job: ElasticJob, lines: Sequence[Line]) -> list[str]:
-    """Of what a body with changes trains with, and does not keep: its state is not compared across them."""
-    parts = dict.fromkeys(part for line in lines if isinstance(line, LeftOut) for part in line.parts)
-    has_changes = job.plan.changes or job.plan.cycle is not None
-    if not parts or not has_changes or job.checkpoint_every is None:
-        return []
-    return [f"not handed over, so that no checkpoint keeps it and no load of it is judged: {'; '.join(parts)}"]
-
-
 def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
     """What ran, as a worker that finished says; else as far as it can be told without torch."""
     told = [r.software for r in reports if r.software]
@@ -175,7 +164,11 @@ def _remarks(job: ElasticJob, history: History, result: ElasticResult | None) ->
     lines = history.lines
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
     remarks += tell_torn(lines)
-    remarks += _tell_left_out(job, lines)
+    left_out = dict.fromkeys(part for line in lines if isinstance(line, LeftOut) for part in line.parts)
+    if left_out and (job.plan.changes or job.plan.cycle is not None) and job.checkpoint_every is not None:
+        remarks.append(
+            f"not handed over, so that no checkpoint keeps it and no load of it is judged: {'; '.join(left_out)}"
+        )
     remarks += map(str, unplanned(history))
     remarks += _exit_hang(lines)
     remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]
@@ -200,7 +193,6 @@ def _exit_hang(lines: Sequence[Line]) -> list[str]:
 
 
 def launch_pool(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """Run a pool once. Whatever becomes of it is in the record; nothing of it outlives the call."""
     launch = Controlled(plan, side, observes=False, is_ours=True)
     side.on_progress(str(plan.expect(Pool).sharing))
     shown = TimelineFollower(LineReader(plan.files.pool_timeline, POOL_LINES).read, _pool_text, side.on_progress)
@@ -224,7 +216,6 @@ def _pool_text(line: PoolLine) -> str:
 
 
 def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
-    """What became of a pool that is over, from the files it left."""
     pool = plan.expect(Pool).sharing
     timelines = {job.name: read_timeline(plan.files.job(i).timeline) for i, job in enumerate(pool.jobs)}
     lines = sorted(LineReader(plan.files.pool_timeline, POOL_LINES).read(), key=lambda line: line.t)
@@ -237,7 +228,9 @@ def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
         try:
             for name, told_by in reports.items():
                 memory = peak_memory({rank: report.peak_memory_bytes for rank, report in told_by.items()})
-                measurements += [_of_job(name, m) for m in [*merge(recorded(told_by.values())), *memory]]
+                measurements += [
+                    replace(m, at={"job": name, **m.at}) for m in [*merge(recorded(told_by.values())), *memory]
+                ]
         except RecordingError as error:
             reason = f"job {name}: {error}"
     known = [report for told_by in reports.values() for report in told_by.values()]
@@ -252,13 +245,9 @@ def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
         peak_memory_bytes=largest(known),
         software=software_of(known),
         pool=result,
-        remarks=_pool_remarks(timelines),
+        remarks=[f"job {name}: {told}" for name, lines in timelines.items() for told in tell_torn(lines)],
         logs=plan.directory,
     )
-
-
-def _of_job(name: str, measurement: Measurement) -> Measurement:
-    return replace(measurement, at={"job": name, **measurement.at})
 
 
 def _pool_fates(plan: LaunchPlan, pool: Sharing, timelines: dict[str, list[Line]]) -> list[RankFate]:
@@ -281,7 +270,3 @@ def _pool_fates(plan: LaunchPlan, pool: Sharing, timelines: dict[str, list[Line]
             )
         )
     return found
-
-
-def _pool_remarks(timelines: dict[str, list[Line]]) -> list[str]:
-    return [f"job {name}: {told}" for name, lines in timelines.items() for told in tell_torn(lines)]

@@ -159,7 +159,6 @@ def _deciding(values: Sequence[float | None], bound: Bound, *, is_noisy: bool) -
 
 
 def _is_doubtful(bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> bool:
-    """Whether some launch was beyond a bound, and too few were made to say that it was an exception."""
     return any(
         measured[key][0].is_noisy
         and len(measured[key]) < FEWEST
@@ -239,7 +238,6 @@ def _missed_goals(metric: str, measured: Measured) -> set[str]:
 
 
 def _rates(measurement: Measurement) -> dict[str, _Rate]:
-    """The rates of the time of a collective, by key."""
     factor, size = measurement.facts.get("busbw_factor"), measurement.at.get("message_bytes")
     if measurement.unit != "s" or not isinstance(factor, int | float) or not isinstance(size, int | float):
         return {}

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from pytest_distbench.judging.entry import phases_of
-from pytest_distbench.judging.links import Link, Slow, by_link, find_slow, outliers, times_of
+from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
 from pytest_distbench.judging.losses import norm_of
 from pytest_distbench.judging.metric import BUSIER_SHARE
 from pytest_distbench.judging.terms import severity
@@ -58,12 +58,10 @@ def cause_lines(result: CaseResult) -> list[str]:
 
 
 def _hosts(result: CaseResult) -> tuple[str, ...]:
-    """Where each rank lived; empty: all on one host."""
     return next((tuple(launch.hosts) for launch in reversed(result.launches) if launch.hosts), ())
 
 
 def _regressions(result: CaseResult) -> list[Verdict]:
-    """What is worse than its baseline or its bound, the worst first."""
     return sorted((v for v in result.verdicts if v.kind in ("regressed", "beyond")), key=severity, reverse=True)
 
 
@@ -132,20 +130,17 @@ def _slow_ones(slow: Slow, measured: int, hosts: Sequence[str]) -> list[str]:
     ]
     if len(slow.links) == measured > 1:
         return [*named, f"all {measured} links are slow: no single rank, no single pair"]
-    return named + [f"{_link(link, hosts)}: this link is slow" for link in slow.links]
+    for link in slow.links:
+        where = f" ({hosts[link.source]} to {hosts[link.target]})" if hosts else ""
+        named.append(f"rank {link.source} to rank {link.target}{where}: this link is slow")
+    return named
 
 
 def _rank(rank: int, hosts: Sequence[str]) -> str:
     return f"rank {rank} ({hosts[rank]})" if hosts else f"rank {rank}"
 
 
-def _link(link: Link, hosts: Sequence[str]) -> str:
-    where = f" ({hosts[link.source]} to {hosts[link.target]})" if hosts else ""
-    return f"rank {link.source} to rank {link.target}{where}"
-
-
 def _phases(result: CaseResult) -> Iterator[str]:
-    """The phases that take longer, by the time they add."""
     if not _regressions(result):
         return
     before, now = result.reference.phases, phases_of(result.launches)
@@ -260,7 +255,6 @@ def _iteration_s(result: CaseResult, verdict: Verdict) -> float | None:
 
 
 def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
-    """The rank that came later than all others by a margin, in one launch."""
     rank = max(range(len(late_s)), key=late_s.__getitem__)
     others = max((t for r, t in enumerate(late_s) if r != rank), default=late_s[rank])
     return rank if late_s[rank] - others > margin_s else None

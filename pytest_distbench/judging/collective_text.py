@@ -18,7 +18,6 @@ from pytest_distbench.units import format_bytes
 
 
 def payload_bytes(collectives: Iterable[Collective]) -> int:
-    """Bytes one rank puts into these collectives."""
     return sum(c.message_bytes * c.count for c in collectives if c.op != "recv")
 
 
@@ -295,7 +294,6 @@ def _uncertain(course: Course, steps: int) -> list[Kind]:
 
 
 def _cut(course: Course, steps: int, doubtful: Iterable[object]) -> Course:
-    """The first steps of a course, without the kinds that are doubtful."""
     others = []
     for kind in course.others:
         if kind.first > steps or _sent(kind) in doubtful:

@@ -389,7 +389,6 @@ def _by_fast_sides(launch: LaunchRecord) -> LaunchRecord:
 
 
 def _together(first: LaunchRecord, second: LaunchRecord) -> LaunchRecord:
-    """Two launches of one revision as one: clocks by their geometric mean."""
     others = {m.key: m for m in second.measurements}
     return replace(first, measurements=[_mean(m, others.get(m.key)) for m in first.measurements])
 

@@ -32,7 +32,6 @@ COURSE_DIFFERS = "which steps send something else differs between launches of th
 
 
 def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
-    """How ``current`` differs from ``stored``: of the described step, then of the others."""
     return [*_step_differences(stored, current), *_by_ranks(stored, current, _course_changes_of_rank)]
 
 
@@ -54,7 +53,6 @@ def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
 def _by_ranks(
     stored: Fingerprint, current: Fingerprint, changes_of: Callable[[Fingerprint, Fingerprint, int], Iterable[str]]
 ) -> list[str]:
-    """What differs for each rank, told once for those for which it is the same."""
     told: dict[tuple[str, ...], list[int]] = {}
     for rank in sorted({*ranks_of(stored), *ranks_of(current)}):
         told.setdefault(tuple(changes_of(stored, current, rank)), []).append(rank)

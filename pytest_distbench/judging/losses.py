@@ -83,7 +83,6 @@ def series_length(measurement: Measurement) -> int:
 
 
 def reduction(metric: BaselineMetric | Measurement) -> Reduce:
-    """How the values of the ranks became one."""
     return metric.reduce or METRIC_KINDS[metric.better].reduce
 
 

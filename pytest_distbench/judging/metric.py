@@ -203,7 +203,6 @@ class Circumstances:
 
     @property
     def alpha(self) -> float:
-        """One-sided error rate of a single comparison."""
         return baseline_error_rate(self.comparisons) * self.share
 
     @property
@@ -222,7 +221,6 @@ class Circumstances:
 
     @property
     def others(self) -> str:
-        """What other processes did, as a clause."""
         if self._is_crowded:
             return (
                 "ranks waited for CPUs that other processes had: for that their work took "
@@ -261,14 +259,12 @@ def unasked(draft: Draft) -> Judgement:
 
 
 def as_info(measurement: Measurement) -> Measurement:
-    """Shown, and not judged."""
     return replace(measurement, better="info")
 
 
 def judge_exact(
     draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, under: Circumstances
 ) -> Judgement:
-    """Equal, as long as the software is the same."""
     values = [m.value for m in current]
     if len(set(values)) > 1:
         if len(set(baseline.launches)) > 1:

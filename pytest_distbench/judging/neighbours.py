@@ -155,7 +155,6 @@ def _runs_of(row: Sequence[tuple[float, Measurement]]) -> Iterator[Run]:
 
 
 def _together(metrics: Sequence[Measurement]) -> Measurement:
-    """The metrics of a launch as one, by their geometric mean."""
     summaries = [m.summary for m in metrics if m.summary is not None]
     return replace(
         metrics[0],

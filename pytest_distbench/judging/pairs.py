@@ -274,7 +274,6 @@ def _judge_by_order(draft: Draft, pairs: Sequence[tuple[float, float]], under: P
 
 @functools.cache
 def _sample_stdevs(df: int) -> list[tuple[float, float]]:
-    """Standard deviations of samples from a distribution whose own is 1, and the chance of each."""
     points = [(i + 0.5) * _WIDEST / _STEPS for i in range(_STEPS)]
     density = [math.exp((df - 1) * math.log(u) - df * (u * u - 1) / 2) for u in points]
     return [(u, d / sum(density)) for u, d in zip(points, density, strict=True)]

@@ -99,7 +99,6 @@ def _differs(metric: BaselineMetric | None) -> bool:
 
 
 def _is_equal(verdict: Verdict) -> bool:
-    """Whether both sides computed the same, in every digit."""
     if METRIC_KINDS[verdict.better].rule == "curve":
         return verdict.kind in ("unchanged", "unseen", "inconclusive") and verdict.facts.get("deviation") == 0.0
     return verdict.kind == "unchanged" and verdict.current == verdict.baseline

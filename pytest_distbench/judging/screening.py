@@ -298,7 +298,6 @@ def _is_comparable(measurements: Sequence[Measurement], stored: BaselineMetric) 
 
 
 def _names(clocks: Mapping[str, Sequence[Measurement]]) -> list[Run]:
-    """All points of each name, as one run."""
     keys: dict[str, list[str]] = {}
     for key in clocks:
         keys.setdefault(metric_name(key), []).append(key)
@@ -306,7 +305,6 @@ def _names(clocks: Mapping[str, Sequence[Measurement]]) -> list[Run]:
 
 
 def _fast_sides(measurements: Sequence[Measurement], stored: BaselineMetric) -> tuple[list[float], list[float]]:
-    """Of the stored launches, and of these."""
     timed = bool(stored.minimum) and are_timed(measurements)
     return stored_side(stored, timed=timed).fast, Side.of_measurements(measurements, timed=timed).fast
 

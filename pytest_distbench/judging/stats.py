@@ -41,12 +41,10 @@ LARGEST_EXPONENT = 700.0
 
 
 def shared_error_rate(comparisons: int) -> float:
-    """The one-sided error rate of one comparison in a run of so many."""
     return RUN_ERROR_RATE / max(1, comparisons)
 
 
 def baseline_error_rate(comparisons: int) -> float:
-    """The same of a comparison with a stored baseline."""
     return min(BASELINE_ERROR_RATE, shared_error_rate(comparisons))
 
 
@@ -88,7 +86,6 @@ def student_t_quantile(p: float, df: int) -> float:
 
 
 def normal_quantile(p: float) -> float:
-    """Inverse of the standard normal distribution."""
     return statistics.NormalDist().inv_cdf(p)
 
 
@@ -207,11 +204,7 @@ class ChangePoint:
 
 
 def change_points(values: Sequence[float]) -> list[ChangePoint]:
-    """Where the level of a metric moved, oldest first; of values that are not all above 0 nothing is said.
-
-    Raises:
-        ConfigurationError: the library that this needs is not installed.
-    """
+    """Where the level of a metric moved, oldest first; of values that are not all above 0 nothing is said."""
     if len(values) < 2 * LEAST_RUNS or not all(value > 0 for value in values):
         return []
     logs = [math.log(value) for value in values]
@@ -225,7 +218,6 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
 
 
 def _segmented(logs: Sequence[float]) -> list[int]:
-    """Where the segments after the first begin."""
     try:
         import ruptures
     except ImportError:
@@ -247,22 +239,20 @@ def fewest_runs() -> int:
     return next(n for n in itertools.count(2 * LEAST_RUNS) if 2 / math.comb(n, n // 2) <= ERROR_RATE / n)
 
 
-def _chance(before: Sequence[float], after: Sequence[float]) -> float:
-    """The chance that numbers of one level are parted as these are; exact where they are few and all differ."""
+def _certain(logs: Sequence[float], begins: list[int]) -> list[int]:
     from scipy.stats import mannwhitneyu
 
-    both = [*before, *after]
-    is_exact = len(both) <= _MOST_EXACT and len(set(both)) == len(both)
-    return float(mannwhitneyu(before, after, method="exact" if is_exact else "asymptotic").pvalue)
+    def chance(before: Sequence[float], after: Sequence[float]) -> float:
+        """That numbers of one level are parted as these are; exact where they are few and all differ."""
+        both = [*before, *after]
+        is_exact = len(both) <= _MOST_EXACT and len(set(both)) == len(both)
+        return float(mannwhitneyu(before, after, method="exact" if is_exact else "asymptotic").pvalue)
 
-
-def _certain(logs: Sequence[float], begins: list[int]) -> list[int]:
-    """Those of the beginnings that are certain, each between its neighbours."""
     begins = list(begins)
     while begins:
         edges = [0, *begins, len(logs)]
         chances = [
-            _chance(logs[begin:middle], logs[middle:end])
+            chance(logs[begin:middle], logs[middle:end])
             for begin, middle, end in zip(edges, edges[1:], edges[2:], strict=False)
         ]
         if max(chances) <= ERROR_RATE / len(logs):

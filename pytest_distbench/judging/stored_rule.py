@@ -188,7 +188,6 @@ class Comparison:
 
     @property
     def limit(self) -> float:
-        """The largest change that is not called a regression."""
         return max(self.wanted, self.noise)
 
     @property
@@ -327,7 +326,6 @@ class Wholes(NamedTuple):
 
     @property
     def worse_by(self) -> float:
-        """The difference of the means, towards worse positive."""
         return self.sign * (statistics.fmean(self.new) - statistics.fmean(self.old))
 
     def limit(self, *, tolerance: float, alpha: float, most: int, drift: float) -> float:

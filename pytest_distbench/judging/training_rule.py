@@ -208,7 +208,6 @@ def olympic(values: Sequence[float | None]) -> tuple[float, float, int]:
 
 
 def _difference(family: Family) -> str:
-    """Why the baseline's number is not the one measured now; empty where it is."""
     lacking = [key for key in family.current if key not in family.stored]
     if lacking:
         return f"the baseline has no {lacking[0]}: the seeds are not the same"
@@ -219,7 +218,6 @@ def _difference(family: Family) -> str:
 
 
 def _repeats(family: Family) -> bool:
-    """Whether the baseline's launches agreed exactly."""
     return all(len(set(stored.launches)) == 1 for stored in family.stored.values())
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -73,18 +73,6 @@ class Look:
     sm_limit_mhz: float | None = None
 
 
-class Whose(NamedTuple):
-    """What is asked of a process on a GPU.
-
-    Attributes:
-        is_foreign: whether it is somebody else's; None: its number is one of another namespace.
-        name: empty where nobody can say.
-    """
-
-    is_foreign: Callable[[int], bool | None]
-    name: Callable[[int], str]
-
-
 class GpuWatch:
     """Looks at some GPUs while launches run.
 
@@ -100,7 +88,7 @@ class GpuWatch:
     ) -> None:
         self._gpus = gpus
         self._host_cpu = cpu_name()
-        self._whose = Whose(is_foreign or _is_foreign, name_of or _process_name)
+        self._is_foreign, self._name_of = is_foreign or _is_foreign, name_of or _process_name
         self._stack = contextlib.ExitStack()
         self._driver: Driver | None = None
         self._handles: dict[str, tuple[Any, Any]] = {}
@@ -142,7 +130,8 @@ class GpuWatch:
         assert self._driver is not None
         for uuid, seen in looks.items():
             card, device = self._handles[uuid]
-            seen.append(_look(self._driver, card, device, self._whose, since=seen[-1].at if seen else None))
+            since = seen[-1].at if seen else None
+            seen.append(_look(self._driver, card, device, self._is_foreign, self._name_of, since))
 
     def memory_in_use(self, count: int) -> dict[str, int]:
         """Bytes in use, by label, of the first so many GPUs; without those that do not tell."""
@@ -238,10 +227,18 @@ def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
     return (driver.ask("GetHandleByUUID", gpu.slice_of) if gpu.slice_of else device), device
 
 
-def _look(driver: Driver, card: Any, device: Any, whose: Whose, *, since: float | None) -> Look:
+def _look(
+    driver: Driver,
+    card: Any,
+    device: Any,
+    is_foreign: Callable[[int], bool | None],
+    name_of: Callable[[int], str],
+    since: float | None,
+) -> Look:
+    """``is_foreign``: None where a number is one of another namespace; ``name_of`` is empty where nobody can say."""
     nvml = driver.binding
     there = processes_on(driver, device)
-    servers = {pid for pid in there if whose.name(pid).startswith(_MPS_SERVER)}
+    servers = {pid for pid in there if name_of(pid).startswith(_MPS_SERVER)}
     use = driver.ask("GetUtilizationRates", card)
     power, limit = driver.ask("GetPowerUsage", card), driver.ask("GetPowerManagementLimit", card)
     counters = {
@@ -258,7 +255,7 @@ def _look(driver: Driver, card: Any, device: Any, whose: Whose, *, since: float 
         utilisation=None if use is None else use.gpu / 100,
         held=held_by(driver, card),
         held_ns={ours: int(found.violationTime) for ours, found in counters.items() if found is not None},
-        foreign={pid: whose.is_foreign(pid) for pid in there if pid not in servers},
+        foreign={pid: is_foreign(pid) for pid in there if pid not in servers},
         by_mps=bool(servers),
         at_work=_at_work(driver, card, _LONGEST_PAUSE_S if since is None else now - since),
         power_limit_w=None if limit is None else limit / 1000,
@@ -366,7 +363,6 @@ def await_memory(
 
 
 def held_remark(gpu: str, held_bytes: int, users: list[str], *, patience_s: float = PATIENCE_S) -> str:
-    """What is said of a GPU whose memory has not come back."""
     whose = f"on it: {', '.join(users)}" if users else "no process is on it"
     return (
         f"{gpu} holds {format_bytes(held_bytes)} more than before the launch, {format_seconds(patience_s)} after its "

@@ -58,7 +58,6 @@ class Driver:
             return None
 
     def demand(self, name: str, *arguments: Any) -> Any:
-        """The answer of ``nvmlDevice<name>``."""
         return getattr(self.binding, f"nvmlDevice{name}")(*arguments)
 
     def explain(self, error: Exception) -> str:
@@ -133,7 +132,10 @@ class Port:
         self.to_switch = 0
         self.to_gpu: dict[str, int] = {}
         """Links by the address of the GPU at their other end."""
-        self.told_bytes_per_s = _told_speed(driver, handle)
+        field = getattr(driver.binding, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
+        [told] = (driver.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]
+        is_told = told is not None and told.nvmlReturn == driver.binding.NVML_SUCCESS
+        self.told_bytes_per_s = 1e6 * told.value.uiVal if is_told else 0.0
         """The rate of the wire, which is more than what it carries."""
         for link in range(_MOST_LINKS):
             if not driver.ask("GetNvLinkState", handle, link):
@@ -156,10 +158,6 @@ class Port:
         usual = _NVLINK_BYTES_PER_S.get(self.generation)
         return usual if usual is None or not self.told_bytes_per_s else min(usual, self.told_bytes_per_s)
 
-    def links_to(self, other: Port, address: str) -> int:
-        """How many of them lead to another GPU, directly or through switches."""
-        return self.to_gpu.get(address, 0) or min(self.to_switch, other.to_switch)
-
 
 def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> list[list[str]]:
     """The matrix of what joins each pair; empty on the diagonal. A GPU's own link to the host is told as ``5x16``."""
@@ -169,7 +167,8 @@ def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> l
     def link(a: int, b: int) -> str:
         if a == b:
             return ""
-        if count := ports[a].links_to(ports[b], addresses[b]):
+        # directly, or through switches
+        if count := ports[a].to_gpu.get(addresses[b], 0) or min(ports[a].to_switch, ports[b].to_switch):
             return f"nvlink{ports[a].generation or ''}x{count}"
         status = driver.ask("GetP2PStatus", handles[a], handles[b], _CAPABLE_OF_READING)
         slower = min(filter(None, (pcie[a], pcie[b])), key=_speed, default="")
@@ -209,15 +208,7 @@ def peak_bytes_per_s(gpus: Sequence[Gpu], links: Sequence[Sequence[str]]) -> flo
     return min(known) if known and len(known) == len(peaks) else None
 
 
-def _told_speed(driver: Driver, handle: Any) -> float:
-    """Bytes per second of a wire of its NVLinks; 0 where the driver does not tell."""
-    field = getattr(driver.binding, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
-    [told] = (driver.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]
-    return 1e6 * told.value.uiVal if told is not None and told.nvmlReturn == driver.binding.NVML_SUCCESS else 0.0
-
-
 def pci_address(info: Any) -> str:
-    """The address in NVML's answer, in lower case; empty where there is none."""
     text = getattr(info, "busId", "")
     return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).lower()
 
@@ -284,7 +275,6 @@ def misplaced(leased: Sequence[Gpu], used: Sequence[str]) -> str:
 
 
 def slug(name: str) -> str:
-    """A product's name as a part of a folder's."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "unknown"
 
 
@@ -297,13 +287,12 @@ def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
         except driver.binding.NVMLError as error:
             silent.setdefault(driver.explain(error), []).append(str(index))
     setting = variables.get(VARIABLE)
-    choice = choose(in_order(cards, variables), setting)
-    visible = choice.gpus
+    visible, remarks = choose(in_order(cards, variables), setting)
     handles = [driver.demand("GetHandleByUUID", gpu.uuid) for gpu in visible] if len(visible) > 1 else []
     return Gpus(
         visible=tuple(visible),
         count=len(cards),
-        remarks=tuple(choice.remarks),
+        remarks=tuple(remarks),
         unreadable=tuple(f"GPU {', '.join(indices)}: {why}" for why, indices in silent.items()),
         driver=driver.version,
         cuda=driver.newest_cuda,

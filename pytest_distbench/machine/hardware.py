@@ -171,8 +171,9 @@ def system(root: Path = Path("/")) -> dict[str, str]:
     read.
     """
     dmi = root / "sys/class/dmi/id"
+    os_name = re.search(r"""^PRETTY_NAME=["']?([^"'\n]*)""", _content(root / "etc/os-release"), re.MULTILINE)
     found = {
-        "OS": _os_name(root / "etc/os-release"),
+        "OS": os_name[1].strip() if os_name else "",
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "firmware": _words(dmi / "bios_vendor", dmi / "bios_version", dmi / "bios_date"),
         "machine": _words(dmi / "sys_vendor", dmi / "product_name"),
@@ -181,13 +182,7 @@ def system(root: Path = Path("/")) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def _os_name(path: Path) -> str:
-    found = re.search(r"""^PRETTY_NAME=["']?([^"'\n]*)""", _content(path), re.MULTILINE)
-    return found[1].strip() if found else ""
-
-
 def _memory(root: Path) -> str:
-    """Of the host, or what its control group allows where that is less."""
     there = re.search(r"^MemTotal: +(\d+) kB", _content(root / "proc/meminfo"), re.MULTILINE)
     allowed = _content(root / "sys/fs/cgroup/memory.max").strip()
     sizes = [*([int(there[1]) * 1024] if there else []), *([int(allowed)] if allowed.isdecimal() else [])]
@@ -206,7 +201,6 @@ def _content(path: Path) -> str:
 
 
 def check_platform_name(name: str) -> str:
-    """A platform name given by the user, checked: it becomes a folder."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ConfigurationError(
             f"--distbench-platform: {name!r} is not a usable name: "

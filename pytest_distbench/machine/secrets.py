@@ -132,7 +132,6 @@ def mask_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def _of_option(option: str, value: str) -> str:
-    """A word of a command line as it may be stored, behind an option or any other word."""
     is_option = option.startswith("-") and "=" not in option and not value.startswith("--")
     return MASK if is_option and is_secret_name(option) else mask_text(value)
 

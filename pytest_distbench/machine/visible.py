@@ -50,16 +50,8 @@ def in_order(cards: Sequence[Card], variables: Mapping[str, str]) -> list[Card]:
     return sorted(by_bus, key=lambda card: -card.speed)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What is visible, and why no more of what the user has named is.
-
-    Attributes:
-        gpus: in the order in which CUDA numbers them.
-    """
-
-    gpus: list[Gpu]
-    remarks: list[str]
+Choice = tuple[list[Gpu], list[str]]
+"""What is visible, in the order in which CUDA numbers it, and why no more of what the user has named is."""
 
 
 def choose(cards: Sequence[Card], setting: str | None) -> Choice:
@@ -80,9 +72,9 @@ def choose(cards: Sequence[Card], setting: str | None) -> Choice:
     remarks = [f"{VARIABLE}: {why}"] if why else []
     for card in chosen:
         if card.is_cut and card.slices:
-            return Choice([next(iter(card.slices.values()))], remarks)
+            return [next(iter(card.slices.values()))], remarks
     remarks += [_NOT_CUT.format(card.gpu.index) for card in chosen if card.is_cut]
-    return Choice([card.gpu for card in chosen if not card.is_cut], remarks)
+    return [card.gpu for card in chosen if not card.is_cut], remarks
 
 
 def is_by_number(setting: str | None) -> bool:
@@ -100,19 +92,13 @@ def _numbered(cards: Sequence[Card], setting: str) -> tuple[list[Card], str]:
         if number in numbers:
             return [], f"{number} is named twice, and then there is none"
         if number < 0:
-            why = _why_no_number(setting, part)
+            why = f"{part!r} is no number of a GPU; {_ENDS}" if setting.strip() else "it is empty, which hides all"
             break
         numbers.append(number)
     valid = next((i for i, number in enumerate(numbers) if number >= len(cards)), len(numbers))
     if valid < len(numbers):
         why = f"there is no GPU {numbers[valid]} of {len(cards)} that count from 0; {_ENDS}"
     return [cards[number] for number in numbers[:valid]], why
-
-
-def _why_no_number(setting: str, part: str) -> str:
-    if not setting.strip():
-        return "it is empty, which hides all"
-    return f"{part!r} is no number of a GPU; {_ENDS}"
 
 
 def _named(cards: Sequence[Card], setting: str) -> tuple[list[Card], str]:
@@ -146,8 +132,8 @@ def _named_slice(cards: Sequence[Card], setting: str) -> Choice:
         if old is not None and card.gpu.uuid == old.group(1):
             fitting = list(filter(None, [card.slices.get((int(old.group(2)), int(old.group(3))))]))
     if len(fitting) != 1:
-        return Choice([], [f"{VARIABLE}: {_why_not_one(name, len(fitting))}"])
-    return Choice(fitting, [f"{VARIABLE}: of several MIG slices the first alone counts"] if comma else [])
+        return [], [f"{VARIABLE}: {_why_not_one(name, len(fitting))}"]
+    return fitting, [f"{VARIABLE}: of several MIG slices the first alone counts"] if comma else []
 
 
 def _why_not_one(name: str, count: int) -> str:

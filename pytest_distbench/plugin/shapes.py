@@ -19,12 +19,12 @@ from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.records.wanted import MODES, OverRanks
 from pytest_distbench.units import as_int, format_bytes
 from pytest_distbench.workloads.collectives import OPERATIONS, Operation, operation
-from pytest_distbench.workloads.collectives.reductions import REDUCTIONS, reduction
 from pytest_distbench.workloads.protocol import (
     CACHES,
     DTYPES,
     MEMORY_KINDS,
     PRESETS,
+    REDUCTIONS,
     SHIFT,
     TOGETHER,
     TRANSPORTS,
@@ -33,6 +33,7 @@ from pytest_distbench.workloads.protocol import (
     dtype_of,
     groups_of,
     preset,
+    reduction,
     transport_of,
 )
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from pytest_distbench.errors import AroundUnavailable, ExtensionError, blame, expect, show
 from pytest_distbench.launch.starters.contract import Engine
 from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind
-from pytest_distbench.machine.control_groups import find_controller, remove, throttled
-from pytest_distbench.machine.network.lab import Lab
+from pytest_distbench.machine.locks import find_controller, remove, throttled
+from pytest_distbench.machine.network import Lab
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import CPU_THROTTLED, NETWORK_RATE, NETWORK_ROUND_TRIP, Measurement, Scalar

@@ -1,6 +1,6 @@
 """Entry of all that ``torchrun`` starts: ``python -m pytest_distbench.worker KIND PLAN``.
 
-KIND is ``rank``, or ``elastic``, a worker of an elastic job.
+KIND is ``rank``; ``elastic``, a worker of an elastic job; or ``serving``, a server of a pool, with its slot.
 """
 
 import gc
@@ -15,8 +15,10 @@ gc.freeze()  # as in a rank of the forkserver: no collection in the body goes th
 gc.enable()
 
 if __name__ == "__main__":
-    kind, plan = sys.argv[1:]
+    kind, plan, *slot = sys.argv[1:]
     if kind == "rank":
         main.run_rank(plan)()
+    elif kind == "serving":
+        life.serve(plan, int(slot[0]))
     else:
         life.main(plan)

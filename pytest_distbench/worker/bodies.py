@@ -150,7 +150,10 @@ def _module(reference: BodyReference) -> ModuleType:
     """The module by the name pytest knows, if that leads to the same file; else the file under that name."""
     path = Path(reference.file)
     name = reference.module or path.stem
-    is_found = bool(reference.module) and _leads_to(name, path)  # which imports the packages above it
+    is_found = False
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        known = importlib.util.find_spec(name) if reference.module else None  # which imports the packages above it
+        is_found = known is not None and known.origin is not None and Path(known.origin).resolve() == path.resolve()
     if is_found and (name in sys.modules or not reference.is_rewritten):
         return importlib.import_module(name)
     loader = _RewritingLoader(name, str(path)) if reference.is_rewritten else None
@@ -221,11 +224,3 @@ def _explain_comparisons() -> None:
         return None
 
     util._reprcompare = explain
-
-
-def _leads_to(name: str, path: Path) -> bool:
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return False
-    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == path.resolve()

@@ -9,7 +9,10 @@ from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.wanted import MODES, Mode, OverRanks
-from pytest_distbench.worker.arguments import (
+from pytest_distbench.worker.clock.iterations import time_iterations
+from pytest_distbench.worker.goal import Goal
+from pytest_distbench.worker.member import Member
+from pytest_distbench.worker.notebook import (
     check_choice,
     check_metric,
     check_point,
@@ -17,9 +20,6 @@ from pytest_distbench.worker.arguments import (
     check_whole,
     refuse,
 )
-from pytest_distbench.worker.clock.iterations import time_iterations
-from pytest_distbench.worker.goal import Goal
-from pytest_distbench.worker.member import Member
 
 
 class RankContext(Member):
@@ -114,6 +114,8 @@ class RankContext(Member):
     def _with_mode(self, call: str, mode: Mode, warmup: int, identity: dict[str, Scalar]) -> dict[str, Scalar]:
         """The identity of a loop with its mode; the usual one stands there only where the body names it."""
         check_choice(call, "mode", mode, MODES)
+        if identity.get("mode", mode) != mode:
+            raise RecordingError(f"{call}: mode={mode!r}, and {identity['mode']!r} in identity=; leave it out there")
         if mode == "per-iteration":
             return identity
         if mode == "graph" and self.device.type != "cuda":

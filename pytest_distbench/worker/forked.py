@@ -7,6 +7,7 @@ of every launch the same weights, shuffles and dropout, and hide a seed or a bro
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import sys
@@ -50,7 +51,7 @@ def watched_seeds() -> Iterator[None]:
     if torch.initial_seed() != before:
         _keep("torch")
     if "random" in _AS_IMPORTED:  # the state when all are imported; Python seeds it anew at each fork
-        _keep("random", _restorer())
+        _keep("random", functools.partial(random.setstate, random.getstate()))
 
 
 def _seed_anew() -> None:
@@ -76,11 +77,6 @@ def _numpy_random() -> Any:
 
 def _keep(name: str, restore: Callable[[], None] = lambda: None) -> None:
     _AS_IMPORTED[name] = restore
-
-
-def _restorer() -> Callable[[], None]:
-    state = random.getstate()
-    return lambda: random.setstate(state)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,11 @@ from pytest_distbench.records.metric import (
     MOST_CURVE_STEPS,
     UNTIL_MOVED,
 )
-from pytest_distbench.worker.arguments import (
+from pytest_distbench.worker.clock.clocks import DeviceSteps, HostSteps, Meter, Steps, block_length
+from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.clock.iterations import MOST_OF_STRUCTURE
+from pytest_distbench.worker.member import Member
+from pytest_distbench.worker.notebook import (
     check_choice,
     check_name,
     check_number,
@@ -31,11 +35,6 @@ from pytest_distbench.worker.arguments import (
     real,
     refuse,
 )
-from pytest_distbench.worker.clock.clocks import Meter, block_length
-from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.clock.iterations import MOST_OF_STRUCTURE
-from pytest_distbench.worker.clock.steps import DeviceSteps, HostSteps, Steps
-from pytest_distbench.worker.member import Member
 
 STEADY_STEP = 3
 """The step whose collectives are the fingerprint: DDP forms its buckets anew in the second."""
@@ -227,7 +226,10 @@ class Goal:
         mark = self._rank.delay.mark()
         start = HostClock.perf_counter()
         with self._rank.watch.beside(), self._rank.phases.apart():
-            value = self._evaluate(call, evaluate)
+            if (mine := real(found := evaluate())) is None:
+                refuse(call, "evaluate() to return a number", found)
+            where = f"{call} at step {self._step}"  # where it is none that could be recorded, every rank says so
+            value = check_number(where, "the evaluation on rank 0", self._rank.agree(mine))
             self._rank.synchronize()
         self._rank.delay.wait(mark, is_apart=True)
         self._evaluation_s += HostClock.perf_counter() - start
@@ -240,14 +242,6 @@ class Goal:
         if is_met and self.reached_at is None:
             self.reached_at = self._step
         return is_met
-
-    def _evaluate(self, call: str, evaluate: Callable[[], float]) -> float:
-        """Rank 0's value; where that is none that could be recorded, every rank says so."""
-        found = evaluate()
-        mine = real(found)
-        if mine is None:
-            refuse(call, "evaluate() to return a number", found)
-        return check_number(f"{call} at step {self._step}", "the evaluation on rank 0", self._rank.agree(mine))
 
     def _record(self, total_s: float, samples_per_step: float) -> None:
         rank, metric = self._rank, self.metric

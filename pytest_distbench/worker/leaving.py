@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TypeVar
@@ -27,11 +27,7 @@ from pytest_distbench.records.launch import ErrorReport, Outcome
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.python_internals import (
-    TEMPORARY_FILE,
-    run_exit_handlers,
-    wait_for_threads,
-)
+from pytest_distbench.worker.python_internals import TEMPORARY_FILE, run_exit_handlers, wait_for_threads
 from pytest_distbench.worker.torch_internals import skips_of_torchs_tests
 
 _MACHINERY = (contextlib.__file__, ast.__file__)
@@ -54,16 +50,18 @@ def classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
         return _classify(raised)
     except BaseException:  # noqa: BLE001 builtins that the body has replaced, and what else nobody thought of
         text = "its report could not be made"
-        return (
-            "failed",
-            "",
-            ErrorReport(kind="an exception", message=text, traceback=text, raised_at=HostClock.monotonic()),
-        )
+        error = ErrorReport(kind="an exception", message=text, traceback=text, raised_at=HostClock.monotonic())
+        return "failed", "", error
 
 
 def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
     kind, module = _name_of(raised), _module_of(raised)
-    reason = _skip_of_torchs_tests(raised)
+    reason = ""
+    if issubclass(type(raised), SystemExit):
+        # A test of torch's own that is skipped ends a rank with an exit code of torch's table. A body that has not
+        # imported that table means another thing by such a code.
+        code = _asked(lambda: getattr(raised, "code", None), None)
+        reason = skips_of_torchs_tests().get(code, "") if type(code) is int else ""
     is_skip = kind in ("Skipped", "SkipTest", XFAILED) and module in ("builtins", "_pytest.outcomes", "unittest.case")
     skipped = is_skip or bool(reason)
     chain = _chain(raised)
@@ -84,17 +82,6 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
     return ("skipped" if skipped else "failed"), _cut(reason or text) if skipped else "", report
 
 
-def _skip_of_torchs_tests(raised: BaseException) -> str:
-    """Why a test of torch's own is skipped: in a rank it ends the process with an exit code of torch's table.
-
-    A body that has not imported that table means another thing by such a code. Empty: this is no skip.
-    """
-    if not issubclass(type(raised), SystemExit):
-        return ""
-    code = _asked(lambda: getattr(raised, "code", None), None)
-    return skips_of_torchs_tests().get(code, "") if type(code) is int else ""
-
-
 def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, ErrorReport]:
     """What an exception means on the backend ``fake``, where a rank receives nothing.
 
@@ -102,9 +89,7 @@ def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, 
     else fails may do so for lack of values, whatever torch says of it, and that is told.
     """
     said, _, rest = error.message.partition("\n")
-    trace = _traceback_of(raised)
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
+    trace = _innermost(raised)
     is_users = trace is not None and not _LIBRARY.search(trace.tb_frame.f_code.co_filename)
     if is_users and issubclass(type(raised), AssertionError):
         told = f"needs values, and the backend fake has none: {said or 'an assert'}"
@@ -153,9 +138,7 @@ def _before(raised: BaseException) -> object:
 
 def _is_torchs(raised: BaseException) -> bool:
     """Whether torch raised it: by its class, or by where it was raised, in its Python or in C++ at the user's line."""
-    trace = _traceback_of(raised)
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
+    trace = _innermost(raised)
     if _module_of(raised).partition(".")[0] == "torch":
         return True
     if trace is None:
@@ -167,6 +150,13 @@ def _is_torchs(raised: BaseException) -> bool:
 def _traceback_of(raised: BaseException) -> TracebackType | None:
     found = _asked(lambda: raised.__traceback__, None)
     return found if isinstance(found, TracebackType) else None
+
+
+def _innermost(raised: BaseException) -> TracebackType | None:
+    trace = _traceback_of(raised)
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace
 
 
 def _trace_of(raised: BaseException) -> str:
@@ -269,7 +259,6 @@ def _finish_files() -> None:
 
 
 def _what_goes_on(*, threads_ended: bool) -> str:
-    """The threads that nobody ends, or the line that an exit handler is at."""
     frames = sys._current_frames()
     main = threading.main_thread()
     if threads_ended:
@@ -281,16 +270,9 @@ def _what_goes_on(*, threads_ended: bool) -> str:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Where a thread is, as far as that is no code of ours or of Python's."""
-    for f in _stack(frame):
-        name = f.f_code.co_filename
-        if not name.startswith(("<", sys.base_prefix, os.path.dirname(os.path.dirname(__file__)))):
-            return f", at {os.path.basename(name)}:{f.f_lineno} in {f.f_code.co_name}"
-    return ""
-
-
-def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    """From the innermost frame outwards."""
     while frame is not None:
-        yield frame
+        name = frame.f_code.co_filename
+        if not name.startswith(("<", sys.base_prefix, os.path.dirname(os.path.dirname(__file__)))):
+            return f", at {os.path.basename(name)}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back
+    return ""

@@ -8,7 +8,6 @@ import signal
 import socket
 import threading
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -32,27 +31,17 @@ from pytest_distbench.worker.limits import start_s
 PROGRESS_INTERVAL_S = 0.2
 
 
-class Line(Protocol):
-    """A rank's line, as far as its body uses it."""
+class Line:
+    """A rank's line, as far as its body uses it: that of a process that has none."""
 
     def progress(self, text: str) -> None:
-        """Show one line of progress."""
+        """Show one line of progress; nobody looks."""
 
     def take_turn(self) -> None:
-        """Wait until it is this group's turn."""
+        """Wait until it is this group's turn; it is."""
 
 
-class NoLine:
-    """Of a process that has no line: nobody looks, and it is always its turn."""
-
-    def progress(self, text: str) -> None:
-        """Nobody looks."""
-
-    def take_turn(self) -> None:
-        """It is this process's turn."""
-
-
-class ControlLine:
+class ControlLine(Line):
     """Connection of one rank to the socket of its launch on this host.
 
     pytest holds the other end, or a relay of it. When that process ends, however it ends, the kernel closes the socket

@@ -41,7 +41,6 @@ def busy_s(cpus: frozenset[int] | None) -> tuple[float, float]:
 
 
 def _busy_s(times: Any) -> float:
-    """Of one CPU, from what psutil says of it."""
     return float(
         sum(times)
         - times.idle
@@ -58,7 +57,10 @@ def oldest_marked(variable: str) -> int:
     """
     mark = f"\0{variable}={os.environ.get(variable, '')}\0".encode()
     found = pid = os.getpid()
-    while mark in b"\0" + _read(f"/proc/{(pid := _parent(pid))}/environ"):
+    while fields := _read(f"/proc/{pid}/stat").rpartition(b")")[2].split():
+        pid = int(fields[1])
+        if mark not in b"\0" + _read(f"/proc/{pid}/environ"):
+            break
         found = pid
     return found
 
@@ -155,11 +157,6 @@ def _threads(pid: int) -> Iterator[tuple[tuple[int, int], tuple[float, float]]]:
             fields = _read(f"/proc/{pid}/task/{name}/schedstat").split()
             if len(fields) == 3:  # ran, waited, how often
                 yield (pid, int(name)), (int(fields[0]) * _NANOSECONDS, int(fields[1]) * _NANOSECONDS)
-
-
-def _parent(pid: int) -> int:
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return int(fields[1]) if fields else 0
 
 
 def _read(path: str) -> bytes:

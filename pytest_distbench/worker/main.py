@@ -10,7 +10,6 @@ import os
 import pdb
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from os import getpid  # bodies patch os
 from pathlib import Path
 from typing import NoReturn
@@ -152,7 +151,8 @@ class _Life:
         self.control.phase("exit")
 
     def _measure(self) -> None:
-        plan, work = self.plan, self.work
+        plan, work, profiler = self.plan, self.work, self.context.profiler
+        profiled = contextlib.nullcontext() if profiler is None else profiler.body()  # of a launch for a trace
         note_autocast()
         if plan.device == "cuda":
             check_fork()
@@ -166,7 +166,7 @@ class _Life:
             self.context.watch.look()
         if work.is_program:
             notes = script.CURRENT = script.ScriptNotes(self.context)
-            with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window(), self._profile():
+            with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window(), profiled:
                 self.memory.begin()
                 self.window.begin()
                 began_s = usage.own_cpu_s()
@@ -193,7 +193,7 @@ class _Life:
                     device=self.context.device,
                 )
                 self.context.watch.look()
-        with self._turn(), self.phase("body"), self._window(), self._profile():
+        with self._turn(), self.phase("body"), self._window(), profiled:
             for seed in work.seeds:
                 self.context.seed = seed
                 self.context.watch.is_on &= seed == work.seeds[0]  # the others run the same code
@@ -212,11 +212,6 @@ class _Life:
         yield
         bodies.check_origin(self.plan)
         self.context.take_turn()
-
-    def _profile(self) -> AbstractContextManager[None]:
-        """Look at the body with torch's profiler where the launch is for a trace."""
-        profiler = self.context.profiler
-        return contextlib.nullcontext() if profiler is None else profiler.body()
 
     @contextlib.contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:

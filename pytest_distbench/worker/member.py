@@ -10,15 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 
 import torch
+import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.bound import Bound, BoundValue
-from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import WALL_TIME, Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.wanted import OverRanks
-from pytest_distbench.worker.arguments import (
+from pytest_distbench.worker.clock.clocks import Meter
+from pytest_distbench.worker.clock.host import Delay, HostClock
+from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.line import Line
+from pytest_distbench.worker.membership import SideGroup
+from pytest_distbench.worker.notebook import (
+    Notebook,
     check_bounds,
     check_metric,
     check_name,
@@ -28,14 +34,7 @@ from pytest_distbench.worker.arguments import (
     real,
     refuse,
 )
-from pytest_distbench.worker.clock.clocks import Meter, parts_on
-from pytest_distbench.worker.clock.delay import Delay
-from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.fingerprint import Watch
-from pytest_distbench.worker.line import Line
-from pytest_distbench.worker.membership import SideGroup
-from pytest_distbench.worker.notebook import Notebook
-from pytest_distbench.worker.phases import Loop, Phases
+from pytest_distbench.worker.phases import Loop, Phases, parts_on
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.profiler import Profiler
@@ -152,33 +151,11 @@ class Member:
         )
 
     def record_bounded(
-        self,
-        name: str,
-        value: object,
-        bounds: Sequence[Bound],
-        *,
-        unit: str = "",
-        better: Better = "info",
-        reduce: Reduce | None = None,
-        at: Mapping[str, Scalar] | None = None,
-        identity: Mapping[str, Scalar] | None = None,
-        facts: Mapping[str, Scalar] | None = None,
-        place: PhasePlace | None = None,
+        self, name: str, value: object, bounds: Sequence[Bound], *, at: Mapping[str, Scalar] | None = None, **more: Any
     ) -> None:
         """As :meth:`record`, with bounds that somebody set earlier, in the unit; and of a phase where it lies."""
         point = {**self._common_at, **check_point(f"record({show(name)})", at)}
-        self.notebook.note(
-            name,
-            value,
-            unit=unit,
-            better=better,
-            reduce=reduce,
-            at=point,
-            identity=identity,
-            facts=facts,
-            bounds=bounds,
-            place=place,
-        )
+        self.notebook.note(name, value, bounds=bounds, at=point, **more)
 
     def record_times(
         self,
@@ -187,23 +164,12 @@ class Member:
         meter: Meter,
         *,
         at: Mapping[str, Scalar] | None = None,
-        identity: Mapping[str, Scalar] | None = None,
-        facts: Mapping[str, Scalar] | None = None,
         over_ranks: OverRanks = "max",
+        **options: Any,
     ) -> None:
         """Record a clock's series with the witnesses of the same iterations."""
-        point = {**self._common_at, **(at or {})}
-        self.notebook.note(
-            name,
-            seconds,
-            unit="s",
-            better="lower",
-            reduce=over_ranks,
-            at=point,
-            identity=identity,
-            facts=facts,
-            companions=meter.witnesses(),
-        )
+        options |= {"unit": "s", "better": "lower", "reduce": over_ranks, "companions": meter.witnesses()}
+        self.notebook.note(name, seconds, at={**self._common_at, **(at or {})}, **options)
 
     def record_wall_time(self, seconds: float, cpu_s: float) -> None:
         self.notebook.note(
@@ -289,11 +255,11 @@ class Member:
 
     def sum_over_ranks(self, value: float) -> float:
         """The sum of every rank's value, in every rank. A collective call; integers below 2**53 are exact."""
-        return self._side_group.sum(_check_number("sum_over_ranks", value))
+        return self._side_group.reduce([_check_number("sum_over_ranks", value)], dist.ReduceOp.SUM)[0]
 
     def max_over_ranks(self, values: Sequence[float]) -> list[float]:
         """Value by value the largest of all ranks, in every rank. A collective call; all give equally many."""
-        return self._side_group.maxima(check_several("max_over_ranks(...)", values))
+        return self._side_group.reduce(check_several("max_over_ranks(...)", values), dist.ReduceOp.MAX)
 
     def gather(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in every rank. A collective call."""

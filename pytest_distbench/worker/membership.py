@@ -61,7 +61,6 @@ class SideGroup:
         self.was_refused = False
 
     def barrier(self) -> None:
-        """Wait for all ranks, without touching the device."""
         if self._is_alone():
             return
         group = self._make()
@@ -84,7 +83,6 @@ class SideGroup:
             dist.all_reduce(self._flag)
 
     def broadcast(self, value: float) -> float:
-        """Rank 0's value in every rank."""
         if self._is_alone():
             return value
         box = torch.tensor([value], dtype=torch.float64, device="cpu")
@@ -92,29 +90,19 @@ class SideGroup:
             dist.broadcast(box, src=0, group=self._make())
         return float(box.item())
 
-    def sum(self, value: float) -> float:
-        """The sum of every rank's value, in every rank; of integers below 2**53 exact."""
-        if self._is_alone():
-            return value
-        box = torch.tensor([value], dtype=torch.float64, device="cpu")
-        with self._watch.apart():
-            dist.all_reduce(box, group=self._make())
-        return float(box.item())
-
-    def maxima(self, values: Sequence[float]) -> list[float]:
-        """The largest over ranks of each value; all give equally many."""
+    def reduce(self, values: Sequence[float], op: dist.ReduceOp.RedOpType) -> list[float]:
+        """Value by value what an operation makes of all ranks', who give equally many."""
         if self._is_alone():
             return list(values)
         box = torch.tensor(values, dtype=torch.float64, device="cpu")
         with self._watch.apart():
-            dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self._make())
+            dist.all_reduce(box, op=op, group=self._make())
         return [float(v) for v in box.tolist()]
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes, in every rank."""
         if self._is_alone():
             return [data]
-        longest = int(self.maxima([float(len(data))])[0])
+        longest = int(self.reduce([float(len(data))], dist.ReduceOp.MAX)[0])
         head = torch.tensor([len(data)], dtype=torch.int64, device="cpu").view(torch.uint8)
         body = torch.frombuffer(bytearray(data.ljust(longest, b"\0")), dtype=torch.uint8)
         mine = torch.cat([head, body])

@@ -174,7 +174,6 @@ class Follower:
 
 
 def _bare(rows: Sequence[Collective]) -> list[Collective]:
-    """Without what only an observer sees."""
     return [replace(row, how=None) for row in rows]
 
 
@@ -230,12 +229,10 @@ class Observer:
         self._end: Callable[[], None] | None = None
 
     def look(self) -> None:
-        """Begin, or go on."""
         if self._end is None:
             self._end = torch_internals.watch_collectives(self._note, completes=self._completes)
 
     def look_away(self) -> None:
-        """Stop: from now on a collective costs nothing again."""
         if self._end is not None:
             self._end()
             self._end = None

@@ -1,4 +1,4 @@
-"""Phases: the parts that a body names, where it is in them, and how long each took."""
+"""Phases: the parts that a body names, where it is in them, and how long each took, by the clocks of parts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,125 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple
 
+import torch
+
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import PHASE, Scalar, metric_key
-from pytest_distbench.worker.clock.clocks import HostParts, Part, Parts, Span
-from pytest_distbench.worker.clock.delay import Delay
+from pytest_distbench.worker.clock.clocks import recorded, stream_occupier
+from pytest_distbench.worker.clock.host import Delay, HostClock
 from pytest_distbench.worker.notebook import Notebook
+
+
+class Span(NamedTuple):
+    """How long a part took.
+
+    Attributes:
+        began_at: when, CLOCK_MONOTONIC seconds: the ranks of one host have one clock.
+        seconds: of the clock.
+        own_s: of that without what a planted slowdown added.
+        host_s: that the host was in it.
+    """
+
+    began_at: float
+    seconds: float
+    own_s: float
+    host_s: float
+
+
+class HostParts:
+    is_device = False
+
+    def __init__(self, delay: Delay, clock: Callable[[], float]) -> None:
+        self.delay = delay
+        self.clock = clock
+
+    def begin(self) -> Part:
+        return _HostPart(self)
+
+    def set_clock(self) -> None:
+        """It has one clock only."""
+
+
+class _HostPart:
+    def __init__(self, parts: HostParts) -> None:
+        self._parts = parts
+        self._seconds = 0.0
+        self._mark = parts.delay.mark()
+        self._start = parts.clock()
+
+    def end(self, last_s: float) -> None:
+        del last_s
+        self._parts.delay.wait(self._mark)
+        self._seconds = self._parts.clock() - self._start
+
+    def read(self) -> Span:
+        return Span(self._start, self._seconds, self._seconds, self._seconds)
+
+
+class DeviceParts:
+    """Records events on the current stream, and reads them when the device has been waited for.
+
+    A delay is a kernel that does nothing, behind a part: a share of what the part took when it was read last.
+    """
+
+    is_device = True
+
+    def __init__(self, delay: Delay) -> None:
+        self.delay = delay
+        self.occupy = stream_occupier() if delay.share else None
+        self.set_clock()
+
+    def begin(self) -> Part:
+        return _DevicePart(self)
+
+    def set_clock(self) -> None:
+        """A moment of the device that the host knows. The device is idle, and drifts from the host as time goes on."""
+        self._known = recorded()
+        self._known.synchronize()
+        self._known_at = HostClock.perf_counter()
+
+    def moment(self, event: torch.cuda.Event) -> float:
+        return self._known_at + float(self._known.elapsed_time(event)) / 1e3
+
+
+class _DevicePart:
+    def __init__(self, parts: DeviceParts) -> None:
+        self._parts = parts
+        self._added_s = self._host_s = 0.0
+        self._mark = parts.delay.mark()
+        self._began = self._ended = recorded()
+        self._start = HostClock.perf_counter()
+
+    def end(self, last_s: float) -> None:
+        self._host_s = HostClock.perf_counter() - self._start
+        delay = self._parts.delay
+        self._added_s = delay.waited_s - self._mark.waited_s
+        if self._parts.occupy is not None and (due_s := delay.rest(last_s, self._added_s)):
+            self._parts.occupy(due_s)
+            delay.waited_s += due_s
+            self._added_s += due_s
+        self._ended = recorded()
+
+    def read(self) -> Span:
+        self._ended.synchronize()  # it may be on a stream that the iteration did not wait for
+        seconds = float(self._began.elapsed_time(self._ended)) / 1e3
+        began_at = self._parts.moment(self._began)
+        return Span(began_at, seconds, max(0.0, seconds - self._added_s), self._host_s)
+
+
+Part = _HostPart | _DevicePart
+"""A part that has begun. ``end``: it is over for the host, and when it was read last it took so many seconds of its
+own; 0: it was not. ``read``, when the iteration has been waited for: how long it took."""
+
+Parts = HostParts | DeviceParts
+"""The clock of the parts of one loop. Of a device the host's time stands beside it; ``set_clock`` is called between
+iterations, when nothing is under way."""
+
+
+def parts_on(device: torch.device, delay: Delay) -> Parts:
+    return DeviceParts(delay) if device.type == "cuda" else HostParts(delay, HostClock.perf_counter)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -49,14 +161,6 @@ class LoopPhase:
             series += [0.0] * (iterations - len(series))
 
 
-class _Ended(NamedTuple):
-    """A phase that is over for the host, in which timed iteration; 0: in the warm-up."""
-
-    phase: LoopPhase
-    iteration: int
-    part: Part
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Loop:
     """A loop of iterations with a clock, while a body is in it.
@@ -73,7 +177,8 @@ class Loop:
     num_timed: int = 0
     phases: dict[str, LoopPhase] = field(default_factory=dict)
     entered: list[LoopPhase] = field(default_factory=list)
-    _ended: list[_Ended] = field(default_factory=list)
+    _ended: list[tuple[LoopPhase, int, Part]] = field(default_factory=list)
+    """Phases that are over for the host, in which timed iteration; 0: in the warm-up."""
 
     def begin_iteration(self) -> None:
         """A timed iteration begins.
@@ -91,9 +196,8 @@ class Loop:
             raise RecordingError(f"phase({name!r}) of the loop {self.name!r} was not left in its own iteration")
 
     def end(self, phase: LoopPhase, part: Part) -> None:
-        """A phase is over for the host."""
         part.end(phase.last_s)
-        self._ended.append(_Ended(phase, self.num_timed, part))
+        self._ended.append((phase, self.num_timed, part))
 
     def collect(self) -> None:
         """Read the phases that are over. Called between iterations: the device has been waited for."""

@@ -141,12 +141,10 @@ def arm_nccl(plan: LaunchPlan, place: int) -> None:
     To be called before the group is joined. ``place`` is the process's own in its launch: rank or slot.
     """
     _size_recorder()
-    record = plan.files.nccl_flight_prefix
-    settings = (
-        {} if has_recorder() else {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-    )  # newer ones dump unless they are told not to
+    # newer ones dump unless they are told not to
+    settings = {} if has_recorder() else {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     if not any(name in os.environ for name in RECORDER_FILE_VARIABLES):
-        settings[_name(RECORDER_FILE_VARIABLES)] = record
+        settings[_name(RECORDER_FILE_VARIABLES)] = plan.files.nccl_flight_prefix
     settings["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] = f"{heartbeat_s(plan.timeout_s):.0f}"
     if plan.shares_gpu:
         settings |= {"NCCL_HOSTID": f"distbench-{place}", "NCCL_SOCKET_IFNAME": "lo"}
@@ -188,26 +186,23 @@ def take_output(path: Path) -> None:
     os.close(log)
     if sys.stdin is not None and sys.stdin is not sys.__stdin__ and sys.stdin.fileno() > 2:
         os.close(sys.stdin.fileno())
-    _set_stream("stdin", 0)
-    _set_stream("stdout", 1)
-    _set_stream("stderr", 2)
+    _set_streams()
 
 
 def take_terminal() -> None:
     """Use the terminal that the control line has handed over, and let its Ctrl-C reach a debugger."""
-    _set_stream("stdin", 0)
-    _set_stream("stdout", 1)
-    _set_stream("stderr", 2)
+    _set_streams()
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _set_stream(name: str, descriptor: int) -> None:
-    if descriptor == 0:
-        stream = os.fdopen(0, "r", closefd=False)
-    else:
-        stream = os.fdopen(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False)
-    setattr(sys, name, stream)
-    setattr(sys, f"__{name}__", stream)
+def _set_streams() -> None:
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if descriptor == 0:
+            stream = os.fdopen(0, "r", closefd=False)
+        else:
+            stream = os.fdopen(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def forbid_breakpoints(rank: int, attached: int | None) -> None:

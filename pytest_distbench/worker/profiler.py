@@ -18,8 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_distbench.records.iteration import TRAINING_STEP, WHOLE, iteration_name, name_in_trace
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.worker.clock.clocks import Stopwatch
-from pytest_distbench.worker.clock.steps import Steps
+from pytest_distbench.worker.clock.clocks import Steps, Stopwatch
 
 ITERATIONS = 10
 """Of a loop: some more than one, as no two are alike, and few enough for a file that a viewer opens at once."""
@@ -85,12 +84,10 @@ class Profiler:
         return _ProfiledWatch(watch, self, loop)
 
     def steps(self, steps: Steps, loop: str, *, after: int) -> Steps:
-        """The clock of a training's steps, which are looked at too after so many."""
         return _ProfiledSteps(steps, self, loop, after=after)
 
     @contextlib.contextmanager
     def phase(self, name: str, inside: AbstractContextManager[None]) -> Iterator[None]:
-        """A part of the body that has a name."""
         with record_function(name_in_trace(name)), inside:
             yield
 

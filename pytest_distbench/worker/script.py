@@ -6,10 +6,12 @@ so what it records under one name again and again becomes a series.
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import importlib.util
 import io
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -17,14 +19,20 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal
 
+import msgspec
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from pytest_distbench.errors import BodyError, RecordingError, show
 from pytest_distbench.records.iteration import TRAINING_STEP, PhasePlace
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import RankReport
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import PHASE, WALL_TIME, Scalar, metric_key
-from pytest_distbench.records.plan import BodyReference
-from pytest_distbench.worker.arguments import (
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.worker.context import RankContext
+from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.line import Line
+from pytest_distbench.worker.notebook import (
     check_bounds,
     check_choice,
     check_metric,
@@ -32,8 +40,6 @@ from pytest_distbench.worker.arguments import (
     check_point,
     check_values,
 )
-from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.fingerprint import Watch
 
 CURRENT: ScriptNotes | None = None
 """Of the rank that this process is; None outside of ranks that run a script."""
@@ -218,3 +224,57 @@ def watched_steps(watch: Watch) -> Iterator[None]:
         watch.note_course(TRAINING_STEP, course)
     elif steps < _STEADY_STEP:
         watch.since_mark(WHOLE)
+
+
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+"""How torchrun, Open MPI, MPICH and Slurm name them."""
+
+UNFINISHED = "it recorded numbers, and ended before it could write them down: by os._exit, or by a signal?"
+
+
+def begin_apart(plan_path: str) -> ScriptNotes:
+    """Begin to note what this process records; it is written when the process ends.
+
+    Some other launcher has started it (``accelerate launch``, ``mpirun``), below a command that we measure. It is no
+    rank of ours: it has no line to pytest, and joins no group for us. But what its script records is wanted too.
+    """
+    global CURRENT
+    plan = LaunchPlan.read_from(plan_path)
+    environment = {
+        "RANK": _first(_RANK, "0"),
+        "LOCAL_RANK": _first(_LOCAL_RANK, "0"),
+        "WORLD_SIZE": _first(_WORLD_SIZE, "1"),
+        "GROUP_RANK": os.environ.get("GROUP_RANK", "0"),
+    }
+    context = RankContext(plan, Line(), environment, watch=Watch(is_on=False))
+    notes = CURRENT = ScriptNotes(context)
+    owner = os.getpid()
+    _write(plan.files, context, UNFINISHED)
+
+    def finish() -> None:
+        if os.getpid() == owner:  # not in a child that was forked
+            notes.finish()
+            _write(plan.files, context, "")
+
+    atexit.register(finish)
+    return notes
+
+
+def _first(names: tuple[str, ...], otherwise: str) -> str:
+    return next((os.environ[name] for name in names if name in os.environ), otherwise)
+
+
+def _write(files: LaunchFiles, context: RankContext, trouble: str) -> None:
+    report = RankReport(
+        rank=context.rank,
+        outcome="failed" if trouble else "passed",
+        phase="body",
+        phases={},
+        reason=trouble,
+        observations=[] if trouble else context.notebook.observations,
+    )
+    draft = files.report(context.rank).with_suffix(".tmp")
+    draft.write_bytes(msgspec.json.encode(report))
+    draft.rename(files.report(context.rank))

@@ -156,12 +156,10 @@ def of_tensor(tensor: torch.Tensor) -> bytes:
 
 
 def of_tensors(named: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Of several, in their order."""
     return together({name: of_tensor(tensor) for name, tensor in named})
 
 
 def together(named: Mapping[str, bytes]) -> str:
-    """One digest of those of several tensors."""
     found = blake2b(digest_size=_SIZE)
     for name, digest in named.items():
         found.update(name.encode() + b"\0" + digest)
@@ -169,7 +167,6 @@ def together(named: Mapping[str, bytes]) -> str:
 
 
 def of_rows(tensor: torch.Tensor) -> list[str]:
-    """Of each row of a tensor, in a few letters."""
     rows = tensor.detach().cpu().contiguous().reshape(len(tensor), -1)
     return [blake2b(row.view(torch.uint8).numpy().data, digest_size=_ROW_SIZE).hexdigest() for row in rows]
 

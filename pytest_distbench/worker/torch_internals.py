@@ -136,7 +136,6 @@ class _Waits:
         self._by_memory: dict[int, list[Issued]] = {}
 
     def hand_out(self, work: Any, issued: list[Issued]) -> None:
-        """Python has this work in hand."""
         self._leave(issued)
         self._by_work[work] = issued
 
@@ -152,7 +151,6 @@ class _Waits:
             one.is_waited_for = True
 
     def ask_tensor(self, tensor: torch.Tensor) -> None:
-        """Somebody waits for a tensor."""
         for one in self._by_memory.pop(_memory(tensor), ()):
             one.is_waited_for = True
 
@@ -187,9 +185,24 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
         if "." not in name:
             operator = getattr(torch.ops._c10d_functional, name).default
             functional.impl(name, _functional(operator, name, asked, waits), "BackendSelect", with_keyset=True)
+
+    def asking(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def ask(self: Any, *args: Any, **options: Any) -> Any:
+            waits.ask(self)
+            return method(self, *args, **options)
+
+        return ask
+
+    # methods of a process group that give a work, and those around several of them
+    issuing = [
+        name
+        for name, method in vars(dist.ProcessGroup).items()
+        if callable(method) and ("Work" in (method.__doc__ or "") or name == _BEGINS_TOGETHER)
+    ]
     replaced = [
-        *_replace_methods(dist.ProcessGroup, _issuing_methods(), lambda m: _issuing_method(m, asked, waits)),
-        *_replace_methods(dist.Work, _ASKING, lambda m: _asking_method(m, waits)),
+        *_replace_methods(dist.ProcessGroup, issuing, lambda m: _issuing_method(m, asked, waits)),
+        *_replace_methods(dist.Work, _ASKING, asking),
     ]
 
     def end() -> None:
@@ -199,12 +212,6 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
         functional._destroy()
 
     return end
-
-
-def _issuing_methods() -> list[str]:
-    """Methods of a process group that give a work, and those around several of them."""
-    methods = {name: method for name, method in vars(dist.ProcessGroup).items() if callable(method)}
-    return [name for name, method in methods.items() if "Work" in (method.__doc__ or "") or name == _BEGINS_TOGETHER]
 
 
 def _replace_methods(
@@ -311,15 +318,6 @@ def _reduction(given: Iterable[Any]) -> str:
         if isinstance(reduction, dist.ReduceOp.RedOpType):
             return reduction.name.lower()
     return ""
-
-
-def _asking_method(method: Callable[..., Any], waits: _Waits) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def asking(self: Any, *args: Any, **options: Any) -> Any:
-        waits.ask(self)
-        return method(self, *args, **options)
-
-    return asking
 
 
 def process_group(script_object: Any) -> dist.ProcessGroup:

@@ -52,7 +52,6 @@ class MemoryPeak:
 
 
 def _memory() -> dict[str, int]:
-    """What the system says of this process's memory (proc_pid_status(5)), in bytes."""
     lines = Path("/proc/self/status").read_text(errors="replace").splitlines()
     pairs = (line.partition(":")[::2] for line in lines if line.endswith(" kB"))
     return {name: int(value.split()[0]) * 1024 for name, value in pairs}

@@ -90,10 +90,6 @@ _FIRST_BUCKET_BYTES = 2**20
 """Of DDP; gradients of more bytes are in several buckets."""
 
 
-def _gradient_bytes(model: DistributedDataParallel) -> int:
-    return sum(p.numel() * p.element_size() for p in model.parameters())
-
-
 def compressed_training(rank: RankContext) -> None:
     """Record ``step_time``, ``gradient_bytes`` and ``gradient_error`` of a training whose gradients a hook sends.
 
@@ -129,7 +125,8 @@ def compressed_training(rank: RankContext) -> None:
         model(batch).square().mean().backward()
 
     plain = make()
-    if hook.takes_rank and dist.get_backend() == "gloo" and _gradient_bytes(plain) > _FIRST_BUCKET_BYTES:
+    gradient_bytes = sum(p.numel() * p.element_size() for p in plain.parameters())
+    if hook.takes_rank and dist.get_backend() == "gloo" and gradient_bytes > _FIRST_BUCKET_BYTES:
         raise unittest.SkipTest(
             f"{params['hook']}: torch's hook waits in gloo's own two threads, and on several buckets for ever; one of "
             "at most 1 MiB is one bucket"
@@ -150,7 +147,9 @@ def compressed_training(rank: RankContext) -> None:
     warmup, iterations = params["warmup"], params["iterations"]
     for _ in rank.timed("step_time", warmup=warmup, iterations=iterations, at=at, identity=identity):
         step(model)
-    if (sent := _bytes_sent(rank, metric_key("step_time", at))) is not None:
+    fingerprint = rank.watch.found.get(metric_key("step_time", at))
+    if fingerprint is not None and not fingerprint.missing:
+        sent = sum(row.message_bytes * row.count for row in fingerprint.collectives)
         rank.record("gradient_bytes", sent, unit="B", better="exact", reduce="max", at=at, identity=identity)
 
 
@@ -166,15 +165,6 @@ def expect_support(rank: RankContext, name: str) -> None:
 
 
 def _gradient(model: DistributedDataParallel) -> torch.Tensor:
-    """All gradients as one vector, in float64."""
     import torch
 
     return torch.cat([p.grad.detach().flatten() for p in model.parameters() if p.grad is not None]).double()
-
-
-def _bytes_sent(rank: RankContext, key: str) -> int | None:
-    """What this rank put into collectives in the iteration that was described; None: torch did not record it."""
-    fingerprint = rank.watch.found.get(key)
-    if fingerprint is None or fingerprint.missing:
-        return None
-    return sum(row.message_bytes * row.count for row in fingerprint.collectives)

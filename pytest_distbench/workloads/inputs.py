@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from pytest_distbench.errors import RecordingError, tell
 from pytest_distbench.records.metric import Scalar
-from pytest_distbench.worker.arguments import check_choice, check_whole, refuse
 from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.notebook import check_choice, check_whole, refuse
 from pytest_distbench.workloads.data import cifar10
 from pytest_distbench.workloads.training import sharded_batches
 
@@ -74,7 +74,10 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.where = str(path)
-        self.file_system = _file_system(path)
+        real = path.resolve()  # which need not exist yet
+        mounts = [mount for mount in psutil.disk_partitions(all=True) if real.is_relative_to(mount.mountpoint)]
+        own = max(reversed(mounts), key=lambda mount: len(mount.mountpoint), default=None)
+        self.file_system = "" if own is None else own.fstype
         is_fuse = self.file_system.startswith("fuse") and self.file_system not in _LOCAL_FUSE
         self.kind: StorageKind = "network" if is_fuse or self.file_system in _NETWORK else "local"
 
@@ -187,13 +190,6 @@ def storage_at(place: str | os.PathLike[str]) -> Storage:
     """What lies at a path, or at a URL of an object store."""
     text = os.fspath(place)
     return ObjectStore(text) if "://" in text else Folder(Path(text).absolute())
-
-
-def _file_system(path: Path) -> str:
-    """Of the mount that a path lies on, which need not exist yet; empty where the system does not tell."""
-    real = path.resolve()
-    mounts = [mount for mount in psutil.disk_partitions(all=True) if real.is_relative_to(mount.mountpoint)]
-    return max(reversed(mounts), key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
 
 
 Kind = Literal["real", "generated", "synthetic"]
@@ -313,7 +309,9 @@ def batches(
     shape = [check_whole(_CALL, f"shape[{axis}]", size, least=1) for axis, size in enumerate(shape)]
     identity: dict[str, Scalar] = {"data": kind, "batch": batch, "shape": "x".join(map(str, shape))}
     if kind == "synthetic":
-        return Batches(_synthetic(rank, batch, shape), batch=batch, identity=identity, facts={})
+        pixels = torch.randn(batch, *shape, device=rank.device)
+        labels = torch.randint(0, cifar10.CLASSES, (batch,), device=rank.device)
+        return Batches(itertools.repeat((pixels, labels)), batch=batch, identity=identity, facts={})
     if shape[0] != cifar10.SHAPE[0]:
         refuse(_CALL, f"shape to have 3 channels, as the images of kind {kind!r} have", shape)
     folder = _real(storage) if kind == "real" else _generated(rank, storage, samples)
@@ -339,12 +337,6 @@ def batches(
         facts={"file_system": folder.file_system, "samples": len(images)},
         ahead=workers * prefetch,
     )
-
-
-def _synthetic(rank: RankContext, batch: int, shape: Sequence[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    images = torch.randn(batch, *shape, device=rank.device)
-    labels = torch.randint(0, cifar10.CLASSES, (batch,), device=rank.device)
-    return itertools.repeat((images, labels))
 
 
 def _real(place: str | os.PathLike[str] | None) -> Storage:

@@ -16,8 +16,8 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.bound import BoundValue
 from pytest_distbench.records.iteration import RATE, SAMPLES
 from pytest_distbench.records.metric import TOLD
-from pytest_distbench.worker.arguments import check_metric, check_number, check_whole, refuse
 from pytest_distbench.worker.load import busy_s, usable_cpus
+from pytest_distbench.worker.notebook import check_metric, check_number, check_whole, refuse
 from pytest_distbench.workloads.inputs import Batches
 from pytest_distbench.workloads.scaling import facts_of_rate
 
@@ -95,7 +95,6 @@ def record_input_rate(
 
 
 def _told(load: float, cpu: float, gpu: float | None) -> str:
-    """What is told of a rate that is below what is expected."""
     on_gpu = "" if gpu is None else f", the GPU of rank 0 {gpu:.0%}"
     return f"a rank waited for its input {load:.0%} of the time; the CPUs were {cpu:.0%} busy{on_gpu}"
 

@@ -154,7 +154,10 @@ def replay(rank: RankContext) -> None:
     rows = of_rank(by_ranks, rank.rank)
     if rows is None:  # that of one rank of a larger group stands for all
         [rows] = by_ranks.values()
-    rows = [_with_bytes_of_root(i, row, by_ranks.values()) for i, row in enumerate(rows)]
+    for i, row in enumerate(rows):
+        if row.op == "scatter":  # only its root has put bytes in: the others learn from there how much they get
+            same = [of[i] for of in by_ranks.values() if i < len(of) and of[i].op == row.op]
+            rows[i] = max(same, key=lambda other: other.message_bytes)
     calls = _calls(rows, _places(rank, groups))
     loops = {"warmup": params["warmup"], "iterations": params["iterations"]}
     for _ in rank.timed("replay", **loops):
@@ -166,14 +169,6 @@ def replay(rank: RankContext) -> None:
         for _ in rank.timed("replay", at={"op": op}, **loops):
             for call in alone:
                 call()
-
-
-def _with_bytes_of_root(index: int, row: Collective, of_all: Any) -> Collective:
-    """In a scatter only its root has put bytes in: the others learn from there how much they get."""
-    if row.op != "scatter":
-        return row
-    same = [rows[index] for rows in of_all if index < len(rows) and rows[index].op == row.op]
-    return max(same, key=lambda other: other.message_bytes)
 
 
 def _places(rank: RankContext, groups: Sequence[Group]) -> dict[str, Place]:

@@ -21,7 +21,7 @@ from pytest_distbench.records.iteration import (
     SAMPLES,
 )
 from pytest_distbench.records.metric import Scalar
-from pytest_distbench.worker.arguments import check_metric, check_whole
+from pytest_distbench.worker.notebook import check_metric, check_whole
 from pytest_distbench.workloads.compression import HOOKS, expect_support
 
 if TYPE_CHECKING:

@@ -114,7 +114,6 @@ class _Sweep:
         self.identity = self._identity(redop, root)
 
     def run(self) -> None:
-        """Measure every size, if the backend takes the pair."""
         if not self._is_supported():
             return
         for size in self.sizes:
@@ -159,8 +158,7 @@ class _Sweep:
         }
 
     def _is_supported(self) -> bool:
-        """Ask the backend, and record its answer."""
-        reason = refusal(self.rank, lambda: self._call(min(self.sizes), 0), lambda: self._usual_call())
+        reason = refusal(self.rank, lambda: self._call(min(self.sizes), 0), self._usual_call)
         if reason or self.at:
             facts = {**self.facts, **self.identity, "message_bytes": min(self.sizes), "reason": reason}
             self.rank.record("supported", float(not reason), better="exact", at=self.at, facts=facts)
@@ -173,7 +171,6 @@ class _Sweep:
             return None
         measured = self.measured
         [size] = measured.message_sizes([2**16], item_bytes=4, world_size=self.size)
-        in_place = self.in_place
         pool = Pool(
             measured,
             self.rank.device,
@@ -182,7 +179,7 @@ class _Sweep:
             world_size=self.size,
             largest=size // 4,
             least_bytes=0,
-            in_place=in_place,
+            in_place=self.in_place,
         )
         return CallMaker(measured, form).make(pool.slots(size // 4), 0)
 

@@ -10,16 +10,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from pytest_distbench.errors import RecordingError, look_up
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.wanted import SEEDS
-from pytest_distbench.worker.arguments import check_whole
 from pytest_distbench.worker.elastic import checkpoints
 from pytest_distbench.worker.elastic.checkpoints import next_count, permutation, share
+from pytest_distbench.worker.notebook import check_whole
 from pytest_distbench.worker.state import forbid_tf32
 from pytest_distbench.workloads.models import count
 
@@ -152,7 +152,6 @@ def epoch_steps(rank: RankContext, *, samples: int, batch: int) -> int:
 
 
 def _step_counts(rank: RankContext, samples: int, batch: int, call: str) -> list[int]:
-    """Samples of each step of an epoch, over all ranks."""
     samples = check_whole(call, "samples", samples, least=1)
     batch = check_whole(call, "batch", batch, least=1)
     world_size = 1 if rank.only_structure else rank.world_size
@@ -279,14 +278,6 @@ FOLDER = "checkpoints"
 """The parameter that names the folder."""
 
 
-class Stateful(Protocol):
-    """A model, an optimizer, a schedule, or whatever else a training changes."""
-
-    def state_dict(self) -> Any: ...
-
-    def load_state_dict(self, state: Any) -> Any: ...
-
-
 class Checkpoints:
     """Save a training, and go on from what was saved in the folder ``rank.params["checkpoints"]``. A collective object.
 
@@ -306,7 +297,7 @@ class Checkpoints:
         step: steps that were taken before.
     """
 
-    def __init__(self, rank: RankContext, **parts: Stateful) -> None:
+    def __init__(self, rank: RankContext, **parts: Any) -> None:
         """Go on from the newest checkpoint.
 
         Args:
@@ -358,6 +349,5 @@ class Checkpoints:
             torch.cuda.set_rng_state(mine[on_host:], rank.device)
 
     def _of_device(self) -> bytes:
-        """The state of the device's own random numbers."""
         is_cuda = self._rank.device.type == "cuda"
         return bytes(torch.cuda.get_rng_state(self._rank.device).numpy()) if is_cuda else b""

@@ -131,7 +131,9 @@ def check_nothing_left(folder: Path) -> None:
 
 def test_a_controller_that_dies_takes_the_store_and_all_nodes_with_it(tmp_path: Path) -> None:
     def kill_controller(plan: LaunchPlan) -> None:
-        processes_of(plan, "pytest_distbench.jobs.control")[1].kill()  # the guardian is above, what it forked below
+        processes_of(plan, "pytest_distbench.jobs.control.controller")[
+            1
+        ].kill()  # the guardian is above, what it forked below
 
     record = run_until_stable(elastic_plan(tmp_path, "fast", LATER, nodes=(1, 2)), kill_controller)
 

@@ -84,7 +84,7 @@ SUITE = """
         [holder] = [
             int(pid)
             for pid in os.listdir("/proc")
-            if pid.isdecimal() and f"machine.network\\0{rank.world_size}\\0" in open(f"/proc/{pid}/cmdline").read()
+            if pid.isdecimal() and f"network_hosts\\0{rank.world_size}\\0" in open(f"/proc/{pid}/cmdline").read()
         ] if rank.rank == 0 else [None]
         if holder:
             os.kill(holder, signal.SIGKILL)

@@ -12,8 +12,8 @@ import pytest
 from support.control_groups import MadeUp
 
 from pytest_distbench.errors import AroundUnavailable
-from pytest_distbench.machine import control_groups
-from pytest_distbench.machine.control_groups import Version, find_controller, remove, throttled
+from pytest_distbench.machine import locks
+from pytest_distbench.machine.locks import Version, find_controller, remove, throttled
 
 both = pytest.mark.parametrize("version", [1, 2])
 
@@ -87,7 +87,7 @@ def test_where_no_group_can_be_made_it_says_which_and_what_to_do(
 
 def test_a_group_in_use_is_waited_for_and_then_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_up = MadeUp(tmp_path, 1, monkeypatch)
-    monkeypatch.setattr(control_groups, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(locks, "_PATIENCE_S", 0.05)
     group = made_up.controller.group(0)
     made_up.controller.make(group, 0.3)
     (group / "cgroup.procs").write_text("77\n")

@@ -19,8 +19,8 @@ from support.processes import LIMIT_S
 from pytest_distbench.errors import AroundUnavailable, ExtensionError
 from pytest_distbench.launch.starters.contract import Engine
 from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind
-from pytest_distbench.machine import control_groups
-from pytest_distbench.machine.control_groups import CpuController, find_controller
+from pytest_distbench.machine import locks
+from pytest_distbench.machine.locks import CpuController, find_controller
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.network import Network, Passage, parse_network
@@ -468,7 +468,7 @@ def test_with_a_core_for_each_nothing_changes(tmp_path: Path) -> None:
 
 
 def test_one_that_is_still_in_use_is_told(made_up: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_groups, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(locks, "_PATIENCE_S", 0.0)
     plan = plan_of_of_around(made_up)
     with QuotaAround().during(plan, HERE) as witness:
         (Path(plan.cpu_groups[1]) / "cgroup.procs").write_text("77\n")

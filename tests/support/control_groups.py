@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_distbench.errors import AroundUnavailable
-from pytest_distbench.machine.control_groups import CpuController, Version, find_controller, remove
+from pytest_distbench.machine.locks import CpuController, Version, find_controller, remove
 
 MOUNTS = """
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755

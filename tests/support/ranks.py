@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.line import NoLine
+from pytest_distbench.worker.line import Line
 
 ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GROUP_RANK": "0"}
 
 
-class Line(NoLine):
+class Line(Line):
     """Takes the place of the control line, and keeps what was shown."""
 
     def __init__(self) -> None:

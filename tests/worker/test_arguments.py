@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.worker.arguments import (
+from pytest_distbench.worker.notebook import (
     check_metric,
     check_name,
     check_number,

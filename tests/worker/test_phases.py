@@ -15,10 +15,9 @@ from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.metric import Observation
-from pytest_distbench.worker.clock.clocks import HostParts
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.notebook import Notebook
-from pytest_distbench.worker.phases import Phases
+from pytest_distbench.worker.phases import HostParts, Phases
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ from support.ranks import make_rank
 
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker import profiler
-from pytest_distbench.worker.clock.clocks import HostStopwatch, Meter
-from pytest_distbench.worker.clock.delay import Delay
-from pytest_distbench.worker.clock.steps import HostSteps
+from pytest_distbench.worker.clock.clocks import HostSteps, HostStopwatch, Meter
+from pytest_distbench.worker.clock.host import Delay
 from pytest_distbench.worker.profiler import ITERATIONS, Profiler
 
 NO_DELAY = Delay(0.0, time.perf_counter)

@@ -12,11 +12,11 @@ from support.plans import make_plan
 from support.pools import SERVED
 from support.processes import wait_for
 
-from pytest_distbench.jobs.pool.servers import ServerProcesses
+from pytest_distbench.jobs.pool.controller import Servers
 from pytest_distbench.records.elastic import SERVING
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Pool, Task
 from pytest_distbench.records.timeline import POOL_LINES, LineReader, PoolLine, ServerFailed, ServerReady
-from pytest_distbench.worker.serving import FAILED
+from pytest_distbench.worker.elastic.life import RAISED
 
 pytestmark = pytest.mark.spawn
 
@@ -39,8 +39,8 @@ def plan(tmp_path: Path) -> LaunchPlan:
 
 
 @pytest.fixture
-def servers(plan: LaunchPlan) -> Iterator[ServerProcesses]:
-    made = ServerProcesses(plan.files, variables=os.environ)
+def servers(plan: LaunchPlan) -> Iterator[Servers]:
+    made = Servers(plan.files, variables=os.environ)
     yield made
     made.close()
 
@@ -49,7 +49,7 @@ def told(plan: LaunchPlan) -> list[PoolLine]:
     return LineReader(plan.files.pool_timeline, POOL_LINES).read() if plan.files.pool_timeline.exists() else []
 
 
-def test_it_says_that_it_is_ready_and_stays_until_it_is_asked_to_go(plan: LaunchPlan, servers: ServerProcesses) -> None:
+def test_it_says_that_it_is_ready_and_stays_until_it_is_asked_to_go(plan: LaunchPlan, servers: Servers) -> None:
     servers.start(1)
     wait_for(lambda: bool(told(plan)))
 
@@ -63,13 +63,13 @@ def test_it_says_that_it_is_ready_and_stays_until_it_is_asked_to_go(plan: Launch
     assert list(ended) == [1]
 
 
-def test_what_its_body_raises_is_told(plan: LaunchPlan, servers: ServerProcesses) -> None:
+def test_what_its_body_raises_is_told(plan: LaunchPlan, servers: Servers) -> None:
     Path(plan.expect(Pool).tasks[SERVING].body.file).write_text("def load(outputs): raise MemoryError(f'{outputs} GB')")
     servers.start(0)
     ended: dict[int, int] = {}
     wait_for(lambda: bool(ended.update(servers.poll()) or ended))
     [line] = told(plan)
 
-    assert ended == {0: FAILED}
+    assert ended == {0: RAISED}
     assert isinstance(line, ServerFailed)
     assert (line.slot, line.error.splitlines()[0]) == (0, "MemoryError: 3 GB")

@@ -1,6 +1,6 @@
-"""The controller of an elastic job: carries out a membership plan, and says why a job does not come to rest.
+"""The controller of an elastic job: carries out a membership plan.
 
-The faults that users report have a name and a remedy here; what of a remedy hangs on the engine is in its row.
+``python -m pytest_distbench.jobs.control.controller PLAN`` runs it.
 """
 
 from __future__ import annotations
@@ -8,136 +8,41 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.jobs.control.progress import EXIT_S, STABLE_LINES, STABLE_STEPS, Progress
+from pytest_distbench.jobs.control.progress import (
+    EXIT_S,
+    STABLE_LINES,
+    STABLE_STEPS,
+    Progress,
+    tell_agent_end,
+    tell_split,
+    tell_unstable,
+)
 from pytest_distbench.jobs.control.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.jobs.control.script import ScriptWatch
-from pytest_distbench.jobs.engines.contract import CannotGoOn, Engine
-from pytest_distbench.jobs.engines.table import ENGINES, Advice
-from pytest_distbench.launch.diagnosis.fates import is_follower
-from pytest_distbench.records.elastic import START, Change, ChangeResult, ElasticJob
+from pytest_distbench.jobs.engines.contract import CannotGoOn, Engine, EngineSetup, NodeOutputs
+from pytest_distbench.jobs.engines.table import ENGINES
+from pytest_distbench.launch.starters import forkserver
+from pytest_distbench.records.elastic import START, Change, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.plan import Job, LaunchPlan
 from pytest_distbench.records.timeline import (
     AgentEnded,
     Began,
     Changed,
-    Joined,
     Line,
-    Raised,
-    Rendezvous,
     Stable,
     Started,
-    Stepped,
     TimelineReader,
     WorkerEnded,
     append,
 )
-
-
-def tell_unstable(lines: Sequence[Line], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
-    """A text for a job that had not become stable in time."""
-    after = "its start" if change is None else str(change)
-    begin = max((line.t for line in lines if isinstance(line, Changed)), default=0.0)
-    since = [line for line in lines if line.t >= begin]
-    stepped = {line.slot for line in since if isinstance(line, Stepped)}
-    missing = sorted(set(expected) - stepped)
-    head = (
-        f"not stable {job.settle_s:g} s after {after}: {len(expected)} nodes should train together, and of slot "
-        f"{', '.join(map(str, missing)) or 'none'} there is no step"
-    )
-    return f"{head}. {_name(since, expected, change, job)}"
-
-
-def tell_split(line: Stepped, newest: int, job: ElasticJob) -> str:
-    """A text for a job that has fallen into two, each of which trains."""
-    timers = ", ".join(f"{name}={value:g}" for name, value in job.timers.items())
-    return (
-        f"The job is split: slot {line.slot} trains on in generation {line.generation}, beside the nodes of generation "
-        f"{newest}. {_advice(job).split.format(timers=timers)}"
-    )
-
-
-def tell_agent_end(lines: Sequence[Line], agent: AgentEnded, job: ElasticJob, *, log: str) -> str:
-    """A text for an agent that ended, and nobody had asked it to."""
-    used = [line.restarts for line in lines if isinstance(line, Started) and line.slot == agent.slot]
-    head = f"the agent of slot {agent.slot} ended with exit code {agent.code}, and nobody had asked it to"
-    limit, told = job.timers.get("max_restarts"), _advice(job).restarts
-    if told and limit is not None and used and agent.code > 0 and used[-1] >= limit:
-        changes = sum(isinstance(line, Changed) for line in lines)
-        head += f". Restarts used up: it had taken {used[-1]} of {told.format(limit=limit, changes=changes)}"
-    return f"{head}; its log:\n{log}"
-
-
-def tell_standstill(lines: Sequence[Line]) -> str:
-    """How long a job that was ended had come no further, and who stepped last; empty: it never stepped."""
-    steps = [line for line in lines if isinstance(line, Stepped)]
-    if not steps:
-        return ". It took no step"
-    furthest = max(step.step for step in steps)
-    reached = min(step.t for step in steps if step.step == furthest)
-    begun = len({line.generation for line in lines if isinstance(line, Joined) and line.t > reached})
-    return (
-        f". Its furthest step, {furthest}, came {max(line.t for line in lines) - reached:.0f} s before the last thing "
-        f"that it did; {begun} generations have begun since, and the last step of all was one of slot {steps[-1].slot}"
-    )
-
-
-SLOW_S = 30.0
-"""A recovery that takes longer is explained."""
-
-
-def tell_slow(change: ChangeResult, job: ElasticJob) -> str:
-    """Why a recovery took so long, by its largest part, and which knob it hangs on; empty: it did not."""
-    if change.recovery_s is None or change.recovery_s < SLOW_S or not change.parts:
-        return ""
-    part, seconds = max(change.parts.items(), key=lambda item: item[1])
-    knob = _rendezvous_knob(change, seconds, job) if part == "rendezvous" else _advice(job).knobs[part]
-    return (
-        f"recovery of {change.recovery_s:.0f} s after the {change.kind} at {change.at_s:.1f} s, of which "
-        f"{part.replace('_', ' ')} took {seconds:.0f} s: {knob}"
-    )
-
-
-def _rendezvous_knob(change: ChangeResult, seconds: float, job: ElasticJob) -> str:
-    """What it waited for: what takes longest of all that was in it and fits."""
-    causes = _advice(job).in_rendezvous(change, job)
-    fitting = {text: value for text, value in causes.items() if 0 < value <= seconds}
-    return max(fitting, key=lambda text: fitting[text]) if fitting else "agents came late to it, or again and again"
-
-
-def _advice(job: ElasticJob) -> Advice:
-    return ENGINES[job.engine].advice
-
-
-def _name(since: Sequence[Line], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
-    began = {line.slot for line in since if isinstance(line, Started)}
-    joined = {line.slot for line in since if isinstance(line, Joined)}
-    met = {line.slot for line in since if isinstance(line, Rendezvous)}
-    raised = [line for line in since if isinstance(line, Raised)]
-    reasons = [line.error for line in raised if not is_follower(line.error)]
-    if reasons:
-        return f"Workers raised {len(raised)} times, the last time {reasons[-1].kind}: {reasons[-1].message}"
-    if change is not None and change.kind in ("leave", "kill") and not began and not met:
-        return _advice(job).unnoticed
-    if (began or met) and not joined:
-        return (
-            f"Hang on join: agents have met{' and started workers' * bool(began)}, and nobody has joined a group. "
-            f"{_advice(job).hang_on_join}"
-        )
-    if not met:
-        return _advice(job).no_meeting
-    if raised:
-        return f"Workers raised {len(raised)} times, the last time {raised[-1].error.kind}: {raised[-1].error.message}"
-    if job.steps is not None and joined and not any(isinstance(line, Stepped) for line in since):
-        return (
-            f"No step: workers have joined their group, and no line that rank {job.steps.rank} printed since matches "
-            f"steps={job.steps.source!r}"
-        )
-    return f"Slots that joined a group: {', '.join(map(str, sorted(joined & set(expected)))) or 'none'}"
 
 
 class RunningJob:
@@ -212,7 +117,6 @@ class RunningJob:
         self._progress.forget_steps(self._clock(), ends_generation=change.kind == "crash")  # until now workers went on
 
     def _has_settled(self, index: int, change: Change | None, *, since: float) -> bool:
-        """Whether all nodes that there should be have taken steps together since a change, which they must in time."""
         now = self._clock()
         found = self._progress.stable_generation
         if found is not None:
@@ -317,7 +221,6 @@ class Controller(RunningJob):
         """When a node that stands still goes on, and which."""
 
     def run(self) -> None:
-        """Start the job, change its membership as planned, and wait until it has finished; else :class:`CannotGoOn`."""
         try:
             self._run()
         finally:
@@ -354,7 +257,6 @@ class Controller(RunningJob):
             self._resume = self._clock() + change.for_s, slots[0]
 
     def _settle(self, index: int, change: Change | None) -> None:
-        """Wait until all nodes that there should be have taken steps together since the last change."""
         since = self._clock() + (change.for_s or 0.0 if change is not None else 0.0)
         while not self._progress.has_finished:
             if self._resume is None and self._has_settled(index, change, since=since):
@@ -392,7 +294,6 @@ class Controller(RunningJob):
         )
 
     def _look(self) -> None:
-        """Take in what has happened, and let a moment pass."""
         self._sleep(_LOOK_S)
         if self._resume is not None and self._clock() >= self._resume[0]:
             self._engine.go_on(self._resume[1])
@@ -405,3 +306,30 @@ class Controller(RunningJob):
         deadline = self._clock() + EXIT_S
         while self._progress.taken - self._ended and self._clock() < deadline:
             self._look()
+
+
+def main(path: str) -> int:
+    """Run the job of a plan. Returns the exit code; why it is not 0 is in a file of the launch."""
+    plan = LaunchPlan.read_from(path)
+    work = plan.expect(Job)
+    job = work.job
+    plan.files.checkpoints.mkdir(exist_ok=True)
+    setup = EngineSetup(job=job, files=plan.files, variables=dict(os.environ), projects=plan.preload)
+    watch = None
+    if job.steps is not None:
+        outputs, body = NodeOutputs(plan.files), work.body
+        script = [*(["-m", body.module] if body.module else [body.file]), *body.arguments] if body.is_script else []
+        watch = ScriptWatch(plan.files, outputs, job.steps)
+        setup = replace(setup, outputs=outputs, script=script, devices=plan.devices)
+    try:
+        Controller(job, ENGINES[job.engine].make(setup), plan.files.timeline, script=watch).run()
+    except CannotGoOn as error:
+        plan.files.trouble.write_text(str(error))
+        return 1
+    finally:
+        forkserver.let_helpers_end()
+    return 0
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1]))  # finalising the store's threads is nobody's business

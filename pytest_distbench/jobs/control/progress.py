@@ -1,16 +1,34 @@
-"""How far an elastic job has come, by the lines of its timeline and by what its script prints."""
+"""How far an elastic job has come, by its timeline and by what its script prints, and why it comes no further.
+
+The faults that users report have a name and a remedy here; what of a remedy hangs on the engine is in its row.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.errors import ConfigurationError, ReadingError, show
 from pytest_distbench.jobs.engines.contract import CannotGoOn
+from pytest_distbench.jobs.engines.table import ENGINES, Advice
 from pytest_distbench.launch.diagnosis.fates import is_follower
+from pytest_distbench.records.elastic import Change, ChangeResult, ElasticJob
 from pytest_distbench.records.metric import Reader
-from pytest_distbench.records.timeline import Finished, Joined, Line, Raised, Saved, Started, Stepped, WorkerEnded
+from pytest_distbench.records.timeline import (
+    AgentEnded,
+    Changed,
+    Finished,
+    Joined,
+    Line,
+    Raised,
+    Rendezvous,
+    Saved,
+    Started,
+    Stepped,
+    WorkerEnded,
+)
 
 STABLE_STEPS = 3
 """So many steps of every node in one generation make a job stable."""
@@ -143,12 +161,108 @@ class Progress:
 
     @property
     def is_ending(self) -> bool:
-        """Whether a worker has finished: agents may end now."""
         return bool(self._finished)
 
     @property
     def has_finished(self) -> bool:
         return any(len(slots) >= self._worlds.get(g, self._most) for g, slots in self._finished.items())
+
+
+def tell_unstable(lines: Sequence[Line], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
+    after = "its start" if change is None else str(change)
+    begin = max((line.t for line in lines if isinstance(line, Changed)), default=0.0)
+    since = [line for line in lines if line.t >= begin]
+    stepped = {line.slot for line in since if isinstance(line, Stepped)}
+    missing = sorted(set(expected) - stepped)
+    head = (
+        f"not stable {job.settle_s:g} s after {after}: {len(expected)} nodes should train together, and of slot "
+        f"{', '.join(map(str, missing)) or 'none'} there is no step"
+    )
+    return f"{head}. {_name(since, expected, change, job)}"
+
+
+def tell_split(line: Stepped, newest: int, job: ElasticJob) -> str:
+    timers = ", ".join(f"{name}={value:g}" for name, value in job.timers.items())
+    return (
+        f"The job is split: slot {line.slot} trains on in generation {line.generation}, beside the nodes of generation "
+        f"{newest}. {_advice(job).split.format(timers=timers)}"
+    )
+
+
+def tell_agent_end(lines: Sequence[Line], agent: AgentEnded, job: ElasticJob, *, log: str) -> str:
+    used = [line.restarts for line in lines if isinstance(line, Started) and line.slot == agent.slot]
+    head = f"the agent of slot {agent.slot} ended with exit code {agent.code}, and nobody had asked it to"
+    limit, told = job.timers.get("max_restarts"), _advice(job).restarts
+    if told and limit is not None and used and agent.code > 0 and used[-1] >= limit:
+        changes = sum(isinstance(line, Changed) for line in lines)
+        head += f". Restarts used up: it had taken {used[-1]} of {told.format(limit=limit, changes=changes)}"
+    return f"{head}; its log:\n{log}"
+
+
+def tell_standstill(lines: Sequence[Line]) -> str:
+    """How long a job that was ended had come no further, and who stepped last; empty: it never stepped."""
+    steps = [line for line in lines if isinstance(line, Stepped)]
+    if not steps:
+        return ". It took no step"
+    furthest = max(step.step for step in steps)
+    reached = min(step.t for step in steps if step.step == furthest)
+    begun = len({line.generation for line in lines if isinstance(line, Joined) and line.t > reached})
+    return (
+        f". Its furthest step, {furthest}, came {max(line.t for line in lines) - reached:.0f} s before the last thing "
+        f"that it did; {begun} generations have begun since, and the last step of all was one of slot {steps[-1].slot}"
+    )
+
+
+SLOW_S = 30.0
+"""A recovery that takes longer is explained."""
+
+
+def tell_slow(change: ChangeResult, job: ElasticJob) -> str:
+    """Why a recovery took so long, by its largest part, and which knob it hangs on; empty: it did not."""
+    if change.recovery_s is None or change.recovery_s < SLOW_S or not change.parts:
+        return ""
+    part, seconds = max(change.parts.items(), key=lambda item: item[1])
+    if part == "rendezvous":  # what it waited for: what takes longest of all that was in it and fits
+        causes = _advice(job).in_rendezvous(change, job)
+        fitting = {text: value for text, value in causes.items() if 0 < value <= seconds}
+        knob = max(fitting, key=fitting.__getitem__, default="agents came late to it, or again and again")
+    else:
+        knob = _advice(job).knobs[part]
+    return (
+        f"recovery of {change.recovery_s:.0f} s after the {change.kind} at {change.at_s:.1f} s, of which "
+        f"{part.replace('_', ' ')} took {seconds:.0f} s: {knob}"
+    )
+
+
+def _advice(job: ElasticJob) -> Advice:
+    return ENGINES[job.engine].advice
+
+
+def _name(since: Sequence[Line], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
+    began = {line.slot for line in since if isinstance(line, Started)}
+    joined = {line.slot for line in since if isinstance(line, Joined)}
+    met = {line.slot for line in since if isinstance(line, Rendezvous)}
+    raised = [line for line in since if isinstance(line, Raised)]
+    reasons = [line.error for line in raised if not is_follower(line.error)]
+    if reasons:
+        return f"Workers raised {len(raised)} times, the last time {reasons[-1].kind}: {reasons[-1].message}"
+    if change is not None and change.kind in ("leave", "kill") and not began and not met:
+        return _advice(job).unnoticed
+    if (began or met) and not joined:
+        return (
+            f"Hang on join: agents have met{' and started workers' * bool(began)}, and nobody has joined a group. "
+            f"{_advice(job).hang_on_join}"
+        )
+    if not met:
+        return _advice(job).no_meeting
+    if raised:
+        return f"Workers raised {len(raised)} times, the last time {raised[-1].error.kind}: {raised[-1].error.message}"
+    if job.steps is not None and joined and not any(isinstance(line, Stepped) for line in since):
+        return (
+            f"No step: workers have joined their group, and no line that rank {job.steps.rank} printed since matches "
+            f"steps={job.steps.source!r}"
+        )
+    return f"Slots that joined a group: {', '.join(map(str, sorted(joined & set(expected)))) or 'none'}"
 
 
 NAMES = ("epoch", "loss", "accuracy", "top5", "lr")

@@ -18,7 +18,6 @@ _LOOKED_AT = 1000
 
 
 def changes_of(plan: MembershipPlan) -> Iterator[Change]:
-    """The changes in their order; those of a cycle may have no end."""
     if plan.cycle is None:
         yield from plan.changes
         return

@@ -16,12 +16,12 @@ from typing import Literal
 import msgspec
 
 from pytest_distbench.jobs.control.progress import ATTEMPTS, StepLine, StepLines
-from pytest_distbench.jobs.engines.outputs import NodeOutputs, Printed
+from pytest_distbench.jobs.engines.contract import NodeOutputs, Printed
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.record import Record
-from pytest_distbench.records.timeline import AgentEnded, Finished, Joined, Line, Started, Stepped
+from pytest_distbench.records.timeline import AgentEnded, Finished, Joined, Line, LineReader, Started, Stepped
 from pytest_distbench.worker.load import process_began
 
 _EVENT = re.compile(r'\{"name": "torchelastic\.')
@@ -79,7 +79,7 @@ class ScriptWatch:
         self._reader = steps
         self._pattern = re.compile(steps.source)
         self._born = born
-        self._offset = 0
+        self._notes = LineReader(files.worker_notes, msgspec.json.Decoder(ScriptNote))
         self._now: dict[int, _Worker] = {}
         """Slot -> its newest worker."""
         self._generations: list[_Generation] = []
@@ -90,7 +90,7 @@ class ScriptWatch:
     def poll(self) -> list[Line]:
         """What has happened since the last call. Never blocks."""
         printed = self._outputs.take()  # before the notes: whoever has printed has left them already
-        both: list[ScriptNote | Printed] = [*self._read_notes(), *printed]
+        both: list[ScriptNote | Printed] = [*self._notes.read(), *printed]
         for seen in sorted(both, key=lambda one: one.t):
             if isinstance(seen, Printed):
                 self._take_line(seen)
@@ -108,7 +108,6 @@ class ScriptWatch:
         return found
 
     def finish(self) -> list[Line]:
-        """What was left when all nodes had ended."""
         self._outputs.finish()
         return self.poll()
 
@@ -124,28 +123,12 @@ class ScriptWatch:
         return ""
 
     def last_words(self) -> str:
-        """What the rank printed last whose lines are steps."""
         said = "\n".join(tail(self._files.log(self._rank), lines=_SHOWN).splitlines())
         return f"Rank {self._rank} printed last:\n{said}" if said else f"Rank {self._rank} has printed nothing"
 
     @property
     def _rank(self) -> int:
         return 0 if self._reader.rank == "all" else self._reader.rank
-
-    def _read_notes(self) -> list[ScriptNote]:
-        try:
-            with open(self._files.worker_notes, "rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        found = []
-        for line in whole.splitlines():
-            with contextlib.suppress(msgspec.DecodeError):  # a worker was killed while it wrote
-                found.append(msgspec.json.decode(line, type=ScriptNote))
-        return found
 
     def _take_note(self, note: ScriptNote) -> None:
         if note.what == "process":

@@ -70,7 +70,6 @@ class Node:
             _kill(members)
 
     def _family(self) -> list[psutil.Process]:
-        """The agent, those that announced themselves, and all below them."""
         return processes.family([self.agent] if self.announced is None else _announced(self.announced))
 
 

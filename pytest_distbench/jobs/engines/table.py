@@ -1,7 +1,9 @@
-"""The table of engines: what each can do, and how it is made. The rest of the code asks here, never for a name.
+"""Engines: what one is, and the table of them. The rest of the code asks here, never for a name.
 
-A new engine is a row, and a module that fulfils ``jobs/engines/contract.py``. pytest's process reads this module, so it
-imports nothing of an engine: a row's ``make`` does, in the controller's process.
+An engine changes the membership of a job, and tells what its agents do. It decides nothing. A new one is a row, and a
+module that fulfils :class:`Engine`. pytest's process reads this module, so it imports nothing of an engine: a row's
+``make`` does, in the controller's process. What nodes print is read from pipes as it comes, line by line with its time,
+not from files now and then.
 """
 
 from __future__ import annotations

@@ -49,6 +49,10 @@ def _result(history: History, change: Changed, changes: Sequence[Changed], first
         if change.kind == "join" and (after, slot) in history.workers and history.workers[after, slot].steps
     ]
     old = [generation for generation in history.generations if generation < after]
+    freed: dict[int, float] = {}  # from a request to go until the agents of all these nodes had ended
+    for line in history.of(AgentEnded):
+        if line.slot in change.slots and line.t >= change.t:
+            freed.setdefault(line.slot, line.t)  # a later end is that of a node which has taken the slot since
     return replace(
         result,
         after=stable.world_size,
@@ -60,19 +64,10 @@ def _result(history: History, change: Changed, changes: Sequence[Changed], first
         rounds=after - before,
         restarts_used=_restarts(history, before, after),
         joiner_ready_s=max(ready, default=None),
-        slot_free_s=_slot_free_s(history, change),
+        slot_free_s=max(freed.values()) - change.t if change.kind == "leave" and freed else None,
         before_it=moment(history, old, last=True) if after != before else None,
         after_it=moment(history, [after], last=False) if after != before else None,
     )
-
-
-def _slot_free_s(history: History, change: Changed) -> float | None:
-    """From a request to go until the agents of all these nodes had ended."""
-    ends: dict[int, float] = {}
-    for line in history.of(AgentEnded):
-        if line.slot in change.slots and line.t >= change.t:
-            ends.setdefault(line.slot, line.t)  # a later end is that of a node which has taken the slot since
-    return max(ends.values()) - change.t if change.kind == "leave" and ends else None
 
 
 def moment(history: History, generations: Sequence[int], *, last: bool) -> Moment | None:
@@ -102,18 +97,12 @@ def _is_overlapped(history: History, change: Changed, changes: Sequence[Changed]
     return any(not any(earlier <= t <= later for t in stables) for earlier, later in neighbours)
 
 
-def _survivors(history: History, change: Changed, before: int, after: int) -> list[int]:
-    """Slots that step before and after, those that the change is of only where there are no others."""
-    here = {slot for slot, worker in history.members(before).items() if worker.steps}
-    there = {slot for slot, worker in history.members(after).items() if worker.steps}
-    return sorted((here & there) - set(change.slots) or here & there)
-
-
 def _cost(
     history: History, change: Changed, before: int, after: int
 ) -> tuple[float | None, float | None, Worker | None]:
-    """Stall, recovery, and the survivor that was last to step again."""
-    survivors = _survivors(history, change, before, after)
+    here = {slot for slot, worker in history.members(before).items() if worker.steps}
+    there = {slot for slot, worker in history.members(after).items() if worker.steps}
+    survivors = sorted((here & there) - set(change.slots) or here & there)  # the change's own where there are no others
     if not survivors:
         return None, None, None
     stalls = []
@@ -145,7 +134,12 @@ def _parts(history: History, change: Changed, worker: Worker) -> dict[str, float
     """Seconds from the change to a worker's first step, cut where the timeline has seen something."""
     joined, started, loaded = worker.joined.t, worker.started, worker.loaded
     stepped = worker.steps[0].t
-    met_from, met = _rendezvous(history, change, worker)
+    ends = [
+        line
+        for line in history.of(Rendezvous)
+        if line.slot == worker.joined.slot and change.t <= line.t <= worker.joined.t
+    ]
+    met_from, met = (ends[-1].t - ends[-1].seconds, ends[-1].t) if ends else (None, None)
     cut = _cut(history, change, worker)
     spans: list[tuple[str, float | None, float | None]]
     if cut is None:
@@ -191,15 +185,6 @@ def _cut(history: History, change: Changed, worker: Worker) -> float | None:
     return max(change.t, before.steps[-1].t)
 
 
-def _rendezvous(history: History, change: Changed, worker: Worker) -> tuple[float | None, float | None]:
-    ends = [
-        line
-        for line in history.of(Rendezvous)
-        if line.slot == worker.joined.slot and change.t <= line.t <= worker.joined.t
-    ]
-    return (ends[-1].t - ends[-1].seconds, ends[-1].t) if ends else (None, None)
-
-
 def _restarts(history: History, before: int, after: int) -> int:
     used = [0]
     for slot, worker in history.members(after).items():
@@ -233,10 +218,13 @@ class Unplanned:
 def unplanned(history: History) -> list[Unplanned]:
     """Those of a run, in their order. What happens from a change until the job is stable again is that change's."""
     first = history.first_step_t
+    stable = {line.index: line.t for line in history.of(Stable)}
+    begun = [(START, 0.0), *((line.index, line.t) for line in history.of(Changed))]
     found = []
     for before, after in itertools.pairwise(history.generations):
         met = min(worker.joined.t for worker in history.members(after).values())
-        if first is None or _is_explained(history, met):
+        is_explained = any(begin <= met <= stable.get(index, met) for index, begin in begun)  # the job was on its way
+        if first is None or is_explained:
             continue
         old, new = history.members(before), history.members(after)
         waits = [
@@ -254,10 +242,3 @@ def unplanned(history: History) -> list[Unplanned]:
             )
         )
     return found
-
-
-def _is_explained(history: History, t: float) -> bool:
-    """Whether the job was on its way, from its start or a change to the moment it was stable."""
-    stable = {line.index: line.t for line in history.of(Stable)}
-    begun = [(START, 0.0), *((line.index, line.t) for line in history.of(Changed))]
-    return any(begin <= t <= stable.get(index, t) for index, begin in begun)

@@ -15,7 +15,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean, stdev
@@ -31,7 +30,8 @@ _TOGETHER = "Epoch and step must be saved and restored together, with the place 
 
 def tell_wrong_resume(history: History, job: ElasticJob) -> str:
     """What is wrong with where a generation went on, by its name and with its remedy; empty: nothing is."""
-    for before, after in _pairs(history):
+    every = history.generations
+    for before, after in ((every[:i], every[i]) for i in range(1, len(every))):
         if told := _went_too_far_back(history, job, before, after) or _changed_epoch(history, before, after):
             return f"{_NAMED}: {told}"
     return ""
@@ -46,12 +46,6 @@ def optimizers_that_forgot(history: History) -> int:
         found += any(min(known, line.after) > line.before for line in told) and history.resumed_at(generation) > 0
         known = max([known, *(line.after for line in told)])
     return found
-
-
-def _pairs(history: History) -> Sequence[tuple[list[int], int]]:
-    """All generations before one, and that one."""
-    every = history.generations
-    return [(every[:i], every[i]) for i in range(1, len(every))]
 
 
 def _went_too_far_back(history: History, job: ElasticJob, before: list[int], after: int) -> str:
@@ -123,22 +117,12 @@ _DROPPED = 0.1
 """Share of the samples that a body may leave out because its batches do not come out even on so many nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleCount:
-    """What became of the samples.
+def count_samples(history: History) -> tuple[tuple[int, str], tuple[int, str]]:
+    """Samples that were skipped, and that were repeated, with the first of each in words.
 
     Skipped are samples of an epoch that nobody trained on, over all epochs; repeated are further trainings on a sample
-    in the same epoch. The first of each is told in words.
+    in the same epoch.
     """
-
-    skipped: int
-    repeated: int
-    first_skipped: str = ""
-    first_repeated: str = ""
-
-
-def count_samples(history: History) -> SampleCount:
-    """Compare what was trained on with what ``training.batches`` was asked for, epoch by epoch."""
     num_epochs, num_samples, shrunk = _asked(history)
     known = set(range(num_samples))
     epochs: dict[int, Counter[int]] = {}
@@ -172,7 +156,7 @@ def count_samples(history: History) -> SampleCount:
         first_skipped = f"{told}; {first_skipped}" if first_skipped else told
     if shrunk and first_skipped:
         first_skipped = f"{shrunk}: {first_skipped}"
-    return SampleCount(skipped, repeated, first_skipped, first_repeated)
+    return (skipped, first_skipped), (repeated, first_repeated)
 
 
 def _asked(history: History) -> tuple[int, int, str]:
@@ -288,17 +272,9 @@ _ABOVE = 0.25
 """Of that highest mean, see :data:`_LEARNED`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Relapse:
-    """What a load lost, as a share of what had been learned; 0: nothing, or too little had been."""
-
-    share: float = 0.0
-    told: str = ""
-
-
-def worst_relapse(history: History) -> Relapse:
-    """That of the load behind which most of what had been learned was gone."""
-    found = [Relapse()]
+def worst_relapse(history: History) -> tuple[float, str]:
+    """What a load lost at most, of all that had been learned, and in words; 0: nothing, or too little had been."""
+    found = [(0.0, "")]
     kept = {(number, generation): mean_of("loss", lines) for number, generation, lines in history.passes()}
     losses = {number: loss for (number, _), loss in kept.items() if loss is not None}
     begin = _mean([losses.get(step) for step in range(1, 1 + _STEPS)])
@@ -317,7 +293,7 @@ def worst_relapse(history: History) -> Relapse:
                 f"generation {generation} went on behind the checkpoint of step {step} with a loss of {after:.4g}, and "
                 f"before it the loss had never been above {highest:.4g} (means of {_STEPS} steps)"
             )
-            found.append(Relapse(1.0, told))
+            found.append((1.0, told))
             continue
         if learned <= 0 or learned < _LEARNED * stdev([loss for loss in before if loss is not None]):
             continue
@@ -326,8 +302,8 @@ def worst_relapse(history: History) -> Relapse:
             f"the loss had come down from {begin:.4g} to {at_checkpoint:.4g} at the checkpoint of step {step}, and "
             f"generation {generation} went on behind it with {after:.4g} (means of {_STEPS} steps)"
         )
-        found.append(Relapse(share, told))
-    return max(found, key=lambda relapse: relapse.share)
+        found.append((share, told))
+    return max(found, key=lambda relapse: relapse[0])
 
 
 def accuracy_lost(history: History) -> float | None:
@@ -358,7 +334,6 @@ def _noise(losses: Sequence[float | None]) -> float:
 
 
 def _first_of(history: History, generation: int, name: Literal["loss", "accuracy"]) -> list[float | None]:
-    """What a generation's first steps tell."""
     steps: dict[int, list[Stepped]] = {}
     for worker in history.members(generation).values():
         for line in worker.steps[:_STEPS]:

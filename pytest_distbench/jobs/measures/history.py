@@ -62,7 +62,6 @@ class Worker:
         return self.drawn.get(step, [] if batch is None else batch.samples)
 
     def epoch(self, step: Stepped) -> int | None:
-        """The epoch that a step of it was in."""
         batch = self.batches.get(step.step)
         return step.epoch if batch is None else batch.epoch
 
@@ -175,7 +174,26 @@ class History:
         return self._step_s[world_size]
 
     def worker_results(self, first: float) -> list[WorkerResult]:
-        return [_result(worker, first) for _, worker in sorted(self.workers.items())]
+        """What became of each worker, in seconds from the run's first step."""
+        found = []
+        for _, worker in sorted(self.workers.items()):
+            joined, started, loaded, steps = worker.joined, worker.started, worker.loaded, worker.steps
+            result = WorkerResult(
+                slot=joined.slot,
+                generation=joined.generation,
+                rank=joined.rank,
+                world_size=joined.world_size,
+                process_s=None if started is None else started.process_t - first,
+                imported_s=None if worker.imported_t is None else worker.imported_t - first,
+                joined_s=joined.t - first,
+                loaded_s=None if loaded is None else loaded.t - first,
+                resumed_at=None if loaded is None else loaded.step,
+                first_step_s=steps[0].t - first if steps else None,
+                last_step_s=steps[-1].t - first if steps else None,
+                steps=len(steps),
+            )
+            found.append(result)
+        return found
 
     def passes(self) -> Iterator[tuple[int, int, list[Stepped]]]:
         """Each step that counted: its number, its generation, and its lines, one per worker."""
@@ -185,24 +203,6 @@ class History:
                 by_step.setdefault((generation, step.step), []).append(step)
         for number, generation in self.kept().items():
             yield number, generation, sorted(by_step[generation, number], key=lambda line: line.slot)
-
-
-def _result(worker: Worker, first: float) -> WorkerResult:
-    joined, started, loaded, steps = worker.joined, worker.started, worker.loaded, worker.steps
-    return WorkerResult(
-        slot=joined.slot,
-        generation=joined.generation,
-        rank=joined.rank,
-        world_size=joined.world_size,
-        process_s=None if started is None else started.process_t - first,
-        imported_s=None if worker.imported_t is None else worker.imported_t - first,
-        joined_s=joined.t - first,
-        loaded_s=None if loaded is None else loaded.t - first,
-        resumed_at=None if loaded is None else loaded.step,
-        first_step_s=steps[0].t - first if steps else None,
-        last_step_s=steps[-1].t - first if steps else None,
-        steps=len(steps),
-    )
 
 
 def epoch_results(history: History, changes: Sequence[ChangeResult]) -> list[EpochResult]:

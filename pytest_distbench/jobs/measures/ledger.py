@@ -69,7 +69,6 @@ def mismatches(history: History) -> list[Mismatch]:
 
 
 def keeps_random(history: History) -> bool:
-    """Whether the body has handed over its random state."""
     return any(line.at == "begin" and line.random for line in history.of(Held))
 
 

@@ -60,22 +60,27 @@ def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, li
     )
     torn = {name for line in history.of(Loaded) for name in line.torn}
     measurements = [*_of_run(job, history, result), *_of_changes(job, changes, torn=len(torn))]
-    return result, measurements if job.cores is None else list(map(_without_clock, measurements))
+    if job.cores is not None:  # nodes take turns on the cores: a clock is shown, and not judged
+        clocks = ("s", "samples/s"), ("goodput", "lost_fraction")
+        is_clock = [m.unit in clocks[0] or m.name in clocks[1] for m in measurements]
+        measurements = [replace(m, better="info") if it else m for m, it in zip(measurements, is_clock, strict=True)]
+    return result, measurements
 
 
 def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
+    given_s = _given_s(history)
     stall_s = sum(c.stall_s or 0.0 for c in result.changes) + sum(u.stall_s for u in unplanned(history))
     found = [
         number("training_time", result.training_s, unit="s", better="lower"),
         number("start_time", result.start_s, unit="s"),
-        number("goodput", _goodput(history), better="higher"),
+        number("goodput", min(1.0, useful_s(history) / given_s) if given_s > 0 else None, better="higher"),
         number("lost_fraction", stall_s / result.training_s if result.training_s else None, better="lower"),
     ]
     if job.steps is None:  # nobody sees from outside what a script trains on and keeps
-        samples = count_samples(history)
+        skipped, repeated = count_samples(history)
         found += [
-            _none("samples_skipped", samples.skipped, samples.first_skipped),
-            _none("samples_repeated", samples.repeated, samples.first_repeated),
+            _none("samples_skipped", *skipped),
+            _none("samples_repeated", *repeated),
             _none(SHARED, *count(shared_batches(history), SHARED)),
             _none(CUT, *count(cut_batches(history), CUT)),
             _none("optimizer_state_lost", optimizers_that_forgot(history)),
@@ -163,10 +168,10 @@ def _learning_lost(history: History) -> list[Measurement]:
     found = [] if lost is None else [number("accuracy_lost", lost)]
     if all(step.loss is None for worker in history.workers.values() for step in worker.steps):
         return found
-    relapse = worst_relapse(history)
-    facts: dict[str, Scalar] = {TOLD: relapse.told} if relapse.told else {}
+    lost_share, told = worst_relapse(history)
+    facts: dict[str, Scalar] = {TOLD: told} if told else {}
     most = Bound(side="most", value=MOST_LOST, where=_WHERE, is_default=True)
-    share = Measurement(name="learning_lost", unit="", better="info", value=relapse.share, facts=facts, bounds=[most])
+    share = Measurement(name="learning_lost", unit="", better="info", value=lost_share, facts=facts, bounds=[most])
     return [*found, share]
 
 
@@ -205,12 +210,6 @@ def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) 
     return found
 
 
-def _without_clock(measurement: Measurement) -> Measurement:
-    """On nodes that take turns on the cores: a clock is shown, and not judged."""
-    is_clock = measurement.unit in ("s", "samples/s") or measurement.name in ("goodput", "lost_fraction")
-    return replace(measurement, better="info") if is_clock else measurement
-
-
 def useful_s(history: History) -> float:
     """Seconds of nodes that went into steps that counted, each at the median time of its world size."""
     useful = 0.0
@@ -230,11 +229,6 @@ def useful_s(history: History) -> float:
         useful += seconds * first.world_size
         before = number, generation, first.t
     return useful
-
-
-def _goodput(history: History) -> float | None:
-    given = _given_s(history)
-    return min(1.0, useful_s(history) / given) if given > 0 else None
 
 
 def _given_s(history: History) -> float:

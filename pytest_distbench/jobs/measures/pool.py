@@ -103,7 +103,6 @@ _Kind = TypeVar("_Kind", bound=PoolLine)
 def measure_pool(
     pool: Sharing, lines: Sequence[PoolLine], jobs: Mapping[str, Sequence[Line]]
 ) -> tuple[PoolResult | None, list[Measurement]]:
-    """What a run showed: its tables, and its metrics. There are none where nobody took a step."""
     began = next((line.t for line in _of(lines, ClockBegan)), None)
     if began is None:
         return None, []
@@ -135,7 +134,13 @@ def measure_pool(
         stretches=stretches,
         preemptions=preemptions,
     )
-    measurements = [*_of_pool(found_pool), *measurements]
+    measurements = [
+        number("makespan", found_pool.makespan_s, unit="s", better="lower"),
+        number("idle_gap", found_pool.idle_gap_s, unit="s", better="lower"),
+        number("allocated", found_pool.allocated, better="higher"),
+        number("productive", found_pool.productive, better="higher"),
+        *measurements,
+    ]
     if pool.serving is not None:
         measurements += measure_serving(preemptions)
     return found_pool, measurements
@@ -189,15 +194,6 @@ def _job(
     return result, [replace(m, at={"job": wanted.name, **m.at}) for m in [*found, *measurements]]
 
 
-def _of_pool(result: PoolResult) -> list[Measurement]:
-    return [
-        number("makespan", result.makespan_s, unit="s", better="lower"),
-        number("idle_gap", result.idle_gap_s, unit="s", better="lower"),
-        number("allocated", result.allocated, better="higher"),
-        number("productive", result.productive, better="higher"),
-    ]
-
-
 def _idle_gap(histories: Sequence[History]) -> float:
     spans = sorted(span for history in histories for span in _spans(history))
     reached = itertools.accumulate((end for _, end in spans), max)
@@ -205,7 +201,6 @@ def _idle_gap(histories: Sequence[History]) -> float:
 
 
 def _spans(history: History) -> list[tuple[float, float]]:
-    """First and last step of each generation."""
     found = []
     for generation in history.generations:
         steps = [worker.steps for worker in history.members(generation).values() if worker.steps]

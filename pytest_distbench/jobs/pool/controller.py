@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,10 +20,11 @@ from pytest_distbench.jobs.control.controller import RunningJob
 from pytest_distbench.jobs.control.progress import EXIT_S
 from pytest_distbench.jobs.engines.contract import CannotGoOn, Engine, EngineSetup
 from pytest_distbench.jobs.engines.table import ENGINES
-from pytest_distbench.jobs.pool.allocation import Holder, decide
-from pytest_distbench.jobs.pool.servers import ServerProcesses, Servers
+from pytest_distbench.jobs.pool import Holder, decide
 from pytest_distbench.launch.starters import forkserver
+from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.elastic import SERVING, START, Change, ChangeKind, PoolJob, Sharing
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan, Pool
 from pytest_distbench.records.timeline import (
     POOL_LINES,
@@ -82,7 +86,6 @@ class SharingJob(RunningJob):
         return self.slots | set(self.leaving)
 
     def take(self, slots: Collection[int]) -> None:
-        """Take slots that are free: to start, or to grow."""
         if self._changes == 0 and not self.slots:
             self.slots, self._changed_t = set(slots), self._clock()
             self._begin(slots)
@@ -160,6 +163,48 @@ class SharingJob(RunningJob):
         return freed
 
 
+_END_S = 5.0
+
+
+class Servers:
+    """The processes of a pool's serving, each of which has a slot."""
+
+    def __init__(self, files: LaunchFiles, *, variables: Mapping[str, str]) -> None:
+        self._files = files
+        self._variables = dict(variables)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, slot: int) -> None:
+        with open(self._files.serving_log(slot), "ab") as log:
+            self._processes[slot] = subprocess.Popen(
+                [sys.executable, "-u", "-m", "pytest_distbench.worker", "serving", str(self._files.plan), str(slot)],
+                env=self._variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def stop(self, slot: int) -> None:
+        self._processes[slot].send_signal(signal.SIGTERM)
+
+    def poll(self) -> dict[int, int]:
+        ended = {slot: code for slot, process in self._processes.items() if (code := process.poll()) is not None}
+        for slot in ended:
+            del self._processes[slot]
+        return ended
+
+    def log(self, slot: int) -> str:
+        return tail(self._files.serving_log(slot))
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_END_S)
+
+
 _LOOK_S = 0.02
 
 
@@ -194,7 +239,6 @@ class PoolController:
         """Slots, by the demand there is."""
 
     def run(self) -> None:
-        """Run all jobs, until the demand has come to its end."""
         try:
             while not self._is_over():
                 self._look()
@@ -346,7 +390,7 @@ def main(path: str) -> int:
         setup = EngineSetup(job=wanted.job, files=part.files, variables=variables, projects=plan.preload)
         engine = ENGINES[wanted.job.engine].make(setup)
         jobs.append(SharingJob(wanted, engine, part.files.timeline))
-    servers = None if pool.serving is None else ServerProcesses(plan.files, variables=variables)
+    servers = None if pool.serving is None else Servers(plan.files, variables=variables)
     try:
         PoolController(pool, jobs, plan.files.pool_timeline, servers=servers).run()
     except CannotGoOn as error:

@@ -1,8 +1,11 @@
-"""The clocks of an iteration and of its parts: the host's, or the device's, for which nobody waits inside of it.
+"""The clocks of iterations and of a training's steps: the host's, or the device's, for which nobody waits inside.
 
 The device is kept busy while the host enqueues what is measured, so that the clock sees the device. A meter has
 quieter witnesses of what an iteration cost than the clock. Where two groups run in turns, each runs a block of
 iterations before the other one has its turn.
+
+On a CPU a step has a time by itself, on a GPU a block of them: a training that waits for its device after every step
+hides what it costs to wait, as the host would no longer run ahead.
 """
 
 from __future__ import annotations
@@ -11,14 +14,13 @@ import functools
 import math
 import resource
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.units import format_quantity
-from pytest_distbench.worker.clock.delay import Delay
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.clock.host import Delay, HostClock
 from pytest_distbench.worker.torch_internals import occupy_stream
 
 MOST_BLOCKS = 60
@@ -29,7 +31,6 @@ SHORTEST_BLOCK = 10
 
 
 def block_length(iterations: int) -> int:
-    """Iterations of one block, in a loop of so many."""
     return max(SHORTEST_BLOCK, math.ceil(iterations / MOST_BLOCKS))
 
 
@@ -57,18 +58,15 @@ class Meter:
         self._start = self._now()
 
     def stop(self, iterations: int = 1) -> None:
-        """It is over; of several their mean is kept."""
         cpu_s, waits = self._now()
         self.cpu_s.append((cpu_s - self._start[0]) / iterations)
         self.waits.append((waits - self._start[1]) / iterations)
 
     def note(self, **of_host: float) -> None:
-        """What the host did in one iteration that the device is measured in."""
         for name, value in of_host.items():
             self.of_host.setdefault(name, []).append(value)
 
     def witnesses(self) -> dict[str, list[float]]:
-        """All of them by name."""
         return {"cpu_s": self.cpu_s, "waits": self.waits, **self.of_host}
 
     def _now(self) -> tuple[float, int]:
@@ -114,7 +112,6 @@ class BusyStream:
         self._least_s = math.inf
 
     def hold(self, iterations: int = 1) -> None:
-        """Enqueue it, for so many iterations in one breath."""
         if self._hold_s:
             self._occupy(min(LONGEST_S, self._hold_s * iterations))
 
@@ -183,134 +180,6 @@ def cycles_per_s(kernel_s: Callable[[int], float]) -> float:
     return _CALIBRATION_CYCLES / shorter_s
 
 
-class Span(NamedTuple):
-    """How long a part took.
-
-    Attributes:
-        began_at: when, CLOCK_MONOTONIC seconds: the ranks of one host have one clock.
-        seconds: of the clock.
-        own_s: of that without what a planted slowdown added.
-        host_s: that the host was in it.
-    """
-
-    began_at: float
-    seconds: float
-    own_s: float
-    host_s: float
-
-
-class Part(Protocol):
-    """A part that has begun."""
-
-    def end(self, last_s: float) -> None:
-        """It is over for the host. When it was read last it took so many seconds of its own; 0: it was not."""
-
-    def read(self) -> Span:
-        """How long it took. Called when the iteration has been waited for."""
-
-
-class Parts(Protocol):
-    """The clock of the parts of one loop.
-
-    Attributes:
-        is_device: its time is the device's, and the host's stands beside it.
-    """
-
-    is_device: bool
-
-    def begin(self) -> Part:
-        """A part begins."""
-
-    def set_clock(self) -> None:
-        """Called between iterations, when nothing is under way."""
-
-
-class HostParts:
-    is_device = False
-
-    def __init__(self, delay: Delay, clock: Callable[[], float]) -> None:
-        self.delay = delay
-        self.clock = clock
-
-    def begin(self) -> Part:
-        return _HostPart(self)
-
-    def set_clock(self) -> None:
-        """It has one clock only."""
-
-
-class _HostPart:
-    def __init__(self, parts: HostParts) -> None:
-        self._parts = parts
-        self._seconds = 0.0
-        self._mark = parts.delay.mark()
-        self._start = parts.clock()
-
-    def end(self, last_s: float) -> None:
-        del last_s
-        self._parts.delay.wait(self._mark)
-        self._seconds = self._parts.clock() - self._start
-
-    def read(self) -> Span:
-        return Span(self._start, self._seconds, self._seconds, self._seconds)
-
-
-class DeviceParts:
-    """Records events on the current stream, and reads them when the device has been waited for.
-
-    A delay is a kernel that does nothing, behind a part: a share of what the part took when it was read last.
-    """
-
-    is_device = True
-
-    def __init__(self, delay: Delay) -> None:
-        self.delay = delay
-        self.occupy = stream_occupier() if delay.share else None
-        self.set_clock()
-
-    def begin(self) -> Part:
-        return _DevicePart(self)
-
-    def set_clock(self) -> None:
-        """A moment of the device that the host knows. The device is idle, and drifts from the host as time goes on."""
-        self._known = recorded()
-        self._known.synchronize()
-        self._known_at = HostClock.perf_counter()
-
-    def moment(self, event: torch.cuda.Event) -> float:
-        return self._known_at + float(self._known.elapsed_time(event)) / 1e3
-
-
-class _DevicePart:
-    def __init__(self, parts: DeviceParts) -> None:
-        self._parts = parts
-        self._added_s = self._host_s = 0.0
-        self._mark = parts.delay.mark()
-        self._began = self._ended = recorded()
-        self._start = HostClock.perf_counter()
-
-    def end(self, last_s: float) -> None:
-        self._host_s = HostClock.perf_counter() - self._start
-        delay = self._parts.delay
-        self._added_s = delay.waited_s - self._mark.waited_s
-        if self._parts.occupy is not None and (due_s := delay.rest(last_s, self._added_s)):
-            self._parts.occupy(due_s)
-            delay.waited_s += due_s
-            self._added_s += due_s
-        self._ended = recorded()
-
-    def read(self) -> Span:
-        self._ended.synchronize()  # it may be on a stream that the iteration did not wait for
-        seconds = float(self._began.elapsed_time(self._ended)) / 1e3
-        began_at = self._parts.moment(self._began)
-        return Span(began_at, seconds, max(0.0, seconds - self._added_s), self._host_s)
-
-
-def parts_on(device: torch.device, delay: Delay) -> Parts:
-    """The clock of the parts of a loop on such a device."""
-    return DeviceParts(delay) if device.type == "cuda" else HostParts(delay, HostClock.perf_counter)
-
-
 def recorded() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
@@ -331,11 +200,7 @@ class Stopwatch(Protocol):
         """Seconds of an iteration; of several their mean."""
 
     def settle(self, iterations: int = 1) -> None:
-        """The warm-up is over: from now on every value is measured in the same way, so many iterations at a time.
-
-        Raises:
-            RecordingError: in every iteration so far the device went on with work that the clock does not hold.
-        """
+        """The warm-up is over: from now on every value is measured in the same way, so many iterations at a time."""
 
 
 class HostStopwatch:
@@ -432,3 +297,98 @@ def _synchronized() -> float:
     start = HostClock.perf_counter()
     torch.cuda.synchronize()
     return HostClock.perf_counter() - start
+
+
+class Steps(Protocol):
+    """Times of steps, in seconds."""
+
+    times: list[float]
+
+    def begin(self) -> None:
+        """A step begins."""
+
+    def pause(self) -> None:
+        """The step waits for the device now, for reasons of ours: what it has enqueued is all it does."""
+
+    def end(self, apart_s: float, *, ends_block: bool) -> None:
+        """The step is over, of which so many seconds are not its own.
+
+        ``ends_block``: what follows is not to run beside the device's work.
+        """
+
+
+class HostSteps:
+    """Each step by itself, on the host's clock."""
+
+    def __init__(self, meter: Meter, delay: Delay) -> None:
+        self.times: list[float] = []
+        self._meter = meter
+        self._delay = delay
+        self._mark = delay.mark()
+        self._start = 0.0
+
+    def begin(self) -> None:
+        self._meter.start()
+        self._mark = self._delay.mark()
+        self._start = HostClock.perf_counter()
+
+    def pause(self) -> None:
+        """Nothing is enqueued."""
+
+    def end(self, apart_s: float, *, ends_block: bool) -> None:
+        del ends_block
+        self._delay.wait(self._mark, apart_s=apart_s)
+        self.times.append(HostClock.perf_counter() - self._start - apart_s)
+        self._meter.stop()
+
+
+class DeviceSteps:
+    """Steps in blocks: the device is waited for once, at the end of a block, whose steps all get their mean time.
+
+    The meter measures each step too, and is told the host's share.
+    """
+
+    def __init__(self, meter: Meter, synchronize: Callable[[], None], delay: Delay) -> None:
+        self.times: list[float] = []
+        self._meter = meter
+        self._delay = delay
+        self._mark = delay.mark()
+        self._synchronize = synchronize
+        self._block: list[tuple[float, float, torch.cuda.Event]] = []
+        """When the host was done with a step, what it needed for that, and the event that the device is too."""
+        self._block_start = self._step_start = self._apart_s = 0.0
+        self._began: torch.cuda.Event
+        self._is_enqueued = False
+
+    def begin(self) -> None:
+        if not self._block:
+            self._apart_s = 0.0
+            self._began = recorded()
+            self._mark = self._delay.mark()
+            self._block_start = HostClock.perf_counter()
+        self._is_enqueued = False
+        self._meter.start()
+        self._step_start = HostClock.perf_counter()
+
+    def pause(self) -> None:
+        now = HostClock.perf_counter()
+        self._block.append((now, now - self._step_start, recorded()))
+        self._is_enqueued = True
+
+    def end(self, apart_s: float, *, ends_block: bool) -> None:
+        if not self._is_enqueued:
+            self.pause()
+        self._meter.stop()  # before our own wait, which spins
+        self._apart_s += apart_s
+        if ends_block:
+            self._close()
+
+    def _close(self) -> None:
+        self._synchronize()
+        self._delay.wait(self._mark, apart_s=self._apart_s)
+        step_s = (HostClock.perf_counter() - self._block_start - self._apart_s) / len(self._block)
+        for at, host_s, event in self._block:
+            done_s = self._began.elapsed_time(event) / 1e3
+            self._meter.note(host_s=host_s, lead_s=max(0.0, done_s - (at - self._block_start)))
+            self.times.append(step_s)
+        self._block.clear()

@@ -16,7 +16,7 @@ from pytest_distbench.worker.clock.clocks import (
     block_length,
     stream_occupier,
 )
-from pytest_distbench.worker.clock.delay import Delay
+from pytest_distbench.worker.clock.host import Delay
 from pytest_distbench.worker.member import Member
 from pytest_distbench.worker.observer import Follower
 from pytest_distbench.worker.phases import Loop

@@ -122,13 +122,11 @@ def load(folder: Path, step: int) -> dict[str, Any]:
 
 
 def _by_step(folder: Path) -> list[tuple[int, Path]]:
-    """The newest first."""
     found = [(int(name[1]), path) for path in folder.iterdir() if (name := _NAME.fullmatch(path.name))]
     return sorted(found, reverse=True)
 
 
 def _read(path: Path) -> bytes | None:
-    """What a checkpoint holds; None where it is not what was written."""
     try:
         data = path.read_bytes()
     except OSError:

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import Optimizer
 
-from pytest_distbench.records.timeline import OUTSIDE, RANDOM_PART, STEPS, Fed, Held, HeldAt, LeftOut, Line
+from pytest_distbench.records.timeline import OUTSIDE, RANDOM_PART, STEPS, Fed, Held, HeldAt, LeftOut
 from pytest_distbench.worker import state
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.elastic.checkpoints import left_out
-from pytest_distbench.worker.elastic.node import Node
 from pytest_distbench.worker.state import OptimizerMemory
 
 _WATCHED_STEPS = 2
@@ -43,7 +42,7 @@ class Ledger:
     """
 
     def __init__(
-        self, rank: Node, parts: Mapping[str, Any], memory: OptimizerMemory, note: Callable[[Line], None]
+        self, parts: Mapping[str, Any], memory: OptimizerMemory, tell: Callable[..., None], *, rank: int
     ) -> None:
         self._rank = rank
         self._parts = parts
@@ -52,7 +51,7 @@ class Ledger:
         known = {*self._models, *self._optimizers}
         self._others = {name: part for name, part in parts.items() if name not in known}
         self._memory = memory
-        self._note = note
+        self._tell = tell
         self._random = state.of_random() if RANDOM_PART in parts else {}
         self._fresh: dict[str, str] = {}
         self._drawn_from: dict[str, str] = {}
@@ -63,7 +62,7 @@ class Ledger:
 
     def at_save(self, place: Place) -> None:
         """At a checkpoint: all of it. What is saved is compared with what a later generation begins with."""
-        stepped = self._stepped()
+        stepped = {_trained(i): found for i, found in enumerate(self._memory.optimizers)}
         self._write(
             "save",
             place,
@@ -123,8 +122,7 @@ class Ledger:
         drawn = [stream for stream, found in self._begun.items() if now.get(stream, found) != found]
         parts = left_out(self._parts, self._memory.optimizers, drawn_from=drawn, draws_samples=draws_samples)
         if parts:
-            slot, generation = self._rank.slot, self._rank.generation
-            self._note(LeftOut(t=HostClock.monotonic(), slot=slot, generation=generation, parts=parts))
+            self._tell(LeftOut, parts=parts)
 
     def at_first_step(self, place: Place) -> None:
         """When optimizers have stepped for the first time: what they were about to train, and what with."""
@@ -152,36 +150,11 @@ class Ledger:
         """Behind a step: what they were given."""
         digest, rows, of_samples = self._inputs.take()
         if digest:
-            rank = self._rank
-            self._note(
-                Fed(
-                    t=HostClock.monotonic(),
-                    slot=rank.slot,
-                    generation=rank.generation,
-                    step=step,
-                    digest=digest,
-                    rows=rows,
-                    of_samples=of_samples,
-                )
-            )
+            self._tell(Fed, step=step, digest=digest, rows=rows, of_samples=of_samples)
 
     def _write(self, at: HeldAt, place: Place, **found: Any) -> None:
-        rank = self._rank
-        self._note(
-            Held(
-                t=HostClock.monotonic(),
-                slot=rank.slot,
-                generation=rank.generation,
-                rank=rank.rank,
-                at=at,
-                **place._asdict(),
-                per_rank=[name for name, part in self._others.items() if is_per_rank(part)],
-                **found,
-            )
-        )
-
-    def _stepped(self) -> dict[str, Optimizer]:
-        return {_trained(i): found for i, found in enumerate(self._memory.optimizers)}
+        per_rank = [name for name, part in self._others.items() if is_per_rank(part)]
+        self._tell(Held, rank=self._rank, at=at, per_rank=per_rank, **place._asdict(), **found)
 
     def _parameters(self) -> dict[str, str]:
         return {name: state.together(tensors) for name, tensors in self._tensors.items()}
@@ -280,12 +253,16 @@ def objects_of(frame: FrameType, parts: Mapping[str, Any]) -> dict[str, Any]:
     inner = {
         f"{name}.{attribute}": held
         for name, owner in variables.items()
-        if not isinstance(owner, torch.nn.Module | Optimizer | Node)
+        if not isinstance(owner, torch.nn.Module | Optimizer | RankContext)
         for attribute, held in getattr(owner, "__dict__", {}).items()
     }
+
+    def has_state(of: type) -> bool:
+        return callable(getattr(of, "state_dict", None)) and callable(getattr(of, "load_state_dict", None))
+
     found: dict[str, Any] = {}
     for name, held in {**variables, **inner}.items():
-        if id(held) in known or isinstance(held, type) or not _has_state(held):
+        if id(held) in known or isinstance(held, type) or not has_state(type(held)):
             continue
         if isinstance(held, torch.nn.Module):
             parameters = list(held.parameters())
@@ -294,11 +271,6 @@ def objects_of(frame: FrameType, parts: Mapping[str, Any]) -> dict[str, Any]:
         known.add(id(held))
         found[name] = held
     return found
-
-
-def _has_state(held: object) -> bool:
-    of = type(held)
-    return callable(getattr(of, "state_dict", None)) and callable(getattr(of, "load_state_dict", None))
 
 
 def is_per_rank(part: object) -> bool:
@@ -311,6 +283,5 @@ def _trained(index: int) -> str:
 
 
 def _buffers(model: torch.nn.Module, *, saved: bool) -> list[tuple[str, torch.Tensor]]:
-    """Those that a checkpoint keeps, or the others."""
     kept = model.state_dict()
     return [(name, buffer) for name, buffer in model.named_buffers() if (name in kept) is saved]

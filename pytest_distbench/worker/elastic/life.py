@@ -1,4 +1,4 @@
-"""One worker's life in an elastic job, a slot in one generation, and what its body is given.
+"""One worker's life in an elastic job, a slot in one generation, what its body is given, and a server's life in a pool.
 
 torchrun starts it by ``python -m pytest_distbench.worker elastic PLAN``, and ends it at the next change of membership.
 What it does is in the timeline; how it ended is in a report only where its body returned.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,18 +20,17 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.elastic import IMPORTS_VARIABLE, SLOT_VARIABLE
+from pytest_distbench.records.elastic import IMPORTS_VARIABLE, SERVING, SLOT_VARIABLE
 from pytest_distbench.records.launch import RankReport
-from pytest_distbench.records.plan import Job, LaunchPlan
-from pytest_distbench.records.timeline import Finished, Joined, Raised, Started, append
+from pytest_distbench.records.plan import Job, LaunchPlan, Pool
+from pytest_distbench.records.timeline import Finished, Joined, Raised, ServerFailed, ServerReady, Started, append
 from pytest_distbench.worker import bodies, usage
-from pytest_distbench.worker.arguments import check_whole
 from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.elastic.node import Node
-from pytest_distbench.worker.elastic.training import Training
+from pytest_distbench.worker.elastic.training import Node, Training
 from pytest_distbench.worker.leaving import classify, flush_output, leave
 from pytest_distbench.worker.load import process_began
 from pytest_distbench.worker.membership import join_group, leave_group
+from pytest_distbench.worker.notebook import check_whole
 from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import arm_nccl, take_output, take_program, take_signals
 from pytest_distbench.worker.state import RandomStreams, note_autocast
@@ -77,7 +79,7 @@ class ElasticRank(Node):
 
 
 RAISED = 13
-"""Exit code of a worker that raised. It ends at once: unwinding takes seconds, in which its peers wait."""
+"""Exit code of a worker or server that raised. A worker ends at once: unwinding takes seconds, in which peers wait."""
 
 
 def main(plan_path: str) -> NoReturn:
@@ -175,3 +177,21 @@ def _report(plan: LaunchPlan, context: ElasticRank, memory: usage.MemoryPeak) ->
     draft = plan.files.report(context.rank).with_suffix(".tmp")
     draft.write_bytes(msgspec.json.encode(report))
     draft.rename(plan.files.report(context.rank))
+
+
+def serve(path: str, slot: int) -> NoReturn:
+    """Be a server of a pool in its slot: load what the plan names, say so, and stay until SIGTERM asks it to go."""
+    plan = LaunchPlan.read_from(path)
+    task, timeline = plan.expect(Pool).tasks[SERVING], plan.files.pool_timeline
+    sys.path[:] = plan.python_path
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1").partition(",")[0] or 1))
+    try:
+        load: Callable[..., object] = bodies.load(task.body)
+        _loaded = load(**task.params)  # it keeps what it returns for as long as it lives
+    except Exception as error:  # noqa: BLE001 whatever it raises is told
+        told = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-5)}"
+        append(timeline, ServerFailed(t=HostClock.monotonic(), slot=slot, error=told))
+        os._exit(RAISED)
+    append(timeline, ServerReady(t=HostClock.monotonic(), slot=slot))
+    while True:
+        signal.pause()

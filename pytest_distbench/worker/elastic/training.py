@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +16,28 @@ import torch
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.timeline import Batch, Drew, Loaded, Remembered, Saved, Stepped, Wanted
-from pytest_distbench.worker.arguments import check_unread, check_whole, real, refuse
+from pytest_distbench.records.plan import Job, LaunchPlan
+from pytest_distbench.records.timeline import (
+    Batch,
+    Changed,
+    Drew,
+    Line,
+    Loaded,
+    Progress,
+    Remembered,
+    Saved,
+    Stepped,
+    Wanted,
+    append,
+    read_timeline,
+)
 from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.elastic import checkpoints
 from pytest_distbench.worker.elastic.ledger import Ledger, Place, is_per_rank, objects_of
-from pytest_distbench.worker.elastic.node import Node
+from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.line import Line as RankLine
+from pytest_distbench.worker.notebook import check_unread, check_whole, real, refuse
 from pytest_distbench.worker.state import OptimizerMemory
 
 _COUNTERS = "distbench"
@@ -27,6 +45,35 @@ _COUNTERS = "distbench"
 
 _HOLD_S = 0.01
 """Between two collectives of nodes that hold: one of them fails where a node is lost, as the next step's would."""
+
+
+class _Timeline(RankLine):
+    """The line of a worker of an elastic job: what it shows goes into the job's timeline."""
+
+    def __init__(self, timeline: Path, slot: int) -> None:
+        self._timeline = timeline
+        self._slot = slot
+
+    def progress(self, text: str) -> None:
+        """Note a line that rank 0 wants to be shown."""
+        append(self._timeline, Progress(t=HostClock.monotonic(), slot=self._slot, text=text))
+
+
+class Node(RankContext):
+    """A worker of an elastic job as its training sees it."""
+
+    def __init__(self, plan: LaunchPlan, slot: int, generation: int) -> None:
+        line = _Timeline(plan.files.timeline, slot)
+        environment = {**os.environ, "LOCAL_RANK": str(slot)}  # all nodes share this host's devices
+        super().__init__(plan, line, environment, watch=Watch(is_on=False))
+        self.slot = slot
+        self.generation = generation
+        self._job = plan.expect(Job).job
+        self._files = plan.files
+
+    def tell(self, kind: Callable[..., Line], **told: Any) -> None:
+        """Note in the job's timeline what this worker has done now."""
+        append(self._files.timeline, kind(t=HostClock.monotonic(), slot=self.slot, generation=self.generation, **told))
 
 
 class Training:
@@ -50,11 +97,10 @@ class Training:
         self._rank = rank
         self._job = job
         self._parts = parts
-        self._note = rank.note
         self._files = files
         self._told: dict[str, torch.Tensor | float] = {}
         self._memory = OptimizerMemory()
-        self._ledger = Ledger(rank, parts, self._memory, rank.note)
+        self._ledger = Ledger(parts, self._memory, rank.tell, rank=rank.rank)
         self._drawn: list[int] | None = None
         self._taken = self._since_saved = 0
         self._samples = 0
@@ -113,29 +159,26 @@ class Training:
             )
             step = slice(self.position, self.position + count)
             mine = checkpoints.share(order[step], rank=rank.rank, world_size=rank.world_size)
-            self._note(
-                Batch(
-                    t=HostClock.monotonic(),
-                    slot=rank.slot,
-                    generation=rank.generation,
-                    step=self.step + 1,
-                    epoch=self.epoch,
-                    samples=mine.tolist(),
-                )
-            )
+            rank.tell(Batch, step=self.step + 1, epoch=self.epoch, samples=mine.tolist())
             self._ledger.watch_inputs(self._since_saved, mine.tolist())
             yield checkpoints.share(sent[step], rank=rank.rank, world_size=rank.world_size)
             rank.synchronize()
             told, self._told = self._told, {}
             self._ledger.note_inputs(self.step + 1)
-            draws_samples = self._drawn is not None
-            self._note_drawn()
+            drawn, self._drawn = self._drawn, None
+            if drawn is not None:
+                rank.tell(Drew, step=self.step + 1, samples=drawn)
             if self._taken == 0:  # the first step of a generation is none that is timed
-                self._ledger.note_left_out(draws_samples=draws_samples)
+                self._ledger.note_left_out(draws_samples=drawn is not None)
             self._take_step(count, told, is_last=self.position + count == samples)
             self._keep()
-            if self.position == 0 and self._job.ends_after is not None and self.step >= self._last_step():
-                self._end_with(self.epoch)
+            if self.position == 0 and self._job.ends_after is not None:
+                try:  # the step after which the plan of the membership lets the training end
+                    last_step: float = int(self._files.last_step.read_text())
+                except FileNotFoundError:
+                    last_step = math.inf
+                if self.step >= rank.agree(last_step):
+                    self._end_with(self.epoch)
         self._rank.barrier()  # rank 0, which hosts the group's store, must not be the first to go
 
     def end_after_epoch(self) -> None:
@@ -154,28 +197,9 @@ class Training:
         self._end = epochs
         self._want(self._samples, epochs, is_end=True)
 
-    def _last_step(self) -> float:
-        """The step after which the plan of the membership lets the training end; infinite: there is none yet."""
-        try:
-            step: float = int(self._files.last_step.read_text())
-        except FileNotFoundError:
-            step = math.inf
-        return self._rank.agree(step)
-
     def _want(self, samples: int, epochs: int, *, is_end: bool = False) -> None:
-        rank = self._rank
         self._samples = samples
-        self._note(
-            Wanted(
-                t=HostClock.monotonic(),
-                slot=rank.slot,
-                generation=rank.generation,
-                samples=samples,
-                epochs=epochs,
-                epoch=self.epoch,
-                is_end=is_end,
-            )
-        )
+        self._rank.tell(Wanted, samples=samples, epochs=epochs, epoch=self.epoch, is_end=is_end)
 
     def drew(self, samples: torch.Tensor | Sequence[int]) -> None:
         """This rank has trained on these samples in this step, and not on those that :meth:`batches` gave it.
@@ -191,20 +215,6 @@ class Training:
         values = samples.reshape(-1).tolist() if isinstance(samples, torch.Tensor) else list(samples)
         found = [check_whole("training.drew(...)", "samples", value, least=0) for value in values]
         self._drawn = [*(self._drawn or []), *found]
-
-    def _note_drawn(self) -> None:
-        drawn, self._drawn = self._drawn, None
-        if drawn is not None:
-            rank = self._rank
-            self._note(
-                Drew(
-                    t=HostClock.monotonic(),
-                    slot=rank.slot,
-                    generation=rank.generation,
-                    step=self.step + 1,
-                    samples=drawn,
-                )
-            )
 
     def note(
         self,
@@ -241,28 +251,21 @@ class Training:
             self.position = 0
         updates, is_given_up = self._memory.take_updates()
         read = {name: _finite(value, name, self.step) for name, value in told.items()}
-        self._note(
-            Stepped(
-                t=HostClock.monotonic(),
-                slot=self._rank.slot,
-                generation=self._rank.generation,
-                step=self.step,
-                world_size=self._rank.world_size,
-                samples=count,
-                loss=read.get("loss"),
-                accuracy=read.get("accuracy"),
-                top5=read.get("top5"),
-                lr=self._learning_rate(),
-                updates=updates,
-                is_given_up=is_given_up,
-            )
+        self._rank.tell(
+            Stepped,
+            step=self.step,
+            world_size=self._rank.world_size,
+            samples=count,
+            loss=read.get("loss"),
+            accuracy=read.get("accuracy"),
+            top5=read.get("top5"),
+            lr=self._learning_rate(),
+            updates=updates,
+            is_given_up=is_given_up,
         )
         if (counts := self._memory.after_step()) is not None:
             before, after = counts
-            slot, generation = self._rank.slot, self._rank.generation
-            self._note(
-                Remembered(t=HostClock.monotonic(), slot=slot, generation=generation, before=before, after=after)
-            )
+            self._rank.tell(Remembered, before=before, after=after)
             self._ledger.at_first_step(self._place)
 
     def _state(self) -> dict[str, Any]:
@@ -278,10 +281,14 @@ class Training:
                 f"training(...): {source} has {', '.join(found) or 'no part'}, and this generation keeps "
                 f"{', '.join(self._parts) or 'none'}: a body keeps the same parts in every generation"
             )
+        rank = self._rank.rank
         for name, part in self._parts.items():
             try:
-                if (mine := self._of_rank(name, state)) is not None:
-                    part.load_state_dict(mine)
+                if not is_per_rank(part):
+                    part.load_state_dict(state[name])
+                elif rank < len(state[name]):  # else there is nothing for it
+                    packed = io.BytesIO(state[name][rank])
+                    part.load_state_dict(torch.load(packed, map_location="cpu", weights_only=True))
             except Exception as error:
                 raise RecordingError(
                     f"training(...): {name} does not take what {source} has for it: {type(error).__name__}: {error}. "
@@ -307,9 +314,7 @@ class Training:
         if self._rank.rank == 0:
             start = HostClock.monotonic()
             checkpoints.save(self._files.checkpoints, self.step, {**self._state(), **everybody})
-            now = HostClock.monotonic()
-            slot, generation = self._rank.slot, self._rank.generation
-            self._note(Saved(t=now, slot=slot, generation=generation, step=self.step, seconds=now - start))
+            self._rank.tell(Saved, step=self.step, seconds=HostClock.monotonic() - start)
         while is_held:  # until the change ends this process, or another one's and with it the collective
             self._rank.barrier()
             time.sleep(_HOLD_S)
@@ -318,14 +323,8 @@ class Training:
         """Whether a change is due behind this step, and not made yet: a job that went back further comes here again."""
         if self.step not in self._holds:
             return False
-        return self._rank.agree(self._rank.changes_made()) <= self._holds.index(self.step)
-
-    def _of_rank(self, name: str, state: Mapping[str, Any]) -> Any:
-        """What this rank takes of a state; None: there is nothing for it."""
-        if not is_per_rank(self._parts[name]):
-            return state[name]
-        everybody = state[name]
-        return _unpack(everybody[self._rank.rank]) if self._rank.rank < len(everybody) else None
+        made = sum(isinstance(line, Changed) for line in read_timeline(self._files.timeline))
+        return self._rank.agree(made) <= self._holds.index(self.step)
 
     def _restore(self) -> None:
         rank = self._rank
@@ -336,26 +335,13 @@ class Training:
             self._ledger.before_load()
             self._take(checkpoints.load(self._files.checkpoints, step), f"the checkpoint of step {step}")
             self._ledger.at_load(self._place)
-        self._note(
-            Loaded(
-                t=HostClock.monotonic(),
-                slot=rank.slot,
-                generation=rank.generation,
-                began_t=began,
-                step=step,
-                torn=torn,
-            )
-        )
+        rank.tell(Loaded, began_t=began, step=step, torn=torn)
 
 
 def _pack(state: object) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
-
-
-def _unpack(packed: bytes) -> Any:
-    return torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
 
 
 def _finite(value: torch.Tensor | float, name: str, step: int) -> float:

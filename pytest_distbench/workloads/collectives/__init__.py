@@ -1,27 +1,288 @@
-"""The collective operations a sweep can measure: a row of the table each."""
+"""The collective operations a sweep can measure: how torch is called, what arrives, nccl-tests' sizes and factors.
+
+pytest's process reads the table too, so that torch is imported when a rank makes a call.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pytest_distbench.errors import look_up
-from pytest_distbench.workloads.collectives import rows
 from pytest_distbench.workloads.collectives.operation import Buffers, Counts, Form, Operation
 
+if TYPE_CHECKING:
+    from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
+
 __all__ = ["OPERATIONS", "Buffers", "Counts", "Form", "Operation", "operation"]
+
+
+def _own_part(inputs: Inputs) -> slice:
+    """Of a message that is cut into a part for each rank, this rank's."""
+    part = inputs.count // inputs.world_size
+    return slice(inputs.rank * part, (inputs.rank + 1) * part)
+
+
+def _all_reduce(buffers: Buffers, form: Form) -> object:
+    import torch.distributed as dist
+
+    return dist.all_reduce(buffers.received, op=form.op, group=form.group, async_op=form.is_async)
+
+
+ALL_REDUCE = Operation(
+    name="all_reduce",
+    busbw_factor=lambda n: 2 * (n - 1) / n,
+    source="nccl-tests src/all_reduce.cu",
+    call=_all_reduce,
+    expected=lambda inputs: inputs.reduced(),
+    in_place=(True, False),
+    copies=True,
+    reduces=True,
+    coalesces=True,
+)
+
+
+def _all_gather(buffers: Buffers, form: Form) -> object:
+    import torch.distributed as dist
+
+    # since torch 2.13 by another name; the older one warns there
+    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    return all_gather(buffers.received, buffers.sent, group=form.group, async_op=form.is_async)
+
+
+ALL_GATHER = Operation(
+    name="all_gather",
+    busbw_factor=lambda n: (n - 1) / n,
+    source="nccl-tests src/all_gather.cu",
+    call=_all_gather,
+    expected=lambda inputs: inputs.of_all(),
+    counts=lambda elements, n: Counts(elements // n, elements),
+    granularity=lambda n: n,
+    alignment=16,
+    in_place=(False, True),
+    coalesces=True,
+)
+
+
+def _reduce_scatter(buffers: Buffers, form: Form) -> object:
+    import torch.distributed as dist
+
+    # since torch 2.13 by another name; the older one warns there
+    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    return reduce_scatter(buffers.received, buffers.sent, op=form.op, group=form.group, async_op=form.is_async)
+
+
+REDUCE_SCATTER = Operation(
+    name="reduce_scatter",
+    busbw_factor=lambda n: (n - 1) / n,
+    source="nccl-tests src/reduce_scatter.cu",
+    call=_reduce_scatter,
+    expected=lambda inputs: inputs.reduced()[_own_part(inputs)],
+    counts=lambda elements, n: Counts(elements, elements // n),
+    granularity=lambda n: n,
+    alignment=16,
+    in_place=(False, True),
+    reduces=True,
+    coalesces=True,
+)
+
+
+def _broadcast(buffers: Buffers, form: Form) -> object:
+    import torch.distributed as dist
+
+    return dist.broadcast(buffers.received, src=form.global_root, group=form.group, async_op=form.is_async)
+
+
+BROADCAST = Operation(
+    name="broadcast",
+    busbw_factor=lambda n: float(n > 1),
+    source="nccl-tests src/broadcast.cu",
+    call=_broadcast,
+    expected=lambda inputs: inputs.of(inputs.root),
+    is_rooted=True,
+)
+
+
+def _reduce(buffers: Buffers, form: Form) -> object:
+    import torch.distributed as dist
+
+    return dist.reduce(buffers.received, form.global_root, op=form.op, group=form.group, async_op=form.is_async)
+
+
+REDUCE = Operation(
+    name="reduce",
+    busbw_factor=lambda n: float(n > 1),
+    source="nccl-tests src/reduce.cu",
+    call=_reduce,
+    expected=lambda inputs: inputs.reduced() if inputs.rank == inputs.root else None,
+    in_place=(True, False),
+    copies=True,
+    reduces=True,
+    is_rooted=True,
+)
+
+
+def _gather(buffers: Buffers, form: Form) -> object:
+    import torch.distributed as dist
+
+    parts = buffers.parts if form.rank == form.root else None
+    return dist.gather(buffers.sent, parts, dst=form.global_root, group=form.group, async_op=form.is_async)
+
+
+GATHER = Operation(
+    name="gather",
+    busbw_factor=lambda n: (n - 1) / n,
+    source="nccl-tests src/gather.cu",
+    call=_gather,
+    expected=lambda inputs: inputs.of_all() if inputs.rank == inputs.root else None,
+    counts=lambda elements, n: Counts(elements // n, elements),
+    granularity=lambda n: n,
+    alignment=16,
+    in_place=(False,),
+    is_rooted=True,
+)
+
+
+def _scatter(buffers: Buffers, form: Form) -> object:
+    import torch.distributed as dist
+
+    parts = buffers.parts if form.rank == form.root else None
+    return dist.scatter(buffers.received, parts, src=form.global_root, group=form.group, async_op=form.is_async)
+
+
+SCATTER = Operation(
+    name="scatter",
+    busbw_factor=lambda n: (n - 1) / n,
+    source="nccl-tests src/scatter.cu",
+    call=_scatter,
+    expected=lambda inputs: inputs.of(inputs.root)[_own_part(inputs)],
+    counts=lambda elements, n: Counts(elements, elements // n),
+    granularity=lambda n: n,
+    alignment=16,
+    in_place=(False,),
+    is_rooted=True,
+)
+
+
+def _all_to_all(buffers: Buffers, form: Form) -> object:
+    import torch.distributed as dist
+
+    return dist.all_to_all_single(buffers.received, buffers.sent, group=form.group, async_op=form.is_async)
+
+
+ALL_TO_ALL = Operation(
+    name="all_to_all",
+    busbw_factor=lambda n: (n - 1) / n,
+    source="nccl-tests src/alltoall.cu",
+    call=_all_to_all,
+    expected=lambda inputs: inputs.of_each(lambda rank: _own_part(inputs)),
+    granularity=lambda n: n,
+    alignment=16,
+    in_place=(False,),
+)
+
+
+def _splits(count: int, rank: int, size: int) -> list[int]:
+    """Elements to, and from, each other rank.
+
+    Rank r sends (r + d) mod n + 1 shares to rank d: every rank sends and receives the same sum, in unequal parts.
+    """
+    share = count // _all_shares(size)
+    return [share * ((rank + other) % size + 1) for other in range(size)]
+
+
+def _all_shares(size: int) -> int:
+    return size * (size + 1) // 2
+
+
+def _all_to_all_v(buffers: Buffers, form: Form) -> object:
+    import torch.distributed as dist
+
+    splits = _splits(buffers.sent.numel(), form.rank, form.size)
+    return dist.all_to_all_single(
+        buffers.received, buffers.sent, splits, splits, group=form.group, async_op=form.is_async
+    )
+
+
+def _unequal_parts(inputs: Inputs) -> Pattern:
+    def part(rank: int) -> slice:
+        splits = _splits(inputs.count, rank, inputs.world_size)
+        begin = sum(splits[: inputs.rank])
+        return slice(begin, begin + splits[inputs.rank])
+
+    return inputs.of_each(part)
+
+
+ALL_TO_ALL_V = Operation(
+    name="all_to_all_v",
+    busbw_factor=lambda n: (n - 1) / n,
+    source="nccl-tests src/alltoallv.cu",
+    call=_all_to_all_v,
+    expected=_unequal_parts,
+    granularity=_all_shares,
+    alignment=16,
+    in_place=(False,),
+)
+
+
+def _send_recv(buffers: Buffers, form: Form) -> object:
+    """To the next rank, and from the one before, in a ring."""
+    import torch.distributed as dist
+
+    following, before = form.ranks[(form.rank + 1) % form.size], form.ranks[form.rank - 1]
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, buffers.sent, following, form.group),
+            dist.P2POp(dist.irecv, buffers.received, before, form.group),
+        ]
+    )
+    if form.is_async:
+        return works
+    for work in works:
+        work.wait()
+    return None
+
+
+SEND_RECV = Operation(
+    name="send_recv",
+    busbw_factor=lambda n: float(n > 1),
+    source="nccl-tests src/sendrecv.cu",
+    call=_send_recv,
+    expected=lambda inputs: inputs.of((inputs.rank - 1) % inputs.world_size),
+    in_place=(False,),
+    min_ranks=2,  # backends differ in whether a rank may send to itself
+)
+
+
+def _barrier(_buffers: Buffers, form: Form) -> object:
+    import torch.distributed as dist
+
+    return dist.barrier(group=form.group, async_op=form.is_async)
+
+
+BARRIER = Operation(
+    name="barrier",
+    busbw_factor=lambda n: 0.0,
+    source="nothing is sent",
+    call=_barrier,
+    expected=None,
+    granularity=lambda n: 0,
+)
+
 
 OPERATIONS = {
     row.name: row
     for row in (
-        rows.ALL_REDUCE,
-        rows.ALL_GATHER,
-        rows.REDUCE_SCATTER,
-        rows.BROADCAST,
-        rows.REDUCE,
-        rows.GATHER,
-        rows.SCATTER,
-        rows.ALL_TO_ALL,
-        rows.ALL_TO_ALL_V,
-        rows.SEND_RECV,
-        rows.BARRIER,
+        ALL_REDUCE,
+        ALL_GATHER,
+        REDUCE_SCATTER,
+        BROADCAST,
+        REDUCE,
+        GATHER,
+        SCATTER,
+        ALL_TO_ALL,
+        ALL_TO_ALL_V,
+        SEND_RECV,
+        BARRIER,
     )
 }
 """By torch name."""

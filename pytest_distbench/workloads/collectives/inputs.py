@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_distbench.workloads.collectives.reductions import BETWEEN_RANKS, Reduction, reduction
-from pytest_distbench.workloads.protocol import DTYPES
+from pytest_distbench.workloads.protocol import BETWEEN_RANKS, DTYPES, Reduction, reduction
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.metric import Scalar
-from pytest_distbench.workloads.collectives.reductions import REDUCTIONS
+from pytest_distbench.workloads.protocol import REDUCTIONS
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,6 @@ class Form:
 
     @property
     def size(self) -> int:
-        """Ranks of the group."""
         return len(self.ranks)
 
     @property

@@ -27,11 +27,7 @@ from pytest_distbench.workloads.data.files import CUT, damaged, require
 
 
 def unpickle_arrays(path: Path) -> dict[str, Any]:
-    """A pickled dictionary of arrays (uint8), numbers, texts and lists of them; keys in bytes become texts.
-
-    Raises:
-        DataError: it is cut off, goes on behind its end, or wants anything else.
-    """
+    """A pickled dictionary of arrays (uint8), numbers, texts and lists of them; keys in bytes become texts."""
     content = path.read_bytes()
     stream = io.BytesIO(content)
     reader = _Arrays(stream)
@@ -167,11 +163,7 @@ class Cifar10(NamedTuple):
 
 
 def load(folder: Path) -> Cifar10:
-    """The whole set, of the binary files where they are there, else of the pickled ones.
-
-    Raises:
-        DataError: a file is not there, or damaged.
-    """
+    """The whole set, of the binary files where they are there, else of the pickled ones."""
     read = _read_binary if (folder / FILES[0]).exists() else _read_pickled
     batches = [read(folder, name) for name in (*TRAINING, TEST)]
     return Cifar10(_join(batches[:-1]), _join(batches[-1:]))
@@ -228,9 +220,6 @@ def count_records(sizes: Mapping[str, int], where: str, files: tuple[str, ...] =
         sizes: bytes of every file that lies there, by name.
         where: for errors.
         files: that are looked for.
-
-    Raises:
-        DataError: no file of a training set is there, or one does not hold whole records.
     """
     found = {name: sizes[name] for name in files if name in sizes}
     if not found:
@@ -252,11 +241,7 @@ def count_records(sizes: Mapping[str, int], where: str, files: tuple[str, ...] =
 
 
 def decode(record: bytes, where: str) -> tuple[torch.Tensor, int]:
-    """An image (3, 32, 32), uint8, and its label, 0 to 9.
-
-    Raises:
-        DataError: its label is above 9.
-    """
+    """An image (3, 32, 32), uint8, and its label, 0 to 9."""
     if record[0] >= CLASSES:
         raise damaged(where, wanted=f"a label from 0 to {CLASSES - 1}", found=str(record[0]), hint=_NO_CIFAR10)
     return torch.frombuffer(bytearray(record), dtype=torch.uint8, offset=1).view(SHAPE), record[0]
@@ -297,9 +282,6 @@ def generate(folder: Path, seed: int) -> None:
     """A whole set in the binary layout: the 1797 handwritten digits that scikit-learn ships, 1437 to train on.
 
     A pixel of the 8 x 8 of a digit is drawn as 4 x 4 equal pixels, in three equal channels.
-
-    Raises:
-        DataError: scikit-learn is not installed.
     """
     try:
         from sklearn.datasets import load_digits

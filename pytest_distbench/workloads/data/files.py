@@ -22,11 +22,7 @@ def damaged(place: str | Path, *, wanted: str, found: str, hint: str = "") -> Da
 
 
 def require(path: Path) -> Path:
-    """The path of a file that is there, and is not empty.
-
-    Raises:
-        DataError: it is not.
-    """
+    """The path of a file that is there, and is not empty."""
     if not path.is_file():
         raise damaged(path, wanted="a file of the data set", found="none")
     if not path.stat().st_size:
@@ -35,11 +31,7 @@ def require(path: Path) -> Path:
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    r"""Lines of a text in UTF-8 with their numbers, from 1. Only ``\n`` ends a line.
-
-    Raises:
-        DataError: the file is not there or empty, a line is no UTF-8 or ends otherwise.
-    """
+    r"""Lines of a text in UTF-8 with their numbers, from 1. Only ``\n`` ends a line."""
     with require(path).open("rb") as file:
         for number, raw in enumerate(file, 1):
             place = f"{path}, line {number}"
@@ -75,9 +67,6 @@ def unpack(archive: Path, wanted: Collection[str], folder: Path) -> None:
     """Copy the files of these names to a folder, wherever they lie in the archive, and nothing else.
 
     So no name in it leads out of the folder, and no link is made. Of several of one name the first is taken.
-
-    Raises:
-        DataError: it is no archive, or damaged.
     """
     name = "its beginning"
     try:
@@ -93,7 +82,6 @@ def unpack(archive: Path, wanted: Collection[str], folder: Path) -> None:
 
 
 def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The files of an archive, each by its name without folders."""
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as packed:
             for entry in packed.infolist():

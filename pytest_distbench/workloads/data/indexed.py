@@ -45,11 +45,7 @@ _AT_ONCE = 1 << 22
 
 
 def load(folder: Path, split: Split) -> Pairs:
-    """The pairs of a part of WMT17, and their vocabulary. Tokens stay in their file until they are used.
-
-    Raises:
-        DataError: a file is not there, or damaged, or two of them do not fit together.
-    """
+    """The pairs of a part of WMT17, and their vocabulary. Tokens stay in their file until they are used."""
     vocabulary = load_vocabulary(folder)
     known = len(vocabulary.tokens) - _SHIFT
     stems = [folder / f"{TEXTS[split]}.{language}" for language in LANGUAGES]
@@ -61,11 +57,7 @@ def load(folder: Path, split: Split) -> Pairs:
 
 
 def load_vocabulary(folder: Path) -> Vocabulary:
-    """The tokens of the two dictionaries, which are equal.
-
-    Raises:
-        DataError: they are not, or one is not there or damaged.
-    """
+    """The tokens of the two dictionaries, which are equal."""
     first, second = (_tokens(folder / name) for name in DICTIONARIES)
     if first != second:
         raise damaged(folder / DICTIONARIES[1], wanted=f"what {DICTIONARIES[0]} has", found="another")

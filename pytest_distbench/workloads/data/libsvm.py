@@ -59,20 +59,12 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 def load(folder: Path, *, features: int = FEATURES) -> Epsilon:
-    """Both files of the set: their caches, which are made beside them where they are not there or the text is newer.
-
-    Raises:
-        DataError: a file is not there or damaged, or the cache cannot be written.
-    """
+    """Both files of the set: their caches, which are made beside them where they are not there or the text is newer."""
     return Epsilon(*(_cached(_text_of(folder, name), features) for name in (TRAIN, TEST)))
 
 
 def count(folder: Path, *, features: int = FEATURES) -> dict[str, int]:
-    """Rows of each part, all of which were read; a cache that differs from its text is damaged.
-
-    Raises:
-        DataError: a file is not there or damaged.
-    """
+    """Rows of each part, all of which were read; a cache that differs from its text is damaged."""
     counts = {}
     for name, title in ((TRAIN, "training rows"), (TEST, "test rows")):
         text = _text_of(folder, name)
@@ -137,7 +129,6 @@ def _write(cache: Path, text: Path, features: int) -> None:
 
 
 def _open(cache: Path, text: Path, features: int) -> Rows | None:
-    """The cache of this text as it is now, or None if there is none."""
     try:
         with cache.open("rb") as file:
             header = msgspec.json.decode(file.read(_HEADER_BYTES).rstrip(b"\0"), type=_Header)
@@ -159,11 +150,7 @@ def _open(cache: Path, text: Path, features: int) -> Rows | None:
 
 
 def _read(text: Path, features: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Some rows at a time: features (n, F), labels (n,). They are overwritten by the next.
-
-    Raises:
-        DataError: a line is damaged, the file was cut off, or it has no row.
-    """
+    """Some rows at a time: features (n, F), labels (n,). They are overwritten by the next."""
     dense = [b"%d" % index for index in range(1, features + 1)]
     values = np.zeros((_ROWS_AT_ONCE, features), np.float32)
     labels = np.zeros(_ROWS_AT_ONCE, np.float32)
@@ -209,11 +196,7 @@ def _lines(text: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _fill(values: np.ndarray, row: bytes, dense: list[bytes]) -> None:
-    """Write a row's values where they belong.
-
-    Raises:
-        ValueError: something is wrong with it.
-    """
+    """Write a row's values where they belong."""
     tokens = row.translate(_COLON_TO_SPACE).split()
     pairs = len(tokens) // 2
     if row.translate(None, _NO_SEPARATORS) != b" :" * pairs or len(tokens) % 2 == 0 or b"_" in row:

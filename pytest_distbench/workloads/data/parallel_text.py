@@ -161,12 +161,15 @@ def load(folder: Path, split: Split) -> Pairs:
     files = [folder / f"{TEXTS[split]}.{language}" for language in LANGUAGES]
     flat = [array("i"), array("i")]
     ends = [array("q"), array("q")]
-    for lines in zip_longest(*map(_sentences, files)):
-        for side, line in enumerate(lines):
-            if line is None:
+    for number, lines in enumerate(zip_longest(*map(lines_of, files)), 1):
+        for side, found in enumerate(lines):
+            if found is None:
                 place = f"{files[side]}, line {len(ends[side]) + 1}"
                 raise damaged(place, wanted=f"as many lines as {files[1 - side].name} has", found="the end of the file")
-            flat[side].extend(vocabulary.encode(line))
+            tokens = [token for token in found[1].split(" ") if token]
+            if not tokens:
+                raise damaged(f"{files[side]}, line {number}", wanted="a sentence", found="an empty line")
+            flat[side].extend(vocabulary.encode(tokens))
             ends[side].append(len(flat[side]))
     source, target = (
         Sentences(np.array(tokens), np.array([0, *ends[:-1]]), np.array(ends))
@@ -195,14 +198,6 @@ def count(folder: Path) -> dict[str, int]:
     """Pairs of each part, all of which were read."""
     parts: dict[str, Split] = {"training pairs": "train", "test pairs": "test"}
     return {title: len(load(folder, split)) for title, split in parts.items()}
-
-
-def _sentences(path: Path) -> Iterator[list[str]]:
-    for number, line in lines_of(path):
-        tokens = [token for token in line.split(" ") if token]
-        if not tokens:
-            raise damaged(f"{path}, line {number}", wanted="a sentence", found="an empty line")
-        yield tokens
 
 
 # Generated

@@ -31,11 +31,7 @@ class Text(NamedTuple):
 
 
 def load(folder: Path) -> Text:
-    """All three parts. A word that the training text has not is an unknown one.
-
-    Raises:
-        DataError: a file is not there, or damaged.
-    """
+    """All three parts. A word that the training text has not is an unknown one."""
     ids = {UNKNOWN: 0, END: 1}
     train, valid, test = (_read(folder / name, ids, grows=name == FILES[0]) for name in FILES)
     return Text(train, valid, test, list(ids))

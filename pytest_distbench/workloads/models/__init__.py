@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
 
 from pytest_distbench.errors import look_up
-from pytest_distbench.worker.arguments import check_whole
+from pytest_distbench.worker.notebook import check_whole
 from pytest_distbench.workloads.models.convolutional import (
     VGG16,
     Autoencoder,

@@ -9,7 +9,7 @@ import pytest
 from support.timelines import JOB
 
 from pytest_distbench.elastic import join, kill
-from pytest_distbench.jobs.control.controller import tell_agent_end, tell_slow, tell_split, tell_unstable
+from pytest_distbench.jobs.control.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
 from pytest_distbench.jobs.engines.table import (
     DEFAULT_ENGINE,
     ENGINES,

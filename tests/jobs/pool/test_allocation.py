@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_distbench.jobs.pool.allocation import Decision, Holder, decide
+from pytest_distbench.jobs.pool import Decision, Holder, decide
 from pytest_distbench.records.elastic import SERVING
 
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from pytest_distbench.machine.network.hosts import (
+from pytest_distbench.machine.network_hosts import (
     Commands,
     Unavailable,
     cover,

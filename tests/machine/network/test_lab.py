@@ -12,7 +12,7 @@ from support.networks import WITHOUT_PRIVILEGES, inside, slow_down, why_no_netwo
 from support.processes import LIMIT_S, wait_for
 
 from pytest_distbench.errors import AroundUnavailable
-from pytest_distbench.machine.network.lab import Lab
+from pytest_distbench.machine.network import Lab
 from pytest_distbench.records.network import Network, host_address, host_place, parse_network
 from pytest_distbench.run.around import misses
 
@@ -85,7 +85,7 @@ def test_one_slow_host_is_named(tmp_path: Path) -> None:
 
 def test_an_ordinary_user_has_them_in_a_namespace_of_his_own(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from pytest_distbench.machine.network.lab import Lab; "
+        "import sys; from pathlib import Path; from pytest_distbench.machine.network import Lab; "
         "from pytest_distbench.records.network import Network; "
         "lab = Lab(Network(), 2, Path(sys.argv[1])); lab.probe(); "
         "print(sorted(p.name for p in Path(sys.argv[1]).iterdir())); lab.close()"
@@ -99,7 +99,7 @@ def test_an_ordinary_user_has_them_in_a_namespace_of_his_own(tmp_path: Path) -> 
 
 def test_where_there_are_no_namespaces_it_is_told_what_to_do(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from pytest_distbench.machine.network.lab import Lab; "
+        "import sys; from pathlib import Path; from pytest_distbench.machine.network import Lab; "
         "from pytest_distbench.records.network import Network; Lab(Network(), 2, Path(sys.argv[1]))"
     )
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
@@ -112,7 +112,7 @@ def test_where_there_are_no_namespaces_it_is_told_what_to_do(tmp_path: Path) -> 
 
 def test_they_go_with_the_process_that_wanted_them(tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from pytest_distbench.machine.network.lab import Lab; "
+        "import os, signal, sys; from pathlib import Path; from pytest_distbench.machine.network import Lab; "
         "from pytest_distbench.records.network import parse_network; "
         "Lab(parse_network('100mbit,delay=1ms'), 2, Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
     )

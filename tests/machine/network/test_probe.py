@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 
-from pytest_distbench.machine.network import lab as module
-from pytest_distbench.machine.network.lab import probe
+from pytest_distbench.machine import network as module
+from pytest_distbench.machine.network import probe
 from pytest_distbench.records.network import Network
 
 

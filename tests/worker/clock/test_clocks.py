@@ -18,14 +18,14 @@ from pytest_distbench.worker.clock.clocks import (
     SHORTEST_S,
     TRIES,
     BusyStream,
-    DeviceParts,
     HostStopwatch,
     Meter,
     block_length,
     cycles_per_s,
 )
-from pytest_distbench.worker.clock.delay import Delay
+from pytest_distbench.worker.clock.host import Delay
 from pytest_distbench.worker.context import RankContext
+from pytest_distbench.worker.phases import DeviceParts
 
 
 @pytest.mark.parametrize(("iterations", "length"), [(1, 10), (600, 10), (601, 11), (6000, 100)])

@@ -7,7 +7,7 @@ import time
 import pytest
 from support.virtual_cuda import VirtualCuda
 
-from pytest_distbench.worker.clock.delay import Delay
+from pytest_distbench.worker.clock.host import Delay
 
 
 @pytest.fixture

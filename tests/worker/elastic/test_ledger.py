@@ -98,7 +98,7 @@ def trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
 def make_rank(folder: Path, generation: int) -> ElasticRank:
     rank = ElasticRank(job_plan(folder, CHANGED, backend="fake"), 0, generation)
-    rank.note(Joined(t=0.0, slot=0, pid=1, generation=generation, rank=0, world_size=1))
+    rank.tell(Joined, pid=1, rank=0, world_size=1)
     return rank
 
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.workloads.collectives import OPERATIONS, operation
 from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
-from pytest_distbench.workloads.collectives.reductions import REDUCTIONS, reduction
-from pytest_distbench.workloads.protocol import DTYPES
+from pytest_distbench.workloads.protocol import DTYPES, REDUCTIONS, reduction
 
 
 def inputs(count: int, *, world_size: int, **options: object) -> Inputs:

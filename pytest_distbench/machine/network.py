@@ -117,18 +117,15 @@ class Lab:
 
     Args:
         folder: where ranks find the namespaces: a link for each, see :func:`host_place`. Made, and removed.
-
-    Raises:
-        AroundUnavailable: this machine has no such thing, or gives it not to this user.
     """
 
     def __init__(self, network: Network, hosts: int, folder: Path) -> None:
         self.network = network
         self._folder = folder
-        package = Path(__file__).parents[3]
+        package = Path(__file__).parents[2]
         path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH", "")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}", str(hosts), network.text],
+            [sys.executable, "-m", f"{__name__}_hosts", str(hosts), network.text],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
@@ -152,11 +149,7 @@ class Lab:
         return self._process.poll() is None
 
     def probe(self) -> Sequence[Passage]:
-        """What it carries, from each host to the next, by TCP alone.
-
-        Raises:
-            AroundUnavailable: it carries nothing, or the hosts are gone.
-        """
+        """What it carries, from each host to the next, by TCP alone."""
         assert self._process.stdin is not None
         try:
             with contextlib.suppress(OSError):  # it has ended, and said why

@@ -1,4 +1,6 @@
-"""The process that holds the hosts of a network: namespaces, how they are joined, and a switch.
+"""``python -m pytest_distbench.machine.network_hosts HOSTS NETWORK``: holds the hosts of a network.
+
+They are namespaces.
 
 The hosts are the leaves of a star. The way to the switch and the way back are shaped alike, as a port of a switch is:
 several that send to one host share what that receives. ``ip`` and ``tc`` are told so by a list of commands for each
@@ -30,8 +32,8 @@ from typing import NoReturn
 
 import msgspec
 
-from pytest_distbench.machine.network.lab import probe
-from pytest_distbench.records.network import Network, NetworkAnswer, host_address
+from pytest_distbench.machine.network import probe
+from pytest_distbench.records.network import Network, NetworkAnswer, host_address, parse_network
 
 MTU = 1500
 _VXLAN_HEADERS = 50
@@ -149,9 +151,6 @@ def open_device(name: str, network: Network) -> int:
     """Make a TUN device in this thread's network namespace; its descriptor.
 
     Where none are lost, packets of up to 64 KiB cross in one read, as the kernel has not cut them yet.
-
-    Raises:
-        OSError: there is no ``/dev/net/tun``, or it must not be used.
     """
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
@@ -211,7 +210,6 @@ def wire_bytes(packet: bytes) -> int:
 
 
 def _packets(device: int) -> list[bytes]:
-    """Those of IPv4 that wait at a device."""
     found = []
     for _ in range(_AT_ONCE):
         try:
@@ -245,7 +243,8 @@ class _Hosts:
         self._switch = os.open("/proc/self/ns/net", os.O_RDONLY)
         self._namespaces = []
         for _ in range(count):
-            _unshare(_NEW_NET)
+            if _LIBC.unshare(_NEW_NET) != 0:
+                raise Unavailable(f"the kernel gives no further network namespace: {os.strerror(ctypes.get_errno())}")
             self._namespaces.append(os.open("/proc/self/ns/net", os.O_RDONLY))
         _enter(self._switch)
 
@@ -296,7 +295,6 @@ class _Hosts:
 
     @contextlib.contextmanager
     def within(self, host: int) -> Iterator[None]:
-        """Meanwhile sockets and devices that are made belong to a host."""
         _enter(self._namespaces[host])
         try:
             yield
@@ -337,11 +335,6 @@ def _enter_own_namespace() -> bool:
     return True
 
 
-def _unshare(what: int) -> None:
-    if _LIBC.unshare(what) != 0:
-        raise Unavailable(f"the kernel gives no further network namespace: {os.strerror(ctypes.get_errno())}")
-
-
 def _enter(descriptor: int) -> None:
     if _LIBC.setns(descriptor, _NEW_NET) != 0:
         raise Unavailable(f"cannot enter a network namespace: {os.strerror(ctypes.get_errno())}")
@@ -357,7 +350,6 @@ def _has_netem() -> bool:
 
 
 def tell(program: str, lines: list[str]) -> None:
-    """All lines, or an error."""
     text = "".join(f"{line}\n" for line in lines)
     variables = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{_PATH}"}
     try:
@@ -388,3 +380,7 @@ def serve(count: int, network: Network) -> int:
         )
         return 1
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(serve(int(sys.argv[1]), parse_network(sys.argv[2])))
