@@ -74,7 +74,11 @@ def judge_launches(
     trainings = judge_trainings(terms, found, stored, same_software=same, can_repeat=can_repeat(launches), entry=entry)
     asks = len(launches) == 1 < terms.max_launches
     judgements = [Judgement(verdict, is_open=asks and may_not_repeat(verdict)) for verdict in trainings] + judgements
-    judgements = [_unless_of_more(j, found, stored) for j in as_lost(judgements, lost, found, stored)]
+    judgements = as_lost(judgements, lost, found, stored)
+    for i, (verdict, is_open) in enumerate(judgements):  # a series that has become much longer may read other lines now
+        key = verdict.metric
+        if verdict.kind == "improved" and key in stored and (why := more_than_stored(stored[key], found[key])):
+            judgements[i] = Judgement(replace(verdict, kind="incomparable", reason=why), is_open)
     known = entry.fingerprints if entry is not None and not stale else {}
     known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
     most = terms.max_launches if case.conditions.backend != "fake" else 1
@@ -132,17 +136,6 @@ def as_lost(
         else j
         for j in judgements
     ]
-
-
-def _unless_of_more(
-    judgement: Judgement, found: Mapping[str, Sequence[Measurement]], stored: Mapping[str, BaselineMetric]
-) -> Judgement:
-    """An improvement of a series that has become much longer is none: it may read other lines now."""
-    key = judgement.verdict.metric
-    if judgement.verdict.kind != "improved" or key not in stored:
-        return judgement
-    why = more_than_stored(stored[key], found[key])
-    return judgement._replace(verdict=replace(judgement.verdict, kind="incomparable", reason=why)) if why else judgement
 
 
 def _judge_noise(

@@ -106,10 +106,13 @@ def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> B
     ]
     is_timed = kind.has_fast_side and len(summaries) == len(found)
     wholes = [whole(m) for m in found]
+    values = [m.value for m in found]
+    if kind.repeats_exactly:  # whole, and an integer where it is one; of others four significant digits are kept
+        values = [v if v is None or not float(v).is_integer() else int(v) for v in values]
     made = BaselineMetric(
         better=found[0].better,
         unit=found[0].unit,
-        launches=[_stored_value(m.value, exact=kind.repeats_exactly) for m in found],
+        launches=values if kind.repeats_exactly else [None if v is None else _round(v) for v in values],
         minimum=[_round(s.minimum) for s in summaries] if is_timed else [],
         p95=[_round(s.p95) for s in summaries] if is_timed else [],
         whole=[_round(w) for w in wholes if w is not None] if None not in wholes else [],
@@ -158,15 +161,6 @@ def _companions(measurements: Sequence[Measurement]) -> dict[str, float]:
     ):  # else it says nothing of the clock
         found[CPU_SPREAD] = statistics.stdev(map(math.log, seconds))
     return {name: _round(value) for name, value in found.items()}
-
-
-def _stored_value(value: float | None, *, exact: bool) -> float | None:
-    """Four significant digits of a measured value; an exact one whole, and as an integer where it is one."""
-    if value is None:
-        return None
-    if exact:
-        return int(value) if isinstance(value, int) or value.is_integer() else value
-    return _round(value)
 
 
 def _round(value: float) -> float:

@@ -89,7 +89,12 @@ def reduction(metric: BaselineMetric | Measurement) -> Reduce:
 def missing_verdict(
     key: str, stored: BaselineMetric, *, found: Found, launches: Sequence[LaunchRecord], left_out: str = ""
 ) -> Verdict:
-    why = left_out or _why_it_could_not(key, stored, found, launches)
+    why = left_out
+    steps = key.replace("time_to_", "steps_to_", 1)
+    if not why and metric_name(key).startswith("time_to_") and any(m.value is None for m in found.get(steps, ())):
+        why = "the goal was missed: there is no time to it"
+    elif not why and stored.is_noisy and "[" in key and any(launch.has_jobs for launch in launches):
+        why = "what it is a clock of did not come about in this run"
     kind: VerdictName = "incomparable" if why else "lost"
     return Verdict(
         metric=key,
@@ -118,16 +123,6 @@ def left_out(keys: Sequence[str], found: Found, terms: Terms) -> dict[str, str]:
         of_all = [key for key in keys if key not in found and message_bytes(key) is None]
         reasons |= dict.fromkeys(of_all, f"not all sizes were measured: {next(iter(reasons.values()))}")
     return reasons
-
-
-def _why_it_could_not(key: str, stored: BaselineMetric, found: Found, launches: Sequence[LaunchRecord]) -> str:
-    steps = key.replace("time_to_", "steps_to_", 1)
-    if metric_name(key).startswith("time_to_") and any(m.value is None for m in found.get(steps, ())):
-        return "the goal was missed: there is no time to it"
-    of_job = any(launch.has_jobs for launch in launches)
-    if of_job and stored.is_noisy and "[" in key:
-        return "what it is a clock of did not come about in this run"
-    return ""
 
 
 def _number(count: int, noun: str) -> str:

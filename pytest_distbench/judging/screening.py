@@ -235,7 +235,11 @@ def screen(
         comparisons: clocks in the run: they share the cases that may be suspicious.
     """
     clocks = {key: m for key, m in found.items() if key in stored and _is_comparable(m, stored[key])}
-    names = [run for run in _names(clocks) if len(run.keys) >= FEWEST_POINTS]
+    points: dict[str, list[str]] = {}
+    for key in clocks:
+        points.setdefault(metric_name(key), []).append(key)
+    names = [Run(keys=tuple(keys), sizes=(), key=name, share=1.0) for name, keys in points.items()]
+    names = [run for run in names if len(run.keys) >= FEWEST_POINTS]
     noise = typical_noise(stored)
     evidence: list[Evidence] = []
 
@@ -295,13 +299,6 @@ def _is_comparable(measurements: Sequence[Measurement], stored: BaselineMetric) 
         return False
     values = [*(m.value for m in measurements), *stored.launches]
     return stored.better == measurements[0].better and all(v is not None and v > 0 for v in values)
-
-
-def _names(clocks: Mapping[str, Sequence[Measurement]]) -> list[Run]:
-    keys: dict[str, list[str]] = {}
-    for key in clocks:
-        keys.setdefault(metric_name(key), []).append(key)
-    return [Run(keys=tuple(found), sizes=(), key=name, share=1.0) for name, found in keys.items()]
 
 
 def _fast_sides(measurements: Sequence[Measurement], stored: BaselineMetric) -> tuple[list[float], list[float]]:

@@ -287,12 +287,6 @@ class _Hosts:
         for device in devices:
             os.close(device)
 
-    def answer_probe(self) -> NetworkAnswer:
-        try:
-            return NetworkAnswer(passages=probe(self.within, self._count, self._network))
-        except OSError as error:
-            raise Unavailable(f"a host cannot reach the next one: {error.strerror or error}") from error
-
     @contextlib.contextmanager
     def within(self, host: int) -> Iterator[None]:
         _enter(self._namespaces[host])
@@ -373,7 +367,10 @@ def serve(count: int, network: Network) -> int:
         hosts = _Hosts(network, count)
         _say(NetworkAnswer(places=hosts.places, is_user=hosts.is_user, made_by=hosts.join()))
         for _ in sys.stdin:
-            _say(hosts.answer_probe())
+            try:
+                _say(NetworkAnswer(passages=probe(hosts.within, count, network)))
+            except OSError as error:
+                raise Unavailable(f"a host cannot reach the next one: {error.strerror or error}") from error
     except Exception as error:  # noqa: BLE001 whoever wanted it is told
         _say(
             NetworkAnswer(trouble=str(error) if isinstance(error, Unavailable) else f"{type(error).__name__}: {error}")

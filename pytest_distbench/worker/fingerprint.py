@@ -303,14 +303,24 @@ def _fingerprint(window: _Window, notes: Sequence[Note]) -> RankFingerprint:
     )
 
 
+_OF_OBJECTS = frozenset({"broadcast", "all_gather", "gather", "scatter", "send", "recv"})
+
+
 def _rows(collectives: Iterable[Collective]) -> list[Collective]:
-    """Equal ones in a row as one, pickles without their sizes."""
+    """Equal ones in a row as one, pickles without their sizes.
+
+    A pickle is a tensor of bytes behind one of int64, its size: so do broadcast_object_list and its like.
+    """
     rows: list[Collective] = []
-    for one in _without_sizes_of_pickles(collectives):
-        if rows and replace(rows[-1], count=1) == one:
+    told_in = ""  # the group in which a size was sent just now
+    for one in collectives:
+        is_pickle = one.op in _OF_OBJECTS and one.dtype == "uint8" and one.group == told_in
+        told_in = one.group if one.op in _OF_OBJECTS and one.dtype == "int64" else ""
+        found = replace(one, dtype=PICKLE, message_bytes=0) if is_pickle else one
+        if rows and replace(rows[-1], count=1) == found:
             rows[-1] = replace(rows[-1], count=rows[-1].count + 1)
         else:
-            rows.append(one)
+            rows.append(found)
     return rows
 
 
@@ -324,18 +334,6 @@ def _by_message(collectives: Iterable[Collective]) -> dict[_Message, list[str]]:
     for one in collectives:
         found.setdefault(_message(one), []).append(one.op)
     return found
-
-
-_OF_OBJECTS = frozenset({"broadcast", "all_gather", "gather", "scatter", "send", "recv"})
-
-
-def _without_sizes_of_pickles(collectives: Iterable[Collective]) -> Iterator[Collective]:
-    """A pickle is a tensor of bytes behind one of int64, its size: so do broadcast_object_list and its like."""
-    told_in = ""  # the group in which a size was sent just now
-    for one in collectives:
-        is_pickle = one.op in _OF_OBJECTS and one.dtype == "uint8" and one.group == told_in
-        told_in = one.group if one.op in _OF_OBJECTS and one.dtype == "int64" else ""
-        yield replace(one, dtype=PICKLE, message_bytes=0) if is_pickle else one
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:

@@ -119,26 +119,23 @@ class LoadWindow:
         self.wall_s = HostClock.perf_counter() - self._start
         if self._root is not None:
             with contextlib.suppress(OSError):  # whoever was measured may have opened all files it may
-                self.load = self._made_load()
-
-    def _made_load(self) -> Load:
-        busy, stolen = (now - then for now, then in zip(busy_s(self._cpus), self._busy, strict=True))
-        self._family.look()
-        cpu_s, threads = self._before
-        deltas = [
-            (ran - before[0], waited - before[1])
-            for thread, (ran, waited) in self._family.threads.items()
-            for before in [threads.get(thread, (0.0, 0.0))]
-        ]
-        return Load(
-            wall_s=self.wall_s,
-            cpus=len(self._cpus) if self._cpus is not None else os.cpu_count() or 1,
-            busy_s=busy,
-            stolen_s=stolen,
-            own_s=self._family.cpu_s - cpu_s,
-            ran_s=sum(ran for ran, _ in deltas),
-            waited_s=sum(waited for _, waited in deltas),
-        )
+                busy, stolen = (now - then for now, then in zip(busy_s(self._cpus), self._busy, strict=True))
+                self._family.look()
+                cpu_s, threads = self._before
+                deltas = [
+                    (ran - before[0], waited - before[1])
+                    for thread, (ran, waited) in self._family.threads.items()
+                    for before in [threads.get(thread, (0.0, 0.0))]
+                ]
+                self.load = Load(
+                    wall_s=self.wall_s,
+                    cpus=len(self._cpus) if self._cpus is not None else os.cpu_count() or 1,
+                    busy_s=busy,
+                    stolen_s=stolen,
+                    own_s=self._family.cpu_s - cpu_s,
+                    ran_s=sum(ran for ran, _ in deltas),
+                    waited_s=sum(waited for _, waited in deltas),
+                )
 
 
 def _processes() -> Iterator[tuple[int, int, float]]:

@@ -88,9 +88,7 @@ class Member:
         self._unfinished: list[str] = []
 
     def _make_profiler(self, plan: LaunchPlan) -> Profiler:
-        from pytest_distbench.worker.profiler import (
-            Profiler,
-        )  # late: torch's profiler is not imported in a judged launch
+        from pytest_distbench.worker.profiler import Profiler  # torch's is not imported in a judged launch
 
         return Profiler(
             plan.files,

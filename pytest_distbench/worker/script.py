@@ -14,7 +14,6 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal
@@ -91,7 +90,8 @@ class ScriptNotes:
             self._context.synchronize()
             mark = self._context.delay.mark()
             start = self._context.own_clock()
-            with self._in_trace(name):
+            profiler, inside = self._context.profiler, contextlib.nullcontext()
+            with inside if profiler is None else profiler.phase(name, inside):
                 yield
         finally:
             self._open.remove(name)
@@ -100,10 +100,6 @@ class ScriptNotes:
         place = PhasePlace(loop=WALL_TIME, path=names)
         options = {"unit": "s", "better": better, "reduce": "max", "at": point, "bounds": (), "place": place}
         self._collect(metric_key(path, point), path, options, self._context.own_clock() - start)
-
-    def _in_trace(self, name: str) -> AbstractContextManager[None]:
-        profiler, inside = self._context.profiler, contextlib.nullcontext()
-        return inside if profiler is None else profiler.phase(name, inside)
 
     def finish(self) -> None:
         for name, options, values in self._collected.values():

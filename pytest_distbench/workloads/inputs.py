@@ -326,9 +326,7 @@ def batches(
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         pin_memory=pins,
-        generator=torch.Generator().manual_seed(
-            rank.seed + rank.rank
-        ),  # of the workers' seeds: ranks augment otherwise
+        generator=torch.Generator().manual_seed(rank.seed + rank.rank),  # ranks augment otherwise
     )
     return Batches(
         iter(loader),

@@ -78,13 +78,15 @@ def record_input_rate(
     num_cpus = len(cpus) if cpus is not None else os.cpu_count() or 1
     cpu = (busy_s(cpus)[0] - busy) / (seconds * num_cpus)
     longest, most = rank.max_over_ranks([seconds, share])
+    on_gpu = "" if gpu is None else f", the GPU of rank 0 {gpu:.0%}"
+    told = f"a rank waited for its input {most:.0%} of the time; the CPUs were {cpu:.0%} busy{on_gpu}"
     rank.record(
         RATE,
         steps * inputs.batch * rank.world_size / longest,
         unit="samples/s",
         better="higher",
         identity=inputs.identity,
-        facts={**inputs.facts, **facts_of_rate(rank, of), TOLD: _told(most, cpu, gpu)},
+        facts={**inputs.facts, **facts_of_rate(rank, of), TOLD: told},
         at_least=expected,
     )
     rank.record(SAMPLES, inputs.batch, better="exact", reduce="sum", identity=inputs.identity)
@@ -92,11 +94,6 @@ def record_input_rate(
     rank.record("cpu_utilisation", cpu, reduce="mean", identity=inputs.identity)
     if gpu is not None:
         rank.record("gpu_utilisation", gpu, reduce="min", identity=inputs.identity)
-
-
-def _told(load: float, cpu: float, gpu: float | None) -> str:
-    on_gpu = "" if gpu is None else f", the GPU of rank 0 {gpu:.0%}"
-    return f"a rank waited for its input {load:.0%} of the time; the CPUs were {cpu:.0%} busy{on_gpu}"
 
 
 def _gpu_utilisation(rank: RankContext) -> float | None:

@@ -326,7 +326,10 @@ class Checkpoints:
         step = check_whole("save(...)", "step", step, least=1)
         if self._folder is None:
             return
-        random = self._rank.gather(bytes(torch.get_rng_state().numpy()) + self._of_device())
+        own = bytes(torch.get_rng_state().numpy())
+        if self._rank.device.type == "cuda":
+            own += bytes(torch.cuda.get_rng_state(self._rank.device).numpy())
+        random = self._rank.gather(own)
         if self._rank.rank == 0:
             parts = {name: part.state_dict() for name, part in self._parts.items()}
             checkpoints.save(self._folder, self.step + step, {"parts": parts, "random": random})
@@ -347,7 +350,3 @@ class Checkpoints:
         torch.set_rng_state(mine[:on_host])
         if rank.device.type == "cuda":
             torch.cuda.set_rng_state(mine[on_host:], rank.device)
-
-    def _of_device(self) -> bytes:
-        is_cuda = self._rank.device.type == "cuda"
-        return bytes(torch.cuda.get_rng_state(self._rank.device).numpy()) if is_cuda else b""

@@ -243,7 +243,9 @@ class Controller(RunningJob):
         self.let_end()
         while not self._progress.has_finished:
             self._look()
-        self._wait_for_exit()
+        deadline = self._clock() + EXIT_S
+        while self._progress.taken - self._ended and self._clock() < deadline:
+            self._look()
 
     def _carry_out(self, index: int, change: Change) -> None:
         slots = choose_slots(change, self._progress.taken, least=self._job.least, most=self._job.most)
@@ -301,11 +303,6 @@ class Controller(RunningJob):
             self._progress.forget_steps(self._clock())
         self._take_in()
         self._ended |= {agent.slot for agent in self._check()}
-
-    def _wait_for_exit(self) -> None:
-        deadline = self._clock() + EXIT_S
-        while self._progress.taken - self._ended and self._clock() < deadline:
-            self._look()
 
 
 def main(path: str) -> int:

@@ -90,7 +90,10 @@ class Progress:
             if line.step > self.step:
                 self.step = line.step
                 self._attempts.clear()
-            self._look_for_split(line)
+            self._first.setdefault(line.generation, line.t)
+            newest = max(self._first)
+            if line.generation < newest and line.t > self._first[newest] + SPLIT_S:
+                self.split = line, newest
             if line.t >= self._forgotten_at:
                 counts = self._steps.setdefault(line.generation, {})
                 counts[line.slot] = counts.get(line.slot, 0) + 1
@@ -127,12 +130,6 @@ class Progress:
         members = {line.pid for line in self.lines if isinstance(line, Joined) and line.generation == newest}
         gone = [line for line in self.lines if isinstance(line, WorkerEnded) and line.pid in members]
         return min(gone, key=lambda line: line.t).slot if gone else None
-
-    def _look_for_split(self, line: Stepped) -> None:
-        self._first.setdefault(line.generation, line.t)
-        newest = max(self._first)
-        if line.generation < newest and line.t > self._first[newest] + SPLIT_S:
-            self.split = line, newest
 
     def forget_steps(self, now: float, *, ends_generation: bool = False) -> None:
         """Something has changed: steps until now, heeded or not, do not show that the job is stable.

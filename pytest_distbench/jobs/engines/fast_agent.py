@@ -91,9 +91,8 @@ def make_rendezvous(
 ) -> FastRendezvous:
     """Make the rendezvous of this process's node; ``tell`` is told how many seconds each one took."""
     poll_s = float(timers["poll_s"])
-    private.get_method_name = lambda depth=2: (
-        ""
-    )  # it walks the stack for a log that is off: nearly all a rendezvous costs
+    # it walks the stack for a log that is off: nearly all a rendezvous costs
+    private.get_method_name = lambda depth=2: ""
     private._delay = lambda seconds: time.sleep(poll_s)  # type: ignore[attr-defined] # instead of a second, and of up to 0.3 s at the start
     settings = private.RendezvousSettings(
         run_id,

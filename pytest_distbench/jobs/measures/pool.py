@@ -38,19 +38,6 @@ _SHORTEST_S = 0.1
 """Of a row of its own: a slot changes hands within it."""
 
 
-def measure_serving(preemptions: Sequence[Preemption]) -> list[Measurement]:
-    """The metrics of a serving: the longest that a demand waited for its slots, and for servers that are ready."""
-    found = []
-    for name, values in (
-        ("preempt_latency", [p.free_s for p in preemptions]),
-        ("serving_ready", [p.ready_s for p in preemptions]),
-    ):
-        if values:
-            told = [value for value in values if value is not None]
-            found.append(number(name, max(told) if len(told) == len(values) else None, unit="s", better="lower"))
-    return found
-
-
 def stretches_of(serving: Serving, holds: Sequence[Hold], end_s: float) -> list[Stretch]:
     """Stretches of time in which slots and demand were the same; a server that is ready begins one too."""
     marks = {0.0, end_s, *(demand.at_s for demand in serving.demand)}
@@ -141,8 +128,13 @@ def measure_pool(
         number("productive", found_pool.productive, better="higher"),
         *measurements,
     ]
-    if pool.serving is not None:
-        measurements += measure_serving(preemptions)
+    if pool.serving is not None:  # the longest that a demand waited for its slots, and for servers that are ready
+        waited = [p.free_s for p in preemptions], [p.ready_s for p in preemptions]
+        for name, values in zip(("preempt_latency", "serving_ready"), waited, strict=True):
+            if values:
+                told = [value for value in values if value is not None]
+                longest = max(told) if len(told) == len(values) else None
+                measurements.append(number(name, longest, unit="s", better="lower"))
     return found_pool, measurements
 
 

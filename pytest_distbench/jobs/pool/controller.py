@@ -325,16 +325,12 @@ class PoolController:
                 self._ask(owner, asks)
             if grants := [slot for name, slot in decision.grants if name == owner]:
                 self._grant(owner, grants)
-        if self._is_at_rest and not (coming or decision.asks or decision.grants):
+        serving = self._pool.serving  # no demand is to come that would move slots, and no server loads that has to go
+        is_at_rest = serving is not None and self._demands == len(serving.demand) and self._serving <= self._ready
+        if is_at_rest and not (coming or decision.asks or decision.grants):
             for job in here:
                 if job.holder.is_stable:
                     job.let_end()
-
-    @property
-    def _is_at_rest(self) -> bool:
-        """Whether no demand is to come that would move slots, and no server loads that has to go."""
-        serving = self._pool.serving
-        return serving is not None and self._demands == len(serving.demand) and self._serving <= self._ready
 
     def _ask(self, owner: str, slots: Sequence[int]) -> None:
         for slot in slots:

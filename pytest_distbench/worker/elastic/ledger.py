@@ -58,7 +58,8 @@ class Ledger:
         self._begun: dict[str, str] = {}
         self._inputs = Inputs(self._models)
         self._tensors: dict[str, dict[str, bytes]] = {}
-        self._objects: dict[str, Any] = {}
+        self.objects: dict[str, Any] = {}
+        """What the body has besides its parts that has a state, by name, see :func:`objects_of`."""
 
     def at_save(self, place: Place) -> None:
         """At a checkpoint: all of it. What is saved is compared with what a later generation begins with."""
@@ -137,10 +138,6 @@ class Ledger:
             fields=self._fields(),
         )
 
-    def know_objects(self, found: Mapping[str, Any]) -> None:
-        """What the body has besides its parts that has a state, by name, see :func:`objects_of`."""
-        self._objects = dict(found)
-
     def watch_inputs(self, steps_taken: int, samples: Sequence[int]) -> None:
         """Before a step: look at what the models are given in it, if it is one of the first behind a checkpoint."""
         if steps_taken < _WATCHED_STEPS:
@@ -174,7 +171,7 @@ class Ledger:
 
     def _fields(self) -> dict[str, dict[str, str]]:
         found = {name: state.of_fields(part) for name, part in self._others.items() if name != RANDOM_PART}
-        for name, held in self._objects.items():
+        for name, held in self.objects.items():
             with suppress(Exception):  # it is none of ours, and may not be ready to tell its state
                 if digest := state.of_state(held.state_dict()):
                     found[OUTSIDE + name] = {"": digest}

@@ -146,7 +146,7 @@ class Training:
         rank = self._rank
         order = sent = torch.empty(0)
         of = -1
-        self._ledger.know_objects(objects_of(sys._getframe(1), self._parts))
+        self._ledger.objects = objects_of(sys._getframe(1), self._parts)
         if not self._has_begun and self.epoch < (epochs if self._end is None else self._end):
             self._has_begun = True
             self._ledger.at_begin(self._place)
@@ -250,6 +250,8 @@ class Training:
             self.epoch += 1
             self.position = 0
         updates, is_given_up = self._memory.take_updates()
+        groups = next((p.param_groups for p in self._parts.values() if hasattr(p, "param_groups")), None)
+        groups = groups or self._memory.param_groups
         read = {name: _finite(value, name, self.step) for name, value in told.items()}
         self._rank.tell(
             Stepped,
@@ -259,7 +261,7 @@ class Training:
             loss=read.get("loss"),
             accuracy=read.get("accuracy"),
             top5=read.get("top5"),
-            lr=self._learning_rate(),
+            lr=real(groups[0].get("lr")) if groups else None,
             updates=updates,
             is_given_up=is_given_up,
         )
@@ -296,11 +298,6 @@ class Training:
                 ) from error
         counters = state[_COUNTERS]
         self.step, self.epoch, self.position = counters["step"], counters["epoch"], counters["position"]
-
-    def _learning_rate(self) -> float | None:
-        groups = next((p.param_groups for p in self._parts.values() if hasattr(p, "param_groups")), None)
-        groups = groups or self._memory.param_groups
-        return real(groups[0].get("lr")) if groups else None
 
     def _keep(self) -> None:
         """Behind each step: save it where a checkpoint is due, and wait where a change is."""

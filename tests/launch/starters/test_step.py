@@ -61,10 +61,15 @@ OF_THE_JOB = {
     "SLURM_CPU_BIND": "quiet,mask_cpu:0x1",
     "SLURM_GPUS_PER_TASK": "1",  # salloc --ntasks-per-node=8 --gpus-per-task=1
     "SLURM_TRES_PER_TASK": "cpu=12,gres/gpu=1",  # the same since Slurm 24
-    "SLURM_NTASKS_PER_GPU": "1", "SLURM_GPUS": "16",
-    "SLURM_CPUS_PER_TASK": "12", "SRUN_CPUS_PER_TASK": "12",
-    "SLURM_MEM_PER_GPU": "64000", "SLURM_GPU_BIND": "single:1", "SLURM_EXACT": "1",
-    "SLURM_HINT": "nomultithread", "SLURM_THREADS_PER_CORE": "1",
+    "SLURM_NTASKS_PER_GPU": "1",
+    "SLURM_GPUS": "16",
+    "SLURM_CPUS_PER_TASK": "12",
+    "SRUN_CPUS_PER_TASK": "12",
+    "SLURM_MEM_PER_GPU": "64000",
+    "SLURM_GPU_BIND": "single:1",
+    "SLURM_EXACT": "1",
+    "SLURM_HINT": "nomultithread",
+    "SLURM_THREADS_PER_CORE": "1",
 }
 
 
