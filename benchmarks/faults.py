@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 CULPRIT = 1
 FOREVER_S = 1000.0
-_FORKS = re.compile(r"starters\.(agent|parent)")
-_RELAY = re.compile(r"launch\.site\.dial|starters\.(parent|torchrun_relay)")
+_FORKS = re.compile(r"starters\.parent")
+_OF_THIS_HOST = re.compile(r"starters\.warm")
+_RELAY = re.compile(r"launch\.site\.dial|starters\.(parent|warm|torchrun_relay)")
 """In the command line of what starts the ranks of another host, and waits for them, or of what that was forked from."""
 PHASE_VARIABLE = "DISTBENCH_FAULT_PHASE"
 """``import:hang``, ``rendezvous:kill``: what rank 1 does when it comes to that phase, before any body runs."""
@@ -253,7 +254,7 @@ def stops(rank: RankContext) -> None:
 
 
 def stops_who_waits_for_it(rank: RankContext) -> None:
-    """Of the warm launcher the agent, behind the forkserver; of torchrun the guardian; of another host's its relay."""
+    """Of the warm launcher the parent; of torchrun the guardian; of another host's its relay."""
     import psutil
 
     healthy(rank)
@@ -496,7 +497,7 @@ def changes_everything_and_raises(rank: RankContext) -> None:
 
 
 def kills_the_group_above(rank: RankContext) -> None:
-    """Kill the parent: the forkserver, or torchrun itself."""
+    """Kill the parent: that of the warm launcher, or torchrun itself."""
     _wait(rank)
     if rank.rank == CULPRIT:
         os.kill(os.getppid(), signal.SIGKILL)
@@ -505,6 +506,7 @@ def kills_the_group_above(rank: RankContext) -> None:
 
 
 def kills_the_agent(rank: RankContext) -> None:
+    """Of the warm launcher what keeps the stores, which was forked first."""
     import psutil
 
     _wait(rank)
@@ -513,7 +515,9 @@ def kills_the_agent(rank: RankContext) -> None:
         agents = [process for process, line in above if _FORKS.search(line)]  # the last: others are forked
         relays = [process for process, line in above if _RELAY.search(line)]  # the first: what leads to it says so too
         torchruns = [process for process, line in above if "torch.distributed.run" in line]
-        for process in agents[-1:] or relays[:1] or torchruns:
+        warm = [process.children() for process, line in above if _OF_THIS_HOST.search(line)]
+        keepers = [min(children, key=psutil.Process.create_time) for children in warm]
+        for process in keepers or agents[-1:] or relays[:1] or torchruns:
             process.kill()
         time.sleep(FOREVER_S)
     _wait(rank)
@@ -536,7 +540,9 @@ def loses_its_node(rank: RankContext) -> None:
 HEALTHY = Fault(healthy, "")
 _PASSES = ""
 _MISMATCH = r"collectives do not match: rank 1 got "
-LAUNCHER_DIED = r"the launcher failed: (the agent|the forkserver|torchrun|host \w+: (its relay|torchrun)) "
+LAUNCHER_DIED = (
+    r"the launcher failed: (the parent of the ranks|the process that keeps|torchrun|host \w+: (its relay|torchrun)) "
+)
 
 FAULTS: tuple[Fault, ...] = (
     Fault(raises, r"rank 1 raised ValueError: bad number 42"),

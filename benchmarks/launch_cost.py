@@ -66,7 +66,7 @@ def measure_launcher(launcher: Launcher, world_size: int, folder: Path) -> dict[
 
 def main() -> None:
     """Measure and print."""
-    from pytest_distbench.launch.starters.forkserver import PRELOAD
+    from pytest_distbench.launch.starters.parent import PRELOAD
     from pytest_distbench.launch.starters.torchrun import TorchrunLauncher
     from pytest_distbench.launch.starters.warm import WarmLauncher
 

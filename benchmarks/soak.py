@@ -49,7 +49,7 @@ TIMEOUT_S = 60.0
 """That of all others: a busy machine is no fault."""
 HEALTHY_SHARE = 0.5
 LAST_SHARE = 0.2
-"""Faults that kill the launcher come in this last part of the run, so that one agent's memory is seen for long."""
+"""Faults that kill the launcher come in this last part of the run, so that one parent's memory is seen for long."""
 
 TEST = """
 import json, sys
@@ -103,27 +103,27 @@ class Leftovers:
 
 
 class Memory(threading.Thread):
-    """Resident bytes of pytest and of its agents, twice a second."""
+    """Resident bytes of pytest and of its ranks' parents, twice a second."""
 
     def __init__(self, pid: int, leftovers: Leftovers) -> None:
         super().__init__(daemon=True)
         self._pytest = psutil.Process(pid)
         self._leftovers = leftovers
         self.samples: list[tuple[float, int, int, int]] = []
-        """(seconds, bytes of pytest, pid of the agent, its bytes)."""
+        """(seconds, bytes of pytest, pid of the parent, its bytes)."""
 
     def run(self) -> None:
         start = time.monotonic()
         with contextlib.suppress(psutil.Error):
             while self._pytest.is_running() and self._pytest.status() != psutil.STATUS_ZOMBIE:
-                agents = helpers(self._pytest)
-                agent = (agents[0].pid, agents[0].memory_info().rss) if agents else (0, 0)
-                self.samples.append((time.monotonic() - start, self._pytest.memory_info().rss, *agent))
+                parents = helpers(self._pytest)
+                parent = (parents[0].pid, parents[0].memory_info().rss) if parents else (0, 0)
+                self.samples.append((time.monotonic() - start, self._pytest.memory_info().rss, *parent))
                 self._leftovers.look_for_runs()
                 time.sleep(0.5)
 
     def growth(self, launches: int) -> list[str]:
-        """Median of the first and the last quarter, of pytest and of the agent that lived longest.
+        """Median of the first and the last quarter, of pytest and of the parent that lived longest.
 
         pytest keeps the report of every test until its end, ours among them: some KiB a launch are no leak.
         """
@@ -131,7 +131,7 @@ class Memory(threading.Thread):
         series = {"pytest": [rss for _, rss, _, _ in self.samples]}
         if counts:
             longest = counts.most_common(1)[0][0]
-            series["agent"] = [rss for _, _, pid, rss in self.samples if pid == longest]
+            series["parent"] = [rss for _, _, pid, rss in self.samples if pid == longest]
         lines = []
         for name, values in series.items():
             quarter = max(1, len(values) // 4)
@@ -216,7 +216,7 @@ def verdict_on(fault: faults.Fault, result: CaseResult | None) -> tuple[bool, bo
 
 
 def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str, leftovers: Leftovers) -> int:
-    """Kill updating runs, their agents and forkservers, then let one end; returns how many baselines it cost."""
+    """Kill updating runs, parents of ranks and keepers of stores, then let one end; returns what baselines it cost."""
     (folder / "test_soak.py").write_text(make_test(launcher))
     (folder / "plan.json").write_bytes(msgspec.json.encode(["healthy"] * 8))
     begin = time.monotonic()
@@ -229,7 +229,7 @@ def kill_at_random(folder: Path, rounds: int, seed: int, launcher: str, leftover
     for _ in range(rounds):
         process = start(folder, launcher, "--distbench-update=all", "--distbench-launches=2")
         time.sleep(dice.uniform(0.1, whole_s))
-        victim = dice.choice(("pytest", "pytest", "agent", "forkserver"))
+        victim = dice.choice(("pytest", "pytest", "parent", "keeper"))
         kill(process.pid, victim)
         if victim == "pytest":
             process.wait()
@@ -271,14 +271,14 @@ def kill(pid: int, victim: str) -> None:
     with contextlib.suppress(psutil.Error):
         for parent in parents_on_nodes():
             parent.kill()
-        for agent in helpers(psutil.Process(pid)):
-            for process in [agent] if victim == "agent" else helpers(agent):  # the forkserver is forked from it
+        for of_ranks in helpers(psutil.Process(pid)):
+            for process in [of_ranks] if victim == "parent" else helpers(of_ranks)[:1]:  # the keeper is forked first
                 process.kill()
 
 
 def helpers(parent: psutil.Process) -> list[psutil.Process]:
-    """The children of a process that run an agent's code."""
-    return [p for p in parent.children() if "starters.agent" in " ".join(p.cmdline())]
+    """The children of a process that run the code of the ranks' parent; ranks are forked from it."""
+    return [p for p in parent.children() if "starters.warm" in " ".join(p.cmdline())]
 
 
 def parents_on_nodes() -> list[psutil.Process]:
@@ -337,7 +337,9 @@ def main() -> int:
         print(f"\n{options.launches} launches in {time.monotonic() - begin:.0f} s, {options.launcher} launcher")
         print("\n".join(memory))
         left = leftovers.count()
-    print(f"{options.kills} runs killed at a random moment of an update (pytest, agent or forkserver)")
+    print(
+        f"{options.kills} runs killed at a random moment of an update (pytest, its parent of ranks or keeper of stores)"
+    )
     print(f"launches wrong: {wrong}, baselines damaged: {damaged}")
     print(f"left behind: {', '.join(f'{kind} {number}' for kind, number in left.items())}")
     return int(bool(wrong or damaged or any(left.values())))

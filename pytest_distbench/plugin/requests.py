@@ -37,12 +37,9 @@ LEAST_CPUS = 0.01
 """The least of docker's ``--cpus``."""
 
 
-def most_ranks(launcher: str) -> tuple[int, str]:
-    cores, starts = hardware.cores(), LAUNCHERS[launcher].most_ranks
-    most = MOST_RANKS_PER_CORE * cores
-    if starts is not None and starts < most:
-        return starts, f"the launcher {launcher} starts no more"
-    return most, f"{MOST_RANKS_PER_CORE} a core, of {cores}"
+def most_ranks() -> tuple[int, str]:
+    cores = hardware.cores()
+    return MOST_RANKS_PER_CORE * cores, f"{MOST_RANKS_PER_CORE} a core, of {cores}"
 
 
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
@@ -63,7 +60,7 @@ def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, 
     if not oversubscribed or settings.gpu:
         there_are = f"{settings.largest} given" if what == "ranks" else f"{settings.largest} ranks given"
         pytest.skip(f"not run: needs {wanted} {what}, {there_are}")
-    most, why = most_ranks(settings.launcher)
+    most, why = most_ranks()
     if what == "ranks" and wanted > most:
         given.refuse(f"{wanted} ranks; at most {most} can run here ({why})")
     return hardware.cores() if wanted > hardware.cores() else None

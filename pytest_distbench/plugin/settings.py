@@ -184,7 +184,7 @@ def read_settings(config: pytest.Config) -> Settings:
     fake_rank = given.read("fake-rank") if FAKE in backends else None
     has_gpus_here = gpu and launcher.hosts != "many"
     is_here = launcher.hosts == "one" and fake_rank is None
-    sizes = _world_sizes(given, name, gpu=has_gpus_here, gpus=found, shares_gpu=shares_gpu, is_here=is_here)
+    sizes = _world_sizes(given, gpu=has_gpus_here, gpus=found, shares_gpu=shares_gpu, is_here=is_here)
     launches, steady = given.read("launches", 1), None if fake_rank is None else 1
     record_file, page_file = _file(given, "json"), _file(given, "report")
     if record_file is not None and record_file == page_file:
@@ -421,9 +421,7 @@ def _attach(given: Given, launcher: LauncherKind, name: str, largest: int) -> in
     return rank
 
 
-def _world_sizes(
-    given: Given, launcher: str, *, gpu: bool, gpus: Gpus, shares_gpu: bool, is_here: bool
-) -> tuple[int, ...]:
+def _world_sizes(given: Given, *, gpu: bool, gpus: Gpus, shares_gpu: bool, is_here: bool) -> tuple[int, ...]:
     from pytest_distbench.plugin.requests import most_ranks  # late: a plain pytest run must not pay for it
 
     visible, found, text = len(gpus.visible), _what_was_found(gpus), given.text("world-size")
@@ -435,7 +433,7 @@ def _world_sizes(
             f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {found}. "
             f"Ask for at most {visible}, or add --distbench-share-gpu to test without measuring"
         )
-    most, why = most_ranks(launcher)
+    most, why = most_ranks()
     if is_here and not gpu and sizes[-1] > most:
         raise ConfigurationError(f"--world-size {text}: at most {most} ranks can run here ({why})")
     return sizes

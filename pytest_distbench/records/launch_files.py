@@ -118,19 +118,6 @@ LONGEST_SOCKETS_FOLDER = 70
 """Bytes: a Unix socket's address holds 107, and multiprocessing adds up to 30."""
 
 
-def sockets_folder(directory: Path, session: str = "") -> Path:
-    """Folder for the sockets of Python's multiprocessing, below a launch's directory, or below a run's.
-
-    Args:
-        session: of a run: agents of several sessions share its directory.
-    """
-    return directory / (f"sockets-{session[:8]}" if session else "sockets")
-
-
-def sockets_folders(directory: Path) -> list[Path]:
-    return list(directory.glob("sockets*/"))
-
-
 def open_left(path: Path) -> BinaryIO:
     """Open a file of a launch to read what its rank has left there.
 
@@ -162,7 +149,8 @@ class LaunchFiles:
 
     @property
     def sockets(self) -> Path:
-        return sockets_folder(self.directory)
+        """Folder for the sockets of Python's multiprocessing."""
+        return self.directory / "sockets"
 
     work = _Place("work")
     """Folder for the files of what is measured: its working directory, unless it asked for another."""

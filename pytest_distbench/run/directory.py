@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from pytest_distbench.launch.site.guardian import remove_traces
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.launch_files import LaunchFiles, sockets_folders
+from pytest_distbench.records.launch_files import LaunchFiles
 
 _LONGEST_NAME = 120
 
@@ -139,8 +139,6 @@ def _sweep(own: Path) -> None:
             continue
         for launch in path.glob("launch*/"):  # one whose every process was killed at once left sockets, and secrets
             remove_traces(LaunchFiles(launch))
-        for sockets in sockets_folders(path):
-            shutil.rmtree(sockets, ignore_errors=True)
 
 
 def _project_of(path: Path) -> bytes:
@@ -152,7 +150,7 @@ def _project_of(path: Path) -> bytes:
 
 
 def _unlink_semaphores(run: Path) -> None:
-    """Remove the locks of a run's launchers that are left: of one whose agent and resource tracker were killed."""
+    """Remove the locks of a run's ranks that are left: of one that was killed with its resource tracker."""
     for path in _SEMAPHORES.glob(f"sem.{glob.escape(run.name)}-*"):
         path.unlink(missing_ok=True)
 

@@ -11,13 +11,13 @@ if sys.argv[1] == "rank":
     from pytest_distbench.worker import main
 else:
     from pytest_distbench.worker.elastic import life
-gc.freeze()  # as in a rank of the forkserver: no collection in the body goes through torch
+gc.freeze()  # as in a rank that was forked: no collection in the body goes through torch
 gc.enable()
 
 if __name__ == "__main__":
     kind, plan, *slot = sys.argv[1:]
     if kind == "rank":
-        main.run_rank(plan)()
+        main.run_rank(plan)
     elif kind == "serving":
         life.serve(plan, int(slot[0]))
     else:

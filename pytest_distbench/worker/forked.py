@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import multiprocessing
 import os
 import random
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from pytest_distbench.worker.python_internals import become_main_process, forget_parents_exit
+from pytest_distbench.worker.python_internals import forget_parents_exit
 
 _AS_IMPORTED: dict[str, Callable[[], None]] = {}
 """Generator that a module of the project has seeded when it was imported -> what makes it so again after a fork."""
@@ -28,12 +29,11 @@ _UNSEEDED: list[Any] = []
 def begin_anew() -> None:
     """Leave to the process that this one was forked from what is that one's, and seed all generators by chance.
 
-    A handler that removes the forkserver's temporary folder would remove it under the other ranks. And a rank that
-    needs a resource tracker, for shared memory say, starts its own, which cleans up when this rank ends, not when all
-    do.
+    A handler that removes a temporary folder would remove it under the other ranks. And a rank that needs a resource
+    tracker, for shared memory say, starts its own, which cleans up when this rank ends, not when all do.
     """
     forget_parents_exit()
-    become_main_process()
+    multiprocessing.current_process().authkey = os.urandom(32)
     _seed_anew()
 
 

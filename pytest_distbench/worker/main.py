@@ -24,6 +24,7 @@ from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.worker import bodies, script, usage
 from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.context import RankContext
+from pytest_distbench.worker.forked import begin_anew
 from pytest_distbench.worker.leaving import classify, describe, flush_output, leave, user_frames, without_values
 from pytest_distbench.worker.line import ControlLine
 from pytest_distbench.worker.load import LoadWindow, oldest_marked, usable_cpus
@@ -52,11 +53,14 @@ HOLD_S = 120.0
 """How long a rank that did not pass waits to be ended by pytest, which looks at its peers first."""
 
 
-def run_rank(plan_path: str) -> Callable[[], NoReturn]:
-    """Run the plan in this process as the rank the environment names. Comes back only if the body has passed.
+def run_forked_rank(plan_path: str) -> NoReturn:
+    """The same in a process that was forked with torch loaded."""
+    begin_anew()
+    run_rank(plan_path)
 
-    Returns what ends the process: to be called when the elastic agent, which waits for a result of each rank, has them.
-    """
+
+def run_rank(plan_path: str) -> NoReturn:
+    """Run the plan in this process as the rank the environment names, and end it."""
     plan = LaunchPlan.read_from(plan_path)
     work = plan.expect(Ranks)
     rank = int(os.environ["RANK"])
@@ -81,7 +85,7 @@ def run_rank(plan_path: str) -> Callable[[], NoReturn]:
     life.largest_group = keep_destroyed_groups()
     stand_around_rebuilds(life.context.watch.apart)
     life.run()
-    return lambda: _end(control)
+    _end(control)
 
 
 def _connect(plan: LaunchPlan, rank: int, before: int, *, is_attached: bool) -> ControlLine:
@@ -143,7 +147,7 @@ class _Life:
             leave(lambda what: None)  # now, as pytest ends the ranks when all have skipped
         if outcome != "passed":
             self.control.send(outcome)
-            # Its exit would make the elastic agent end the peers, which have reports to write and stacks to show.
+            # Its exit would make whoever started it end the peers, which have reports to write and stacks to show.
             time.sleep(HOLD_S)
             os._exit(1)
         self.control.send("done")
@@ -226,7 +230,7 @@ class _Life:
     @contextlib.contextmanager
     def _window(self) -> Iterator[None]:
         """End the window with the body: what computed in it and was no rank, were other processes."""
-        yield  # of one that fails nobody asks, and to tell of it is urgent: the agent ends it when another has died
+        yield  # of one that fails nobody asks, and to tell of it is urgent: it is ended when another has died
         self.window.end()
 
     def _report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> None:

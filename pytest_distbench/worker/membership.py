@@ -164,7 +164,7 @@ def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, de
 
 
 def _meet(rank: int, *, timeout_s: float) -> Store:
-    """The store that the environment names: its agent's, or one that rank 0 makes where all are told to meet.
+    """The store that the environment names: its starter's, or one that rank 0 makes where all are told to meet.
 
     torch's own would listen on every interface then. A group that the body makes in its place joins this one.
     """
@@ -228,3 +228,12 @@ def keep_destroyed_groups() -> Callable[[], int]:
 
     replace_in_distributed(destroy, keeping)
     return largest_group
+
+
+def backends() -> dict[str, bool]:
+    """Which backends this torch can run."""
+    is_built = {
+        name: dist.is_available() and getattr(dist, f"is_{name}_available", lambda: False)()
+        for name in ("gloo", "nccl", "mpi", "ucc", "xccl")
+    }
+    return {**is_built, "fake": True}

@@ -1,7 +1,7 @@
-"""What a project adds to what the forkserver imports once for all ranks (``distbench_preload``).
+"""What a project adds to what the parent of all ranks imports once for them (``distbench_preload``).
 
 No rank can use CUDA if the process it was forked from has. So each of these modules is looked at, and the one that did
-it is named. Agent, forkserver and ranks know by the memory they inherit.
+it is named. Ranks know by the memory they inherit.
 """
 
 from __future__ import annotations
@@ -12,20 +12,15 @@ from collections.abc import Sequence
 
 from pytest_distbench.errors import ConfigurationError
 
-LOADER = "pytest_distbench.worker.preloading"
-"""What the forkserver is to import, when PROJECTS is set."""
-
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """At 1 ``torch.cuda.is_available()`` asks the driver's library in place of CUDA, which leaves a fork its CUDA."""
-
-PROJECTS: list[str] = []
 
 POISONED_BY: list[str] = []
 """The one among them whose import used CUDA; empty: none did."""
 
 
 def load(names: Sequence[str]) -> None:
-    """Import modules; one that is not there is passed over, as Python's own forkserver does."""
+    """Import modules; one that is not there is passed over: a rank that needs it says so."""
     if not names:
         return
     from pytest_distbench.worker.forked import watched_seeds

@@ -6,7 +6,6 @@ import builtins
 import contextlib
 import ctypes
 import faulthandler
-import multiprocessing
 import os
 import signal
 import sys
@@ -35,9 +34,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 def enter_network(plan: LaunchPlan, rank: int) -> None:
     """Have no network from now on but that of the rank's host, in this thread and those that it will start.
 
-    The ranks meet at the host of rank 0, which holds the store, as no host can reach the agent's: under the port that
-    the agent has found, so that two groups can use one network. NCCL takes the hosts for what they pose as, and would
-    find another way between two GPUs of one machine else.
+    The ranks meet at the host of rank 0, which holds the store, as no host can reach that of torchrun's agent: under
+    the port that was found for it, so that two groups can use one network. NCCL takes the hosts for what they pose as,
+    and would find another way between two GPUs of one machine else.
 
     Raises:
         LauncherError: the kernel does not let it.
@@ -115,7 +114,6 @@ def take_environment(plan: LaunchPlan) -> None:
         arm_nccl(plan, int(os.environ["RANK"]))
     sys.path[:] = plan.python_path
     os.chdir(plan.working_dir)
-    multiprocessing.set_start_method(None, force=True)  # a forked rank would hand on the forkserver's to DataLoaders
     sockets = plan.files.sockets
     if len(os.fsencode(sockets)) <= LONGEST_SOCKETS_FOLDER:
         sockets.mkdir(mode=0o700, exist_ok=True)
@@ -176,16 +174,11 @@ def bind_near_gpu(index: int, mode: str) -> None:
 
 
 def take_output(path: Path) -> None:
-    """Send stdout and stderr, of Python and of C, to the rank's log; stdin is empty.
-
-    multiprocessing has closed the stdin of a process that it started, and put another in its place.
-    """
+    """Send stdout and stderr, of Python and of C, to the rank's log; stdin is empty."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    if sys.stdin is not None and sys.stdin is not sys.__stdin__ and sys.stdin.fileno() > 2:
-        os.close(sys.stdin.fileno())
     _set_streams()
 
 
@@ -221,7 +214,7 @@ def forbid_breakpoints(rank: int, attached: int | None) -> None:
 def take_signals(stacks: Path) -> None:
     """Lead a session, die by default on the usual signals, show the stacks when asked and at SIGTERM.
 
-    SIGTERM comes from the elastic agent when another rank has died: what this one was waiting for explains it.
+    SIGTERM comes from whoever started the ranks when another rank has died: what this one was waiting for explains it.
     """
     if os.getpgid(0) != os.getpid():
         os.setsid()

@@ -1,4 +1,4 @@
-"""Every private part of torch that ranks and their elastic agent use: to be looked at when a release of torch is new.
+"""Every private part of torch that ranks use: to be looked at when a release of torch is new.
 
 What differs between releases is found by looking for it, as nightly and vendor builds carry their number before they
 have everything. ``releases.py`` has the table of what is found in which release, and a test compares the two.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import multiprocessing.connection
 import os
 import socket
 import sys
@@ -26,7 +25,6 @@ from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-de
 _DUMP_ALL = "_dump_fr_trace_json"
 _DUMPS = {"": _DUMP_ALL, "nccl": "_dump_nccl_trace_json"}
 """torch's recorders: NCCL has one of its own, and writes nothing into that of the other backends."""
-_LONGEST_BLOCK_S = 5.0
 
 
 def has_recorder() -> bool:
@@ -440,78 +438,3 @@ def store_on(listener: socket.socket, *, timeout_s: float, multi_tenant: bool = 
         if "USE_LIBUV" not in str(error):
             raise
         return serve(use_libuv=False)  # in torch 2.5 the newer of its two servers takes no socket
-
-
-class WokenByRanks:
-    """What an elastic agent does otherwise that is woken by its ranks; to be mixed into ``LocalElasticAgent``.
-
-    The stock agent looks every 0.1 s, on the cores that are being measured, and may meet a victim before the
-    culprit. This one blocks until a rank's result pipe or exit becomes readable.
-
-    ``on_start`` is told the process ids, in the order of local ranks. Ranks that are told to end may take
-    ``shutdown_s``, and every ``look_s`` it looks for what else there may be to do.
-    """
-
-    _pcontext: Any
-
-    def __init__(
-        self,
-        *args: Any,
-        on_start: Callable[[list[int]], None],
-        shutdown_s: int,
-        look_s: float = _LONGEST_BLOCK_S,
-        **options: Any,
-    ) -> None:
-        self._on_start = on_start
-        self._shutdown_s = shutdown_s
-        self._look_s = look_s
-        super().__init__(*args, **options)
-
-    def _start_workers(self, worker_group: Any) -> dict[int, Any]:
-        started = cast("dict[int, Any]", super()._start_workers(worker_group))  # type: ignore[misc] # the agent's
-        self._on_start([pid for _, pid in sorted(self._pcontext.pids().items())])
-        return started
-
-    def _shutdown(self, *signals: Any, **options: Any) -> None:
-        if self._pcontext is not None:
-            self._pcontext.close(*signals, timeout=self._shutdown_s)  # the agent of torch 2.10 and older waits 30 s
-        super()._shutdown(*signals, **options)  # type: ignore[misc]
-
-    def _monitor_workers(self, worker_group: Any) -> Any:
-        result = self._wait_for_result()
-        if result is None:
-            return super()._monitor_workers(worker_group)  # type: ignore[misc]
-        with self._answering(result):  # the stock logic takes over the result already taken
-            return super()._monitor_workers(worker_group)  # type: ignore[misc]
-
-    def _wait_for_result(self) -> Any:
-        ranks = self._pcontext
-        while True:
-            codes = [process.exitcode for process in ranks._pc.processes]  # once: they may end between two looks
-            for i, code in enumerate(codes):  # os._exit(0): torch would wait for its result for ever
-                if code == 0 and i not in ranks._return_values and not ranks._ret_vals[i]._reader.poll():
-                    ranks._return_values[i] = None
-            if (result := ranks.wait(0)) is not None:
-                return result
-            pending = [q._reader for i, q in ranks._ret_vals.items() if i not in ranks._return_values]
-            running = [p.sentinel for p, code in zip(ranks._pc.processes, codes, strict=True) if code != 0]
-            if not multiprocessing.connection.wait([*running, *pending], timeout=self._look_s):
-                return None
-
-    @contextlib.contextmanager
-    def _answering(self, result: Any) -> Iterator[None]:
-        ranks = self._pcontext
-        ask_again = ranks.wait
-        ranks.wait = lambda timeout=-1, period=1: result
-        try:
-            yield
-        finally:
-            ranks.wait = ask_again
-
-    def exit_codes(self) -> dict[int, int]:
-        """Local rank -> exit code (minus the signal's number), of the ranks that have ended."""
-        ranks = self._pcontext
-        if ranks is None or ranks._pc is None:
-            return {}
-        codes = {i: process.exitcode for i, process in enumerate(ranks._pc.processes)}
-        return {i: code for i, code in codes.items() if code is not None}

@@ -21,6 +21,7 @@ from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.elastic import SLOT_VARIABLE, Change
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.timeline import Started, read_timeline
 
 pytestmark = pytest.mark.spawn
 
@@ -77,15 +78,15 @@ def test_an_agent_that_dies_alone_is_told_though_its_worker_lives_on(engine: str
     check_nothing_left(tmp_path)
 
 
-def test_a_forkserver_that_dies_is_told_and_its_children_end(tmp_path: Path) -> None:
-    def kill_forkserver(plan: LaunchPlan) -> None:
-        forkserver = psutil.Process(agent_of(plan, slot=1)).parent()
-        assert forkserver is not None
-        forkserver.kill()
+def test_a_parent_that_dies_is_told_and_its_children_end(tmp_path: Path) -> None:
+    def kill_parent(plan: LaunchPlan) -> None:
+        parent = psutil.Process(agent_of(plan, slot=1)).parent()
+        assert parent is not None
+        parent.kill()
 
-    record = run_until_stable(elastic_plan(tmp_path, "fast", LATER, nodes=(1, 2)), kill_forkserver)
+    record = run_until_stable(elastic_plan(tmp_path, "fast", LATER, nodes=(1, 2)), kill_parent)
 
-    assert record.reason.startswith("the forkserver that all agents and workers are forked from has ended")
+    assert record.reason.startswith("the process that all agents and workers are forked from has ended")
     check_nothing_left(tmp_path)
 
 
@@ -105,9 +106,9 @@ def run_until_stable(plan: LaunchPlan, act: Callable[[LaunchPlan], None]) -> Lau
 
 def agent_of(plan: LaunchPlan, *, slot: int) -> int:
     """The process id of the agent that was started first in a slot."""
-    announced = plan.files.directory / f"node{slot}.pids"
-    if announced.exists():
-        return int(announced.read_text().split()[0])
+    if forked := processes_of(plan, "pytest_distbench.jobs.control")[3:]:  # guardian, controller and parent are above
+        workers = {line.pid for line in read_timeline(plan.files.timeline) if isinstance(line, Started)}
+        return [process.pid for process in forked if process.pid not in workers][slot]
     agents = [p for p in processes_of(plan, "torch.distributed.run") if p.environ()[SLOT_VARIABLE] == str(slot)]
     return agents[0].pid
 

@@ -581,7 +581,7 @@ def test_a_script_that_leaves_by_the_back_door_is_told_soon(pytester: pytest.Pyt
     assert "did not notice" not in out
 
 
-def test_a_full_dev_shm_is_named(pytester: pytest.Pytester, tiny_disk: Callable[[str], Path]) -> None:
+def test_a_full_dev_shm_is_no_hindrance(pytester: pytest.Pytester, tiny_disk: Callable[[str], Path]) -> None:
     tiny_disk("size=1m")  # skips where this user may not mount
     pytester.makepyfile(STORES.format(name="a"))
     command = [sys.executable, "-m", "pytest", "-x", "--world-size=2"]
@@ -589,5 +589,4 @@ def test_a_full_dev_shm_is_named(pytester: pytest.Pytester, tiny_disk: Callable[
         ["unshare", "-m", "sh", "-c", IN_A_FULL_SHM, "sh", *command], capture_output=True, text=True, check=False
     )
 
-    assert done.returncode == 1, done.stdout
-    assert "No space left on device; the locks of a launch are semaphores in /dev/shm: is it full" in done.stdout
+    assert done.returncode == 0, done.stdout

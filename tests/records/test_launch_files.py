@@ -20,8 +20,6 @@ from pytest_distbench.records.launch_files import (
     of_a_step,
     of_ranks,
     open_left,
-    sockets_folder,
-    sockets_folders,
 )
 
 PAGE = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
@@ -72,14 +70,6 @@ NAME = re.compile(
     r"""plan\.json["']|/ ["']control["']|"""
     r"""rank\{[\w.]+\}\.(json|log)|(stacks|flight|groups)\{|launcher\.log|nccl-flight|["']sockets"""
 )
-
-
-def test_sessions_that_share_a_run_directory_have_sockets_of_their_own(tmp_path: Path) -> None:
-    folders = [sockets_folder(tmp_path, session) for session in ("", "a" * 32, "b" * 32)]
-    for folder in folders:
-        folder.mkdir()
-
-    assert sorted(sockets_folders(tmp_path)) == folders
 
 
 def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.timelines import killed
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.jobs.launch import make_record
-from pytest_distbench.launch.starters.forkserver import read_at_start
+from pytest_distbench.launch.starters.parent import read_at_start
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.plan import Job, LaunchPlan

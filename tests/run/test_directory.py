@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_distbench.records.launch_files import LaunchFiles, sockets_folder
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.run.directory import KEPT, OLD_S, RunDirectory, is_of_an_ended_run
 
 
@@ -58,13 +58,11 @@ def test_what_a_killed_run_left_of_its_secrets_and_sockets_goes_and_its_logs_sta
     files.plan.write_text("the environment, secrets included")
     files.control.touch()
     files.log(0).write_text("what rank 0 printed")
-    for folder in (files.sockets, sockets_folder(directory.path, "session")):
-        folder.mkdir()
+    files.sockets.mkdir()
     directory.close(keep=True)
     RunDirectory(PROJECT)
 
     assert list(files.directory.iterdir()) == [files.log(0)]
-    assert not sockets_folder(directory.path, "session").exists()
 
 
 def test_a_failed_launch_keeps_its_runs_folder_and_removes_those_of_long_ago(

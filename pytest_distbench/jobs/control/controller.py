@@ -27,8 +27,8 @@ from pytest_distbench.jobs.control.progress import (
 from pytest_distbench.jobs.control.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.jobs.control.script import ScriptWatch
 from pytest_distbench.jobs.engines.contract import CannotGoOn, Engine, EngineSetup, NodeOutputs
+from pytest_distbench.jobs.engines.fast import let_parent_end
 from pytest_distbench.jobs.engines.table import ENGINES
-from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.records.elastic import START, Change, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import Job, LaunchPlan
@@ -324,7 +324,7 @@ def main(path: str) -> int:
         plan.files.trouble.write_text(str(error))
         return 1
     finally:
-        forkserver.let_helpers_end()
+        let_parent_end()
     return 0
 
 

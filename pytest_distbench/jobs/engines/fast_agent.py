@@ -1,18 +1,19 @@
-"""The agent of a node of the fast engine: a real LocalElasticAgent, in a process from the shared forkserver.
+"""The agent of a node of the fast engine: torch's elastic agent, in a process that was forked with torch loaded.
 
-Its workers come from the same forkserver, and so are no children of it: each announces itself (``stock.py``). Its
-rendezvous is torch's, with timers below a second, and a leave, which that lacks.
+Its worker is forked by the same parent, whom it asks. Its rendezvous is torch's, with timers below a second, and a
+leave, which that lacks.
 
 All that the fast engine uses of torch's private parts is here and in ``worker/torch_internals.py``. What this module
-uses is listed as ``FAST_PARTS`` in ``table.py``: where torch lacks one of them the engine does not run.
+uses of the rendezvous is listed as ``FAST_PARTS`` in ``table.py``: where torch lacks one of them the engine does not
+run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
+import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -20,16 +21,24 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported at run time only
-from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousInfo
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as private
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
 from pytest_distbench.jobs.engines.contract import LOOPBACK, MAX_RESTARTS
-from pytest_distbench.jobs.engines.stock import STORE_S, announce
+from pytest_distbench.jobs.engines.stock import STORE_S
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.starters.parent import Fork, Parent
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import Number, Record
@@ -37,8 +46,6 @@ from pytest_distbench.records.timeline import Rendezvous, append
 from pytest_distbench.worker import forked
 from pytest_distbench.worker.elastic import life
 from pytest_distbench.worker.process import take_output
-from pytest_distbench.worker.python_internals import share_forkserver
-from pytest_distbench.worker.torch_internals import WokenByRanks
 
 _CLOSE_S = 5.0
 _HEARTBEAT_S = 5.0
@@ -128,6 +135,7 @@ def _leave(context: Any, deadline: float) -> private._Action:
     return private._Action.FINISH
 
 
+_WORKER = "pytest_distbench.jobs.engines.fast_agent:work"
 _FEWEST_S = 0.001
 _SHUTDOWN_S = 30
 """How long a worker may take to end when it is told to: torchrun's own."""
@@ -135,27 +143,83 @@ _FAILED = 1
 
 
 class AgentSetup(Record, frozen=True, kw_only=True):
-    """What an agent needs to know. ``announced`` is where its processes announce themselves."""
+    """What an agent needs to know."""
 
     job: ElasticJob
     directory: str
     slot: int
     word: str
-    announced: str
     port: int
     run_id: str
 
 
-class _Agent(WokenByRanks, LocalElasticAgent):
-    """torch's agent, woken by its worker's end."""
+class _Agent(SimpleElasticAgent):
+    """torch's agent, whose worker a parent forks, and which is woken by its end."""
+
+    def __init__(self, spec: WorkerSpec, parent: Parent, setup: AgentSetup) -> None:
+        super().__init__(spec)
+        self._parent = parent
+        self._setup = setup
+        self._worker = 0
+        self._restarts = 0
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        [worker] = worker_group.workers
+        spec = worker_group.spec
+        place = {
+            "RANK": worker.global_rank,
+            "LOCAL_RANK": worker.local_rank,
+            "GROUP_RANK": worker_group.group_rank,
+            "ROLE_RANK": worker.role_rank,
+            "ROLE_NAME": spec.role,
+            "WORLD_SIZE": worker.world_size,
+            "LOCAL_WORLD_SIZE": spec.local_world_size,
+            "GROUP_WORLD_SIZE": worker_group.group_world_size,
+            "ROLE_WORLD_SIZE": worker.role_world_size,
+            "MASTER_ADDR": worker_group.master_addr,
+            "MASTER_PORT": worker_group.master_port,
+            "TORCHELASTIC_RESTART_COUNT": self._restarts,
+            "TORCHELASTIC_MAX_RESTARTS": spec.max_restarts,
+            "TORCHELASTIC_RUN_ID": self._setup.run_id,
+            "TORCHELASTIC_USE_AGENT_STORE": spec.rdzv_handler.use_agent_store,
+            SLOT_VARIABLE: self._setup.slot,
+            NODE_VARIABLE: self._setup.word,
+        }
+        plan = LaunchFiles(Path(self._setup.directory)).plan
+        order = Fork(entry=_WORKER, arguments=[str(plan)], each=[{name: str(value) for name, value in place.items()}])
+        [self._worker] = self._parent.fork(order)
+        return {worker.local_rank: self._worker}
+
+    def _stop_workers(self, *_: object, **__: object) -> None:
+        self._shutdown()
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        code = self._parent.wait(self._worker, float(self._setup.job.timers["poll_s"]))
+        if code is None:
+            return RunResult(state=WorkerState.HEALTHY)
+        if code:
+            self._restarts += 1
+            return RunResult(state=WorkerState.FAILED)
+        return RunResult(state=WorkerState.SUCCEEDED, return_values={worker_group.workers[0].global_rank: None})
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, *_: object, **__: object) -> None:
+        for number in (death_sig, signal.SIGKILL):
+            if self._worker and self._worker not in self._parent.ended:
+                processes.send([self._worker], number)
+                self._parent.wait(self._worker, _SHUTDOWN_S)
 
 
-def run(setup: AgentSetup) -> NoReturn:
-    """Be the agent of a node until its worker has finished, or SIGTERM asks it to go."""
+def run(encoded: str, descriptor: int) -> NoReturn:
+    """Be the agent of a node until its worker has finished, or SIGTERM asks it to go.
+
+    Args:
+        encoded: an :class:`AgentSetup`.
+        descriptor: of the line to the parent.
+    """
+    setup = msgspec.json.decode(encoded, type=AgentSetup)
     files = LaunchFiles(Path(setup.directory))
     take_output(files.agent_log(setup.slot))
     signal.signal(signal.SIGTERM, _raise_signal)
-    share_forkserver()
     os.environ |= {SLOT_VARIABLE: str(setup.slot), NODE_VARIABLE: setup.word}
     rendezvous: FastRendezvous | None = None
     code = 0
@@ -172,7 +236,16 @@ def run(setup: AgentSetup) -> NoReturn:
                 files.timeline, Rendezvous(t=time.monotonic(), slot=setup.slot, seconds=seconds)
             ),
         )
-        _make_agent(setup, files, rendezvous).run()
+        spec = WorkerSpec(
+            role="default",
+            local_world_size=1,
+            entrypoint=work,
+            rdzv_handler=rendezvous,
+            max_restarts=MAX_RESTARTS,
+            monitor_interval=_FEWEST_S,
+            local_addr=LOOPBACK,
+        )
+        _Agent(spec, Parent(socket.socket(fileno=descriptor), os.getppid()), setup).run()
         rendezvous.close()
     except SignalException:
         with contextlib.suppress(Exception):  # the others will miss it in time
@@ -184,40 +257,11 @@ def run(setup: AgentSetup) -> NoReturn:
     os._exit(code)
 
 
-def _make_agent(setup: AgentSetup, files: LaunchFiles, rendezvous: FastRendezvous) -> _Agent:
-    return _Agent(
-        spec=WorkerSpec(
-            role="default",
-            local_world_size=1,
-            entrypoint=_enter,
-            args=(str(files.plan), setup.slot, setup.word, setup.announced),
-            rdzv_handler=rendezvous,
-            max_restarts=MAX_RESTARTS,
-            monitor_interval=_FEWEST_S,
-            local_addr=LOOPBACK,
-        ),
-        logs_specs=DefaultLogsSpecs(log_dir=str(files.torchrun_logs / str(setup.slot))),
-        start_method="forkserver",
-        shutdown_s=_SHUTDOWN_S,
-        look_s=setup.job.timers["poll_s"],
-        on_start=lambda pids: None,
-    )
-
-
 def _raise_signal(number: int, _: object) -> NoReturn:
     raise SignalException(f"agent {os.getpid()} was told to go", signal.Signals(number))
 
 
-def _enter(plan: str, slot: int, word: str, announced: str) -> NoReturn:
-    """What a worker's process runs. A node that is killed is killed with all that announced themselves before.
-
-    So a process that did so too late must see that its agent is gone.
-    """
-    announce(Path(announced), os.getpid())
-    agent = multiprocessing.parent_process()
-    if agent is None or not agent.is_alive():
-        os._exit(_FAILED)
+def work(plan: str) -> NoReturn:
+    """Be a worker of a node."""
     forked.begin_anew()
-    multiprocessing.set_start_method(None, force=True)  # a forked worker would hand on the forkserver's to DataLoaders
-    os.environ |= {SLOT_VARIABLE: str(slot), NODE_VARIABLE: word}
     life.main(plan)

@@ -41,13 +41,13 @@ _LOOK_S = 0.002
 class Node:
     """A node of an elastic job.
 
-    Its processes have its word in their environment. Those that were forked show another's environment, and announce
-    themselves in a file.
+    Its processes have its word in their environment. Those that were forked show another's environment: whoever has
+    forked them tells which they are, by the process id of the agent.
     """
 
     agent: int
     word: str
-    announced: Path | None = None
+    forked: Callable[[int], Sequence[int]] = lambda agent: [agent]
     is_told: bool = False
 
     def members(self) -> list[psutil.Process]:
@@ -70,7 +70,7 @@ class Node:
             _kill(members)
 
     def _family(self) -> list[psutil.Process]:
-        return processes.family([self.agent] if self.announced is None else _announced(self.announced))
+        return processes.family(self.forked(self.agent))
 
 
 class NodeEngine:
@@ -109,31 +109,6 @@ def _kill(members: Sequence[psutil.Process]) -> None:
     deadline = time.monotonic() + _GONE_S
     while any(processes.is_alive(process.pid) for process in members) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-
-
-def announce(path: Path, pid: int) -> None:
-    """Note a process as one of a node's; one that has ended already need not be."""
-    began = _began(pid)
-    if began:
-        with open(path, "a") as file:
-            file.write(f"{pid} {began}\n")
-
-
-def _announced(path: Path) -> list[int]:
-    """Those announced that live; a number that the kernel has given to another process meanwhile is none of them."""
-    try:
-        lines = path.read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    pairs = (line.partition(" ") for line in lines)
-    return [int(pid) for pid, _, began in pairs if pid.isdecimal() and began and _began(int(pid)) == began]
-
-
-def _began(pid: int) -> str:
-    """When a process was made, in the kernel's ticks (proc(5)); empty where there is none."""
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-    return ""
 
 
 HANGS_ON_SCALE_UP = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

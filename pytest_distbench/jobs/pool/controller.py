@@ -19,9 +19,9 @@ import msgspec
 from pytest_distbench.jobs.control.controller import RunningJob
 from pytest_distbench.jobs.control.progress import EXIT_S
 from pytest_distbench.jobs.engines.contract import CannotGoOn, Engine, EngineSetup
+from pytest_distbench.jobs.engines.fast import let_parent_end
 from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.jobs.pool import Holder, decide
-from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.elastic import SERVING, START, Change, ChangeKind, PoolJob, Sharing
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -393,7 +393,7 @@ def main(path: str) -> int:
         plan.files.trouble.write_text(str(error))
         return 1
     finally:
-        forkserver.let_helpers_end()
+        let_parent_end()
     return 0
 
 

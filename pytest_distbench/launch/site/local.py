@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -38,6 +40,59 @@ class RankProcess(Protocol):
 
 StartRank = Callable[[LaunchPlan, int, Mapping[str, str]], RankProcess]
 """Starts a rank of a stored plan, with the variables that tell it its place."""
+
+
+_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+
+
+def places(
+    ranks: Sequence[Sequence[int]],
+    meeting_point: tuple[str, int],
+    variables: Mapping[str, str],
+    *,
+    errors: Path | None = None,
+) -> list[dict[int, dict[str, str]]]:
+    """Host by host, the variables by which torchrun would tell its ranks their places (``records/launch_files.py``).
+
+    Args:
+        ranks: of each host.
+        meeting_point: address and port of the store that all ranks meet at.
+        variables: the user's.
+        errors: folder for what functions under torch's ``record`` write of an error, where whoever starts the ranks
+            keeps the store; None: rank 0 keeps it.
+    """
+    world_size = sum(map(len, ranks))
+    run_id = uuid.uuid4().hex
+    told = [
+        {
+            rank: {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(index),
+                "GROUP_RANK": str(node),
+                "ROLE_RANK": str(rank),
+                "ROLE_NAME": "default",
+                "WORLD_SIZE": str(world_size),
+                "LOCAL_WORLD_SIZE": str(len(here)),
+                "GROUP_WORLD_SIZE": str(len(ranks)),
+                "ROLE_WORLD_SIZE": str(world_size),
+                "MASTER_ADDR": meeting_point[0],
+                "MASTER_PORT": str(meeting_point[1]),
+                "TORCHELASTIC_RESTART_COUNT": "0",
+                "TORCHELASTIC_MAX_RESTARTS": "0",
+                "TORCHELASTIC_RUN_ID": run_id,
+                "TORCHELASTIC_USE_AGENT_STORE": str(errors is not None),
+                _HANDLING: variables.get(_HANDLING, "1"),
+            }
+            for index, rank in enumerate(here)
+        }
+        for node, here in enumerate(ranks)
+    ]
+    if errors is not None:
+        for rank, place in told[0].items():
+            folder = errors / run_id / "attempt_0" / str(rank)
+            folder.mkdir(parents=True)
+            place["TORCHELASTIC_ERROR_FILE"] = str(folder / "error.json")
+    return told
 
 
 class ChildRanks:

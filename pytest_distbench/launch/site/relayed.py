@@ -9,13 +9,13 @@ from __future__ import annotations
 import selectors
 import signal
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site.contract import PULSE_S, Aftermath, Clocks, Exit, Heard
+from pytest_distbench.launch.site.local import places
 from pytest_distbench.launch.site.standstill import Standstill
 from pytest_distbench.launch.site.stream import (
     Ask,
@@ -86,9 +86,9 @@ class RelayedSite:
             raise LauncherError(f"the hosts have ranks {housed}; wanted each of {self._plan.processes} once, from 0")
         plan = replace(self._plan, variables=variables_to_wire(self._plan.variables))
         began_ns = self._plan.files.began.stat().st_mtime_ns
-        places = _places([hop.host.ranks for hop in self._hops], self._meeting_point)
+        told = places([hop.host.ranks for hop in self._hops], self._meeting_point, self._plan.variables)
         opening = {
-            hop: Open(plan=plan, places=place, began_ns=began_ns) for hop, place in zip(self._hops, places, strict=True)
+            hop: Open(plan=plan, places=place, began_ns=began_ns) for hop, place in zip(self._hops, told, strict=True)
         }
         self._insist(opening, within_s=_OPEN_S)
         self._compare_clocks()
@@ -300,33 +300,3 @@ class RelayedSite:
                 trouble="; ".join(f"host {hop.host.name}: {text}" for hop, text in told.items() if text),
                 died=any(hop.ended is None or hop.ended.died for hop in self._hops),
             )
-
-
-def _places(ranks: Sequence[Sequence[int]], meeting_point: tuple[str, int]) -> list[dict[int, dict[str, str]]]:
-    """Host by host, the variables by which torchrun would tell its ranks their places (``records/launch_files.py``)."""
-    world_size = sum(map(len, ranks))
-    run_id = uuid.uuid4().hex
-    return [
-        {
-            rank: {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(index),
-                "GROUP_RANK": str(node),
-                "ROLE_RANK": str(rank),
-                "ROLE_NAME": "default",
-                "WORLD_SIZE": str(world_size),
-                "LOCAL_WORLD_SIZE": str(len(here)),
-                "GROUP_WORLD_SIZE": str(len(ranks)),
-                "ROLE_WORLD_SIZE": str(world_size),
-                "MASTER_ADDR": meeting_point[0],
-                "MASTER_PORT": str(meeting_point[1]),
-                "TORCHELASTIC_RESTART_COUNT": "0",
-                "TORCHELASTIC_MAX_RESTARTS": "0",
-                "TORCHELASTIC_RUN_ID": run_id,
-                "TORCHELASTIC_USE_AGENT_STORE": "False",
-                "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-            }
-            for index, rank in enumerate(here)
-        }
-        for node, here in enumerate(ranks)
-    ]

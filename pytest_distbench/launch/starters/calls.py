@@ -64,7 +64,7 @@ class NotCalled(LauncherError):
 
 
 class Callers:
-    """The processes that one command starts, one on each of some hosts.
+    """The processes that one command starts, one on each of some hosts, which are told ``where`` this one is.
 
     Args:
         command: makes its words from those that tell a process where this one is, a port and addresses, and from
@@ -96,7 +96,8 @@ class Callers:
         self._secret = secrets.token_hex(16)
         self._listener = socket.create_server(("", 0), backlog=count)
         variables = {SESSION_VARIABLE: session, SECRET_VARIABLE: self._secret}
-        self._words = command([str(self._listener.getsockname()[1]), *addresses()], variables)
+        self.where = [str(self._listener.getsockname()[1]), *addresses()]
+        self._words = command(self.where, variables)
         with log.open("ab") as out:
             self._process = subprocess.Popen(
                 self._words,

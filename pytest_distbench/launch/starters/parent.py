@@ -1,111 +1,396 @@
-"""A node's process that has torch loaded, and the controller's end of the connection to it.
+"""The process that has torch loaded, and that ranks are forked from; and how its owner speaks to it.
 
-For each launch it forks a relay, which forks the ranks of its node. It lives as long as the controller wants ranks on
-its node. When the controller asks on its connection it forks a relay, which makes a connection of its own
-(``site/dial.py``), and it says when nothing of that launch is left here. However the connection ends, all that was
-started here does, too.
+It has one thread, as is right for a fork, and forks whatever it is told to: the ranks of this host, the relays of a
+node's launches, the agents and workers of an elastic job. It speaks JSON lines over a socket to its owner, and to those
+of its children that have children of their own. Where a line closes, for whatever reason, all that was forked for it
+ends, and with its owner's line everything.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
+import math
 import os
+import re
 import selectors
 import signal
 import socket
-import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
+import msgspec
+
+from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import dial, processes, relay
-from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Hello
+from pytest_distbench.launch.site.dial import SECRET_VARIABLE
 from pytest_distbench.launch.site.guardian import adopt_orphans, end_with
 from pytest_distbench.launch.site.local import ChildRanks
-from pytest_distbench.launch.starters import forkserver
-from pytest_distbench.launch.starters.calls import Callers, Connection
+from pytest_distbench.launch.site.stream import Lines
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import Record
 from pytest_distbench.worker import preloaded
-from pytest_distbench.worker.python_internals import open_descriptors
+from pytest_distbench.worker.python_internals import (
+    name_semaphores,
+    open_descriptors,
+    run_exit_handlers,
+    wait_for_threads,
+)
 
-FORK, END, GONE = b"f", b"e", b"g"
-"""From the controller: fork a relay; end it if it does not end by itself. To it, once for each: nothing of it is
-left."""
-_LEAVE_S = 2.0
-"""How long a relay may take to end by itself, which removes its files."""
+PRELOAD = [
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel.distributed",
+    "torch.optim",
+    "torch._dynamo",
+    "numpy",
+    "psutil",
+    "pytest",
+    "pytest_distbench.worker.main",
+    "pytest_distbench.launch.starters.loopback",
+]
+"""Imported once. torch._dynamo because a process's first optimizer imports it, for seconds."""
+
+RANK = "pytest_distbench.worker.main:run_forked_rank"
+"""What a rank runs: the worker is named, not imported, so that this module does without torch."""
+
+_READ_AT_START = re.compile(
+    r"(OMP|MKL|KMP|GOMP|OPENBLAS|LD|PYTHON|TORCH|PYTORCH|ATEN|DNNL|ONEDNN|MALLOC|CUDA|NCCL|GLOO)_?\w*|PATH"
+)
+
+_SET_HERE = frozenset({"OMP_NUM_THREADS", "PYTHONPATH", "TORCH_EXTENSIONS_DIR"})
+"""What a rank has of its own: the first is not the user's in the process that loads torch, and the sides of a pair
+differ in their paths, which nothing reads there."""
+
+_HASH_SEED = "PYTHONHASHSEED"
+_HANDLERS_S = 3
+"""How long a parent's exit handlers may take, which are those of the modules that a project adds."""
+_READ_BYTES = 65536
 
 
-def main(port: int, addresses: Sequence[str], projects: Sequence[str]) -> None:
-    """Load torch and what the project adds, connect, and serve one launch after the other."""
-    adopt_orphans()
-    secret = os.environ.pop(SECRET_VARIABLE)  # ranks have no use for it
-    forkserver.preload()
-    preloaded.load(projects)
-    kept = open_descriptors()
-    with dial.call(addresses, port, secret) as line:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-        while order := _hear(line):
-            if order == FORK:  # else it had ended by itself
-                _serve_launch(line, lambda: dial.call(addresses, port, secret), kept)
-                with contextlib.suppress(OSError):
-                    line.sendall(GONE)
+def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that libraries read when they are loaded: a change asks for a process that loads them anew."""
+    return {k: v for k, v in variables.items() if _READ_AT_START.fullmatch(k) and k not in _SET_HERE}
 
 
-def _hear(line: socket.socket) -> bytes:
-    """An order; nothing where there will be no more, however that came about: a network that has parted, too."""
+def variables_of_parent(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those of a process that loads torch, and that ranks are forked from. They have their own.
+
+    But Python's hashes are the parent's in all of them, and by chance they would make the order of a set repeat in all
+    launches of a run, and be another one in the next.
+    """
+    return {_HASH_SEED: "1", **variables, "OMP_NUM_THREADS": "1"}
+
+
+class Fork(Record, frozen=True, kw_only=True, tag=True):
+    """Fork children that call a function, each with variables of its own. Answered by :class:`Forked`."""
+
+    entry: str
+    arguments: list[str]
+    each: list[dict[str, str]] = msgspec.field(default_factory=lambda: [{}])
+    has_line: bool = False
+    """Each has a line of its own, for children of its own, whose descriptor is one argument more."""
+
+
+class Kill(Record, frozen=True, kw_only=True, tag=True):
+    """End a child by force, with all that is below it."""
+
+    pid: int
+
+
+class Count(Record, frozen=True, kw_only=True, tag=True):
+    """Say which processes a child is: it, and the children that it has by a line. Answered by :class:`Forked`."""
+
+    pid: int
+
+
+class End(Record, frozen=True, kw_only=True, tag=True):
+    """End, with everything: nothing of the run is to be removed."""
+
+
+Order = Fork | Kill | Count | End
+
+
+class Forked(Record, frozen=True, kw_only=True, tag=True):
+    """Process ids, or why a child could not be forked."""
+
+    pids: list[int]
+    trouble: str = ""
+    number: int = 0
+    """The system's of that error."""
+
+
+class Ended(Record, frozen=True, kw_only=True, tag=True):
+    """A child has ended; where it was the last one, all that it had started has, too."""
+
+    pid: int
+    code: int
+
+
+class Ready(Record, frozen=True, kw_only=True, tag=True):
+    """A parent of this host has torch loaded.
+
+    Attributes:
+        backends: which of them this torch can run.
+        keeper: process id of what keeps the stores of launches.
+    """
+
+    backends: dict[str, bool]
+    keeper: int
+
+
+Word = Forked | Ended | Ready
+
+_kept: set[int] = set()
+"""Descriptors that children of this process have, too."""
+
+
+def fork(entry: str, arguments: Sequence[str | int], variables: Mapping[str, str], *own: int) -> int:
+    """Fork a process that calls a function. It has none of this one's descriptors but those kept and its own."""
+    pid = os.fork()
+    if pid:
+        return pid
     try:
-        return line.recv(1)
-    except OSError:
-        return b""
-
-
-def _serve_launch(line: socket.socket, call: Callable[[], socket.socket], kept: Collection[int]) -> None:
-    """Fork a relay, and see that nothing is left of it once it ends, or the controller says so or is gone."""
-    this = os.getpid()
-    child = os.fork()
-    if child == 0:
-        line.close()
-        _be_relay(this, call, kept)
-    ended = os.pidfd_open(child)
-    with selectors.DefaultSelector() as selector:
-        selector.register(line, selectors.EVENT_READ)
-        selector.register(ended, selectors.EVENT_READ)
-        try:
-            if any(key.fileobj is line for key, _ in selector.select()):
-                _hear(line)
-        finally:
-            selector.unregister(line)
-            selector.select(_LEAVE_S)
-            processes.kill_descendants()
-            processes.reap_orphans(kept=())
-            os.close(ended)
-
-
-def _be_relay(parent: int, call: Callable[[], socket.socket], kept: Collection[int]) -> NoReturn:
-    """Serve one launch in this process, which ends with its parent."""
-    try:
-        end_with(parent)
-        with call() as line:
-            relay.serve(
-                line,
-                lambda order: ChildRanks(order.places, lambda plan, _, place: ForkedRank(plan, place, kept)),
-            )
-    except Exception:  # noqa: BLE001 it must not come back into the code of the process it was forked from
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for descriptor in open_descriptors().difference(_kept, own):
+            os.close(descriptor)
+        os.environ.update(variables)
+        module, _, name = entry.partition(":")
+        getattr(importlib.import_module(module), name)(*arguments)
+    except BaseException:  # noqa: BLE001 it must not come back into the code of the process it was forked from
         traceback.print_exc()
     finally:
+        os._exit(1)
+
+
+class _Client:
+    """Whoever orders children by a line, and those that live."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.line = line
+        self.lines = Lines()
+        self.children: dict[int, int] = {}
+        """Process id -> the descriptor that tells of its end."""
+
+
+class _Server:
+    """Forks children for its owner, and for children of its own."""
+
+    def __init__(self, line: socket.socket, on_death: Callable[[], None]) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._on_death = on_death
+        self._owner = self._add(line)
+        self._clients: dict[int, _Client] = {}
+        """Those that are children, by process id."""
+
+    def serve(self) -> NoReturn:
+        try:
+            while True:
+                for key, _ in self._selector.select():
+                    if key.data is None:
+                        self._take_ends()
+                    elif key.data.line.fileno() >= 0:  # not hung up on a moment ago
+                        self._hear(key.data)
+        finally:
+            processes.kill_descendants()
+
+    def adopt(self, pid: int) -> None:
+        """Tell the owner of the end of a child that was forked before."""
+        handle = self._owner.children[pid] = os.pidfd_open(pid)
+        self._selector.register(handle, selectors.EVENT_READ)
+
+    def _add(self, line: socket.socket) -> _Client:
+        client = _Client(line)
+        self._selector.register(line, selectors.EVENT_READ, client)
+        return client
+
+    def _hear(self, client: _Client) -> None:
+        try:
+            data = client.line.recv(_READ_BYTES)
+        except OSError:  # a network that has parted, too
+            data = b""
+        if not data:
+            self._hang_up(client)
+        for line in client.lines.take(data):
+            self._obey(client, msgspec.json.decode(line, type=Order))
+
+    def _obey(self, client: _Client, order: Order) -> None:
+        match order:
+            case Fork():
+                self._fork(client, order)
+            case Kill(pid=pid) if pid in client.children:
+                processes.kill(processes.family([pid]))
+            case Count(pid=pid):
+                below = self._clients[pid].children if pid in self._clients else ()
+                _say(client, Forked(pids=[pid, *below] if pid in client.children else []))
+            case End():
+                self._end()
+
+    def _fork(self, client: _Client, order: Fork) -> None:
+        pids: list[int] = []
+        trouble, number = "", 0
+        try:
+            for variables in order.each:
+                pids += [self._fork_one(client, order, variables)]
+        except OSError as error:
+            trouble, number = f"{type(error).__name__}: {error}", error.errno or 0
+        _say(client, Forked(pids=pids, trouble=trouble, number=number))
+
+    def _fork_one(self, client: _Client, order: Fork, variables: Mapping[str, str]) -> int:
+        if order.has_line:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                pid = fork(order.entry, [*order.arguments, theirs.fileno()], variables, theirs.fileno())
+            self._clients[pid] = self._add(ours)
+        else:
+            pid = fork(order.entry, order.arguments, variables)
+        handle = client.children[pid] = os.pidfd_open(pid)
+        self._selector.register(handle, selectors.EVENT_READ)
+        return pid
+
+    def _take_ends(self) -> None:
+        """Tell of children that have ended. What goes on when the last one has, is nobody's, and ends."""
+        clients = [self._owner, *self._clients.values()]
+        codes, is_any_left = _codes()
+        found = [(client, pid) for client in clients for pid in client.children.keys() & codes.keys()]
+        for client, pid in found:
+            handle = client.children.pop(pid)
+            self._selector.unregister(handle)
+            os.close(handle)
+        if is_any_left and not any(client.children for client in clients):
+            processes.kill_descendants()
+        for client, pid in found:
+            _say(client, Ended(pid=pid, code=codes[pid]))
+
+    def _hang_up(self, client: _Client) -> None:
+        if client is self._owner:
+            self._end(owner_died=True)
+        self._selector.unregister(client.line)
+        client.line.close()
+        processes.kill(processes.family(client.children))
+        self._take_ends()
+        self._clients = {pid: other for pid, other in self._clients.items() if other is not client}
+
+    def _end(self, *, owner_died: bool = False) -> NoReturn:
+        processes.kill_descendants()
+        if owner_died:
+            self._on_death()
+        signal.alarm(_HANDLERS_S)
+        with contextlib.suppress(BaseException):  # Python prints it and goes on to its end, too
+            wait_for_threads()
+        with contextlib.suppress(BaseException):
+            run_exit_handlers()
         os._exit(0)
 
 
-class ForkedRank:
-    """A rank that was forked from this process, with torch loaded; it has none of its descriptors but ``kept``."""
+def _codes() -> tuple[dict[int, int], bool]:
+    """Exit codes of the children that have ended and that nobody has asked about, and whether others go on."""
+    codes = {}
+    try:
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            codes[found[0]] = os.waitstatus_to_exitcode(found[1])
+    except ChildProcessError:
+        return codes, False
+    return codes, True
 
-    def __init__(self, plan: LaunchPlan, place: Mapping[str, str], kept: Collection[int]) -> None:
+
+def _say(client: _Client, word: Word) -> None:
+    with contextlib.suppress(OSError):  # it is gone, which its line tells
+        client.line.sendall(msgspec.json.encode(word) + b"\n")
+
+
+def load(run: str, projects: Sequence[str], names: Sequence[str] = PRELOAD) -> None:
+    """Import what children are to have. Nothing of it uses CUDA, which no fork could use then.
+
+    Args:
+        run: name of its folder: the semaphores of children are called after it, so that a later run finds them.
+        projects: modules that the project adds.
+    """
+    name_semaphores(f"/{run}")
+    os.environ[preloaded.NVML_CHECK] = "1"
+    gc.disable()  # going through torch's objects again and again, while they become more, is a fifth of its import
+    for name in names:
+        with contextlib.suppress(ImportError):  # a rank that needs it says so
+            importlib.import_module(name)
+    preloaded.load(projects)
+    gc.freeze()
+    gc.enable()
+
+
+def _serve(line: socket.socket, *, keeper: int = 0, on_death: Callable[[], None] = lambda: None) -> NoReturn:
+    line.set_inheritable(False)
+    adopt_orphans()
+    server = _Server(line, on_death)
+    if keeper:
+        server.adopt(keeper)
+    server.serve()
+
+
+def serve_host(descriptor: int, stores: int, run: str, projects: Sequence[str], on_death: Callable[[], None]) -> None:
+    """Be the parent of the ranks of this host, for as long as its owner keeps the line; and fork what keeps stores.
+
+    Args:
+        descriptor: of the line.
+        stores: the same of the line to what keeps stores.
+    """
+    load(run, projects)
+    _kept.update(open_descriptors() - {descriptor, stores})
+    keeper = fork("pytest_distbench.launch.starters.loopback:keep_stores", [stores], {}, stores)
+    os.close(stores)
+    line = socket.socket(fileno=descriptor)
+    membership = importlib.import_module("pytest_distbench.worker.membership")
+    line.sendall(msgspec.json.encode(Ready(backends=membership.backends(), keeper=keeper)) + b"\n")
+    _serve(line, keeper=keeper, on_death=on_death)
+
+
+def serve_node(port: int, addresses: Sequence[str], projects: Sequence[str]) -> None:
+    """Be the parent of a node: call the controller, and fork the relay of one launch after the other."""
+    load("distbench", projects)
+    _kept.update(open_descriptors())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    _serve(dial.call(addresses, port, os.environ[SECRET_VARIABLE]))
+
+
+def fork_parent(run: str, projects: Sequence[str], names: Sequence[str]) -> Parent:
+    """Make a fork of this process a parent. To be called while there is one thread."""
+    load(run, projects, names)
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            _kept.update(open_descriptors() - {theirs.fileno()})
+            _serve(theirs)
+        except BaseException:  # noqa: BLE001 it must not come back into the code of the process it was forked from
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    theirs.close()
+    return Parent(ours, pid)
+
+
+RELAY = "pytest_distbench.launch.starters.parent:be_relay"
+
+
+def be_relay(port: str, *addresses: str) -> None:
+    """Serve one launch in this process, which ends with its parent."""
+    end_with(os.getppid())
+    with dial.call(addresses, int(port), os.environ.pop(SECRET_VARIABLE)) as line:  # ranks have no use for it
+        relay.serve(line, lambda order: ChildRanks(order.places, lambda plan, _, place: _ForkedRank(plan, place)))
+    os._exit(0)
+
+
+class _ForkedRank:
+    """A rank that was forked from this process, with torch loaded."""
+
+    def __init__(self, plan: LaunchPlan, place: Mapping[str, str]) -> None:
         self._code: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            _be_rank(plan, place, kept)
+        self.pid = fork(RANK, [str(plan.files.plan)], place)
 
     def poll(self) -> int | None:
         if self._code is None:
@@ -114,82 +399,76 @@ class ForkedRank:
         return self._code
 
 
-def _be_rank(plan: LaunchPlan, place: Mapping[str, str], kept: Collection[int]) -> NoReturn:
-    """Run a stored plan in this process. The worker is named, not imported, as in ``group.py``."""
-    try:
-        os.setsid()
-        for descriptor in open_descriptors().difference(kept):
-            os.close(descriptor)
-        os.environ.update(place)
-        importlib.import_module("pytest_distbench.worker.forked").begin_anew()
-        importlib.import_module("pytest_distbench.worker.main").run_rank(str(plan.files.plan))()
-    except BaseException:  # noqa: BLE001 it must not come back into the code of the process it was forked from
-        traceback.print_exc()
-    finally:
-        os._exit(1)
-
-
-_END_S = 5.0
-"""How long a parent may take to end a relay."""
+_END_S = 3.0
 
 
 class Parent:
-    """A node's process that has torch loaded (``parent.py``), and keeps the relay of one launch after the other."""
+    """The line to a parent; ``ended`` has the exit codes of children that it has told of."""
 
-    def __init__(self, caller: Connection[Hello], step: Callers) -> None:
-        self.line = caller.line
-        self.step = step
-        self.pid = step.pid
-        self._has_relay = False
+    def __init__(self, line: socket.socket, pid: int) -> None:
+        self.line = line
+        self.pid = pid
+        self.ended: dict[int, int] = {}
+        self._lines = Lines()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether it can fork a relay: it is there, and the one before has gone."""
-        if self.line.fileno() < 0 or self._has_relay or not self.step.is_alive:
-            return False
-        self.line.settimeout(0)
+    def fileno(self) -> int:
+        return self.line.fileno()
+
+    def send(self, order: Order) -> None:
+        """Raises LauncherError: it is gone."""
         try:
-            self.line.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
-
-    def fork_relay(self) -> None:
-        """Ask for a relay, which calls. A parent that cannot hear any more is noticed by its connection."""
-        self._has_relay = True
-        self._tell(FORK)
-
-    def poll(self) -> int | None:
-        """The exit code of the step; None: it runs."""
-        return self.step.poll()
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait until nothing is left of the relay, or the parent is lost."""
-        if self._has_relay:
-            self.line.settimeout(timeout)
-            try:
-                said = self.line.recv(1)
-            except OSError as error:
-                if isinstance(error, TimeoutError) and error.errno is None:
-                    raise subprocess.TimeoutExpired("srun", timeout or 0.0) from None
-                said = b""
-            self._has_relay = False
-            if said != GONE:
-                self.line.close()
-        return 0
-
-    def kill(self) -> None:
-        """End the relay; a parent that does not is hung up on, upon which it ends, with all that it has started."""
-        self._tell(END)
-        try:
-            self.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._has_relay = False
-            self.line.close()
-
-    def _tell(self, order: bytes) -> None:
-        with contextlib.suppress(OSError):
             self.line.settimeout(None)
-            self.line.sendall(order)
+            self.line.sendall(msgspec.json.encode(order) + b"\n")
+        except OSError as error:
+            raise LauncherError(f"it is gone: {error}") from error
+
+    def take(self, timeout_s: float | None = 0.0) -> list[Word]:
+        """What has arrived, or arrives within the time. Raises LauncherError: it is gone."""
+        try:
+            self.line.settimeout(timeout_s)
+            data = self.line.recv(_READ_BYTES)
+        except (BlockingIOError, TimeoutError):
+            return []
+        except OSError as error:
+            raise LauncherError(f"it is gone: {error}") from error
+        if not data:
+            raise LauncherError("it is gone")
+        words = [msgspec.json.decode(line, type=Word) for line in self._lines.take(data)]
+        for word in words:
+            if isinstance(word, Ended):
+                self.ended[word.pid] = word.code
+            elif isinstance(word, Forked):  # of the numbers of processes some come again
+                self.ended = {pid: code for pid, code in self.ended.items() if pid not in word.pids}
+        return words
+
+    def fork(self, order: Fork) -> list[int]:
+        self.send(order)
+        return self.forked()
+
+    def count(self, child: int) -> list[int]:
+        """A child of this one's, and the children that it has by a line; none: it has ended."""
+        self.send(Count(pid=child))
+        return self.forked()
+
+    def forked(self) -> list[int]:
+        """The answer to an order. Raises LauncherError: no child could be forked, or the parent is gone."""
+        while not (told := [word for word in self.take(None) if isinstance(word, Forked)]):
+            pass
+        if told[0].trouble:
+            raise LauncherError(told[0].trouble)
+        return told[0].pids
+
+    def wait(self, child: int, timeout_s: float | None) -> int | None:
+        """The exit code of a child; None: it goes on when the time is over."""
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while child not in self.ended and (left_s := deadline - time.monotonic()) > 0:
+            self.take(None if timeout_s is None else left_s)
+        return self.ended.get(child)
+
+    def end(self) -> None:
+        """End a parent that was forked from this process, which runs its exit handlers."""
+        with contextlib.suppress(LauncherError):
+            self.send(End())
+        deadline = time.monotonic() + _END_S
+        while processes.is_alive(self.pid) and time.monotonic() < deadline:
+            time.sleep(0.005)

@@ -7,6 +7,7 @@ they tell themselves, before the first launch.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -22,11 +23,17 @@ from pytest_distbench.errors import ConfigurationError, LauncherError, show
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.dial import Hello
 from pytest_distbench.launch.site.relayed import RelayedSite
-from pytest_distbench.launch.starters import forkserver
 from pytest_distbench.launch.starters.calls import Callers, Connection, NotCalled, make_site, within_s
 from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE, HostsFound, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
-from pytest_distbench.launch.starters.parent import Parent
+from pytest_distbench.launch.starters.parent import (
+    RELAY,
+    Fork,
+    Kill,
+    Parent,
+    read_at_start,
+    variables_of_parent,
+)
 from pytest_distbench.records.launch_files import of_a_step
 from pytest_distbench.records.plan import LaunchPlan
 
@@ -206,8 +213,60 @@ def _start(allocation: Allocation, module: str, *words: str, **callers: Any) -> 
 
 _FORK_S = 20.0
 """How long a parent may take to fork a relay, and that to call."""
+_END_S = 5.0
+"""How long a parent may take to end a relay."""
 _LEAVE_S = 10.0
 """How long parents may take to end when they have been hung up on."""
+
+
+class NodeParent:
+    """A node's process that has torch loaded, and keeps the relay of one launch after the other."""
+
+    def __init__(self, parent: Parent, step: Callers) -> None:
+        self.parent = parent
+        self.step = step
+        self.pid = step.pid
+        self._relay = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it can fork a relay: it is there, and the one before has gone."""
+        try:
+            self.parent.take()
+        except LauncherError:
+            return False
+        return self.step.is_alive and not self._goes_on()
+
+    def begin_relay(self) -> None:
+        """Ask for a relay, which calls."""
+        port, *addresses = self.step.where
+        self.parent.send(Fork(entry=RELAY, arguments=[port, *addresses]))
+
+    def take_relay(self) -> None:
+        """Wait until it has been forked."""
+        self._relay = self.parent.forked()[0]
+
+    def poll(self) -> int | None:
+        """The exit code of the step; None: it runs."""
+        return self.step.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until nothing is left of the relay, or the parent is lost."""
+        with contextlib.suppress(LauncherError):
+            if self._goes_on() and self.parent.wait(self._relay, timeout) is None:
+                raise subprocess.TimeoutExpired("srun", timeout or 0.0)
+        return 0
+
+    def kill(self) -> None:
+        """End the relay; a parent that does not is hung up on, upon which it ends, with all that it has started."""
+        try:
+            self.parent.send(Kill(pid=self._relay))
+            self.wait(_END_S)
+        except (LauncherError, subprocess.TimeoutExpired):
+            self.parent.line.close()
+
+    def _goes_on(self) -> bool:
+        return bool(self._relay) and self._relay not in self.parent.ended and self.parent.line.fileno() >= 0
 
 
 class SlurmLauncher:
@@ -236,7 +295,7 @@ class SlurmLauncher:
         self._allocation = read_allocation(os.environ)
         self._preferred = list(self._allocation.nodes)
         self._read_at_start: Mapping[str, str] = {}
-        self._parents: dict[str, Parent] = {}
+        self._parents: dict[str, NodeParent] = {}
 
     def prepare(self, variables: dict[str, str]) -> None:
         """How many nodes it takes is known at the first launch."""
@@ -248,9 +307,11 @@ class SlurmLauncher:
         relays: dict[str, Connection[Hello]] = {}
         try:
             for parent in parents.values():
-                parent.fork_relay()
+                parent.begin_relay()
+            for parent in parents.values():
+                parent.take_relay()
             for step in {parent.step for parent in parents.values()}:
-                lines = {node: parent.line for node, parent in parents.items() if parent.step is step}
+                lines = {node: parent.parent.line for node, parent in parents.items() if parent.step is step}
                 taken = step.take(Hello, names=list(lines), limit_s=_FORK_S, among=lines)
                 relays |= {relay.said.host: relay for relay in taken}
         except BaseException as error:
@@ -269,12 +330,12 @@ class SlurmLauncher:
 
     def _drop_unusable(self, variables: Mapping[str, str]) -> None:
         """Let go of parents that have ended, and of all whose libraries were loaded with other variables."""
-        read = forkserver.read_at_start(variables)
+        read = read_at_start(variables)
         is_other = read != self._read_at_start
         self._read_at_start = read
         self._drop([node for node, parent in self._parents.items() if is_other or not parent.is_idle])
 
-    def _parents_on(self, number: int, variables: Mapping[str, str]) -> dict[str, Parent]:
+    def _parents_on(self, number: int, variables: Mapping[str, str]) -> dict[str, NodeParent]:
         """The parents of so many nodes. In place of nodes that start none others are taken, if there are more."""
         for spare in range(len(self._preferred) - number, -1, -1):
             nodes = sorted(self._preferred[:number], key=self._allocation.nodes.index)
@@ -294,7 +355,7 @@ class SlurmLauncher:
             nodes,
             self._parent_command,
             gpus=self._allocation.gpus_per_node,
-            variables=forkserver.variables_of_parent(variables),
+            variables=variables_of_parent(variables),
             log=self._log,
             session=self.session,
             python_path=self._python_path,
@@ -305,19 +366,19 @@ class SlurmLauncher:
             step.kill()
             self._put_last(error.missing if isinstance(error, NotCalled) else nodes)
             raise
-        self._parents |= {caller.said.host: Parent(caller, step) for caller in callers}
+        self._parents |= {caller.said.host: NodeParent(Parent(caller.line, step.pid), step) for caller in callers}
 
     def _parent_command(self, where: Sequence[str]) -> list[str]:
         port, *addresses = where
         arguments = f"{port}, {addresses!r}, {self._preload!r}"
-        code = f"from pytest_distbench.launch.starters.parent import main; main({arguments})"
+        code = f"from pytest_distbench.launch.starters.parent import serve_node; serve_node({arguments})"
         return [self._interpreter, "-c", code]
 
     def _drop(self, nodes: Sequence[str]) -> None:
         """Let go of the parents of nodes, which end, and of steps that have no other."""
         dropped = [self._parents.pop(node) for node in nodes]
         for parent in dropped:
-            parent.line.close()
+            parent.parent.line.close()
         for step in {parent.step for parent in dropped}.difference(parent.step for parent in self._parents.values()):
             try:
                 step.wait(_LEAVE_S)

@@ -69,7 +69,6 @@ class LauncherKind(Hosting):
 
     Attributes:
         make: makes it; imports what it needs.
-        most_ranks: that it starts in one launch; None: as many as the machine bears.
         holds_two: two groups may be open at once, which a comparison in turns needs.
         settles_doubts: they may be open unasked, to settle a doubt; not where it is other software's to say whether two
             commands run on the same hosts.
@@ -82,7 +81,6 @@ class LauncherKind(Hosting):
 
     help: str
     make: Callable[[LauncherSetup], Launcher]
-    most_ranks: int | None = None
     holds_two: bool = False
     settles_doubts: bool = True
     takes_python: bool = True
@@ -157,7 +155,6 @@ LAUNCHERS: dict[str, LauncherKind] = {
     "warm": LauncherKind(
         help="start ranks from a process that has torch loaded",
         make=_make_warm,
-        most_ranks=125,  # torch hands each rank two descriptors of every other, of which multiprocessing passes on 251
         holds_two=True,
         sets_threads=True,
         variables=LOOPBACK,

@@ -185,7 +185,7 @@ def _torchrun_knowing_loopback() -> list[str]:
     if release_of(hardware.installed_version("torch")) >= PARTS["handlers"].since:
         return TORCHRUN
     name = repr(LOOPBACK_RENDEZVOUS)
-    register = f"from pytest_distbench.launch.starters.group import register_rendezvous; register_rendezvous({name})"
+    register = f"from pytest_distbench.launch.starters.loopback import register_rendezvous; register_rendezvous({name})"
     return [sys.executable, "-c", f"{register}; {_MAIN}"]
 
 
@@ -197,7 +197,7 @@ def rendezvous_handler() -> Callable[[object], object]:
 
     def make(parameters: object) -> object:
         del parameters
-        from pytest_distbench.launch.starters.group import LoopbackRendezvous
+        from pytest_distbench.launch.starters.loopback import LoopbackRendezvous
 
         atexit.register(gc.freeze)  # else Python goes through torch's objects at the end: half a second of a launch
         return LoopbackRendezvous()

@@ -1,10 +1,11 @@
-"""The default launcher: ranks from a forkserver that has torch loaded, under a real elastic agent."""
+"""The default launcher: the ranks of this host are forked from a process that has torch loaded."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -12,26 +13,53 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from pytest_distbench.errors import BackendUnavailable, LauncherError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.contract import Exit
-from pytest_distbench.launch.site.local import LocalSite, RunningLaunch
+from pytest_distbench.launch.site.guardian import remove_traces
+from pytest_distbench.launch.site.local import LocalSite, RunningLaunch, places
 from pytest_distbench.launch.site.standstill import LOOK_S, Standstill
-from pytest_distbench.launch.starters import forkserver
-from pytest_distbench.launch.starters.agent import Reply, Request
-from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE
-from pytest_distbench.records.launch_files import sockets_folder
+from pytest_distbench.launch.starters.contract import (
+    DROP_STORE,
+    LOOPBACK_ADDRESS,
+    MAKE_STORE,
+    NO_REVERSE_DNS,
+    SESSION_VARIABLE,
+)
+from pytest_distbench.launch.starters.parent import (
+    RANK,
+    End,
+    Fork,
+    Forked,
+    Parent,
+    Ready,
+    Word,
+    read_at_start,
+    serve_host,
+    variables_of_parent,
+)
+from pytest_distbench.launch.workplace import tail
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 
-_START_TIMEOUT_S = 120.0
-_READ_BYTES = 65536
+_START_S = 120.0
+_END_S = 2.0
+
+
+def main(descriptor: int, stores: int, directory: str, projects: Sequence[str]) -> None:
+    """Be the parent of this host's ranks. When pytest dies no socket stays behind, and no plan with its secrets."""
+
+    def clean() -> None:
+        for launch in Path(directory).glob("launch*/"):
+            remove_traces(LaunchFiles(launch))
+
+    serve_host(descriptor, stores, Path(directory).name, projects, clean)
 
 
 class WarmLauncher:
-    """Keeps one agent process; starts it again when it has died or its start-up environment no longer fits."""
+    """Keeps one parent; starts it again when it has died or its start-up environment no longer fits."""
 
     name = "warm"
 
@@ -49,16 +77,16 @@ class WarmLauncher:
         self._preload = preload
         self._interpreter = str(interpreter or sys.executable)
         self._python_path = python_path
-        self._agent: _Agent | None = None
+        self._parent: _HostParent | None = None
 
     def prepare(self, variables: dict[str, str]) -> None:
-        read = forkserver.read_at_start(variables)
-        if self._agent is not None and self._agent.is_usable(read):
+        read = read_at_start(variables)
+        if self._parent is not None and self._parent.is_usable(read):
             return
         self.close()
         path = sys.path if self._python_path is None else self._python_path
         inherited = {**variables, SESSION_VARIABLE: self.session, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
-        self._agent = _Agent(self._interpreter, self._directory, inherited, read, list(self._preload))
+        self._parent = _HostParent(self._interpreter, self._directory, inherited, read, list(self._preload))
 
     def open(self, plan: LaunchPlan) -> LocalSite:
         return LocalSite(self, plan)
@@ -66,16 +94,16 @@ class WarmLauncher:
     def start(self, plan: LaunchPlan) -> RunningLaunch:
         for attempt in (1, 2):
             self.prepare(plan.variables)
-            assert self._agent is not None
+            assert self._parent is not None
             try:
-                backends = self._agent.wait_until_ready()
+                backends = self._parent.wait_until_ready()
                 if not backends.get(plan.backend, False):
                     have = [name for name, is_there in backends.items() if is_there]
                     raise BackendUnavailable(plan.backend, f"this build of torch has {', '.join(have)}", have)
                 if plan.backend == "nccl" and plan.device == "cpu":
                     have = [name for name, is_there in backends.items() if is_there and name != "nccl"]
                     raise BackendUnavailable("nccl", "it joins GPUs, and the ranks are on the CPU: give --gpu", have)
-                return self._agent.launch(plan)
+                return _WarmLaunch(self._parent, plan)
             except LauncherError:
                 self.close()
                 if attempt == 2:
@@ -83,23 +111,22 @@ class WarmLauncher:
         raise AssertionError("unreachable")
 
     def leftovers(self) -> list[psutil.Process]:
-        """All that carries the session's mark or descends from the agent, and is not one of its own helpers."""
+        """All that carries the session's mark or descends from the parent, but for that and what keeps its stores."""
         found = {p.pid: p for p in processes.find_marked(SESSION_VARIABLE, self.session)}
-        if self._agent is None:
+        if self._parent is None:
             return list(found.values())
-        found |= {p.pid: p for p in processes.family([self._agent.pid])}
-        return [p for pid, p in found.items() if pid not in self._agent.kept]
+        found |= {p.pid: p for p in processes.family([self._parent.pid])}
+        return [p for pid, p in found.items() if pid not in self._parent.kept()]
 
     def close(self) -> None:
-        if self._agent is not None:
-            self._agent.end()
-            self._agent = None
+        if self._parent is not None:
+            self._parent.end()
+            self._parent = None
             processes.kill(self.leftovers())
-            shutil.rmtree(sockets_folder(self._directory, self.session), ignore_errors=True)
 
 
-class _Agent:
-    """The agent process and its end of the socket pair."""
+class _HostParent(Parent):
+    """The parent of this host's ranks, and what keeps the stores that they meet at."""
 
     def __init__(
         self,
@@ -107,130 +134,167 @@ class _Agent:
         directory: Path,
         variables: dict[str, str],
         read_at_start: dict[str, str],
-        preload: list[str],
+        projects: list[str],
     ) -> None:
         self._read_at_start = read_at_start
-        self.is_broken = False
-        self._log = directory / f"agent-{variables[SESSION_VARIABLE][:8]}.log"
-        self._link, theirs = socket.socketpair()
-        start = f"main({theirs.fileno()}, {str(directory)!r}, {preload!r})"
-        code = f"from pytest_distbench.launch.starters.agent import main; {start}"
-        with open(self._log, "ab") as log:
+        self._log = directory / f"parent-{variables[SESSION_VARIABLE][:8]}.log"
+        self._ready: Ready | None = None
+        self._is_lost = False
+        ours, theirs = socket.socketpair()
+        self._stores, its = socket.socketpair()
+        start = f"main({theirs.fileno()}, {its.fileno()}, {str(directory)!r}, {projects!r})"
+        with theirs, its, open(self._log, "ab") as log:
             self._process = subprocess.Popen(
-                [interpreter, "-c", code],
-                env={**forkserver.variables_of_parent(variables), **NO_REVERSE_DNS},
-                pass_fds=[theirs.fileno()],
+                [interpreter, "-c", f"from pytest_distbench.launch.starters.warm import main; {start}"],
+                env={**variables_of_parent(variables), **NO_REVERSE_DNS},
+                pass_fds=[theirs.fileno(), its.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        theirs.close()
-        self._buffer = b""
-        self._backends: dict[str, bool] | None = None
-        self.pid = self._process.pid
-        self.kept: set[int] = {self.pid}
+        super().__init__(ours, self._process.pid)
 
     def is_usable(self, read_at_start: dict[str, str]) -> bool:
-        return not self.is_broken and self._process.poll() is None and self._read_at_start == read_at_start
+        is_whole = not self._is_lost and not self.kept() & self.ended.keys()
+        return is_whole and self._process.poll() is None and self._read_at_start == read_at_start
+
+    def kept(self) -> set[int]:
+        """Processes that outlive a launch."""
+        return {self.pid} if self._ready is None else {self.pid, self._ready.keeper}
 
     def wait_until_ready(self) -> dict[str, bool]:
-        """Wait until the agent has torch loaded; returns which backends that torch has."""
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        """Wait until the parent has torch loaded; returns which backends that torch has."""
+        deadline = time.monotonic() + _START_S
         standstill = Standstill()
-        while self._backends is None:
-            for reply in self.read(timeout_s=min(LOOK_S, max(0.0, deadline - time.monotonic()))):
-                self._backends, self.kept = reply.backends, set(reply.kept)
+        while self._ready is None:
+            for word in self.take(min(LOOK_S, max(0.0, deadline - time.monotonic()))):
+                self._ready = word if isinstance(word, Ready) else None
             if told := standstill.look([self.pid]):
                 raise LauncherError(told)
             if time.monotonic() > deadline:
                 raise LauncherError(
-                    f"the agent did not start within {_START_TIMEOUT_S:.0f} s; its log: {self._log_tail()}"
+                    f"the parent of the ranks did not start within {_START_S:.0f} s; its log: {self._log_tail()}"
                 )
-        return self._backends
+        return self._ready.backends
 
-    def launch(self, plan: LaunchPlan) -> RunningLaunch:
-        request = Request(plan=str(plan.files.plan), processes=plan.processes)
+    def take(self, timeout_s: float | None = 0.0) -> list[Word]:
         try:
-            self._link.sendall(msgspec.json.encode(request) + b"\n")
-        except OSError as error:
-            raise LauncherError(f"the agent has ended; its log:\n{self._log_tail()}") from error
-        return _WarmLaunch(self)
-
-    def read(self, *, timeout_s: float | None) -> list[Reply]:
-        """Replies that have arrived; waits for the first at most ``timeout_s`` (0: do not wait)."""
-        if self._link.fileno() < 0:
-            raise LauncherError("the agent was ended")
-        self._link.settimeout(timeout_s)
-        try:
-            data = self._link.recv(_READ_BYTES)
-        except (BlockingIOError, TimeoutError):
-            return []
-        except OSError as error:
-            raise LauncherError(f"lost the agent: {error}") from error
-        finally:
-            self._link.settimeout(None)
-        if not data:
-            self.is_broken = True
+            return super().take(timeout_s)
+        except LauncherError:
+            if self.line.fileno() < 0:
+                raise LauncherError("the parent of the ranks was ended") from None
+            self._is_lost = True
             how = processes.ending(self._process.wait(timeout=10))
-            raise LauncherError(f"the agent {how}; its log:\n{self._log_tail()}")
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        return [msgspec.json.decode(line, type=Reply) for line in lines]
+            raise LauncherError(f"the parent of the ranks {how}; its log:\n{self._log_tail()}") from None
 
-    def fileno(self) -> int:
-        return self._link.fileno()
+    def make_store(self) -> int:
+        """The port of a new store, which listens on 127.0.0.1."""
+        standstill = Standstill()
+        said = b""
+        try:
+            self._stores.sendall(MAKE_STORE)
+            while not said.endswith(b"\n"):
+                self._stores.settimeout(LOOK_S)
+                with contextlib.suppress(TimeoutError):
+                    data = self._stores.recv(1024)
+                    if not data:
+                        raise ConnectionResetError
+                    said += data
+                if told := standstill.look(self.kept()):
+                    raise LauncherError(told)
+        except OSError:
+            raise LauncherError("the process that keeps the ranks' store has ended") from None
+        text = said.decode().strip()
+        if not text.isdecimal():
+            raise LauncherError(
+                f"{text}; the ranks of a host meet at {LOOPBACK_ADDRESS}: is its loopback interface up? "
+                "(ip link set lo up)"
+            )
+        return int(text)
+
+    def drop_store(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stores.sendall(DROP_STORE)
 
     def end(self) -> None:
-        """Ask the agent to end, and make sure of it and of all it started."""
-        tree = processes.family([self._process.pid])
-        with contextlib.suppress(OSError):  # it may have died
-            self._link.sendall(msgspec.json.encode(Request()) + b"\n")
-        self._link.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2)
+        """Ask the parent to end, and make sure of it and of all it started."""
+        tree = processes.family([self.pid])
+        with contextlib.suppress(LauncherError):  # it may have died
+            self.send(End())
+        self.line.close()
+        self._stores.close()
+        if self._ready is not None:  # else it hears nothing yet
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_END_S)
         processes.kill(tree)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2)
+            self._process.wait(timeout=_END_S)
 
     def _log_tail(self) -> str:
-        try:
-            return self._log.read_text(errors="replace")[-2000:].strip() or "(empty)"
-        except OSError:
-            return "(not readable)"
+        return tail(self._log).strip()[-2000:] or "(empty)"
 
 
 class _WarmLaunch:
-    """A launch the agent is busy with."""
+    """Ranks that a parent forks. Where one of them fails, the others are told to end, as torchrun does it."""
 
-    def __init__(self, agent: _Agent) -> None:
-        self._agent = agent
-        self._pids: dict[int, int] = {}
+    def __init__(self, parent: _HostParent, plan: LaunchPlan) -> None:
+        self._parent = parent
+        self._pids: list[int] = []
         self._exit: Exit | None = None
+        self._is_told = False
+        port = parent.make_store()
+        self._agreed = time.monotonic()
+        [told] = places(
+            [range(plan.processes)], (LOOPBACK_ADDRESS, port), plan.variables, errors=plan.files.torchrun_logs
+        )
+        parent.send(Fork(entry=RANK, arguments=[str(plan.files.plan)], each=list(told.values())))
 
     def fileno(self) -> int:
-        return self._agent.fileno()
+        return self._parent.fileno()
 
     def poll(self) -> Exit | None:
-        try:
-            for reply in self._agent.read(timeout_s=0.0):
-                self._take(reply)
-        except LauncherError as error:
-            self._exit = Exit(trouble=str(error), died=True)
+        if self._exit is None:
+            try:
+                self._take_in()
+            except LauncherError as error:
+                self._exit = Exit(trouble=str(error), died=True)
         return self._exit
 
+    def _take_in(self) -> None:
+        for word in self._parent.take():
+            if isinstance(word, Forked):
+                self._pids = word.pids
+                if word.trouble:
+                    self._end(Exit(trouble=f"{word.trouble}{_advice(word.number)}"))
+        codes = {rank: self._parent.ended[pid] for rank, pid in enumerate(self._pids) if pid in self._parent.ended}
+        if lost := self._parent.kept() & self._parent.ended.keys():
+            how = processes.ending(self._parent.ended[lost.pop()])
+            self._end(Exit(codes=codes, trouble=f"the process that keeps the ranks' store {how}", died=True))
+        elif self._pids and len(codes) == len(self._pids):
+            self._end(Exit(codes=codes, stamps={"rendezvous": self._agreed}))
+        elif any(codes.values()) and not self._is_told:
+            self._is_told = True
+            processes.send(set(self._pids) - self._parent.ended.keys(), signal.SIGTERM)
+
+    def _end(self, how: Exit) -> None:
+        self._exit = self._exit or how
+        self._parent.drop_store()
+
     def pids(self) -> dict[int, int]:
-        return dict(self._pids)
+        return {rank: pid for rank, pid in enumerate(self._pids) if pid not in self._parent.ended}
 
     def drivers(self) -> list[int]:
-        return [self._agent.pid]
+        return sorted(self._parent.kept())
 
     def abandon(self) -> None:
-        self._agent.end()
+        self._parent.end()
 
-    def _take(self, reply: Reply) -> None:
-        if reply.kind == "started":
-            self._pids = dict(enumerate(reply.pids))
-        elif reply.kind == "finished":
-            codes = {int(rank): code for rank, code in reply.codes.items()}
-            self._exit = Exit(codes=codes, stamps=reply.stamps, trouble=reply.trouble, died=reply.died)
-            self._agent.is_broken = reply.died or (bool(reply.trouble) and not self._pids)  # it cannot start ranks
+
+def _advice(number: int) -> str:
+    """What stands behind an error of the system's that forking a rank met."""
+    if number == errno.EAGAIN:
+        return (
+            "; no process or thread could be started: see ulimit -u and the container's limit of processes (pids.max)"
+        )
+    return ""

@@ -169,7 +169,7 @@ FAILURES: Sequence[Entry] = (
     _failure(
         "the launcher failed: ...",
         r"launcher failed",
-        "What starts the ranks, an agent or torchrun, was killed or could not start.",
+        "What starts the ranks, their parent or torchrun, was killed or could not start.",
         "run it again: the next launch starts a new one; if it stays, --distbench-launcher=torchrun",
     ),
     _failure(

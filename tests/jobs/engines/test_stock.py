@@ -20,7 +20,7 @@ from torch.distributed.run import get_args_parser
 from pytest_distbench.elastic import join
 from pytest_distbench.jobs.control.controller import Controller
 from pytest_distbench.jobs.engines.contract import CannotGoOn, EngineSetup
-from pytest_distbench.jobs.engines.stock import Node, TorchrunEngine, announce, rendezvous_seconds, tells_events
+from pytest_distbench.jobs.engines.stock import Node, TorchrunEngine, rendezvous_seconds, tells_events
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, MembershipPlan
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
@@ -43,13 +43,9 @@ def three() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 @pytest.mark.spawn
-def test_a_node_is_what_announced_itself_and_what_carries_its_word(
-    three: list[subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
+def test_a_node_is_what_was_forked_for_it_and_what_carries_its_word(three: list[subprocess.Popen[bytes]]) -> None:
     agent, worker, escaped = three
-    node = Node(agent.pid, MINE, tmp_path / "pids")
-    for process in (agent, worker):
-        announce(tmp_path / "pids", process.pid)
+    node = Node(agent.pid, MINE, lambda pid: [pid, worker.pid])
 
     assert {p.pid for p in node.members()} == {agent.pid, worker.pid, escaped.pid}
     node.kill_workers()
@@ -57,26 +53,6 @@ def test_a_node_is_what_announced_itself_and_what_carries_its_word(
     assert {p.pid for p in node.members()} == {agent.pid}
     node.end()
     assert agent.wait(timeout=60) is not None
-
-
-@pytest.mark.spawn
-def test_a_process_id_that_was_given_away_again_is_none_of_a_nodes(
-    three: list[subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    """It was announced by a process that began at another time."""
-    announce(tmp_path / "pids", three[0].pid)
-    [line] = (tmp_path / "pids").read_text().splitlines()
-    (tmp_path / "pids").write_text(f"{line}1\nno line of ours\n{three[1].pid} \n")
-    node = Node(three[0].pid, "other", tmp_path / "pids")
-
-    assert node.members() == []
-    assert Node(0, "nobody's", tmp_path / "none").members() == []
-
-
-def test_one_that_has_ended_is_not_announced(tmp_path: Path) -> None:
-    announce(tmp_path / "pids", 2**30)
-
-    assert not (tmp_path / "pids").exists()
 
 
 EVENT = (

@@ -1,79 +1,166 @@
-"""A node's process that has torch loaded, and the controller's end of the connection to it."""
+"""The process that others are forked from, as its owner sees it, and as the launcher of nodes does."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from pytest_distbench.launch.site.dial import Hello
-from pytest_distbench.launch.starters import parent as parents
-from pytest_distbench.launch.starters.calls import Connection
-from pytest_distbench.launch.starters.parent import END, FORK, GONE, Parent
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.starters import slurm
+from pytest_distbench.launch.starters.parent import RELAY, Ended, Fork, Forked, Kill, Order, Parent, Word
+from pytest_distbench.launch.starters.slurm import NodeParent
+
+OWNER = """
+import os, sys
+from pathlib import Path
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.starters.parent import Fork, Kill, fork_parent
+
+def code(text, **options):
+    return Fork(entry="builtins:exec", arguments=[text], **options)
+
+parent = fork_parent("run", [], ["costly"])
+import costly
+exits = code("import costly, os; os._exit(int(os.environ['CODE']) + (costly.MADE_BY == os.getpid()))",
+             each=[{"CODE": "3"}, {"CODE": "4"}])
+print([parent.wait(pid, 60) for pid in parent.fork(exits)])
+
+[orphan_s] = parent.fork(code("import os, time; os.fork() or time.sleep(1000); os._exit(0)"))
+parent.wait(orphan_s, 60)
+[below] = parent.fork(code("import subprocess, sys; subprocess.Popen(['sleep', '1000'], start_new_session=True)"))
+parent.wait(below, 60)
+print([p.name() for p in processes.family([parent.pid])] == [processes.family([os.getpid()])[0].name()])
+
+Path("asks.py").write_text('''
+import socket, time
+from pytest_distbench.launch.starters.parent import Fork, Parent
+def run(text, descriptor):
+    parent = Parent(socket.socket(fileno=descriptor), 0)
+    [child] = parent.fork(Fork(entry="builtins:exec", arguments=[text]))
+    open("asked", "w").close()
+    parent.wait(child, None)
+''')
+[client] = parent.fork(Fork(entry="asks:run", arguments=["import time; time.sleep(1000)"], has_line=True))
+while not os.path.exists("asked"):
+    pass
+agent, worker = parent.count(client)
+print(agent == client, processes.is_alive(worker))
+parent.send(Kill(pid=client))
+print(parent.wait(client, 60))
+while processes.is_alive(worker):
+    pass
+print(parent.count(client))
+parent.end()
+print(processes.is_alive(parent.pid), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.spawn
+def test_a_parent_forks_tells_of_ends_and_leaves_nothing_of_whoever_has_ended(tmp_path: Path) -> None:
+    """In a process of its own, which has one thread."""
+    (tmp_path / "costly.py").write_text("""
+import atexit, os
+
+MADE_BY = os.getpid()
+atexit.register(lambda: print("at the end of the parent", flush=True))
+""")
+    (tmp_path / "owner.py").write_text(OWNER)
+    done = subprocess.run(
+        [sys.executable, "owner.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+
+    assert done.stdout.splitlines() == [
+        "[3, 4]", "True", "True True", "-9", "[]", "at the end of the parent", "False",
+    ], done.stderr  # fmt: skip
 
 
 class MadeUpStep:
     pid = 7
     is_alive = True
+    where = ("4711", "127.0.0.1")
+
+
+class TheirEnd:
+    """A node's parent that is made up."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.line = line
+
+    def heard(self) -> list[Order]:
+        return [msgspec.json.decode(line, type=Order) for line in self.line.recv(4096).splitlines()]
+
+    def say(self, word: Word) -> None:
+        self.line.sendall(msgspec.json.encode(word) + b"\n")
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Parent, socket.socket]]:
-    """Ours and the parent's."""
+def ends() -> Iterator[tuple[NodeParent, TheirEnd]]:
+    """Ours, which has been asked for a relay, and the parent's."""
     ours, theirs = socket.socketpair()
     theirs.settimeout(10)
-    hello = Hello(secret="", host="n1", address="127.0.0.1", port=1)
     with ours, theirs:
-        yield Parent(Connection(ours, hello), cast(Any, MadeUpStep())), theirs
+        node, there = NodeParent(Parent(ours, 7), cast(Any, MadeUpStep())), TheirEnd(theirs)
+        assert node.is_idle
+        node.begin_relay()
+        assert there.heard() == [Fork(entry=RELAY, arguments=["4711", "127.0.0.1"])]
+        there.say(Forked(pids=[42]))
+        node.take_relay()
+        yield node, there
 
 
-def test_it_can_fork_a_relay_when_the_one_before_has_gone(ends: tuple[Parent, socket.socket]) -> None:
-    parent, theirs = ends
-    assert parent.is_idle
-
-    parent.fork_relay()
-    assert theirs.recv(9) == FORK
-    assert not parent.is_idle
+def test_it_can_fork_a_relay_when_the_one_before_has_gone(ends: tuple[NodeParent, TheirEnd]) -> None:
+    node, there = ends
+    assert not node.is_idle
     with pytest.raises(subprocess.TimeoutExpired):
-        parent.wait(0.01)
+        node.wait(0.01)
 
-    theirs.sendall(GONE)
-    assert parent.wait(10) == 0
-    assert parent.is_idle
-    assert parent.wait(0.01) == 0  # nothing is waited for twice
+    there.say(Ended(pid=42, code=0))
+    assert node.wait(10) == 0
+    assert node.is_idle
+    assert node.wait(0.01) == 0  # nothing is waited for twice
 
 
-def test_a_relay_that_does_not_end_is_ended_by_its_parent_which_stays(ends: tuple[Parent, socket.socket]) -> None:
-    parent, theirs = ends
-    parent.fork_relay()
-    theirs.sendall(GONE)
-    parent.kill()
+def test_a_relay_that_does_not_end_is_ended_by_its_parent_which_stays(ends: tuple[NodeParent, TheirEnd]) -> None:
+    node, there = ends
+    there.say(Ended(pid=42, code=-9))
+    node.kill()
 
-    assert theirs.recv(9) == FORK + END
-    assert parent.is_idle
+    assert there.heard() == [Kill(pid=42)]
+    assert node.is_idle
 
 
 def test_a_parent_that_does_not_even_end_its_relay_is_hung_up_on(
-    ends: tuple[Parent, socket.socket], monkeypatch: pytest.MonkeyPatch
+    ends: tuple[NodeParent, TheirEnd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parents, "_END_S", 0.01)
-    parent, theirs = ends
-    parent.fork_relay()
-    parent.kill()
+    monkeypatch.setattr(slurm, "_END_S", 0.01)
+    node, there = ends
+    node.kill()
 
-    assert theirs.recv(9) == FORK + END
-    assert theirs.recv(9) == b""
-    assert not parent.is_idle
-    assert parent.wait(0.01) == 0
+    assert there.heard() == [Kill(pid=42)]
+    assert there.line.recv(9) == b""
+    assert not node.is_idle
+    assert node.wait(0.01) == 0
 
 
-def test_a_parent_that_has_gone_is_not_idle_and_not_waited_for(ends: tuple[Parent, socket.socket]) -> None:
-    parent, theirs = ends
-    parent.fork_relay()
-    theirs.close()
+def test_a_parent_that_has_gone_is_not_idle_and_not_waited_for(ends: tuple[NodeParent, TheirEnd]) -> None:
+    node, there = ends
+    there.line.close()
 
-    assert parent.wait(10) == 0
-    assert not parent.is_idle
+    assert node.wait(10) == 0
+    assert not node.is_idle
+
+
+def test_a_child_that_could_not_be_forked_is_told(ends: tuple[NodeParent, TheirEnd]) -> None:
+    node, there = ends
+    there.say(Forked(pids=[], trouble="BlockingIOError: [Errno 11] Resource temporarily unavailable", number=11))
+
+    with pytest.raises(LauncherError, match="BlockingIOError"):
+        node.parent.fork(Fork(entry="a:b", arguments=[]))

@@ -1,0 +1,95 @@
+"""Stores that listen on 127.0.0.1 only: torchrun's, by a rendezvous of one node, and those of ranks that are forked.
+
+Imported where torch is.
+"""
+
+from __future__ import annotations
+
+import socket
+import uuid
+
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # exported at run time only
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+
+from pytest_distbench.launch.starters.contract import LOOPBACK_ADDRESS, MAKE_STORE
+from pytest_distbench.worker.torch_internals import store_on
+
+_STORE_TIMEOUT_S = 60.0
+
+
+class LoopbackRendezvous(RendezvousHandler):
+    """A rendezvous of one node: its store is a TCPStore this process binds to a free port itself.
+
+    The ranks join that store (TORCHELASTIC_USE_AGENT_STORE), as under torchrun. Nobody probes for a port, and the
+    random delay of torch's own c10d rendezvous (0 to 0.3 s) does not apply.
+    """
+
+    def __init__(self) -> None:
+        self._run_id = uuid.uuid4().hex[:12]
+        self._store: TCPStore | None = _new_store()
+        self._rounds = 0
+
+    def get_backend(self) -> str:
+        return "distbench-loopback"
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        assert self._store is not None
+        if self._rounds:
+            self._store = _new_store()  # ranks that are started again find no keys of those before
+        self._rounds += 1
+        store = PrefixStore(f"agent/{self._run_id}", self._store)
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(LOOPBACK_ADDRESS, self._store.port))
+
+    def is_closed(self) -> bool:
+        return self._store is None
+
+    def set_closed(self) -> None:
+        self._store = None
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        self._store = None
+        return True
+
+
+def _new_store() -> TCPStore:
+    return store_on(socket.create_server((LOOPBACK_ADDRESS, 0)), timeout_s=_STORE_TIMEOUT_S)
+
+
+def register_rendezvous(name: str) -> None:
+    """Make :class:`LoopbackRendezvous` known to torchrun in this process; from torch 2.6 on an entry point does."""
+    rendezvous_handler_registry.register(name, lambda parameters: LoopbackRendezvous())
+
+
+def keep_stores(descriptor: int) -> None:
+    """Keep the store of one launch after the other, until the line with that descriptor closes.
+
+    A process of its own does so: a store has threads, and ranks are forked from one that has none. Told is the port of
+    a new store, or why there is none.
+    """
+    line = socket.socket(fileno=descriptor)
+    store = None
+    while order := line.recv(1):
+        store = None
+        if order == MAKE_STORE:
+            try:
+                store = _new_store()
+                told = str(store.port)
+            except Exception as error:  # noqa: BLE001 told to pytest; the next may well work
+                what = str(error).partition("\nException raised from")[0]  # then follow torch's frames of C++
+                told = f"{type(error).__name__}: {what}"
+            line.sendall(f"{' '.join(told.split())}\n".encode())
