@@ -67,6 +67,7 @@ def measure_launcher(launcher: Launcher, world_size: int, folder: Path) -> dict[
 def main() -> None:
     """Measure and print."""
     from pytest_distbench.launch.starters.parent import PRELOAD
+    from pytest_distbench.launch.starters.table import LauncherSetup
     from pytest_distbench.launch.starters.torchrun import TorchrunLauncher
     from pytest_distbench.launch.starters.warm import WarmLauncher
 
@@ -81,7 +82,8 @@ def main() -> None:
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     with tempfile.TemporaryDirectory(prefix="distbench-") as name:
         folder = Path(name)
-        warm, torchrun = WarmLauncher(folder, uuid.uuid4().hex), TorchrunLauncher(uuid.uuid4().hex)
+        setups = [LauncherSetup(directory=folder, session=uuid.uuid4().hex) for _ in range(2)]
+        warm, torchrun = WarmLauncher(setups[0]), TorchrunLauncher(setups[1])
         methods: dict[str, Callable[[int], dict[str, float]]] = {
             "floor": measure_floor,
             "warm": lambda ranks: measure_launcher(warm, ranks, folder),

@@ -210,9 +210,10 @@ def real_report(folder: Path) -> Path:
     """What a real rank reports that times fifty iterations."""
     from measuring import launched
 
+    from pytest_distbench.launch.starters.table import LauncherSetup
     from pytest_distbench.launch.starters.torchrun import TorchrunLauncher
 
-    launcher = TorchrunLauncher("scale")
+    launcher = TorchrunLauncher(LauncherSetup(directory=folder, session="scale"))
     record = launched(launcher, folder, "points", world_size=2)
     return LaunchFiles(Path(record.logs)).report(0)
 

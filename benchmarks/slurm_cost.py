@@ -21,7 +21,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,19 +71,20 @@ def main() -> None:
     from pytest_distbench.launch.starters.cmd import CmdLauncher
     from pytest_distbench.launch.starters.contract import Engine
     from pytest_distbench.launch.starters.slurm import SlurmLauncher, read_allocation
+    from pytest_distbench.launch.starters.table import LauncherSetup
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
     engine = Engine(template="srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --mpi=none {command}")
-    by_command = CmdLauncher(uuid.uuid4().hex, engine)
     names = read_allocation(os.environ).nodes
     nodes, first = len(names), names[0]
     ports = iter(range(24000, 25000))
     with tempfile.TemporaryDirectory() as made:
         script = Path(made) / "rank.py"
         script.write_text(RANK)
-        warm = SlurmLauncher(Path(made), uuid.uuid4().hex)
+        setup = LauncherSetup(directory=Path(made), session=uuid.uuid4().hex, engine=engine)
+        by_command, warm = CmdLauncher(setup), SlurmLauncher(replace(setup, session=uuid.uuid4().hex))
         torchrun = ["-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1", "--rdzv-backend=c10d"]
 
         def with_torchrun() -> None:

@@ -59,6 +59,7 @@ from numpy.typing import NDArray
 
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES
 from pytest_distbench.judging.stored_rule import DRIFT
+from pytest_distbench.launch.starters.table import LauncherSetup
 from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.report.texts import layout
@@ -360,7 +361,7 @@ def measure(progress: Callable[[str], None]) -> tuple[Launches, dict[float, Laun
     random.Random(0).shuffle(plans)
     found: dict[float, list[Launch]] = {}
     with tempfile.TemporaryDirectory(prefix="distbench-") as name, alone_on_this_host(on_wait=progress):
-        launcher = WarmLauncher(Path(name), uuid.uuid4().hex)
+        launcher = WarmLauncher(LauncherSetup(directory=Path(name), session=uuid.uuid4().hex))
         try:
             for i, factor in enumerate(plans):
                 progress(f"launch {i + 1} of {len(plans)}")

@@ -106,7 +106,9 @@ def run_until_stable(plan: LaunchPlan, act: Callable[[LaunchPlan], None]) -> Lau
 
 def agent_of(plan: LaunchPlan, *, slot: int) -> int:
     """The process id of the agent that was started first in a slot."""
-    if forked := processes_of(plan, "pytest_distbench.jobs.control")[3:]:  # guardian, controller and parent are above
+    if forked := processes_of(plan, "pytest_distbench.jobs.control.controller")[
+        3:
+    ]:  # guardian, controller and parent are above
         workers = {line.pid for line in read_timeline(plan.files.timeline) if isinstance(line, Started)}
         return [process.pid for process in forked if process.pid not in workers][slot]
     agents = [p for p in processes_of(plan, "torch.distributed.run") if p.environ()[SLOT_VARIABLE] == str(slot)]

@@ -5,6 +5,8 @@ Whoever imports it adds the launcher, also as a pytest plugin: ``-p support.cuda
 
 from __future__ import annotations
 
+import dataclasses
+
 from pytest_distbench.launch.site.local import RunningLaunch
 from pytest_distbench.launch.starters.table import LAUNCHERS, LOOPBACK, LauncherKind, LauncherSetup
 from pytest_distbench.launch.starters.warm import WarmLauncher
@@ -27,13 +29,7 @@ class CudaLauncher(WarmLauncher):
 
 
 def _make(setup: LauncherSetup) -> CudaLauncher:
-    return CudaLauncher(
-        setup.directory,
-        setup.session,
-        (*setup.preload, PRELOADED),
-        interpreter=setup.interpreter,
-        python_path=setup.python_path,
-    )
+    return CudaLauncher(dataclasses.replace(setup, preload=(*setup.preload, PRELOADED)))
 
 
 LAUNCHERS[STAND_IN_CUDA] = LauncherKind(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import get_args
 
 from pytest_distbench.jobs.engines.contract import Engine, EngineSetup
+from pytest_distbench.launch.starters.table import by_name
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.elastic import ChangeKind, ChangeResult, ElasticJob
 from pytest_distbench.records.record import Number
@@ -206,22 +207,10 @@ def fast_problem(rendezvous: Path) -> str:
     return f"{torch_release()} does not have, in torch/{_RENDEZVOUS}, {lacking}" if lacking else ""
 
 
-def _make_fast(setup: EngineSetup) -> Engine:
-    from pytest_distbench.jobs.engines.fast import FastEngine
-
-    return FastEngine(setup)
-
-
-def _make_stock(setup: EngineSetup) -> Engine:
-    from pytest_distbench.jobs.engines.stock import TorchrunEngine
-
-    return TorchrunEngine(setup)
-
-
 ENGINES: dict[str, EngineKind] = {
     "stock": EngineKind(
         help="each node is the command line tool torchrun",
-        make=_make_stock,
+        make=by_name("pytest_distbench.jobs.engines.stock:TorchrunEngine"),
         advice=TORCHRUN,
         runs_scripts=True,
         timers={
@@ -235,7 +224,7 @@ ENGINES: dict[str, EngineKind] = {
     ),
     "fast": EngineKind(
         help="agents and workers from one process that has torch loaded, and timers below a second",
-        make=_make_fast,
+        make=by_name("pytest_distbench.jobs.engines.fast:FastEngine"),
         advice=AGENTS,
         timers={
             "last_call_s": Timer(default=0.3, is_whole=False),

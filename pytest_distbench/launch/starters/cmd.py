@@ -20,6 +20,7 @@ from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters.calls import Callers, Connection, addresses, make_site, take_relays
 from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Engine, HostsFound, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
+from pytest_distbench.launch.starters.table import LauncherSetup
 from pytest_distbench.records.plan import LaunchPlan
 
 _OPTION = "--distbench-launcher-cmd"
@@ -81,6 +82,11 @@ def layout(ranks: int, per_node: int) -> list[range]:
     return [range(first, min(first + per_node, ranks)) for first in range(0, ranks, per_node)]
 
 
+def ranks_of_nodes(ranks: int, *, on_gpus: bool, engine: Engine) -> list[int]:
+    del on_gpus
+    return [len(node) for node in layout(ranks, engine.ranks_per_node)]
+
+
 def describe(wanted: HostsWanted) -> HostsFound:
     """What the hosts of the largest launch are, which the command starts a process on. See :func:`describe_hosts`."""
     engine = wanted.engine
@@ -104,9 +110,10 @@ class CmdLauncher:
 
     name = "cmd"
 
-    def __init__(self, session: str, engine: Engine) -> None:
-        self.session = session
-        self.engine = engine
+    def __init__(self, setup: LauncherSetup) -> None:
+        assert setup.engine is not None
+        self.session = setup.session
+        self.engine = setup.engine
 
     def prepare(self, variables: dict[str, str]) -> None:
         """Nothing can be prepared."""

@@ -34,6 +34,7 @@ from pytest_distbench.launch.starters.parent import (
     read_at_start,
     variables_of_parent,
 )
+from pytest_distbench.launch.starters.table import LauncherSetup
 from pytest_distbench.records.launch_files import of_a_step
 from pytest_distbench.records.plan import LaunchPlan
 
@@ -189,6 +190,10 @@ def _number(text: str) -> int | None:
     return sum(found) or None
 
 
+def ranks_of_nodes(ranks: int, *, on_gpus: bool) -> list[int]:
+    return [len(node) for node in read_allocation(os.environ).layout(ranks, on_gpus=on_gpus)]
+
+
 def describe(wanted: HostsWanted) -> HostsFound:
     """What the nodes of the allocation are, from one step on all of them. See :func:`describe_hosts`."""
     allocation = read_allocation(os.environ)
@@ -278,20 +283,10 @@ class SlurmLauncher:
 
     name = "slurm"
 
-    def __init__(
-        self,
-        directory: Path,
-        session: str,
-        preload: Sequence[str] = (),
-        *,
-        interpreter: Path | None = None,
-        python_path: Sequence[str] | None = None,
-    ) -> None:
-        self.session = session
-        self._log = directory / f"slurm-{session[:8]}.log"
-        self._preload = list(preload)
-        self._interpreter = str(interpreter or sys.executable)
-        self._python_path = python_path
+    def __init__(self, setup: LauncherSetup) -> None:
+        self.session = setup.session
+        self._setup = setup
+        self._log = setup.directory / f"slurm-{setup.session[:8]}.log"
         self._allocation = read_allocation(os.environ)
         self._preferred = list(self._allocation.nodes)
         self._read_at_start: Mapping[str, str] = {}
@@ -358,7 +353,7 @@ class SlurmLauncher:
             variables=variables_of_parent(variables),
             log=self._log,
             session=self.session,
-            python_path=self._python_path,
+            python_path=self._setup.python_path,
         )
         try:
             callers = step.take(Hello, limit_s=2 * within_s(len(nodes)))
@@ -370,9 +365,9 @@ class SlurmLauncher:
 
     def _parent_command(self, where: Sequence[str]) -> list[str]:
         port, *addresses = where
-        arguments = f"{port}, {addresses!r}, {self._preload!r}"
+        arguments = f"{port}, {addresses!r}, {[*self._setup.preload]!r}"
         code = f"from pytest_distbench.launch.starters.parent import serve_node; serve_node({arguments})"
-        return [self._interpreter, "-c", code]
+        return [str(self._setup.interpreter or sys.executable), "-c", code]
 
     def _drop(self, nodes: Sequence[str]) -> None:
         """Let go of the parents of nodes, which end, and of steps that have no other."""

@@ -6,10 +6,10 @@ every pytest run, so it imports nothing: a row's ``make`` does.
 
 from __future__ import annotations
 
-import os
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,97 +89,49 @@ class LauncherKind(Hosting):
     layout: Callable[..., Sequence[int]] | None = None
 
 
-def _make_warm(setup: LauncherSetup) -> Launcher:
-    from pytest_distbench.launch.starters.warm import WarmLauncher
+def by_name(place: str) -> Callable[..., Any]:
+    """What is at ``module:name``, which is imported when it is first called."""
 
-    return WarmLauncher(
-        setup.directory,
-        setup.session,
-        tuple(setup.preload),
-        interpreter=setup.interpreter,
-        python_path=setup.python_path,
-    )
+    def call(*given: Any, **named: Any) -> Any:
+        module, _, name = place.partition(":")
+        return getattr(importlib.import_module(module), name)(*given, **named)
+
+    return call
 
 
-def _make_torchrun(setup: LauncherSetup) -> Launcher:
-    from pytest_distbench.launch.starters.torchrun import TorchrunLauncher
-
-    return TorchrunLauncher(setup.session)
-
-
-def _make_slurm(setup: LauncherSetup) -> Launcher:
-    from pytest_distbench.launch.starters.slurm import SlurmLauncher
-
-    return SlurmLauncher(
-        setup.directory,
-        setup.session,
-        setup.preload,
-        interpreter=setup.interpreter,
-        python_path=setup.python_path,
-    )
-
-
-def _describe_slurm(wanted: HostsWanted) -> HostsFound:
-    from pytest_distbench.launch.starters.slurm import describe
-
-    return describe(wanted)
-
-
-def _make_cmd(setup: LauncherSetup) -> Launcher:
-    from pytest_distbench.launch.starters.cmd import CmdLauncher
-
-    assert setup.engine is not None
-    return CmdLauncher(setup.session, setup.engine)
-
-
-def _layout_cmd(ranks: int, *, on_gpus: bool, engine: Engine) -> Sequence[int]:
-    from pytest_distbench.launch.starters.cmd import layout
-
-    del on_gpus
-    return [len(node) for node in layout(ranks, engine.ranks_per_node)]
-
-
-def _describe_cmd(wanted: HostsWanted) -> HostsFound:
-    from pytest_distbench.launch.starters.cmd import describe
-
-    return describe(wanted)
-
-
-def _layout_slurm(ranks: int, *, on_gpus: bool) -> Sequence[int]:
-    from pytest_distbench.launch.starters.slurm import read_allocation
-
-    return [len(node) for node in read_allocation(os.environ).layout(ranks, on_gpus=on_gpus)]
-
+_HERE = "pytest_distbench.launch.starters"
 
 LAUNCHERS: dict[str, LauncherKind] = {
     "warm": LauncherKind(
         help="start ranks from a process that has torch loaded",
-        make=_make_warm,
+        make=by_name(f"{_HERE}.warm:WarmLauncher"),
         holds_two=True,
         sets_threads=True,
         variables=LOOPBACK,
     ),
-    "torchrun": LauncherKind(help="the command line tool", make=_make_torchrun, variables=LOOPBACK),
+    "torchrun": LauncherKind(
+        help="the command line tool", make=by_name(f"{_HERE}.torchrun:TorchrunLauncher"), variables=LOOPBACK
+    ),
     "slurm": LauncherKind(
         help="on the nodes of a Slurm allocation, from processes that have torch loaded",
-        make=_make_slurm,
+        make=by_name(f"{_HERE}.slurm:SlurmLauncher"),
         hosts="many",
         holds_two=True,
         is_spaced=False,
         sets_threads=True,
-        describe=_describe_slurm,
-        layout=_layout_slurm,
+        describe=by_name(f"{_HERE}.slurm:describe"),
+        layout=by_name(f"{_HERE}.slurm:ranks_of_nodes"),
     ),
     CMD: LauncherKind(
         help="a command of your own that reaches other hosts",
-        make=_make_cmd,
+        make=by_name(f"{_HERE}.cmd:CmdLauncher"),
         hosts="many",
         holds_two=True,
         settles_doubts=False,
         takes_python=False,
         is_spaced=False,
-        describe=_describe_cmd,
-        layout=_layout_cmd,
+        describe=by_name(f"{_HERE}.cmd:describe"),
+        layout=by_name(f"{_HERE}.cmd:ranks_of_nodes"),
     ),
 }
 """By the name that ``--distbench-launcher`` takes and baselines are stored under."""

@@ -27,6 +27,7 @@ from pytest_distbench.releases import PARTS, release_of
 
 if TYPE_CHECKING:
     from pytest_distbench.launch.site.local import LocalSite, RunningLaunch
+    from pytest_distbench.launch.starters.table import LauncherSetup
 
 LOOPBACK_RENDEZVOUS = "distbench-loopback"
 """Name of our rendezvous for torchrun, an entry point of this package: its store listens on 127.0.0.1 only, where
@@ -46,8 +47,8 @@ class TorchrunLauncher:
 
     name = "torchrun"
 
-    def __init__(self, session: str) -> None:
-        self.session = session
+    def __init__(self, setup: LauncherSetup) -> None:
+        self.session = setup.session
 
     def prepare(self, variables: dict[str, str]) -> None:
         """Nothing can be prepared."""

@@ -40,6 +40,7 @@ from pytest_distbench.launch.starters.parent import (
     serve_host,
     variables_of_parent,
 )
+from pytest_distbench.launch.starters.table import LauncherSetup
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
@@ -63,20 +64,9 @@ class WarmLauncher:
 
     name = "warm"
 
-    def __init__(
-        self,
-        directory: Path,
-        session: str,
-        preload: tuple[str, ...] = (),
-        *,
-        interpreter: Path | None = None,
-        python_path: Sequence[str] | None = None,
-    ) -> None:
-        self._directory = directory
-        self.session = session
-        self._preload = preload
-        self._interpreter = str(interpreter or sys.executable)
-        self._python_path = python_path
+    def __init__(self, setup: LauncherSetup) -> None:
+        self.session = setup.session
+        self._setup = setup
         self._parent: _HostParent | None = None
 
     def prepare(self, variables: dict[str, str]) -> None:
@@ -84,9 +74,9 @@ class WarmLauncher:
         if self._parent is not None and self._parent.is_usable(read):
             return
         self.close()
-        path = sys.path if self._python_path is None else self._python_path
+        path = sys.path if self._setup.python_path is None else self._setup.python_path
         inherited = {**variables, SESSION_VARIABLE: self.session, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
-        self._parent = _HostParent(self._interpreter, self._directory, inherited, read, list(self._preload))
+        self._parent = _HostParent(self._setup, inherited, read)
 
     def open(self, plan: LaunchPlan) -> LocalSite:
         return LocalSite(self, plan)
@@ -128,24 +118,18 @@ class WarmLauncher:
 class _HostParent(Parent):
     """The parent of this host's ranks, and what keeps the stores that they meet at."""
 
-    def __init__(
-        self,
-        interpreter: str,
-        directory: Path,
-        variables: dict[str, str],
-        read_at_start: dict[str, str],
-        projects: list[str],
-    ) -> None:
+    def __init__(self, setup: LauncherSetup, variables: dict[str, str], read_at_start: dict[str, str]) -> None:
         self._read_at_start = read_at_start
-        self._log = directory / f"parent-{variables[SESSION_VARIABLE][:8]}.log"
+        self._log = setup.directory / f"parent-{variables[SESSION_VARIABLE][:8]}.log"
         self._ready: Ready | None = None
         self._is_lost = False
         ours, theirs = socket.socketpair()
         self._stores, its = socket.socketpair()
-        start = f"main({theirs.fileno()}, {its.fileno()}, {str(directory)!r}, {projects!r})"
+        python = str(setup.interpreter or sys.executable)
+        start = f"main({theirs.fileno()}, {its.fileno()}, {str(setup.directory)!r}, {[*setup.preload]!r})"
         with theirs, its, open(self._log, "ab") as log:
             self._process = subprocess.Popen(
-                [interpreter, "-c", f"from pytest_distbench.launch.starters.warm import main; {start}"],
+                [python, "-c", f"from pytest_distbench.launch.starters.warm import main; {start}"],
                 env={**variables_of_parent(variables), **NO_REVERSE_DNS},
                 pass_fds=[theirs.fileno(), its.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -18,6 +18,7 @@ from support.srun import ALL, write_srun
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.starters import calls, slurm
 from pytest_distbench.launch.starters.slurm import Allocation, SlurmLauncher
+from pytest_distbench.launch.starters.table import LauncherSetup
 
 pytestmark = pytest.mark.spawn
 
@@ -54,7 +55,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmL
     monkeypatch.setattr(slurm, "read_allocation", lambda _: Allocation(job="7", nodes=["n1", "n2", "n3"]))
     write_srun(tmp_path, ALL)
     before = set(psutil.Process().children(recursive=True))  # launchers of other tests
-    made = SlurmLauncher(tmp_path, f"slurm-{tmp_path.name}")
+    made = SlurmLauncher(LauncherSetup(directory=tmp_path, session=f"slurm-{tmp_path.name}"))
     yield made
     made.close()
     assert set(psutil.Process().children(recursive=True)) <= before
