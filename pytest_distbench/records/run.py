@@ -132,6 +132,7 @@ class Trend:
         case: name of its entry in a store.
         title: for people: ``test_all_reduce[float32-ws2]``.
         nodeid: that pytest takes.
+        world_size: of the case, which a run is to be given for its id to be there.
         points: oldest first.
     """
 
@@ -140,6 +141,7 @@ class Trend:
     case: str
     title: str
     nodeid: str
+    world_size: int
     metric: str
     unit: str
     better: Better

@@ -84,6 +84,7 @@ def _values(result: CaseResult) -> Iterator[tuple[Trend, float]]:
                 case=case.key,
                 title=case.title,
                 nodeid=result.nodeid,
+                world_size=case.world_size,
                 metric=metric,
                 unit=found[0].unit,
                 better=found[0].better,

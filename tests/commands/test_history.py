@@ -18,7 +18,7 @@ from pytest_distbench.store.run_record import write_run_record
 
 AT = 25
 """The first run after the change."""
-VERDICT = "distbench verdict --metric 'step' 'suites/test_a.py::test_a[ws2]'"
+VERDICT = "distbench verdict --metric 'step' 'suites/test_a.py::test_a[ws2]' --world-size 2"
 
 
 def write(folder: Path, runs: int, change: float = 1.0) -> None:

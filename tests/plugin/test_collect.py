@@ -73,7 +73,7 @@ def test_sizes(distbench, size):
 
     short.stdout.fnmatch_lines(
         [
-            "distbench: 2 tests; how long they take is known after their first run; 2 long forms are left out *",
+            "distbench: 2 tests; the first run tells how long that takes; 2 long forms are left out *",
             "2 of 4 tests: 2 long forms were left out; all: --distbench-full",
             "SKIPPED*not run: a long form: give --distbench-full",
         ]

@@ -21,5 +21,6 @@ def trend(values: list[float], *, metric: str = "step", case: str = "ws2.gloo.wa
     ]
     return Trend(
         platform="cpu-x", test="suites/test_a.py::test_a", case=case, title=f"test_a[{case}]",
-        nodeid=f"suites/test_a.py::test_a[{case}]", metric=metric, unit="s", better="lower", points=points,
+        nodeid=f"suites/test_a.py::test_a[{case}]", world_size=2, metric=metric, unit="s", better="lower",
+        points=points,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
@@ -233,8 +234,10 @@ def _told(job: ElasticResult) -> Iterator[_Did]:
     numbers = {epoch.epoch for epoch in job.epochs}
     for epoch in job.epochs:
         changes = [job.changes[index] for index in epoch.changes]
-        yield from itertools.chain.from_iterable(map(_of_change, changes))
-        yield from (_of_rate(rate) for rate in job.lr if rate.epoch == epoch.epoch)
+        before = [(_step_of(change), 0, list(_of_change(change))) for change in changes]
+        before += [(rate.step, 1, [_of_rate(rate)]) for rate in job.lr if rate.epoch == epoch.epoch]
+        for *_, did in sorted(before, key=lambda each: each[:2]):
+            yield from did
         text = _epoch_text(epoch, warm_up_mark(job, epoch))
         yield _Did(text, epoch.seconds, str(epoch.epoch), epoch=epoch, changes=changes)
     yield from (_of_rate(rate) for rate in job.lr if rate.epoch not in numbers)
@@ -243,6 +246,12 @@ def _told(job: ElasticResult) -> Iterator[_Did]:
     yield _Did(f"unaccounted {whole - told:.5f}", whole - told, "unaccounted")
     training = whole - job.start_s  # a warm machine starts in half the time, and that is no training
     yield _Did(f"Total train time is {training:.5f} without the start", training, "total")
+
+
+def _step_of(change: ChangeResult) -> float:
+    """The first step after it: what was lost is done again, and may be at another rate."""
+    before = math.inf if change.before_it is None else change.before_it.step + 1
+    return before if change.after_it is None else min(before, change.after_it.step)
 
 
 def _of_change(change: ChangeResult) -> Iterator[_Did]:

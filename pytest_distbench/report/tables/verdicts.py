@@ -79,7 +79,8 @@ class TrendRow:
         if not good or not bad or good == bad:
             return ""
         good, bad = good[:10], bad[:10]
-        run = f"distbench verdict --metric '{self.trend.metric}' '{self.trend.nodeid}' --distbench-against {good}"
+        test = f"'{self.trend.nodeid}' --world-size {self.trend.world_size}"
+        run = f"distbench verdict --metric '{self.trend.metric}' {test} --distbench-against {good}"
         return f"git bisect start {bad} {good} && git bisect run {run}"
 
 

@@ -91,9 +91,9 @@ def duration_text(found: Estimate, *, long_forms: int) -> str:
         if found.elsewhere:
             told[0] += ", as on other machines"
         if found.unknown:
-            told[0] += f"; {found.unknown} of them new or renamed, and taken for as long as the others"
+            told[0] += f"; {found.unknown} of them never timed, and taken for as long as the others"
     elif found.unknown:
-        told.insert(0, f"{count}; how long they take is known after their first run")
+        told.insert(0, f"{count}; the first run tells how long that takes")
     return "; ".join(told)
 
 

@@ -145,6 +145,23 @@ def test_rows_are_those_of_the_report_with_events_before_the_epoch_they_cost(fix
     ]  # fmt: skip
 
 
+def test_changes_and_rates_of_an_epoch_stand_in_the_order_of_their_steps() -> None:
+    made = case(killed(), CYCLED)
+    [launch] = made.launches
+    assert launch.elastic is not None
+    [change] = launch.elastic.changes
+    assert change.after_it is not None
+    again = change.after_it.step
+    rates = [RateChange(step=step, epoch=2, nodes=1, lr=lr) for step, lr in ((again - 1, 0.2), (again, 0.1))]
+    told = replace(launch, elastic=replace(launch.elastic, lr=rates))
+
+    found = [str(row["elastic"]) for row in rows(EPOCHS.section([replace(made, launches=[told])]))]
+    assert [text.split(" took ")[0] for text in found[3:-2]] == [
+        f"Learning rate 0.2 from step {again - 1}", "initialize_workers", "Script setup",
+        "Epoch time lost 9.00000 (kill)", f"Learning rate 0.1 from step {again}", "Epoch 2",
+    ]  # fmt: skip
+
+
 def test_epochs_and_what_is_unaccounted_sum_up_without_the_cold_start(fixed: CaseResult) -> None:
     *_, last = (row for row in rows(EPOCHS.section([fixed, case(killed(), CYCLED)])) if row["epoch"] == 2)
     assert (last["elastic_s"], last["ondemand_s"], last["difference_s"]) == (11.5, 3.0, 8.5)

@@ -15,7 +15,7 @@ def trend(*commits: str, better: str = "lower", unit: str = "s") -> Trend:
     points = [Point(f"2026-01-{i + 1:02}T00:00:00+00:00", commit, 1.0 + i) for i, commit in enumerate(commits)]
     return Trend(
         platform="cpu-x", test="test_a.py::test_a", case="ws2.gloo.warm", title="test_a[ws2]",
-        nodeid="test_a.py::test_a[ws2]", metric="step", unit=unit, better=better, points=points,
+        nodeid="test_a.py::test_a[ws2]", world_size=2, metric="step", unit=unit, better=better, points=points,
     )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def test_a_change_lies_between_two_commits_and_has_the_command_that_finds_it() -
     assert row.commits == ("b" * 40, "c" * 40)
     assert row.bisect == (
         "git bisect start cccccccccc bbbbbbbbbb && git bisect run distbench verdict --metric 'step' "
-        "'test_a.py::test_a[ws2]' --distbench-against bbbbbbbbbb"
+        "'test_a.py::test_a[ws2]' --world-size 2 --distbench-against bbbbbbbbbb"
     )
     assert section.texts == [
         ["test_a[ws2]", "step", "3", "1 s", "2 s", "+100.0 %", "worse", "2026-01-03", "bbbbbbbbbb", "cccccccccc"]

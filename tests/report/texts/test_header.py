@@ -58,12 +58,12 @@ def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, again
         (
             Estimate(tests=2, seconds=60.0, unknown=1, elsewhere=1),
             0,
-            "2 tests, about 60 s, as on other machines; 1 of them new or renamed, and taken for as long as the others",
+            "2 tests, about 60 s, as on other machines; 1 of them never timed, and taken for as long as the others",
         ),
         (
             Estimate(tests=1, seconds=None, unknown=1),
             0,
-            "1 test; how long they take is known after their first run",
+            "1 test; the first run tells how long that takes",
         ),
         (Estimate(tests=0, seconds=None), 1, "1 long form is left out (--distbench-full)"),
     ],
