@@ -140,12 +140,16 @@ def test_one_that_waits_for_a_stopped_process_is_ended_and_says_so(
     assert record.fates[0].how == "was ended"
 
 
-def test_its_exit_code_is_told_with_the_end_of_its_output(run: Run) -> None:
+def test_its_exit_code_or_what_cannot_be_read_is_told_with_the_end_of_its_output(run: Run) -> None:
     record = run("print('bad luck'); raise SystemExit(3)")
 
     assert (record.outcome, record.reason) == ("failed", "the command ended with exit code 3")
     assert record.fates[0].log_tail == "bad luck"
     assert run("import os; os.abort()").reason == "the command was killed by SIGABRT"
+
+    record = run("print('loss: 3')", read={"loss": stdout(r"loss=(\d)")})
+
+    assert record.reason.endswith("the nearest lines are:\nloss: 3")
 
 
 def test_one_that_hangs_shows_where_and_is_ended_with_all_it_started(run: Run) -> None:
@@ -194,21 +198,13 @@ def test_one_that_ends_before_its_training_does_has_shown_nothing(run: Run) -> N
     assert record.reason.startswith("no process of the command joined a process group of 2")
 
 
-def test_a_number_that_is_not_there_fails_it(run: Run) -> None:
-    record = run("print('loss: 3')", read={"loss": stdout(r"loss=(\d)")})
-
-    assert record.reason.endswith("the nearest lines are:\nloss: 3")
-
-
-def test_what_its_processes_record_is_among_its_numbers(run: Run) -> None:
+def test_what_its_processes_record_is_among_its_numbers_and_what_they_lost_fails_it(run: Run) -> None:
     record = run(NOTES, RANK="0", WORLD_SIZE="1")
 
     measured = {m.key: m for m in record.measurements}
     assert measured["loss"].series == [3.0, 2.0, 1.0]
     assert set(measured) == {"wall_time", "loss", "phase/part", "peak_memory"}
 
-
-def test_what_they_recorded_and_lost_fails_it(run: Run) -> None:
     assert run(NOTES, "hard").reason.startswith("rank 0: it recorded numbers, and ended before it could write them")
 
 
@@ -233,12 +229,12 @@ def stand_in(tmp_path: Path) -> str:
     return str(package.parents[1])
 
 
-def test_the_groups_that_its_pythons_join_are_known(run: Run, stand_in: str) -> None:
+def test_the_groups_that_its_pythons_join_are_known_and_one_that_never_met_fails_whatever_it_prints(
+    run: Run, stand_in: str
+) -> None:
     assert run(JOINS, stand_in, "2", makes_group=True).outcome == "passed"
     assert "or made one of its own alone" in run(JOINS, stand_in, "1", makes_group=True).reason
 
-
-def test_one_whose_processes_never_met_fails_whatever_it_prints(run: Run, stand_in: str) -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import torch.distributed; print('loss 3')"
     record = run(code, stand_in, makes_group=True, read={"loss": stdout(r"loss (\d)")})
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from support.plans import make_plan
-from support.sites import MadeUpSite
 
+from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.supervise import Supervised, Turnstile
+from pytest_distbench.records.launch import RankReport
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST, EventKind, RankEvent
 
 
 class Group:
@@ -51,6 +55,67 @@ def test_groups_have_a_turn_a_round_in_the_order_drawn_until_they_end(calls: str
         getattr(turnstile, does)(groups[name])
 
     assert "".join(log) == turns
+
+
+class MadeUpSite:
+    """Fulfils the contract without any process: its ranks say what a test says, and what is asked of them is kept."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self.heard = Heard()
+        self.clocks = Clocks()
+        self.ended: Exit | None = None
+        self.plan = plan
+        self.arrived: list[RankEvent] = []
+        self.asked: list[tuple[set[int], bytes]] = []
+        self.ended_ranks: set[int] = set()
+        self._readable, self._writable = os.pipe()
+
+    def say(self, rank: int, kind: EventKind, text: str = "") -> None:
+        self.arrived.append(RankEvent(kind=kind, rank=rank, at=0.0, text=text))
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def start(self) -> None:
+        pass
+
+    def listen(self, timeout_s: float) -> list[RankEvent]:
+        fresh, self.arrived = self.arrived, []
+        self.heard.take(fresh)
+        return fresh
+
+    def ask(self, ranks: Iterable[int], request: bytes) -> None:
+        self.asked.append((set(ranks), request))
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        raise AssertionError(rank)
+
+    def running(self) -> frozenset[int]:
+        return frozenset(range(self.plan.processes)) if self.ended is None else frozenset()
+
+    def look(self) -> None:
+        pass
+
+    def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
+        pass
+
+    def end(self, ranks: Iterable[int]) -> Exit:
+        self.ended_ranks = set(ranks)
+        self.ended = Exit()
+        return self.ended
+
+    def clear(self) -> Aftermath:
+        return Aftermath()
+
+    def fetch_output(self) -> None:
+        pass
+
+    def reports(self) -> dict[int, RankReport]:
+        return {}
+
+    def close(self) -> None:
+        os.close(self._readable)
+        os.close(self._writable)
 
 
 @pytest.fixture

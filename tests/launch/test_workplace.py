@@ -103,7 +103,9 @@ def at(plan: LaunchPlan, folder: Path | str, **place: object) -> LaunchPlan:
     return replace(plan, workplace=Workplace(folder=str(folder), **place))  # type: ignore[arg-type]
 
 
-def test_a_folder_of_the_launch_s_own_has_all_that_lies_beside_the_script(plan: LaunchPlan, project: Path) -> None:
+def test_a_folder_of_the_launch_s_own_has_all_that_lies_beside_the_script_which_is_watched(
+    plan: LaunchPlan, project: Path
+) -> None:
     settled = settle(at(plan, project, is_mirrored=True))
     work = Path(settled.working_dir)
 
@@ -112,8 +114,15 @@ def test_a_folder_of_the_launch_s_own_has_all_that_lies_beside_the_script(plan: 
     (work / "snapshot.pt").touch()
     assert not (project / "snapshot.pt").exists()
 
+    function = at(replace(plan, work=Ranks(body=BodyReference(file="train.py", function="body"))), project)
 
-def test_placeholders_have_this_launch_s_values(plan: LaunchPlan) -> None:
+    assert watched_folder(settle(function)) is None
+    assert watched_folder(settle(at(plan, project, is_mirrored=True))) == project
+    assert watched_folder(replace(plan, working_dir=str(project))) == project
+    assert watched_folder(replace(plan, working_dir=str(plan.files.work))) is None
+
+
+def test_placeholders_have_this_launch_s_values_and_a_path_for_modules_goes_before_pytest_s(plan: LaunchPlan) -> None:
     arguments = ["--out={launch_dir}/x", "--data", "{data_dir}", "{seed}/{world_size}", '{"a": 1}']
     settled = settle(
         replace(
@@ -131,6 +140,10 @@ def test_placeholders_have_this_launch_s_values(plan: LaunchPlan) -> None:
     assert settled.variables == {"KEPT": "{seed}", "OUT": str(plan.files.work), "KEPT_TOO": "{nothing}"}
     assert settled.working_dir == f"{plan.files.work}/inner"
     assert Path(settled.working_dir).is_dir()
+
+    settled = settle(at(replace(plan, python_path=["/a"]), "/", variables={"PYTHONPATH": "{launch_dir}:/b"}))
+
+    assert settled.python_path == [str(plan.files.work), "/b", "/a"]
 
 
 def test_what_is_new_or_changed_in_a_folder_is_named(project: Path) -> None:
@@ -182,21 +195,6 @@ def test_an_environment_of_python_beside_a_script_is_passed_over(
     os.utime(project / "train.py", (1, 1))
 
     assert leftovers.remark().startswith("left train.py in")
-
-
-def test_only_a_folder_that_outlives_the_launch_is_watched(plan: LaunchPlan, project: Path) -> None:
-    function = at(replace(plan, work=Ranks(body=BodyReference(file="train.py", function="body"))), project)
-
-    assert watched_folder(settle(function)) is None
-    assert watched_folder(settle(at(plan, project, is_mirrored=True))) == project
-    assert watched_folder(replace(plan, working_dir=str(project))) == project
-    assert watched_folder(replace(plan, working_dir=str(plan.files.work))) is None
-
-
-def test_a_path_for_modules_goes_before_pytest_s(plan: LaunchPlan) -> None:
-    settled = settle(at(replace(plan, python_path=["/a"]), "/", variables={"PYTHONPATH": "{launch_dir}:/b"}))
-
-    assert settled.python_path == [str(plan.files.work), "/b", "/a"]
 
 
 @pytest.mark.parametrize("folder", ["{data_dir}/nowhere", "{launch_dir}/../nowhere"])

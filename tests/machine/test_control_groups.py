@@ -39,14 +39,6 @@ def test_without_a_way_to_the_group_it_says_so(
         find_controller(tmp_path)
 
 
-def test_a_controller_that_is_not_handed_down_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_up = MadeUp(tmp_path, 2, monkeypatch)
-    (made_up.folder / "cgroup.controllers").write_text("memory pids")
-
-    with pytest.raises(AroundUnavailable, match="no cpu controller in /proc/self/cgroup"):
-        find_controller(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("version", "cpus", "files"),
     [
@@ -111,8 +103,16 @@ def test_groups_of_processes_that_are_gone_are_removed(tmp_path: Path, monkeypat
     assert made_up.groups() == sorted([*of_others, f"distbench-{process.pid}-rank1"])
 
 
-def test_a_system_without_control_groups_has_none(tmp_path: Path) -> None:
+def test_a_system_without_control_groups_or_without_the_controller_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(AroundUnavailable, match="/proc/self/cgroup: No such file or directory; run pytest as root"):
+        find_controller(tmp_path)
+
+    made_up = MadeUp(tmp_path, 2, monkeypatch)
+    (made_up.folder / "cgroup.controllers").write_text("memory pids")
+
+    with pytest.raises(AroundUnavailable, match="no cpu controller in /proc/self/cgroup"):
         find_controller(tmp_path)
 
 

@@ -187,13 +187,14 @@ def test_memory_is_waited_for_and_what_does_not_come_back_is_told() -> None:
     assert "; no process is on it." in held_remark("GPU 1", 4 * GIB, [])
 
 
-@pytest.fixture
-def at_once() -> Mapping[str, object]:
-    return {"clock": lambda: 0.0, "sleep": lambda seconds: pytest.fail("it waits")}
-
-
-def test_a_gpu_that_was_not_seen_at_work_has_no_clocks() -> None:
+def test_what_is_not_told_or_not_at_work_is_left_open() -> None:
     assert witness({0: IDLE}).sm_mhz is None
+
+    [card] = HOSTS["GB10"].cards
+    found = witness({0: BUSY}, lacks=card.lacks | {"GetClock", "GetPowerUsage"}, power_limit_w=None)
+
+    assert (found.utilisation, found.power_w, found.power_limit_w, found.sm_limit_mhz) == (None, None, None, None)
+    assert found.sm_mhz == 1980
 
 
 def test_clients_of_mps_that_are_others_count_as_ever() -> None:
@@ -203,18 +204,8 @@ def test_clients_of_mps_that_are_others_count_as_ever() -> None:
     assert (len(found.others), found.by_mps) == (1, True)
 
 
-def test_what_a_card_does_not_tell_is_left_open() -> None:
-    [card] = HOSTS["GB10"].cards
-    found = witness({0: BUSY}, lacks=card.lacks | {"GetClock", "GetPowerUsage"}, power_limit_w=None)
-
-    assert (found.utilisation, found.power_w, found.power_limit_w, found.sm_limit_mhz) == (None, None, None, None)
-    assert found.sm_mhz == 1980
-
-
-@pytest.mark.parametrize("used", [0, GIB, GIB + SLACK_BYTES], ids=["less", "as much", "a little more"])
-def test_little_is_not_waited_for(at_once: Mapping[str, Callable], used: int) -> None:
-    assert await_memory(lambda: {"GPU 0": used}, {"GPU 0": GIB}, **at_once) == {}
-
-
-def test_a_gpu_that_no_longer_tells_is_not_waited_for(at_once: Mapping[str, Callable]) -> None:
+def test_little_is_not_waited_for_nor_a_gpu_that_no_longer_tells() -> None:
+    at_once: dict[str, Callable] = {"clock": lambda: 0.0, "sleep": lambda seconds: pytest.fail("it waits")}
+    for used in (0, GIB, GIB + SLACK_BYTES):
+        assert await_memory(lambda used=used: {"GPU 0": used}, {"GPU 0": GIB}, **at_once) == {}  # type: ignore[misc]
     assert await_memory(dict, {"GPU 0": GIB}, **at_once) == {}

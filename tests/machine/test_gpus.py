@@ -192,7 +192,7 @@ def test_a_rank_that_computed_elsewhere_is_told(used: list[str], rank: int | Non
     )
 
 
-def test_what_a_device_does_not_support_is_no_answer() -> None:
+def test_what_a_device_does_not_support_is_no_answer_and_left_open() -> None:
     with made_up(HOSTS["GB10"]), connect() as driver:
         handle = driver.demand("GetHandleByIndex", 0)
 
@@ -200,14 +200,16 @@ def test_what_a_device_does_not_support_is_no_answer() -> None:
         assert driver.ask("GetMemoryInfo", handle) is None
         assert driver.ask("GetWhatNoBindingHas", handle) is None
 
+    [gpu] = read("GB10").visible
 
-def test_through_switches_the_fewer_links_of_two_gpus_count() -> None:
+    assert (gpu.memory_bytes, gpu.power_limit_w, gpu.ecc) == (None, None, None)
+
+
+def test_gpus_are_joined_by_the_links_that_lead_from_one_to_the_other() -> None:
     one, two = h100s(2)
 
     assert matrix(one, replace(two, nvlinks=two.nvlinks[:12]))[0][1] == "nvlink4x12"
 
-
-def test_links_that_lead_to_another_gpu_do_not_join_these_two() -> None:
     one, two, three = h100s(3)
     joined = [
         replace(one, nvlinks=(two.uuid,) * 4),
@@ -219,8 +221,6 @@ def test_links_that_lead_to_another_gpu_do_not_join_these_two() -> None:
     assert [row[2] for row in found] == ["pcie4x8 NODE", "pcie4x8 NODE", ""]
     assert kinds(found) == ["nvlink4x4", "pcie4x8"]
 
-
-def test_what_the_driver_does_not_tell_is_left_out() -> None:
     silent = frozenset({"GetP2PStatus", "GetTopologyCommonAncestor", "GetMaxPcieLinkGeneration", "GetNvLinkState"})
 
     assert matrix(*(replace(card, lacks=silent) for card in h100s(2))) == [["", "pcie"], ["pcie", ""]]
@@ -239,9 +239,3 @@ def test_a_driver_that_does_not_answer_says_why(host: str, failure: str) -> None
 
     assert found.failure.startswith(failure)
     assert found.visible == ()
-
-
-def test_what_a_gpu_does_not_tell_is_left_open() -> None:
-    [gpu] = read("GB10").visible
-
-    assert (gpu.memory_bytes, gpu.power_limit_w, gpu.ecc) == (None, None, None)

@@ -219,16 +219,12 @@ def test_a_text_that_was_masked_is_masked_no_further(text: str) -> None:
         "docker run -u 1000:1000 image",
         "--user ada",
         'projections = ["token", "position"]',
+        "KeyError: 'loss'",
+        "TokenError: 'x'",
+        "InvalidTokenException: bad",
+        "key_error = 3",
     ],
 )
 def test_words_that_only_stand_beside_such_a_name_stay_readable(text: str) -> None:
     assert mask_text(text) == text
     assert mask_arguments(text.split(" ")) == text.split(" ")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["KeyError: 'a'", "KeyError: 'loss'", "TokenError: 'x'", "InvalidTokenException: bad", "key_error = 3", "Error: a"],
-)
-def test_what_an_exception_says_is_no_secret(text: str) -> None:
-    assert mask_text(text) == text

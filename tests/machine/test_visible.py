@@ -73,9 +73,17 @@ def test_the_variable_is_read_as_torch_reads_it(monkeypatch: pytest.MonkeyPatch,
         ("H100 beside one in MIG", "0", ["GPU-0000aaaa"]),
         ("H100 beside one in MIG", "0,1", ["MIG-0a"]),
         ("H100 in MIG without slices", None, []),
+        ("8xH100, four forbidden", None, ["GPU-0004aaaa", "GPU-0005aaaa", "GPU-0006aaaa", "GPU-0007aaaa"]),
+        ("8xH100, four forbidden", "0,1", ["GPU-0004aaaa", "GPU-0005aaaa"]),
+        ("8xH100, four forbidden", "4", []),
+        ("8xH100, four forbidden", "GPU-0001", []),
+        ("8xH100, one lost", "GPU-0006", ["GPU-0006aaaa"]),
+        ("8xH100, one mute", "0,1", ["GPU-0000aaaa", "GPU-0001aaaa"]),
     ],
 )
-def test_with_mig_cuda_shows_one_slice_and_numbers_count_gpus(host: str, setting: str | None, uuids: list[str]) -> None:
+def test_numbers_count_what_the_process_may_use_and_with_mig_cuda_shows_one_slice(
+    host: str, setting: str | None, uuids: list[str]
+) -> None:
     assert visible(host, variables(setting)) == uuids
 
 
@@ -126,18 +134,3 @@ def test_no_setting_is_read_otherwise(setting: str) -> None:
             return
 
     assert visible("8xH100", variables(setting)) == expected
-
-
-@pytest.mark.parametrize(
-    ("host", "setting", "uuids"),
-    [
-        ("8xH100, four forbidden", None, ["GPU-0004", "GPU-0005", "GPU-0006", "GPU-0007"]),
-        ("8xH100, four forbidden", "0,1", ["GPU-0004", "GPU-0005"]),
-        ("8xH100, four forbidden", "4", []),
-        ("8xH100, four forbidden", "GPU-0001", []),
-        ("8xH100, one lost", "GPU-0006", ["GPU-0006"]),
-        ("8xH100, one mute", "0,1", ["GPU-0000", "GPU-0001"]),
-    ],
-)
-def test_numbers_count_what_the_process_may_use(host: str, setting: str | None, uuids: list[str]) -> None:
-    assert visible(host, variables(setting)) == [f"{uuid}aaaa" for uuid in uuids]

@@ -59,12 +59,6 @@ def hangs(rank: RankContext) -> None:
     torch.cuda.synchronize()
 
 
-def hangs_after_barriers(rank: RankContext) -> None:
-    for _ in range(3):
-        dist.barrier()
-    hangs(rank)
-
-
 def hangs_unrecorded(rank: RankContext) -> None:
     dist.all_reduce(torch.ones(8))
     if rank.rank == 1:

@@ -35,11 +35,6 @@ class Stream:
     def synchronize(self) -> None:
         wait_until(self.busy_until)
 
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event()
-        event.record(self)
-        return event
-
     def wait_event(self, event: Event) -> None:
         self.busy_until = max(self.busy_until, event.at or 0.0)
 

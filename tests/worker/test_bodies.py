@@ -132,7 +132,7 @@ def test_an_argument_that_nobody_gives_is_named_and_the_rank_keeps_its_place() -
         bodies.call(lambda rank: None, rank)
 
 
-def test_a_method_s_object_has_what_could_be_handed_over_and_says_what_could_not(tmp_path: Path) -> None:
+def test_a_method_s_object_has_what_could_be_handed_over_and_the_assertions_of_a_testcase(tmp_path: Path) -> None:
     file = tmp_path / "bodies_in_a_class.py"
     file.write_text("""
 class Suite:
@@ -149,8 +149,6 @@ class Suite:
     with pytest.raises(AttributeError, match="Suite has no attribute 'model': what the test put there is not JSON"):
         body(SimpleNamespace())  # type: ignore[arg-type]
 
-
-def test_a_method_of_a_testcase_has_its_assertions(tmp_path: Path) -> None:
     file = tmp_path / "case_of_a_method.py"
     file.write_text("""
 import unittest

@@ -220,6 +220,20 @@ def test_the_rest_takes_it_or_refuses_it(value: Any, at: Any) -> None:
         ),
         (lambda r: r.agree(True), r"agree\(...\): wanted a number, found True"),
         (lambda r: r.progress(3), r"progress\(...\): wanted text, found 3"),
+        (
+            lambda r: [list(r.timed("t", warmup=0, iterations=1)), r.timed("t", warmup=0, iterations=1)],
+            "'t' is recorded twice",
+        ),
+        (
+            lambda r: [r.timed("t", warmup=0, iterations=1), r.check_complete()],
+            r"timed\('t'\) was left before its last iteration",
+        ),
+        (
+            lambda r: r.record("m", 1, unit="s", at_most="10 GB/s"),
+            r"record\('m'\): at_most: the unit 'GB/s' does not fit: wanted a time",
+        ),
+        (lambda r: r.record("m", 1, at_most=math.nan), r"record\('m'\): at_most: nan is no bound"),
+        (lambda r: r.record("m", 1, at_least=3, at_most=2), r"record\('m'\): at_least=3 is more than at_most=2"),
     ],
 )
 def test_the_error_says_the_call_what_was_wanted_and_what_was_found(
@@ -227,35 +241,6 @@ def test_the_error_says_the_call_what_was_wanted_and_what_was_found(
 ) -> None:
     with pytest.raises(RecordingError, match=message):
         work(make_rank())
-
-
-def test_a_metric_recorded_twice_is_refused_before_it_is_timed_again() -> None:
-    rank = make_rank()
-    list(rank.timed("t", warmup=0, iterations=1))
-
-    with pytest.raises(RecordingError, match="'t' is recorded twice"):
-        rank.timed("t", warmup=0, iterations=1)
-
-
-def test_a_loop_that_is_never_run_is_an_error_at_the_end() -> None:
-    rank = make_rank()
-    rank.timed("t", warmup=0, iterations=1)
-
-    with pytest.raises(RecordingError, match=r"timed\('t'\) was left before its last iteration"):
-        rank.check_complete()
-
-
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ({"at_most": "10 GB/s"}, r"record\('step'\): at_most: the unit 'GB/s' does not fit: wanted a time"),
-        ({"at_most": math.nan}, r"record\('step'\): at_most: nan is no bound"),
-        ({"at_least": 3, "at_most": 2}, r"record\('step'\): at_least=3 is more than at_most=2"),
-    ],
-)
-def test_a_bound_that_cannot_be_is_refused(bounds: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecordingError, match=message):
-        make_rank().record("step", 0.02, unit="s", **bounds)
 
 
 def test_on_a_host_whose_gpus_nobody_has_seen_a_rank_takes_that_of_its_place_there() -> None:

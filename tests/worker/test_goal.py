@@ -25,37 +25,24 @@ def make_goal(rank: RankContext | None = None) -> Goal:
 
 
 @pytest.mark.parametrize(
-    ("loss", "message"),
+    ("given", "message"),
     [
-        (torch.ones(2), r"one element, found one of shape \[2\] and torch.float32: take its mean"),
-        (torch.tensor(1j), r"one of shape \[\] and torch.complex64"),
-        ("low", r"wanted loss to be a number or a tensor of one element, found 'low' \(str\)"),
-        (True, r"found True \(bool\)"),
-        (math.nan, "the loss is nan at step 1: it diverged"),
-        (torch.tensor(math.inf), "the loss is inf at step 1: it diverged"),
+        ({"loss": torch.ones(2)}, r"one element, found one of shape \[2\] and torch.float32: take its mean"),
+        ({"loss": torch.tensor(1j)}, r"one of shape \[\] and torch.complex64"),
+        ({"loss": "low"}, r"wanted loss to be a number or a tensor of one element, found 'low' \(str\)"),
+        ({"loss": True}, r"found True \(bool\)"),
+        ({"loss": math.nan}, "the loss is nan at step 1: it diverged"),
+        ({"loss": torch.tensor(math.inf)}, "the loss is inf at step 1: it diverged"),
+        ({"value": None}, r"goal\('accuracy'\).check\(...\): wanted evaluate\(\) to return a number, found None"),
+        ({"value": math.nan}, "at step 1: the evaluation on rank 0=nan; wanted a finite number"),
+        ({"samples": 0}, "samples_per_step"),
+        ({"samples": "8"}, "samples_per_step"),
+        ({"samples": math.nan}, "samples_per_step"),
     ],
 )
-def test_another_loss_is_refused(loss: object, message: str) -> None:
+def test_a_step_without_its_numbers_is_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(RecordingError, match=message):
-        train(make_goal(), loss=loss)
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (None, r"goal\('accuracy'\).check\(...\): wanted evaluate\(\) to return a number, found None"),
-        (math.nan, "at step 1: the evaluation on rank 0=nan; wanted a finite number"),
-    ],
-)
-def test_an_evaluation_without_a_number_is_told_at_its_step(value: object, message: str) -> None:
-    with pytest.raises(RecordingError, match=message):
-        train(make_goal(), value=value)
-
-
-@pytest.mark.parametrize("samples", [0, -1, "8", math.nan])
-def test_a_step_has_samples(samples: object) -> None:
-    with pytest.raises(RecordingError, match="samples_per_step"):
-        train(make_goal(), samples=samples)
+        train(make_goal(), **given)
 
 
 @pytest.mark.parametrize(

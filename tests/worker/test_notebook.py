@@ -50,28 +50,33 @@ def test_the_kind_says_how_ranks_are_reduced_unless_told(better: str, reduce: st
     assert [o.reduce for o in notebook.observations] == [reduce, "sum"]
 
 
+EVERY_0, NO_SAMPLES = {"every": 0}, {"evaluation_samples": 0}
+SECONDS, BYTES = {"unit": "s"}, {"unit": "B"}
+
+
 @pytest.mark.parametrize(
-    ("value", "better", "identity", "message"),
+    ("value", "better", "options", "message"),
     [
         (1.0, "curve", {}, "wanted a series, one value per step, got one number"),
         ([1.0], "same", {}, "wanted one number, got a series"),
-        (97.0, "floor", {"evaluation_samples": 10}, "97 is no share of 10 samples; wanted 0 to 1"),
-        (
-            0.9,
-            "floor",
-            {"evaluation_samples": 0},
-            "wanted evaluation_samples in identity to be a whole number, at least 1",
-        ),
+        (97.0, "floor", {"identity": {"evaluation_samples": 10}}, "97 is no share of 10 samples; wanted 0 to 1"),
+        (0.9, "floor", {"identity": NO_SAMPLES}, "wanted evaluation_samples in identity to be a whole number, at lea"),
         (-3, "steps", {}, r"record\('m', better='steps'\): wanted whole steps, 0 or more, found -3"),
         (2.5, "steps", {}, "wanted whole steps, 0 or more, found 2.5"),
-        (5, "steps", {"every": 0}, "wanted every in identity to be the steps between evaluations, above 0"),
+        (5, "steps", {"identity": EVERY_0}, "wanted every in identity to be the steps between evaluations, above 0"),
+        (0.0, "lower", SECONDS, r"record\('m'\): 0 s is no time that anything takes"),
+        (-5.0, "lower", {"unit": "ms"}, r"record\('m'\): -5 ms is no time that anything takes"),
+        (-1.0, "higher", SECONDS, r"record\('m'\): -1 s is no time that anything takes"),
+        (-1, "lower", BYTES, r"record\('m'\): -1 B is no size"),
+        ([3.0, -1.0, 3.0], "lower", SECONDS, r"record\('m'\): -1 s is no time"),
+        ([0.0, 0.0, 3.0], "lower", SECONDS, r"record\('m'\): 0 s is no time"),
     ],
 )
-def test_what_no_rule_for_trainings_could_judge_is_refused(
-    value: object, better: str, identity: dict[str, object], message: str
+def test_what_no_rule_could_judge_and_a_time_or_a_size_that_cannot_be_are_refused(
+    value: object, better: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(RecordingError, match=message):
-        note(Notebook(), value, better, identity=identity)
+        note(Notebook(), value, better, **options)
 
 
 @pytest.mark.parametrize("value", [2**60 + 1, -(2**63), 2**64 - 1, numpy.int64(2**60 + 1), torch.tensor(2**60 + 1)])
@@ -85,30 +90,12 @@ def test_a_large_integer_keeps_all_its_digits_on_the_way(value: Any) -> None:
     assert isinstance(measurement.value, int)
 
 
-@pytest.mark.parametrize("value", [0, 5, 5.0, None])
-def test_steps_to_a_goal_are_whole(value: object) -> None:
-    note(Notebook(), value, "steps")
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "better", "words"),
-    [
-        (0.0, "s", "lower", "0 s is no time that anything takes"),
-        (-5.0, "ms", "lower", "-5 ms is no time that anything takes"),
-        (-1.0, "s", "higher", "-1 s is no time that anything takes"),
-        (-1, "B", "lower", "-1 B is no size"),
-        ([3.0, -1.0, 3.0], "s", "lower", "-1 s is no time"),
-        ([0.0, 0.0, 3.0], "s", "lower", "0 s is no time"),
-    ],
-)
-def test_a_time_and_a_size_that_cannot_be_are_refused(value: object, unit: str, better: str, words: str) -> None:
-    with pytest.raises(RecordingError, match=f"record\\('m'\\): {words}"):
-        note(Notebook(), value, better=better, unit=unit)
-
-
 @pytest.mark.parametrize(
     ("value", "options"),
     [
+        (0, {"better": "steps"}),
+        (5.0, {"better": "steps"}),
+        (None, {"better": "steps"}),
         (0.0, {"unit": "s", "better": "info"}),
         ([0.0, 3.0, 3.0, 3.0, 3.0], {"unit": "s", "better": "lower"}),
         (0, {"unit": "B", "better": "lower"}),

@@ -49,12 +49,17 @@ def test_outside_a_loop_a_phase_is_one_value_with_the_outer_ones_in_its_path(ran
     }
 
 
-def test_in_a_timed_loop_it_is_a_series_without_the_warm_up(rank: RankContext) -> None:
+def test_in_a_timed_loop_it_is_a_series_without_the_warm_up_and_says_where_it_lies(rank: RankContext) -> None:
     for _ in rank.timed("step", warmup=2, iterations=3, at={"size": 8}):
         with rank.phase("forward"), rank.phase("embed"):
             pass
+    with rank.phase("after"):
+        pass
 
     series = found(rank)
+    assert list(series) == ["step", "phase/step/forward", "phase/step/forward/embed", "phase/after"]
+    assert series["phase/step/forward/embed"].place == PhasePlace(loop="step[size=8]", path=["forward", "embed"])
+    assert series["step"].place is series["phase/after"].place is None
     assert series["phase/step/forward/embed"].values == [1.0, 1.0, 1.0]
     assert series["phase/step/forward"].values == [3.0, 3.0, 3.0]
     assert series["phase/step/forward"].is_series
@@ -70,20 +75,25 @@ def test_entered_twice_in_an_iteration_it_is_the_sum_and_where_it_is_not_entered
     assert found(rank)["phase/step/send"].values == [0.0, 1.0, 2.0, 0.0]
 
 
-def test_a_goals_loop_counts_as_its_step_time(rank: RankContext) -> None:
+def test_a_goals_loop_counts_as_its_step_time_and_an_evaluation_is_beside_it(rank: RankContext) -> None:
     goal = rank.goal("accuracy", target=0.5, every=2, max_steps=4, min_steps=4, curve_steps=1)
 
     def evaluate() -> float:
-        with rank.phase("evaluate"):
+        with rank.phase("predict"):
             return 0.7
 
     for _ in goal.steps(samples_per_step=1):
         with rank.phase("forward"):
             pass
-        goal.check(evaluate)
+        with rank.phase("evaluation"):
+            goal.check(evaluate)
 
-    assert found(rank)["phase/step_time/forward"].values == [1.0] * 4
-    assert found(rank)["phase/step_time/evaluate"].values == [0.0, 1.0, 0.0, 1.0]
+    phases = {name: (o.values, o.place.is_apart) for name, o in found(rank).items() if o.place is not None}
+    assert phases == {
+        "phase/step_time/forward": ([1.0] * 4, False),
+        "phase/step_time/evaluation": ([1.0, 3.0, 1.0, 3.0], True),
+        "phase/step_time/evaluation/predict": ([0.0, 1.0, 0.0, 1.0], True),
+    }
 
 
 def test_a_name_used_twice_outside_loops_is_refused_before_its_work(rank: RankContext) -> None:
@@ -202,19 +212,6 @@ def test_a_captured_loop_has_no_phases(rank: RankContext) -> None:
         pytest.fail("its time would be recorded")
 
 
-def test_a_phase_of_a_loop_says_where_it_lies(rank: RankContext) -> None:
-    for _ in rank.timed("step", warmup=0, iterations=2, at={"size": 8}):
-        with rank.phase("backward"), rank.phase("all_reduce"):
-            pass
-    with rank.phase("after"):
-        pass
-    places = {name: o.place for name, o in found(rank).items()}
-
-    assert list(places) == ["step", "phase/step/backward", "phase/step/backward/all_reduce", "phase/after"]
-    assert places["phase/step/backward/all_reduce"] == PhasePlace(loop="step[size=8]", path=["backward", "all_reduce"])
-    assert places["step"] is places["phase/after"] is None
-
-
 def test_it_says_when_it_began_where_it_enters_collectives_outside_of_its_own_parts() -> None:
     rank, sent = make_rank(), itertools.count()
     entered = 0
@@ -239,27 +236,6 @@ def test_it_says_when_it_began_where_it_enters_collectives_outside_of_its_own_pa
         "phase/step/backward": [],
         "phase/step/backward/all_reduce": [2.0, 0.0, 12.0],
         "phase/step/optimizer": [],
-    }
-
-
-def test_an_evaluation_and_what_is_around_it_are_beside_the_step(rank: RankContext) -> None:
-    goal = rank.goal("accuracy", target=0.5, every=2, max_steps=2, min_steps=2, curve_steps=1)
-
-    def evaluate() -> float:
-        with rank.phase("predict"):
-            return 0.7
-
-    for _ in goal.steps(samples_per_step=1):
-        with rank.phase("forward"):
-            pass
-        with rank.phase("evaluation"):
-            goal.check(evaluate)
-
-    apart = {name: o.place.is_apart for name, o in found(rank).items() if o.place is not None}
-    assert apart == {
-        "phase/step_time/forward": False,
-        "phase/step_time/evaluation": True,
-        "phase/step_time/evaluation/predict": True,
     }
 
 

@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from support.launching import Launch
 
 from pytest_distbench.launch.starters.contract import Launcher
 from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherSetup
+from pytest_distbench.worker.context import RankContext
 
 pytestmark = pytest.mark.spawn
+
+
+def uses_cuda(rank: RankContext) -> None:
+    del rank
+    torch.cuda.init()
+
+
+def tells_how_cuda_was_asked_for(rank: RankContext) -> None:
+    del rank
+    assert sys.modules["support.preloaded"].CHECK == "1"
+    assert "PYTORCH_NVML_BASED_CUDA_CHECK" not in os.environ
+
+
+def draws(rank: RankContext) -> None:
+    module = sys.modules["support.preloaded"]
+    seeded = [torch.initial_seed(), random.random(), np.random.random(), module.SEEDED.random()]
+    found = {"seeded": seeded, "unseeded": module.UNSEEDED.random()}
+    (rank.data_dir / f"rank{rank.rank}.json").write_text(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +45,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     setup = LauncherSetup(
         directory=tmp_path_factory.mktemp("preloaded"),
         session=uuid.uuid4().hex,
-        preload=["no_such_module", "support.poisons_fork", "support.seeds_when_imported", "support.results"],
+        preload=["no_such_module", "support.preloaded", "support.results"],
     )
     made = LAUNCHERS["warm"].make(setup)
     yield made
@@ -32,7 +54,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 @pytest.fixture
 def launch(launcher: Launcher, tmp_path: Path) -> Launch:
-    return Launch(launcher, tmp_path, Path(__file__).parent.parent / "support" / "preloaded_bodies.py")
+    return Launch(launcher, tmp_path, Path(__file__))
 
 
 def test_a_module_that_leaves_the_ranks_no_cuda_is_named(launch: Launch) -> None:
@@ -40,7 +62,7 @@ def test_a_module_that_leaves_the_ranks_no_cuda_is_named(launch: Launch) -> None
 
     _, _, told = record.reason.partition(" raised ")  # both ranks do, in either order
     assert told.startswith(
-        "ConfigurationError: importing support.poisons_fork (distbench_preload) used CUDA in the process"
+        "ConfigurationError: importing support.preloaded (distbench_preload) used CUDA in the process"
     )
     assert "no_such_module" not in record.reason
     assert "take it out of distbench_preload" in record.reason

@@ -36,8 +36,10 @@ def test_what_raises_does_so_between_the_rendezvous_and_the_launchs_end(
     assert store_s(100.0) < collective_s(backend, 100.0, variables) < 100.0
 
 
-def test_torchs_own_limit_for_a_heartbeat_is_not_made_shorter() -> None:
+def test_torchs_limit_is_not_made_shorter_and_ten_thousand_ranks_have_longer_to_come_up() -> None:
     assert heartbeat_s(10.0) == 480.0
+
+    assert start_s(10_000) - start_s(2) == pytest.approx(99.98)
 
 
 def test_what_is_no_namespace_or_gone_is_told(tmp_path: Path) -> None:
@@ -100,22 +102,6 @@ def test_a_control_group_is_entered_by_whatever_number_the_process_has_there(tmp
     assert (tmp_path / "cgroup.procs").read_text() == "0"
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_what_a_thread_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    told: list[str] = []
-    process.tell_of_threads(told.append)
-
-    def write() -> None:
-        raise OSError("disk full")
-
-    saver = threading.Thread(target=write, name="saver")
-    saver.start()
-    saver.join()
-
-    assert told == ["thread saver raised OSError: disk full"]
-
-
 def leaves_a_thread_that_raises(rank: RankContext) -> None:
     def write() -> None:
         raise OSError("disk full")
@@ -132,7 +118,3 @@ def test_a_launch_whose_thread_raised_passes_and_says_so(launcher: Launcher, tmp
 
     assert record.outcome == "passed"
     assert record.remarks == ["rank 0, 1: thread saver raised OSError: disk full"]
-
-
-def test_ten_thousand_ranks_have_longer_to_come_up() -> None:
-    assert start_s(10_000) - start_s(2) == pytest.approx(99.98)

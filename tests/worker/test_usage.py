@@ -36,7 +36,9 @@ class Times(NamedTuple):
     idle: float
 
 
-def test_work_on_cpus_that_are_another_jobs_is_none_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_on_cpus_that_are_another_jobs_is_none_of_the_machines_but_where_some_are_offline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     per_cpu = [Times(user=1.0, system=0.5, idle=9.0), Times(user=20.0, system=0.0, idle=1.0)]
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: per_cpu)
     monkeypatch.setattr("os.sysconf", lambda name: len(per_cpu))
@@ -44,6 +46,12 @@ def test_work_on_cpus_that_are_another_jobs_is_none_of_the_machines(monkeypatch:
     assert busy_s(frozenset({0}))[0] == 1.5
     assert busy_s(frozenset({1}))[0] == 20.0
     assert busy_s(None)[0] == 21.5
+
+    # Their list leaves those out, so that its indices are not the CPUs'
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [Times(1.0, 0.0, 5.0), Times(2.0, 0.0, 5.0)])
+    monkeypatch.setattr("os.sysconf", lambda name: 4)
+
+    assert busy_s(frozenset({1}))[0] == 3.0
 
 
 @pytest.fixture
@@ -62,19 +70,6 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         processes.kill(processes.family([process.pid]))
         process.communicate()
-
-
-def test_a_child_that_still_runs_counts_as_own_and_a_grandchild_too(start: Callable[..., object]) -> None:
-    window = LoadWindow(os.getpid(), usable_cpus())
-    start(COMPUTES.format(seconds=0.15))
-    start(STARTS_ONE, COMPUTES.format(seconds=0.15))
-    window.end()
-
-    assert window.load is not None
-    assert window.load.own_s + 0.04 >= 0.3  # ticks of 10 ms
-    assert window.load.own_s <= window.load.busy_s + 0.1
-    assert window.load.ran_s >= 0.3
-    assert window.load.waited_s >= 0.0
 
 
 def test_threads_that_ended_before_the_end_are_told_where_somebody_looked(
@@ -114,7 +109,7 @@ def test_work_shows_in_the_processes_own_time() -> None:
     assert own_cpu_s() - before >= 0.04
 
 
-def test_memory_is_what_is_needed_beyond_what_the_process_had_and_what_is_freed_again_counts(tmp_path: Path) -> None:
+def test_memory_is_what_is_needed_beyond_what_the_process_had_without_pages_of_files(tmp_path: Path) -> None:
     had = bytearray(b"x") * 2**26
     peak = MemoryPeak(make_plan(tmp_path))
     before = peak.num_bytes()
@@ -127,12 +122,19 @@ def test_memory_is_what_is_needed_beyond_what_the_process_had_and_what_is_freed_
     assert before < 2**24
     assert now == pytest.approx(2**26, rel=0.2)
 
-
-def test_a_peak_from_before_the_beginning_is_forgotten(tmp_path: Path) -> None:
     needed = bytearray(b"x") * 2**26
     del needed
 
     assert (MemoryPeak(make_plan(tmp_path)).num_bytes() or 0) < 2**24
+
+    (tmp_path / "data").write_bytes(bytes(2**25))
+    peak = MemoryPeak(make_plan(tmp_path))
+    with open(tmp_path / "data", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        touched = sum(data[i] for i in range(0, 2**25, 4096))
+        now = peak.num_bytes()
+
+    assert touched == 0
+    assert (now or 0) < 2**24
 
 
 def test_where_the_system_does_not_tell_memory_is_not_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -144,19 +146,17 @@ def test_where_the_system_does_not_tell_memory_is_not_known(monkeypatch: pytest.
     assert MemoryPeak(make_plan(tmp_path)).num_bytes() is None
 
 
-def test_versions_are_those_that_run(tmp_path: Path) -> None:
-    found = software(make_plan(tmp_path))
-
-    assert found["torch"] == str(torch.__version__)
-    assert {"python", "numpy", "cpu_capability", "threads"} <= found.keys()
-
-
-def test_to_tell_versions_a_rank_of_the_cpu_does_not_load_the_driver(
+def test_versions_are_those_that_run_and_on_the_cpu_the_driver_is_not_loaded_for_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("this loads the driver"))
 
     assert "cuda" not in software(make_plan(tmp_path))
+
+    found = software(make_plan(tmp_path))
+
+    assert found["torch"] == str(torch.__version__)
+    assert {"python", "numpy", "cpu_capability", "threads"} <= found.keys()
 
 
 class Mpi:
@@ -173,15 +173,7 @@ def test_of_a_process_of_mpi_the_librarys_own_version_is_told() -> None:
     assert mpi_version(object()) == ""
 
 
-def test_where_cpus_are_offline_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their list leaves those out, so that its indices are not the CPUs'."""
-    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [Times(1.0, 0.0, 5.0), Times(2.0, 0.0, 5.0)])
-    monkeypatch.setattr("os.sysconf", lambda name: 4)
-
-    assert busy_s(frozenset({1}))[0] == 3.0
-
-
-def test_what_a_helper_computed_before_the_window_is_not_in_it(start: Callable[..., object]) -> None:
+def test_a_child_that_still_runs_counts_as_own_and_not_what_it_computed_before(start: Callable[..., object]) -> None:
     start(COMPUTES.format(seconds=0.3))
     window = LoadWindow(os.getpid(), usable_cpus())
     window.end()
@@ -189,6 +181,17 @@ def test_what_a_helper_computed_before_the_window_is_not_in_it(start: Callable[.
     assert window.load is not None
     assert window.load.own_s < 0.2
     assert window.load.ran_s < 0.2
+
+    window = LoadWindow(os.getpid(), usable_cpus())
+    start(COMPUTES.format(seconds=0.15))
+    start(STARTS_ONE, COMPUTES.format(seconds=0.15))
+    window.end()
+
+    assert window.load is not None
+    assert window.load.own_s + 0.04 >= 0.3  # ticks of 10 ms
+    assert window.load.own_s <= window.load.busy_s + 0.1
+    assert window.load.ran_s >= 0.3
+    assert window.load.waited_s >= 0.0
 
 
 def test_a_process_of_somebody_else_is_not_own(start: Callable[..., subprocess.Popen[str]]) -> None:
@@ -213,14 +216,3 @@ def test_threads_that_want_one_cpu_wait_for_it(start: Callable[..., subprocess.P
 
     assert window.load is not None
     assert window.load.waited_s > 0.1
-
-
-def test_pages_of_files_are_not_the_ranks_own(tmp_path: Path) -> None:
-    (tmp_path / "data").write_bytes(bytes(2**25))
-    peak = MemoryPeak(make_plan(tmp_path))
-    with open(tmp_path / "data", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        touched = sum(data[i] for i in range(0, 2**25, 4096))
-        now = peak.num_bytes()
-
-    assert touched == 0
-    assert (now or 0) < 2**24

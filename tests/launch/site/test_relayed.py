@@ -171,7 +171,7 @@ def test_a_relay_that_says_nothing_any_more_is_lost_however_long_its_order_may_t
     assert "host host1: its relay has said nothing for 0 s: the host is gone" in exit_.trouble
 
 
-def test_a_relay_that_has_nothing_to_say_is_asked_whether_it_is_there(
+def test_a_relay_that_says_nothing_is_asked_and_lost_when_nothing_leads_there_though_it_answers(
     make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relayed, "PULSE_S", 0.05)
@@ -186,14 +186,8 @@ def test_a_relay_that_has_nothing_to_say_is_asked_whether_it_is_there(
     assert {type(order) for order in relay.given[before:]} == {Ping}
     assert site.ended is None
 
-
-def test_a_relay_to_which_nothing_leads_any_more_is_lost_though_it_answers(make_site: MakeSite) -> None:
-    relay = MadeUpRelay(0)
-    site = make_site(relay)
-    site.start()
     relay.leads_there = False
     site.listen(0.0)
-
     assert site.ended is not None
     assert site.ended.trouble == "host host0: its relay has ended, or what leads to it"
 

@@ -149,11 +149,6 @@ def test_all_skip_is_a_skip(launch: Launch) -> None:
     assert (everyone.outcome, everyone.reason) == ("skipped", "not today")
 
 
-@told_by_ranks
-def test_one_skip_is_a_disagreement(launch: Launch) -> None:
-    assert launch("one_skips").reason == "ranks disagree: rank 1 skipped, the others did not"
-
-
 def test_output_of_python_and_of_the_system_is_in_the_ranks_log(launch: Launch) -> None:
     record = launch("prints")
     log = next(f for f in record.fates if f.rank == 0).log_tail
@@ -163,18 +158,19 @@ def test_output_of_python_and_of_the_system_is_in_the_ranks_log(launch: Launch) 
 
 
 @told_by_ranks
-def test_ranks_that_record_different_exact_values_fail(launch: Launch) -> None:
-    assert "ranks disagree on a value that must be equal (rank 0: 0, rank 1: 1)" in launch("disagrees").reason
-
-
-@told_by_ranks
-def test_a_timed_loop_left_early_fails(launch: Launch) -> None:
-    assert "was left before its last iteration" in launch("breaks_off", world_size=1).reason
-
-
-@told_by_ranks
-def test_a_missing_function_is_named(launch: Launch) -> None:
-    assert "has no 'nowhere'" in launch("nowhere", world_size=1).reason
+@pytest.mark.parametrize(
+    ("body", "world_size", "told"),
+    [
+        ("one_skips", 2, "ranks disagree: rank 1 skipped, the others did not"),
+        ("disagrees", 2, "ranks disagree on a value that must be equal (rank 0: 0, rank 1: 1)"),
+        ("breaks_off", 1, "was left before its last iteration"),
+        ("nowhere", 1, "has no 'nowhere'"),
+    ],
+)
+def test_ranks_that_disagree_or_end_early_or_have_no_body_are_told(
+    launch: Launch, body: str, world_size: int, told: str
+) -> None:
+    assert told in launch(body, world_size=world_size).reason
 
 
 def test_the_fake_backend_runs(launch: Launch) -> None:

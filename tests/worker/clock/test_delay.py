@@ -30,7 +30,7 @@ def test_what_is_spanned_is_longer_by_a_share_of_itself(host: VirtualCuda, own_s
     assert planted.waited_s == pytest.approx(0.2 * own_s, abs=1e-6)
 
 
-def test_what_is_apart_is_delayed_by_itself_alone(host: VirtualCuda) -> None:
+def test_what_is_apart_or_was_delayed_in_part_is_not_delayed_twice(host: VirtualCuda) -> None:
     """A step of 2 s, and an evaluation of 1 s in it that is no part of the step."""
     planted, began = delay(0.5), host.now
     step = planted.mark()
@@ -42,9 +42,7 @@ def test_what_is_apart_is_delayed_by_itself_alone(host: VirtualCuda) -> None:
 
     assert host.now - began == pytest.approx(4.5, abs=1e-5)
 
-
-def test_of_what_was_delayed_in_part_only_the_rest_is(host: VirtualCuda) -> None:
-    """An iteration of 3 s, 1 s of which is a phase."""
+    # An iteration of 3 s, 1 s of which is a phase
     planted, began = delay(0.5), host.now
     iteration = planted.mark()
     phase = planted.mark()

@@ -22,13 +22,8 @@ from pytest_distbench.worker.context import RankContext
 HOST_S, DEVICE_S = 2e-3, 4e-3
 
 
-@pytest.fixture
-def cuda_of_steps(monkeypatch: pytest.MonkeyPatch) -> VirtualCuda:
-    return VirtualCuda(monkeypatch)
-
-
 def train(
-    cuda_of_steps: VirtualCuda,
+    cuda: VirtualCuda,
     rank: RankContext,
     *,
     reads_loss: bool = False,
@@ -40,14 +35,14 @@ def train(
     goal = rank.goal("accuracy", target=0.5, every=every, max_steps=60, min_steps=60)
 
     def evaluate() -> float:
-        cuda_of_steps.compute(evaluation_s)
+        cuda.compute(evaluation_s)
         return 1.0
 
     for _ in goal.steps(samples_per_step=8):
-        cuda_of_steps.compute(host_s)
-        cuda_of_steps.launch(DEVICE_S)
+        cuda.compute(host_s)
+        cuda.launch(DEVICE_S)
         if reads_loss:
-            cuda_of_steps.device.current.synchronize()  # loss.item()
+            cuda.device.current.synchronize()  # loss.item()
         goal.check(evaluate)
     return {o.name: o for o in rank.notebook.observations}
 
@@ -56,13 +51,19 @@ def value(found: dict[str, Observation]) -> float:
     return quantile(found["step_time"].values, FAST_SIDE)
 
 
-def test_the_device_is_waited_for_once_a_block(cuda_of_steps: VirtualCuda) -> None:
-    times = train(cuda_of_steps, make_rank(device="cuda"))["step_time"].values
-    waits = cuda_of_steps.counts()["synchronize"]
+def test_the_device_is_waited_for_once_a_block_and_the_host_gets_ahead_with_every_step_of_one(
+    cuda: VirtualCuda,
+) -> None:
+    times = train(cuda, make_rank(device="cuda"))["step_time"].values
+    waits = cuda.counts()["synchronize"]
 
     assert len(times) == 60
     assert waits == 3 + 6 + 1 + 2  # the first three steps, blocks of ten, the last; before and after the evaluation
     assert times[10:20] == [times[10]] * 10
+
+    lead_s = train(cuda, make_rank(device="cuda"))["step_time"].companions["lead_s"]
+
+    assert [b - a for a, b in itertools.pairwise(lead_s[9:19])] == [pytest.approx(2e-3, rel=0.01)] * 9
 
 
 @pytest.mark.parametrize(
@@ -70,9 +71,9 @@ def test_the_device_is_waited_for_once_a_block(cuda_of_steps: VirtualCuda) -> No
     [({}, HOST_S, 4e-3), ({"host_s": 6e-3}, 6e-3, DEVICE_S), ({"reads_loss": True}, HOST_S + DEVICE_S, 0.0)],
 )
 def test_the_hosts_share_and_its_lead_stand_beside(
-    cuda_of_steps: VirtualCuda, options: dict[str, object], host_s: float, lead_s: float
+    cuda: VirtualCuda, options: dict[str, object], host_s: float, lead_s: float
 ) -> None:
-    step_time = train(cuda_of_steps, make_rank(device="cuda"), **options)["step_time"]  # type: ignore[arg-type]
+    step_time = train(cuda, make_rank(device="cuda"), **options)["step_time"]  # type: ignore[arg-type]
 
     assert set(step_time.companions) == {"cpu_s", "waits", "host_s", "lead_s"}
     assert {len(values) for values in step_time.companions.values()} == {60}
@@ -81,11 +82,11 @@ def test_the_hosts_share_and_its_lead_stand_beside(
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_delay_makes_all_clocks_of_a_training_longer_by_its_share(cuda_of_steps: VirtualCuda, device: str) -> None:
+def test_a_delay_makes_all_clocks_of_a_training_longer_by_its_share(cuda: VirtualCuda, device: str) -> None:
     """The evaluations too: they are part of the time to the goal."""
     options = {"every": 15, "evaluation_s": 0.02}
     healthy, delayed = (
-        train(cuda_of_steps, make_rank(device=device, delay=share), **options)  # type: ignore[arg-type]
+        train(cuda, make_rank(device=device, delay=share), **options)  # type: ignore[arg-type]
         for share in (0.0, 0.5)
     )
 
@@ -161,8 +162,6 @@ def test_batches_are_about_equal(iterations: int, lengths: list[int]) -> None:
         ({"mode": "graph"}, r"timed\('step'\): mode='graph' replays a CUDA graph, and this rank computes on the cpu"),
         ({"mode": "batches"}, "mode='batches'; wanted one of per-iteration, batch, graph"),
         ({"mode": "batch", "warmup": 0}, "mode='batch' needs a warm-up"),
-        ({"mode": "batch", "identity": {"mode": "per-iteration"}}, "mode='batch', and 'per-iteration' in identity="),
-        ({"identity": {"mode": "batch"}}, "mode='per-iteration', and 'batch' in identity="),
     ],
 )
 def test_another_mode_is_refused_and_told(options: dict[str, object], message: str) -> None:
@@ -292,33 +291,25 @@ def test_a_delay_is_waited_for_on_a_cpu(cuda: VirtualCuda, mode: str) -> None:
     assert timed.values == pytest.approx([1.5e-3] * len(timed.values), rel=1e-3)
 
 
-def test_a_step_that_reads_its_loss_is_a_slower_step(cuda_of_steps: VirtualCuda) -> None:
-    healthy = value(train(cuda_of_steps, make_rank(device="cuda")))
-    planted = value(train(cuda_of_steps, make_rank(device="cuda"), reads_loss=True))
+def test_a_step_that_reads_its_loss_is_slower_and_an_evaluation_is_no_part_of_one(cuda: VirtualCuda) -> None:
+    healthy = value(train(cuda, make_rank(device="cuda")))
+    planted = value(train(cuda, make_rank(device="cuda"), reads_loss=True))
 
     assert healthy == pytest.approx(4.2e-3, rel=0.01)
     assert planted == pytest.approx(6.0e-3, rel=0.01)
     assert planted / healthy > 1.4
 
-
-def test_an_evaluation_is_no_part_of_a_step(cuda_of_steps: VirtualCuda) -> None:
-    found = train(cuda_of_steps, make_rank(device="cuda"), every=5, evaluation_s=1.0)
+    found = train(cuda, make_rank(device="cuda"), every=5, evaluation_s=1.0)
 
     assert max(found["step_time"].values) < 7e-3
     assert found["evaluation_time"].values == [pytest.approx(12.0, rel=1e-3)]
 
 
-def test_a_host_that_is_ahead_gets_further_ahead_with_every_step_of_a_block(cuda_of_steps: VirtualCuda) -> None:
-    lead_s = train(cuda_of_steps, make_rank(device="cuda"))["step_time"].companions["lead_s"]
-
-    assert [b - a for a, b in itertools.pairwise(lead_s[9:19])] == [pytest.approx(2e-3, rel=0.01)] * 9
-
-
-def test_on_a_cpu_each_step_has_its_own_time(cuda_of_steps: VirtualCuda) -> None:
+def test_on_a_cpu_each_step_has_its_own_time(cuda: VirtualCuda) -> None:
     rank = make_rank()
     goal = rank.goal("accuracy", target=0.5, every=4, max_steps=4, curve_steps=1)
     for step in goal.steps(samples_per_step=1):
-        cuda_of_steps.compute(step * 1e-3)
+        cuda.compute(step * 1e-3)
         goal.check(lambda: 1.0)
     [step_time] = [o for o in rank.notebook.observations if o.name == "step_time"]
 
@@ -358,13 +349,6 @@ def test_warm_up_counts_up_to_nought_and_only_the_rest_is_timed(warmup: int, ite
     assert [len(values) for values in timed.companions.values()] == [iterations] * 2
 
 
-def test_the_usual_mode_may_be_named_in_the_identity() -> None:
-    rank = make_rank()
-    list(rank.timed("step", warmup=0, iterations=1, identity={"mode": "per-iteration"}))
-
-    assert rank.notebook.observations[0].identity == {"mode": "per-iteration"}
-
-
 @pytest.mark.parametrize("mode", ["per-iteration", "batch"])
 def test_the_hosts_share_stands_beside_the_devices_time(cuda: VirtualCuda, mode: str) -> None:
     kernel = measure(cuda, 80e-6, mode=mode)
@@ -373,14 +357,12 @@ def test_the_hosts_share_stands_beside_the_devices_time(cuda: VirtualCuda, mode:
     assert set(kernel.companions) == {"cpu_s", "waits", "host_s", "exposed"}
 
 
-def test_a_loop_that_waits_for_the_device_itself_counts_the_host_and_says_so(cuda: VirtualCuda) -> None:
+def test_what_takes_the_host_long_or_waits_for_the_device_has_the_host_in_all_its_values(cuda: VirtualCuda) -> None:
     kernel = measure(cuda, 80e-6, waits=True)
 
     assert kernel.values[-1] == pytest.approx(90e-6, abs=2e-6)
     assert kernel.companions["exposed"] == [1.0] * 60
 
-
-def test_a_batch_that_takes_the_host_long_has_it_in_all_its_values(cuda: VirtualCuda) -> None:
     kernel = measure(cuda, 5e-3, mode="batch")
 
     assert kernel.values == [pytest.approx(5e-3, rel=1e-2)] * 3

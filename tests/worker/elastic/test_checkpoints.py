@@ -13,13 +13,6 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.worker.elastic.checkpoints import find_good, left_out, load, next_count, permutation, save, share
 
 
-def test_the_order_of_an_epoch_is_its_own_and_the_same_in_every_rank() -> None:
-    first, again, second = (permutation(50, seed=1, epoch=epoch).tolist() for epoch in (0, 0, 1))
-
-    assert first == again != second
-    assert sorted(second) == list(range(50))
-
-
 def test_no_rank_is_ever_without_a_sample_and_every_sample_is_given_once() -> None:
     """1000 epochs in which the ranks change after every step."""
     chance = random.Random(0)
@@ -103,14 +96,6 @@ def test_what_was_not_handed_over_is_told_with_the_call(
     assert left_out(parts, [optimizer], **{"drawn_from": [], "draws_samples": False, **more}) == told
 
 
-def test_what_was_saved_comes_back(tmp_path: Path) -> None:
-    save(tmp_path, 20, {"model": {"w": torch.arange(3)}, "counters": {"step": 20}})
-
-    assert find_good(tmp_path) == (20, [])
-    assert load(tmp_path, 20)["model"]["w"].tolist() == [0, 1, 2]
-    assert [path.name for path in tmp_path.iterdir()] == ["step20.pt"]
-
-
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:40] + b"x" + data[41:]]
 )
@@ -125,12 +110,16 @@ def test_a_torn_checkpoint_has_a_good_one_behind_it(tmp_path: Path, damage: obje
         load(tmp_path, 100)
 
 
-def test_the_newest_three_are_kept_by_their_step_not_their_name(tmp_path: Path) -> None:
+def test_what_was_saved_comes_back_and_the_newest_three_are_kept_by_their_step(tmp_path: Path) -> None:
+    assert find_good(tmp_path) == (0, [])
+
+    save(tmp_path, 20, {"model": {"w": torch.arange(3)}, "counters": {"step": 20}})
+
+    assert find_good(tmp_path) == (20, [])
+    assert load(tmp_path, 20)["model"]["w"].tolist() == [0, 1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["step20.pt"]
+
     for step in (5, 20, 100, 1000):
         save(tmp_path, step, {"a": step})
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step100.pt", "step1000.pt", "step20.pt"]
-
-
-def test_without_a_checkpoint_the_training_begins(tmp_path: Path) -> None:
-    assert find_good(tmp_path) == (0, [])

@@ -20,7 +20,7 @@ from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.elastic import Change, MembershipPlan
 from pytest_distbench.records.metric import TOLD, Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import Fed, Joined, LeftOut, read_timeline
+from pytest_distbench.records.timeline import Fed, Joined, read_timeline
 from pytest_distbench.worker.elastic.life import ElasticRank
 from pytest_distbench.worker.elastic.training import Training
 
@@ -345,23 +345,3 @@ def test_what_a_generation_does_otherwise_than_those_before_is_beyond_a_row_of_i
 
     assert beyond(found) == ({row} if row else set())
     assert not row or found[row].facts[TOLD]
-
-
-def test_what_takes_part_in_the_first_step_and_was_not_handed_over_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "checkpoints").mkdir()
-    rank = make_rank(tmp_path, 0)
-    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Dropout(0.5))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for batch in rank.training(model=model).batches(samples=4, batch=2, epochs=1):
-        model(torch.ones(len(batch), 2)).square().mean().backward()
-        optimizer.step()
-    [line] = [line for line in read_timeline(tmp_path / "timeline.jsonl") if isinstance(line, LeftOut)]
-
-    assert line.parts == [
-        "the optimizer Adam, which steps: rank.training(optimizer=...)",
-        "random streams (torch): rank.training(random=rank.random_streams())",
-    ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from support.plans import job_plan
@@ -16,8 +18,9 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import Batch, Loaded, Progress, Saved, Stepped, Wanted, read_timeline
-from pytest_distbench.worker.elastic.life import ElasticRank
+from pytest_distbench.worker.elastic.life import ElasticRank, count_generation
 from pytest_distbench.worker.elastic.training import Training
+from pytest_distbench.worker.load import process_began
 
 MakeRank = Callable[..., ElasticRank]
 
@@ -125,18 +128,13 @@ def test_who_holds_must_write_a_checkpoint_there(tmp_path: Path, make_rank: Make
         rank.training(checkpoint_every=8)
 
 
-def test_a_body_that_keeps_other_parts_than_before_is_told(make_rank: MakeRank) -> None:
+def test_a_body_that_keeps_other_parts_or_another_model_than_before_is_told(make_rank: MakeRank) -> None:
     train(make_rank(0))
 
     with pytest.raises(
         RecordingError, match=r"the checkpoint of step 4 has model, and this generation keeps model, more"
     ):
         train(make_rank(1), more=torch.nn.Linear(1, 1))
-
-
-def test_a_model_that_does_not_take_its_checkpoint_is_told(make_rank: MakeRank) -> None:
-    train(make_rank(0))
-
     with pytest.raises(
         RecordingError, match=r"(?s)model does not take what the checkpoint of step 4 has .*size mismatch"
     ):
@@ -205,3 +203,10 @@ def test_what_is_noted_must_be_a_number(make_rank: MakeRank, name: str, value: o
 
     with pytest.raises(RecordingError, match=rf"training\.note\(...\): wanted {name} to be a number or a tensor of"):
         training.note(**{name: value})  # type: ignore[arg-type]
+
+
+def test_generations_and_processes_have_a_number_and_a_beginning(tmp_path: Path) -> None:
+    assert [count_generation(tmp_path) for _ in range(3)] == [0, 1, 2]
+
+    age_s = time.time() - psutil.Process().create_time()
+    assert time.monotonic() - process_began() == pytest.approx(age_s, abs=1.0)
