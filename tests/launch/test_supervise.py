@@ -36,6 +36,7 @@ class Group:
         ("ask a, ask b, leave b, ask a", "baa"),
         ("ask a, leave b", "a"),
         ("ask a, leave a, ask b", "b"),
+        ("ask a, ask b, leave a, ask b", "bb"),
     ],
     ids=[
         "nobody before all have started",
@@ -44,6 +45,7 @@ class Group:
         "one that ends in its turn frees the other",
         "one that never asked does too",
         "one that ended waiting gets no turn",
+        "nor one that ended before its turn of the round",
     ],
 )
 def test_groups_have_a_turn_a_round_in_the_order_drawn_until_they_end(calls: str, turns: str) -> None:

@@ -117,7 +117,7 @@ def test_a_folder_of_the_launch_s_own_has_all_that_lies_beside_the_script_which_
     function = at(replace(plan, work=Ranks(body=BodyReference(file="train.py", function="body"))), project)
 
     assert watched_folder(settle(function)) is None
-    assert watched_folder(settle(at(plan, project, is_mirrored=True))) == project
+    assert watched_folder(settled) == project
     assert watched_folder(replace(plan, working_dir=str(project))) == project
     assert watched_folder(replace(plan, working_dir=str(plan.files.work))) is None
 
