@@ -5,7 +5,7 @@ UV = .venv/bin/uv
 
 .PHONY: suites suites-full structure lint test thorough nightly durations gpu docs
 
-SIDE_BY_SIDE = -n 6 --dist=loadgroup --no-loadscope-reorder
+SIDE_BY_SIDE = -n 4 --dist=loadgroup --no-loadscope-reorder
 
 suites: $(TOX)
 	$(TOX) run -q -e py -- suites --world-size 2

@@ -400,6 +400,12 @@ class _ForkedRank:
 
 
 _END_S = 3.0
+_ANSWER_S = 60.0
+"""How long a parent may take to fork, which takes milliseconds: one that was stopped never answers."""
+
+
+class SilentParent(LauncherError):
+    """It lives, and does not answer."""
 
 
 class Parent:
@@ -450,10 +456,14 @@ class Parent:
         self.send(Count(pid=child))
         return self.forked()
 
-    def forked(self) -> list[int]:
-        """The answer to an order. Raises LauncherError: no child could be forked, or the parent is gone."""
-        while not (told := [word for word in self.take(None) if isinstance(word, Forked)]):
-            pass
+    def forked(self, within_s: float = _ANSWER_S) -> list[int]:
+        """The answer to an order. Raises LauncherError: no child could be forked, or the parent is gone or silent."""
+        deadline = time.monotonic() + within_s
+        while not (
+            told := [word for word in self.take(max(0.001, deadline - time.monotonic())) if isinstance(word, Forked)]
+        ):
+            if time.monotonic() > deadline:
+                raise SilentParent(f"it has not answered within {within_s:.0f} s")
         if told[0].trouble:
             raise LauncherError(told[0].trouble)
         return told[0].pids

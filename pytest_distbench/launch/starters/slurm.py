@@ -31,6 +31,7 @@ from pytest_distbench.launch.starters.parent import (
     Fork,
     Kill,
     Parent,
+    SilentParent,
     read_at_start,
     variables_of_parent,
 )
@@ -247,9 +248,13 @@ class NodeParent:
         port, *addresses = self.step.where
         self.parent.send(Fork(entry=RELAY, arguments=[port, *addresses]))
 
-    def take_relay(self) -> None:
-        """Wait until it has been forked."""
-        self._relay = self.parent.forked()[0]
+    def take_relay(self) -> bool:
+        """Wait until it has been forked; False: the parent stands still."""
+        try:
+            self._relay = self.parent.forked(_FORK_S)[0]
+        except SilentParent:
+            return False
+        return True
 
     def poll(self) -> int | None:
         """The exit code of the step; None: it runs."""
@@ -303,12 +308,14 @@ class SlurmLauncher:
         try:
             for parent in parents.values():
                 parent.begin_relay()
-            for parent in parents.values():
-                parent.take_relay()
+            forked = {node: parent.parent.line for node, parent in parents.items() if parent.take_relay()}
             for step in {parent.step for parent in parents.values()}:
-                lines = {node: parent.parent.line for node, parent in parents.items() if parent.step is step}
-                taken = step.take(Hello, names=list(lines), limit_s=_FORK_S, among=lines)
+                nodes = [node for node, parent in parents.items() if parent.step is step]
+                lines = {node: forked[node] for node in nodes if node in forked}
+                taken = step.take(Hello, names=nodes, limit_s=_FORK_S, among=lines)
                 relays |= {relay.said.host: relay for relay in taken}
+            for node in parents.keys() - forked.keys():
+                parents[node].take_relay()  # its relay has called, so it goes on after all
         except BaseException as error:
             for relay in relays.values():
                 relay.line.close()

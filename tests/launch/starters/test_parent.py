@@ -74,7 +74,7 @@ atexit.register(lambda: print("at the end of the parent", flush=True))
 """)
     (tmp_path / "owner.py").write_text(OWNER)
     done = subprocess.run(
-        [sys.executable, "owner.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-u", "owner.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
     )
 
     assert done.stdout.splitlines() == [
