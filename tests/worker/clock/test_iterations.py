@@ -162,6 +162,8 @@ def test_batches_are_about_equal(iterations: int, lengths: list[int]) -> None:
         ({"mode": "graph"}, r"timed\('step'\): mode='graph' replays a CUDA graph, and this rank computes on the cpu"),
         ({"mode": "batches"}, "mode='batches'; wanted one of per-iteration, batch, graph"),
         ({"mode": "batch", "warmup": 0}, "mode='batch' needs a warm-up"),
+        ({"mode": "batch", "identity": {"mode": "per-iteration"}}, "mode='batch', and 'per-iteration' in identity="),
+        ({"identity": {"mode": "batch"}}, "mode='per-iteration', and 'batch' in identity="),
     ],
 )
 def test_another_mode_is_refused_and_told(options: dict[str, object], message: str) -> None:
@@ -347,6 +349,13 @@ def test_warm_up_counts_up_to_nought_and_only_the_rest_is_timed(warmup: int, ite
     assert timed.identity == {}
     assert set(timed.companions) == {"cpu_s", "waits"}
     assert [len(values) for values in timed.companions.values()] == [iterations] * 2
+
+
+def test_the_usual_mode_may_be_named_in_the_identity() -> None:
+    rank = make_rank()
+    list(rank.timed("step", warmup=0, iterations=1, identity={"mode": "per-iteration"}))
+
+    assert rank.notebook.observations[0].identity == {"mode": "per-iteration"}
 
 
 @pytest.mark.parametrize("mode", ["per-iteration", "batch"])
