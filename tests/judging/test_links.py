@@ -70,6 +70,11 @@ def test_a_slow_rank_does_not_move_what_is_typical(ranks: int) -> None:
     assert outliers(slow) == [Link(0, other) for other in range(1, ranks)]
 
 
+def test_a_link_at_half_its_rate_stands_out_and_one_at_two_thirds_does_not() -> None:
+    assert outliers({**times(4), Link(0, 1): 2.0}) == [Link(0, 1)]
+    assert outliers({**times(4), Link(0, 1): 1.5}) == []
+
+
 def test_of_two_ranks_nothing_is_typical() -> None:
     assert typical_time(times(2)) is None
     assert outliers(times(2, (0, 1))) == []
