@@ -459,11 +459,11 @@ class Parent:
     def forked(self, within_s: float = _ANSWER_S) -> list[int]:
         """The answer to an order. Raises LauncherError: no child could be forked, or the parent is gone or silent."""
         deadline = time.monotonic() + within_s
-        while not (
-            told := [word for word in self.take(max(0.001, deadline - time.monotonic())) if isinstance(word, Forked)]
-        ):
-            if time.monotonic() > deadline:
+        told: list[Forked] = []
+        while not told:
+            if (left_s := deadline - time.monotonic()) <= 0:
                 raise SilentParent(f"it has not answered within {within_s:.0f} s")
+            told = [word for word in self.take(left_s) if isinstance(word, Forked)]
         if told[0].trouble:
             raise LauncherError(told[0].trouble)
         return told[0].pids
