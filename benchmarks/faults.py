@@ -27,7 +27,7 @@ CULPRIT = 1
 FOREVER_S = 1000.0
 _FORKS = re.compile(r"starters\.parent")
 _OF_THIS_HOST = re.compile(r"starters\.warm")
-_RELAY = re.compile(r"launch\.site\.dial|starters\.(parent|warm|torchrun_relay)")
+_RELAY = re.compile(r"launch\.site\.relay|starters\.(parent|warm|torchrun)")
 """In the command line of what starts the ranks of another host, and waits for them, or of what that was forked from."""
 PHASE_VARIABLE = "DISTBENCH_FAULT_PHASE"
 """``import:hang``, ``rendezvous:kill``: what rank 1 does when it comes to that phase, before any body runs."""
@@ -715,7 +715,7 @@ ON_NODES: tuple[Fault, ...] = (
 
 def known_under(launcher: str) -> tuple[Fault, ...]:
     """The faults that can happen under a launcher, as they are told there, and none."""
-    from pytest_distbench.launch.starters.table import LAUNCHERS
+    from pytest_distbench.launch.starters import LAUNCHERS
 
     elsewhere = ON_NODES if LAUNCHERS[launcher].hosts == "many" else ()
     return (*{fault.name: fault for fault in (*FAULTS, *elsewhere, HEALTHY)}.values(),)

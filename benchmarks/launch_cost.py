@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_distbench.launch.starters.contract import Launcher
+    from pytest_distbench.launch.starters import Launcher
 
 PHASES = ("launcher", "process_start", "import", "rendezvous", "body", "exit")
 
@@ -66,8 +66,8 @@ def measure_launcher(launcher: Launcher, world_size: int, folder: Path) -> dict[
 
 def main() -> None:
     """Measure and print."""
+    from pytest_distbench.launch.starters import LauncherSetup
     from pytest_distbench.launch.starters.parent import PRELOAD
-    from pytest_distbench.launch.starters.table import LauncherSetup
     from pytest_distbench.launch.starters.torchrun import TorchrunLauncher
     from pytest_distbench.launch.starters.warm import WarmLauncher
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from measuring import launch_once
 
-from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherSetup
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherSetup
 from pytest_distbench.records.plan import BodyReference, Ranks
 from pytest_distbench.report.texts import layout
 

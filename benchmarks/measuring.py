@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.jobs.engines.table import ENGINES, torch_release
-from pytest_distbench.launch.starters.contract import Launcher
-from pytest_distbench.launch.starters.table import LAUNCHERS, LOOPBACK
+from pytest_distbench.launch.starters import LAUNCHERS, LOOPBACK, Launcher
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord

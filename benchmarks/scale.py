@@ -34,7 +34,7 @@ import msgspec
 import psutil
 
 from pytest_distbench.launch.outcome import reduce_host
-from pytest_distbench.launch.site.contract import Aftermath
+from pytest_distbench.launch.site import Aftermath
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.site.stream import (
     Ask,
@@ -51,7 +51,7 @@ from pytest_distbench.launch.site.stream import (
     Start,
     Word,
 )
-from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS
+from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import HostReport, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -210,7 +210,7 @@ def real_report(folder: Path) -> Path:
     """What a real rank reports that times fifty iterations."""
     from measuring import launched
 
-    from pytest_distbench.launch.starters.table import LauncherSetup
+    from pytest_distbench.launch.starters import LauncherSetup
     from pytest_distbench.launch.starters.torchrun import TorchrunLauncher
 
     launcher = TorchrunLauncher(LauncherSetup(directory=folder, session="scale"))

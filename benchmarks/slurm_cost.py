@@ -68,10 +68,9 @@ def main() -> None:
     """Measure, and print the tables."""
     from measuring import launched
 
+    from pytest_distbench.launch.starters import Engine, LauncherSetup
     from pytest_distbench.launch.starters.cmd import CmdLauncher
-    from pytest_distbench.launch.starters.contract import Engine
     from pytest_distbench.launch.starters.slurm import SlurmLauncher, read_allocation
-    from pytest_distbench.launch.starters.table import LauncherSetup
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)

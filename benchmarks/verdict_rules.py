@@ -59,7 +59,7 @@ from numpy.typing import NDArray
 
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES
 from pytest_distbench.judging.stored_rule import DRIFT
-from pytest_distbench.launch.starters.table import LauncherSetup
+from pytest_distbench.launch.starters import LauncherSetup
 from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.report.texts import layout

@@ -27,9 +27,9 @@ from support.projects import ALONE, ModulesOfProject
 from pytest_distbench.judging import case
 from pytest_distbench.judging.metric import RULES
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Launcher
-from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherSetup
+from pytest_distbench.launch.starters import LAUNCHERS, Launcher, LauncherSetup
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.run import loop
 from pytest_distbench.run.around import AROUND
 from pytest_distbench.run.kinds import LAUNCH_KINDS

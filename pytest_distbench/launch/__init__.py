@@ -1,1 +1,1 @@
-"""Starting process groups: one contract (:mod:`contract`), two launchers, one supervisor for both."""
+"""One launch, from plan to record: what starts its ranks, where they live, what they leave, what went wrong."""

@@ -31,10 +31,9 @@ from pytest_distbench.launch.diagnosis.fates import check_command, failed_ranks
 from pytest_distbench.launch.outcome import read_reports
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import merge, of_largest_process, recorded, with_load
-from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site import LOOK_S, processes
 from pytest_distbench.launch.site.guardian import remove_traces
-from pytest_distbench.launch.site.standstill import LOOK_S, Standstill, below_guardian
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
+from pytest_distbench.launch.site.processes import Standstill, below_guardian
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import Leftovers, LogFollower, error_tail, settle, watched_folder
 from pytest_distbench.machine import hardware
@@ -45,6 +44,7 @@ from pytest_distbench.records.launch_files import NOTES_VARIABLE, LaunchFiles
 from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.records.plan import Command, LaunchPlan
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import SESSION_VARIABLE
 
 _FOLLOW_S = 0.1
 _STACKS_S = 2.0

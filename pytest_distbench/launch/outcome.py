@@ -30,7 +30,7 @@ from pytest_distbench.launch.reduce import (
     reduce_partials,
     with_load,
 )
-from pytest_distbench.launch.site.contract import Exit, Heard
+from pytest_distbench.launch.site import Exit, Heard
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.machine.secrets import mask_values
 from pytest_distbench.records.iteration import Breakdown, PartShare

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pytest_distbench.errors import LauncherError, Terminated
 from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.outcome import Clock, make_record
-from pytest_distbench.launch.site.contract import PULSE_S, Aftermath, Site
-from pytest_distbench.launch.site.standstill import LOOK_S
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Launcher
+from pytest_distbench.launch.site import LOOK_S, PULSE_S, Aftermath, Site
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.launch.workplace import Leftovers, LogFollower, settle, watched_folder
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST, RankEvent
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, SESSION_VARIABLE, TURN_REQUEST, RankEvent
 from pytest_distbench.worker.limits import start_s
 
 

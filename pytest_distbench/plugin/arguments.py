@@ -18,8 +18,7 @@ from typing import Any, NoReturn, TypedDict, TypeVar
 
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.jobs.engines.table import DEFAULT_ENGINE
-from pytest_distbench.launch.readers.check import problem_with
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
+from pytest_distbench.launch.readers import problem_with
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.bound import Bound, bounds_between
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -48,6 +47,7 @@ from pytest_distbench.records.wanted import (
     text,
     whole,
 )
+from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.units import as_float, as_int
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_distbench.errors import BodyError, ConfigurationError
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.launch.starters.table import LAUNCHERS
+from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments, Called

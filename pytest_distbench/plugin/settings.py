@@ -15,8 +15,7 @@ from pytest_distbench.records.options import FAKE, NOTHING, OPTIONS, Option
 from pytest_distbench.records.wanted import ANY_PLATFORM, RUN_LAUNCHES, Wanted, one_of
 
 if TYPE_CHECKING:
-    from pytest_distbench.launch.starters.contract import Engine
-    from pytest_distbench.launch.starters.table import LauncherKind
+    from pytest_distbench.launch.starters import Engine, LauncherKind
     from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.environment import Experiment
     from pytest_distbench.run.request import AgainstSettings, Settings
@@ -165,7 +164,7 @@ def given_options(config: pytest.Config) -> dict[str, str]:
 
 def read_settings(config: pytest.Config) -> Settings:
     from pytest_distbench.judging.terms import Strictness  # late: a plain pytest run must not pay for it
-    from pytest_distbench.launch.starters.table import LAUNCHERS
+    from pytest_distbench.launch.starters import LAUNCHERS
     from pytest_distbench.machine import gpus, hardware
     from pytest_distbench.records.kinds import VERDICT_KINDS
     from pytest_distbench.releases import check_torch
@@ -246,7 +245,7 @@ def read_settings(config: pytest.Config) -> Settings:
 
 def _launcher(given: Given) -> str:
     """As named, or what a template implies; what the command line says comes before the ini file."""
-    from pytest_distbench.launch.starters.table import CMD, DEFAULT_LAUNCHER, LAUNCHERS
+    from pytest_distbench.launch.starters import CMD, DEFAULT_LAUNCHER, LAUNCHERS
 
     template = given.typed("launcher-cmd")
     if template and given.typed("launcher") is None:
@@ -260,14 +259,14 @@ def _launcher(given: Given) -> str:
 
 def _engine(given: Given, launcher: str) -> Engine | None:
     """What starts processes on other hosts, where the launcher leaves that to a command."""
-    from pytest_distbench.launch.starters.table import CMD
+    from pytest_distbench.launch.starters import CMD
 
     if launcher != CMD:
         if given.typed("ranks-per-node"):
             raise given.refuse("ranks-per-node", "give --distbench-launcher-cmd too")
         return None
+    from pytest_distbench.launch.starters import Engine
     from pytest_distbench.launch.starters.cmd import check_template  # late: a plain pytest run must not pay for it
-    from pytest_distbench.launch.starters.contract import Engine
 
     if not (template := given.text("launcher-cmd")):
         raise ConfigurationError(
@@ -386,7 +385,7 @@ def _against(given: Given, launcher: LauncherKind, name: str) -> AgainstSettings
         return None
     option = "against" if revision else "against-python"
     from pytest_distbench.judging.pairs import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, looks
-    from pytest_distbench.launch.starters.table import who_hold_two
+    from pytest_distbench.launch.starters import who_hold_two
     from pytest_distbench.run.request import AgainstSettings
 
     if not launcher.holds_two:

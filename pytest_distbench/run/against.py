@@ -18,8 +18,7 @@ from pathlib import Path
 
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.launch.starters.contract import Engine, Launcher
-from pytest_distbench.launch.starters.table import LauncherSetup
+from pytest_distbench.launch.starters import Engine, Launcher, LauncherSetup
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.machine.hardware import Interpreter, find_interpreter
 from pytest_distbench.records.launch import LaunchRecord

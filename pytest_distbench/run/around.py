@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_distbench.errors import AroundUnavailable, ExtensionError, blame, expect, show
-from pytest_distbench.launch.starters.contract import Engine
-from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind
+from pytest_distbench.launch.starters import LAUNCHERS, Engine, Hosting, LauncherKind
 from pytest_distbench.machine.locks import find_controller, remove, throttled
 from pytest_distbench.machine.network import Lab
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED

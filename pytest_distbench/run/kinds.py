@@ -16,7 +16,7 @@ from typing import Any
 from pytest_distbench.errors import ConfigurationError, expect
 from pytest_distbench.jobs.launch import launch_elastic, launch_pool
 from pytest_distbench.launch.controlled import launch_command
-from pytest_distbench.launch.starters.table import Hosting
+from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.launch.supervise import Arm, Side, run_in_turns, supervise
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import Command, Job, LaunchPlan, LaunchRequest, Pool, Ranks, Work

@@ -18,8 +18,7 @@ from pathlib import Path
 from pytest_distbench.errors import ConfigurationError, ExtensionError, LauncherError, ReadingError, blame, line_of
 from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.outcome import mask_record
-from pytest_distbench.launch.starters.contract import Launcher
-from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind, LauncherSetup
+from pytest_distbench.launch.starters import LAUNCHERS, Hosting, Launcher, LauncherKind, LauncherSetup
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.trace import LoopTrace, read_traces
 from pytest_distbench.machine import hardware

@@ -20,8 +20,7 @@ from pytest_distbench.judging.bounds import check_measured, judge_bounds
 from pytest_distbench.judging.confirmation import Known
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.terms import Judgement, certain_failure, close
-from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
-from pytest_distbench.launch.starters.table import Hosting
+from pytest_distbench.launch.starters import Hosting, HostsFound, HostsWanted
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.case import RANKS, Case, Conditions, EntryName

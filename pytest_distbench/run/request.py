@@ -15,7 +15,7 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Experiment
 
 if TYPE_CHECKING:
-    from pytest_distbench.launch.starters.contract import Engine
+    from pytest_distbench.launch.starters import Engine
     from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.records.network import Network
     from pytest_distbench.records.wanted import Confirm, TracedCases, Update

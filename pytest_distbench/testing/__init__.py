@@ -39,9 +39,9 @@ import msgspec
 import psutil
 
 from pytest_distbench.errors import LauncherError, show
-from pytest_distbench.launch.site.contract import Exit
+from pytest_distbench.launch.site import Exit
 from pytest_distbench.launch.site.local import LocalSite
-from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind, LauncherSetup
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind, LauncherSetup
 from pytest_distbench.records.iteration import Collective, RankFingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import ErrorReport, RankReport

@@ -17,7 +17,7 @@ import pytest
 from support.launching import MadeLauncher, RunInside
 from support.processes import LIMIT_S, wait_for
 
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.launch.supervise import Side, run_in_turns
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace

@@ -11,8 +11,7 @@ import pytest
 from support.launching import Launch
 from support.releases import RECORDS
 
-from pytest_distbench.launch.starters.contract import Launcher
-from pytest_distbench.launch.starters.table import LAUNCHERS
+from pytest_distbench.launch.starters import LAUNCHERS, Launcher
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.plan import BodyReference
 

@@ -15,7 +15,7 @@ from support.projects import EXIT_USAGE, TEST, Project, run
 from pytest_distbench.machine.gpus import read_gpus
 
 LAUNCHER = """
-from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
 from pytest_distbench.testing import StandInLauncher
 
 LAUNCHERS["here"] = LauncherKind(help="", make=lambda setup: StandInLauncher(setup.session))

@@ -11,7 +11,7 @@ from support.releases import needs_recorder
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.iteration import Fingerprint, of_rank
 from pytest_distbench.records.launch import LaunchRecord
 

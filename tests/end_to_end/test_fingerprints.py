@@ -13,7 +13,7 @@ from support.projects import run
 from support.releases import needs_recorder
 
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.iteration import (
     NOT_RECORDED,
     NOT_WAITED,

@@ -28,7 +28,7 @@ from support.releases import needs_recorder
 from support.repositories import git
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.machine.locks import lease
 from pytest_distbench.records.launch import LaunchRecord

@@ -25,7 +25,7 @@ from support.launching import Launch
 from support.processes import wait_for
 from support.repositories import git
 
-from pytest_distbench.launch.starters.table import LAUNCHERS
+from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.store.run_record import read_run_record
 
 pytestmark = pytest.mark.spawn
@@ -144,7 +144,7 @@ def test_a_hang_there_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(la
 
 
 CONFTEST = """
-    from pytest_distbench.launch.starters.table import LAUNCHERS
+    from pytest_distbench.launch.starters import LAUNCHERS
     from support import hosts
 
     LAUNCHERS["hosts"] = hosts.row()

@@ -10,7 +10,7 @@ from support.launching import Launch
 from support.nccl_texts import LATE, TEXTS
 
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 
 pytestmark = pytest.mark.spawn
 

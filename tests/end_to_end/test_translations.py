@@ -13,7 +13,7 @@ import translation_transformer
 from support.fake_world import fake_rank
 from support.launching import Launch
 
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads.data import indexed, parallel_text

@@ -30,7 +30,7 @@ class Wrong:
 
 LAUNCHER = """
 import subprocess
-from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
 from pytest_distbench.testing import StandInLauncher
 
 class Wrong(StandInLauncher):

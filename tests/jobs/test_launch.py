@@ -15,7 +15,7 @@ from support.timelines import ERROR, JOB, LOST, Timeline, killed
 
 from pytest_distbench.elastic import kill
 from pytest_distbench.jobs.launch import launch_elastic, make_pool_record, make_record
-from pytest_distbench.launch.site import standstill
+from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.read import stdout
 from pytest_distbench.records.elastic import ElasticJob, MembershipPlan
@@ -123,7 +123,7 @@ def test_a_controller_that_died_is_told_with_its_log(plan: LaunchPlan) -> None:
 
 @pytest.mark.spawn
 def test_a_job_whose_guardian_is_stopped_is_ended_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standstill, "STOPPED_S", 1.0)
+    monkeypatch.setattr(processes, "STOPPED_S", 1.0)
     controller = tmp_path / "controller.sh"
     controller.write_text("#!/bin/sh\nkill -STOP $PPID\n")
     controller.chmod(0o700)

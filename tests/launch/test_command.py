@@ -15,7 +15,7 @@ from support.plans import make_plan
 from support.processes import wait_for, working_in
 
 from pytest_distbench.launch.controlled import launch_command
-from pytest_distbench.launch.site import standstill
+from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.read import jsonl, stdout
 from pytest_distbench.records.environment import CommandUse
@@ -132,7 +132,7 @@ STOPS = "import os, signal, time; os.kill(os.{}(), signal.SIGSTOP); time.sleep(0
 def test_one_that_waits_for_a_stopped_process_is_ended_and_says_so(
     run: Run, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    monkeypatch.setattr(standstill, "STOPPED_S", 1.0)
+    monkeypatch.setattr(processes, "STOPPED_S", 1.0)
     record = run(STOPS.format(who))
 
     assert (record.outcome, record.timed_out) == ("failed", False)

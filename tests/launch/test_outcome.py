@@ -16,7 +16,7 @@ from support.plans import make_plan
 from pytest_distbench.launch.diagnosis.fates import Ending
 from pytest_distbench.launch.outcome import Clock, loops_on, make_record, mask_record, read_reports, report_host
 from pytest_distbench.launch.outcome import breakdowns as join
-from pytest_distbench.launch.site.contract import Exit, Heard
+from pytest_distbench.launch.site import Exit, Heard
 from pytest_distbench.read import stdout
 from pytest_distbench.records.iteration import Breakdown, PartShare, PhasePlace, RankFingerprint
 from pytest_distbench.records.launch import CommonPrint, ErrorReport, HostReport, LaunchRecord, RankFate, RankReport

@@ -24,7 +24,7 @@ OTHER_LAUNCHER = """
 
     import pytest
 
-    from pytest_distbench.launch.starters.table import LAUNCHERS
+    from pytest_distbench.launch.starters import LAUNCHERS
 
     pytest_plugins = ["pytest_distbench.testing"]
 

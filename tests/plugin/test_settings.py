@@ -198,7 +198,7 @@ def test_the_world_size_is_the_number_of_gpus(project: Project, gpus: Callable[[
 
 
 MANY_HOSTS = """
-    from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
+    from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
     from pytest_distbench.testing import StandInLauncher
 
     LAUNCHERS["far"] = LauncherKind(help="", make=lambda setup: StandInLauncher(setup.session), hosts="many")

@@ -257,7 +257,7 @@ def test_outside_a_repository_a_revision_is_refused(project: Project) -> None:
 
 RECORDER = """
 import msgspec
-from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
 from pytest_distbench.testing import StandInLauncher
 
 class Recorder(StandInLauncher):

@@ -17,8 +17,7 @@ from support.plans import make_plan
 from support.processes import LIMIT_S
 
 from pytest_distbench.errors import AroundUnavailable, ExtensionError
-from pytest_distbench.launch.starters.contract import Engine
-from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting, LauncherKind
+from pytest_distbench.launch.starters import LAUNCHERS, Engine, Hosting, LauncherKind
 from pytest_distbench.machine import locks
 from pytest_distbench.machine.locks import CpuController, find_controller
 from pytest_distbench.records.launch import LaunchRecord

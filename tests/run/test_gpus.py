@@ -15,7 +15,7 @@ from support.nvml import Host, Nvml, State, h100s, made_up
 from support.plans import make_plan
 from support.results import result
 
-from pytest_distbench.launch.starters.table import Hosting
+from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, Measurement

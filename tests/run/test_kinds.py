@@ -12,7 +12,7 @@ from support.pools import POOL
 from support.timelines import JOB
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.launch.starters.table import LAUNCHERS, Hosting
+from pytest_distbench.launch.starters import LAUNCHERS, Hosting
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.launch import LaunchRecord, Outcome
 from pytest_distbench.records.plan import Command, Job, LaunchPlan, Pool, Ranks, Task, Work

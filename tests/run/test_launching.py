@@ -23,7 +23,7 @@ TEST = """
 
 RECORDER = """
 import msgspec
-from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
 from pytest_distbench.testing import StandInLauncher
 
 class Recorder(StandInLauncher):
@@ -90,7 +90,7 @@ def test_ranks_see_the_gpus_that_are_leased(plan_of: Callable[..., LaunchPlan]) 
 
 STUCK = """
 import pathlib
-from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherKind
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
 from pytest_distbench.run.around import AROUND
 from pytest_distbench.run.gpus import GpusAround
 from pytest_distbench.testing import StandInLauncher

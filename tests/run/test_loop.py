@@ -19,8 +19,7 @@ from support.stores import CASE, entry, environment, result
 from support.timelines import JOB
 
 from pytest_distbench.judging.terms import NOT_JUDGED, Judgement, Terms
-from pytest_distbench.launch.starters.contract import HostsFound
-from pytest_distbench.launch.starters.table import Hosting
+from pytest_distbench.launch.starters import Hosting, HostsFound
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.bound import AskedBound
 from pytest_distbench.records.launch import LaunchRecord

@@ -13,7 +13,7 @@ from support.metrics import metric
 from support.stores import result
 
 from pytest_distbench.errors import DerivationError
-from pytest_distbench.launch.starters.table import Hosting
+from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, Outcome, RankFate
 from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from pytest_distbench.launch.site.local import RunningLaunch
-from pytest_distbench.launch.starters.table import LAUNCHERS, LOOPBACK, LauncherKind, LauncherSetup
+from pytest_distbench.launch.starters import LAUNCHERS, LOOPBACK, LauncherKind, LauncherSetup
 from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.records.elastic import IMPORTS_VARIABLE
 from pytest_distbench.records.plan import LaunchPlan

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 
-from pytest_distbench.launch.starters.contract import Engine
+from pytest_distbench.launch.starters import Engine
 
 TEMPLATE = f"{sys.executable} {__file__} {{nodes}} {{command}}"
 VARIABLE = "DISTBENCH_TEST_TEMPLATE"

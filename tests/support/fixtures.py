@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pytest_distbench.judging.terms import Strictness
-from pytest_distbench.launch.starters.table import LAUNCHERS
+from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.records.launch import LaunchRecord

@@ -24,9 +24,9 @@ import psutil
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.site.stream import Host
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
-from pytest_distbench.launch.starters.table import LauncherKind
+from pytest_distbench.launch.starters import LauncherKind
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import SESSION_VARIABLE
 
 VARIABLE = "DISTBENCH_TEST_HOSTS"
 """The hosts, as JSON."""

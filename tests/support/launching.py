@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Launcher
-from pytest_distbench.launch.starters.table import LAUNCHERS
+from pytest_distbench.launch.starters import LAUNCHERS, Launcher
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace
+from pytest_distbench.records.wire import SESSION_VARIABLE
 from support.processes import SETTLE_S, wait_for, working_in
 
 MadeLauncher = Callable[..., Launcher]

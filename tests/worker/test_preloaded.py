@@ -15,8 +15,7 @@ import pytest
 import torch
 from support.launching import Launch
 
-from pytest_distbench.launch.starters.contract import Launcher
-from pytest_distbench.launch.starters.table import LAUNCHERS, LauncherSetup
+from pytest_distbench.launch.starters import LAUNCHERS, Launcher, LauncherSetup
 from pytest_distbench.worker.context import RankContext
 
 pytestmark = pytest.mark.spawn

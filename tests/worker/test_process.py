@@ -12,7 +12,7 @@ from support.plans import make_plan
 from support.releases import needs_numa
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.network import Network
 from pytest_distbench.worker import process
 from pytest_distbench.worker.context import RankContext

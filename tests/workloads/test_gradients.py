@@ -9,7 +9,7 @@ from support.launching import Launch
 from support.releases import RECORDS, refuses_bf16
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.workloads import buckets, compression, overlap
 from pytest_distbench.workloads.buckets import CALLS, elements_of, tensor_lengths

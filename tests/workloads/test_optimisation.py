@@ -19,7 +19,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, MultiStepLR
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.workloads.optimisation import (
     LEAST_SCALE,
     LossScale,

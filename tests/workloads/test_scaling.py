@@ -13,7 +13,7 @@ from support.releases import needs_recorder, refuses_bf16
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge, recorded
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.launch import LaunchRecord, RankReport
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads.scaling import average_gradients, parallel, rate_of, record_rate

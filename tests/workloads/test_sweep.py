@@ -10,7 +10,7 @@ from support.launching import Launch
 from support.releases import RECORDS
 
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.workloads import sweep

@@ -18,7 +18,7 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.jobs.engines.contract import LOOPBACK, CannotGoOn, EngineSetup
 from pytest_distbench.jobs.engines.stock import HANGS_ON_SCALE_UP, STORE_S, Node, NodeEngine
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS
+from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.starters.parent import PRELOAD, Fork, Parent, fork_parent
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
 

@@ -26,7 +26,7 @@ import psutil
 
 from pytest_distbench.jobs.engines.contract import LOOPBACK, EngineSetup
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS
+from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous

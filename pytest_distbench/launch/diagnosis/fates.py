@@ -27,8 +27,7 @@ from pytest_distbench.launch.diagnosis.evidence import (
     trim,
     waits_at,
 )
-from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.contract import Clocks, Exit, Heard
+from pytest_distbench.launch.site import Clocks, Exit, Heard, processes
 from pytest_distbench.launch.workplace import TAIL_LINES, tail
 from pytest_distbench.records.launch import HUNG, ErrorReport, Phase, RankFate, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles

@@ -1,4 +1,4 @@
-"""Numbers out of what a script prints and writes: the table of readers, and what they find as observations.
+"""Numbers out of what a script prints and writes: the readers, what is wrong with one, and what they find.
 
 A conftest adds a reader by one row: ``READERS["mine"] = read``, and asks for it with ``Reader(kind="mine", ...)``.
 """
@@ -9,15 +9,18 @@ import csv
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 from pytest_distbench.errors import ReadingError, show, tell
 from pytest_distbench.launch.readers import formats
-from pytest_distbench.launch.readers.place import Found, Place, limited
+from pytest_distbench.launch.readers.formats import VALUE, Found, Place, limited
 from pytest_distbench.launch.reduce import partial
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import Partial
-from pytest_distbench.records.metric import MOST_TAKEN_FROM, TAKES, Observation, Reader, metric_key
+from pytest_distbench.records.metric import MOST_TAKEN_FROM, TAKES, Observation, Reader, as_scalar, is_axis, metric_key
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wanted import Wanted, number, one_of, whole
+from pytest_distbench.records.wire import can_be_written
 
 _LONGEST_BESIDE = 80
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
@@ -30,6 +33,61 @@ READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
     "tensorboard": formats.read_tensorboard,
 }
 """By kind: what finds a reader's values at a place, in their order; a ReadingError where there is none."""
+
+
+def problem_with(reader: Reader) -> str:
+    """The first thing that is wrong with it, as wanted and found, before anything is launched; empty: nothing is."""
+    if reader.kind not in READERS:
+        return f"unknown kind of reader {show(reader.kind)}; known are {', '.join(READERS)}"
+    for name in ("source", "key", "since", "unit", "take"):
+        if not isinstance(getattr(reader, name), str):
+            return f"{name}={show(getattr(reader, name))}; wanted text"
+        if not can_be_written(getattr(reader, name)):
+            return f"{name}={show(getattr(reader, name))} holds half of a surrogate pair, which no output or file can"
+    if reader.kind == "stdout":
+        return _problem_with_pattern(reader.source) or _problem_with_values(reader)
+    return _problem_with_values(reader)
+
+
+def _problem_with_pattern(source: str) -> str:
+    try:
+        pattern = re.compile(source)
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"{source!r} is no regular expression: {error}"
+    if pattern.groups == 1 or VALUE in pattern.groupindex:
+        return ""
+    return (
+        f"{source!r} has {pattern.groups} groups; wanted one around the number, or several of which one is "
+        f"(?P<{VALUE}>...)"
+    )
+
+
+def _problem_with_values(reader: Reader) -> str:
+    kind = METRIC_KINDS[reader.better]
+    for name, wanted in _WANTED.items():
+        if wanted.take(value := getattr(reader, name)) is None:
+            return f"{name}={show(value)}; wanted {wanted.words}"
+    if reader.take and kind.shape == "series":
+        return f"take={reader.take!r} makes one number, and better={reader.better!r} judges a series"
+    for name, scalars in (("at", reader.at), ("identity", reader.identity)):
+        if not isinstance(scalars, dict) or not all(map(is_axis, scalars)):
+            return f"{name}={show(scalars)}; wanted a dict from names, without [ ] = and , to plain values"
+        if not all(map(_is_plain, scalars.values())):
+            return f"{name}={show(scalars)}; wanted finite numbers, printable texts, True or False"
+    return ""
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, bool | int | float | str) and as_scalar(value) is not None
+
+
+_WANTED: dict[str, Wanted[Any]] = {
+    "scale": Wanted("a finite number other than 0", lambda value: number().plain().take(value) or None),
+    "rank": Wanted("the number of a rank, or 'all'", lambda value: "all" if value == "all" else whole(0).take(value)),
+    "skip": Wanted("how many values at the start do not count", whole(0).take),
+    "first": Wanted("how many values count", lambda value: "all" if value is None else whole(1).take(value)),
+    "take": Wanted(one_of(TAKES).words, one_of(["", *TAKES]).take),
+}
 
 
 def readings(plan: LaunchPlan) -> list[Partial]:

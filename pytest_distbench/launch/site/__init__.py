@@ -1,1 +1,210 @@
-"""Where the ranks of a launch live, and the only way from the controller to them."""
+"""A site, where the ranks of a launch live: the one contract between the controller, pytest's process, and the ranks.
+
+A rank is a number here, and a moment is one of the controller's own clock. No process id crosses this contract, and no
+stamp of another clock: only who lives where the ranks live can tell what these mean.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_distbench.records.record import Record
+
+if TYPE_CHECKING:  # a guardian, which starts for each command, has no use for these
+    from pytest_distbench.records.launch import HostReport
+    from pytest_distbench.records.wire import EventKind, RankEvent
+
+PULSE_S = 5.0
+"""A site is listened to at least so often: whoever is to be heard there may have gone without a word."""
+LOOK_S = 1.0
+"""How often it is looked whether those stand still who have to notice that ranks start and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How the ranks ended, as their parent saw it.
+
+    Attributes:
+        codes: rank -> exit code, or minus the signal's number; ranks that nobody knows about are absent.
+        stamps: moments inside the launcher, for the cost breakdown.
+        trouble: what whoever started the ranks complains about, if anything.
+        died: it did not live to see the end: the ranks are not to blame.
+    """
+
+    codes: dict[int, int] = field(default_factory=dict)
+    stamps: dict[str, float] = field(default_factory=dict)
+    trouble: str = ""
+    died: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """How well moments of ranks can be compared.
+
+    Attributes:
+        hosts: rank -> the host whose clock its moments were taken by; empty: all were taken by the controller's.
+        errors_s: host -> how far a moment of it, told in the controller's time, may be from the true one.
+    """
+
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    errors_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether all moments are of one clock."""
+        return len(set(self.hosts.values())) < 2
+
+    @property
+    def most_doubt_s(self) -> float:
+        """Moments of any two ranks that are further apart can be ordered; 0: all can."""
+        return 0.0 if self.is_one else sum(sorted(self.errors_s.values())[-2:])
+
+    def doubt_s(self, one: int, other: int) -> float:
+        """Moments of these two ranks that are no further apart cannot be ordered; 0: all can."""
+        first, second = self.hosts.get(one, ""), self.hosts.get(other, "")
+        return 0.0 if first == second else self.errors_s.get(first, 0.0) + self.errors_s.get(second, 0.0)
+
+
+class Aftermath(Record, frozen=True, kw_only=True):
+    """What the end of a launch has shown.
+
+    Attributes:
+        stuck: ranks that are still there, with what is to be said of each.
+        oom_kills: rank -> processes that the kernel of its host has ended meanwhile for lack of memory; none: absent.
+        remarks: what is to be said of the launch besides.
+    """
+
+    stuck: dict[int, str] = {}
+    oom_kills: dict[int, int] = {}
+    remarks: list[str] = []
+
+
+class Site(Protocol):
+    """Where the ranks of one launch live.
+
+    Attributes:
+        heard: what they have said so far.
+        clocks: how well moments of theirs can be compared.
+        ended: how all of them ended; None: they have not.
+    """
+
+    heard: Heard
+    clocks: Clocks
+    ended: Exit | None
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when :meth:`listen` has something to take in."""
+
+    def start(self) -> None:
+        """Start the ranks. They find their line to the site in the plan that they are given (``LaunchPlan.address``).
+
+        Raises:
+            LauncherError: they could not be started.
+        """
+
+    def listen(self, timeout_s: float) -> list[RankEvent]:
+        """Take in what has arrived, or arrives within the time-out. Returns what ranks have newly said."""
+
+    def ask(self, ranks: Iterable[int], request: bytes) -> None:
+        """Send one byte (``records/wire.py``) to those of the ranks that are still connected."""
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        """Send a signal to a rank, which may be gone already."""
+
+    def running(self) -> frozenset[int]:
+        """The ranks that are there, and not on their way out already."""
+
+    def look(self) -> None:
+        """Look whether those stand still who have to notice that ranks start and end; then :attr:`ended` says so."""
+
+    def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
+        """Make ranks write their stacks and last collectives into the launch's files; of ``held`` ones the latter."""
+
+    def end(self, ranks: Iterable[int]) -> Exit:
+        """End ranks by force, and with them the launch."""
+
+    def clear(self) -> Aftermath:
+        """End all that is left over of the launch, however it got away. Nobody speaks any more then."""
+
+    def fetch_output(self) -> None:
+        """Bring what the ranks have printed so far into their logs among the launch's files."""
+
+    def reports(self) -> list[HostReport]:
+        """What ranks have left, of each host; to be asked for when the site is clear."""
+
+    def close(self) -> None:
+        """Let go of everything: a rank that is still connected ends."""
+
+
+class Heard:
+    """All that the ranks of a launch have said, and when their lines ended, in the controller's time.
+
+    Sets of ranks are kept as they grow: they are asked for at every event.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[RankEvent] = []
+        self.closed_at: dict[int, float] = {}
+        self._who_said: defaultdict[EventKind, set[int]] = defaultdict(set)
+        self._in_body: set[int] = set()
+        self._done: set[int] = set()
+        self._lost: set[int] = set()
+        self._last_phase: dict[int, str] = {}
+
+    def take(self, events: Iterable[RankEvent]) -> None:
+        for event in events:
+            self.events.append(event)
+            self._who_said[event.kind].add(event.rank)
+            if event.kind == "phase":
+                self._last_phase[event.rank] = event.text
+                if event.text == "body":
+                    self._in_body.add(event.rank)
+            elif event.kind in ("failed", "skipped", "done"):
+                self._done.add(event.rank)
+                self._lost.discard(event.rank)
+
+    def close(self, rank: int, at: float) -> None:
+        self.closed_at[rank] = at
+        if rank not in self._done:
+            self._lost.add(rank)
+
+    def ranks_up(self) -> Set[int]:
+        return self._who_said["hello"]
+
+    def ranks_in_body(self) -> Set[int]:
+        return self._in_body
+
+    def ranks_done(self) -> Set[int]:
+        return self._done
+
+    def ranks_passed(self) -> Set[int]:
+        return self._who_said["done"]
+
+    def ranks_lost(self) -> Set[int]:
+        """Ranks whose line ended before they said how they ended: they have died."""
+        return self._lost
+
+    def said(self, rank: int) -> str:
+        """What a rank that failed said on the line; empty where it left a report instead."""
+        if rank not in self._who_said["failed"]:
+            return ""
+        return next((e.text for e in self.events if e.rank == rank and e.kind == "failed" and e.text), "")
+
+    def remarks(self) -> dict[int, str]:
+        """Rank -> what is to be said of it though it has passed: what it could not end, what a thread of it raised."""
+        found: dict[int, list[str]] = {}
+        for event in self.events:
+            if event.kind == "remark" and event.text not in found.setdefault(event.rank, []):
+                found[event.rank].append(event.text)
+        return {rank: "; ".join(texts) for rank, texts in found.items()}
+
+    def is_holding(self) -> bool:
+        """Whether a rank has not passed, and so waits to be ended."""
+        return bool(self._who_said["failed"] or self._who_said["skipped"])
+
+    def last_phase(self, rank: int) -> str:
+        return self._last_phase.get(rank, "start")

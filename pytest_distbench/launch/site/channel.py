@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.site.contract import Heard
+from pytest_distbench.launch.site import Heard
 from pytest_distbench.records.wire import RankEvent, short_address
 
 _BESIDES = 64

@@ -18,11 +18,10 @@ import msgspec
 import psutil
 
 from pytest_distbench.launch.outcome import report_host
-from pytest_distbench.launch.site import evidence, processes
+from pytest_distbench.launch.site import LOOK_S, Aftermath, Clocks, Exit, Heard, evidence, processes
 from pytest_distbench.launch.site.channel import ControlChannel, check_ranks
-from pytest_distbench.launch.site.contract import Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.site.evidence import tell_stuck
-from pytest_distbench.launch.site.standstill import LOOK_S, Standstill
+from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.records.launch import HostReport
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace

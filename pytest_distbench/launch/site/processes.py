@@ -1,4 +1,4 @@
-"""The processes that something has started, as a tree: they are found, ended, stopped and let go on.
+"""The processes that something has started, as a tree: they are found, ended, throttled, watched for standing still.
 
 They are known by process id, by group, by what their environment says. Never by name.
 """
@@ -63,6 +63,40 @@ class Throttle:
         for process in self._below:
             with contextlib.suppress(psutil.Error):
                 getattr(process, what)()
+
+
+STOPPED_S = 5.0
+"""How long a process may stand still. One that is sent SIGCONT at once has only been looked at."""
+
+
+class Standstill:
+    """Looks at processes that somebody waits for. What it has said is kept in ``told``."""
+
+    def __init__(self) -> None:
+        self.told = ""
+        self._since: dict[int, float] = {}
+
+    def look(self, pids: Iterable[int]) -> str:
+        """What there is to say of one that has stood still for too long; empty: nothing."""
+        now = time.monotonic()
+        self._since = {pid: self._since.get(pid, now) for pid in pids if is_stopped(pid)}
+        stopped = next((pid for pid, since in self._since.items() if now - since >= STOPPED_S), None)
+        if stopped is None:
+            return ""
+        self.told = (
+            f"the process {stopped}, which starts the others and waits for them, has been stopped (SIGSTOP) and did "
+            f"not go on within {STOPPED_S:g} s, and was ended; who stops one on purpose lets it go on with kill -CONT"
+        )
+        return self.told
+
+
+def below_guardian(guardian: int) -> list[int]:
+    """Process ids of a guardian and of what it runs, which is the oldest of its children: the others are orphans."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(guardian)
+        children = sorted(process.children(), key=psutil.Process.create_time)
+        return [guardian, *(child.pid for child in children[:1])]
+    return []
 
 
 _LOOK_AGAIN_S = 0.002

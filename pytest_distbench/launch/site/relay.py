@@ -1,5 +1,9 @@
 """A host's end of a launch whose controller is on another host: the local site of the ranks that live here.
 
+``python -m pytest_distbench.launch.site.relay PORT ADDRESS...`` runs on each host, by one ``srun`` for instance. It
+tries the addresses one after the other, says who it is in a line of JSON, and is then the relay of its host. The secret
+in :data:`SECRET_VARIABLE` tells the controller that it is one of those that it asked for.
+
 A relay lives for one launch and host. It takes orders on its connection, answers there (``stream.py``), and starts
 the ranks. When the connection breaks it ends them and all they have started: their lifeline has two hops.
 """
@@ -7,14 +11,17 @@ the ranks. When the connection breaks it ends them and all they have started: th
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import ipaddress
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +29,6 @@ import psutil
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.folder import relay_folder
 from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, start_interpreter
 from pytest_distbench.launch.site.stream import (
@@ -52,8 +58,129 @@ from pytest_distbench.launch.site.stream import (
 )
 from pytest_distbench.records.launch_files import INTERFACE, of_ranks, open_left
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.record import replace
+from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.wire import variables_from_wire
+
+SECRET_VARIABLE = "DISTBENCH_RELAY_SECRET"
+NAME_VARIABLES = ("DISTBENCH_HOST", "SLURMD_NODENAME")
+"""Which name a host has where it was asked for; else its host name."""
+_CONNECT_S = 10.0
+_TRIES = 3
+_LOST_S = 20
+"""A connection whose other end says nothing at all, not even that it is there, is broken after so many seconds."""
+
+
+class Caller(Record, frozen=True, kw_only=True):
+    """Who calls."""
+
+    secret: str
+    host: str
+
+
+class Hello(Caller, frozen=True, kw_only=True):
+    """A relay that calls.
+
+    Attributes:
+        address: of its host, on the way to the controller: others reach it there.
+        port: that was free on that address.
+    """
+
+    address: str
+    port: int
+
+
+def call(addresses: Sequence[str], port: int, secret: str) -> socket.socket:
+    """A connection to the controller, which has been told that a relay calls.
+
+    Raises:
+        SystemExit: it cannot be reached.
+    """
+    line = connect(addresses, port)
+    say(line, _hello(line, secret))
+    return line
+
+
+def say(line: socket.socket, caller: Caller) -> None:
+    """Tell the controller who calls, which is the first that it hears."""
+    line.sendall(msgspec.json.encode(caller) + b"\n")
+
+
+def connect(addresses: Sequence[str], port: int) -> socket.socket:
+    """A connection to the first of the addresses that answers. Raises :class:`SystemExit` where none does."""
+    errors = {}
+    for turn in range(_TRIES):
+        for address in addresses:
+            try:
+                line = socket.create_connection((address, port), timeout=_CONNECT_S)
+            except OSError as error:
+                errors[address] = error
+                continue
+            line.settimeout(None)
+            keep_alive(line)
+            return line
+        time.sleep(turn)
+    tried = "; ".join(f"{address}: {error.strerror or error}" for address, error in errors.items())
+    raise SystemExit(f"{host_name()} reaches the host of pytest at none of its addresses, port {port}: {tried}")
+
+
+def keep_alive(line: socket.socket) -> None:
+    """Notice within :data:`_LOST_S` that the other end is gone: a host that died closes nothing."""
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_S // 4)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _LOST_S // 4)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_S * 1000)
+
+
+def _hello(line: socket.socket, secret: str) -> Hello:
+    address = line.getsockname()[0]
+    return Hello(
+        secret=secret,
+        host=host_name(),
+        address=address,
+        port=_free_port(line.family, address),
+    )
+
+
+def host_name() -> str:
+    return next((os.environ[name] for name in NAME_VARIABLES if name in os.environ), socket.gethostname())
+
+
+def _free_port(family: int, address: str) -> int:
+    with socket.socket(family) as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+_PREFIX = "distbench-relay-"
+_LOCK = "lock"
+
+
+@contextlib.contextmanager
+def relay_folder() -> Iterator[Path]:
+    """A folder of this process's own below TMPDIR; those of relays that were killed are removed.
+
+    They hold the plans of launches, with all variables of the environment.
+    """
+    _sweep(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
+        folder = Path(made)
+        with (folder / f".{_LOCK}").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (folder / f".{_LOCK}").rename(folder / _LOCK)  # held already when others see it
+            yield folder
+
+
+def _sweep(above: Path) -> None:
+    for folder in above.glob(f"{_PREFIX}*/"):
+        with contextlib.suppress(OSError):  # of another user, or removed meanwhile, or in use
+            if folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
+                with (folder / _LOCK).open() as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+
 
 _READ_BYTES = 65536
 _CHUNK_BYTES = 2**18
@@ -270,3 +397,14 @@ def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: st
     for path in (data, moved.files.work):
         path.mkdir()
     return moved
+
+
+def main() -> None:
+    port, *addresses = sys.argv[1:]
+    secret = os.environ.pop(SECRET_VARIABLE)  # ranks have no use for it
+    with call(addresses, int(port), secret) as line:
+        serve(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.site.contract import PULSE_S, Aftermath, Clocks, Exit, Heard
+from pytest_distbench.launch.site import PULSE_S, Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.site.local import places
-from pytest_distbench.launch.site.standstill import Standstill
+from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.launch.site.stream import (
     Ask,
     Clear,

@@ -16,7 +16,7 @@ from typing import Literal, Protocol, get_args
 
 import msgspec
 
-from pytest_distbench.launch.site.contract import Aftermath
+from pytest_distbench.launch.site import Aftermath
 from pytest_distbench.records.launch import MOMENTS, HostReport, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan

@@ -1,1 +1,214 @@
-"""What starts the ranks of a launch: a launcher is a row of the table and fulfils the contract."""
+"""The launchers: what each can do, how it is made, and what one is. The rest of the code asks here, never for a name.
+
+A conftest or a plugin adds a launcher by one row: ``LAUNCHERS["mine"] = LauncherKind(...)``. This module is read in
+every pytest run, so it imports nothing: a row's ``make`` does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_distbench.launch.site import Site
+    from pytest_distbench.records.environment import Environment
+    from pytest_distbench.records.plan import LaunchPlan
+
+DEFAULT_LAUNCHER = "warm"
+CMD = "cmd"
+"""The launcher that ``--distbench-launcher-cmd`` implies."""
+
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
+"""For ranks of one host: their sockets are not for others to see, and one reverse look-up of 127.0.0.1 (where
+/etc/hosts lacks it) costs a second, not ten."""
+
+NO_REVERSE_DNS = {"RES_OPTIONS": "attempts:0"}
+"""For the processes that keep a store: torch asks for the name of every client, and where /etc/hosts does not know
+127.0.0.1 and DNS does not answer, glibc waits 10 s each time while all clients wait too (seen: 10 s for two ranks)."""
+
+LOOPBACK_ADDRESS = "127.0.0.1"
+MAKE_STORE, DROP_STORE = b"m", b"d"
+"""To the process that keeps the store of a launch of this host: make one, and let go of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What starts processes on other hosts for us.
+
+    Attributes:
+        template: a command of the user's, with placeholders (``cmd.py``).
+        ranks_per_node: that a host is filled with.
+    """
+
+    template: str
+    ranks_per_node: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsWanted:
+    """For whom hosts say what they are.
+
+    Attributes:
+        platform: the class of hardware that the user has named; None: that of the hosts, which must be one.
+        ranks: of the largest launch.
+        engine: that starts processes there, None: nobody has named one.
+    """
+
+    gpu: bool
+    platform: str | None
+    ranks: int
+    engine: Engine | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsFound:
+    """What the hosts of a launcher have said.
+
+    Attributes:
+        environment: that all of them are.
+        share_temporary: each sees the folder in which pytest makes temporary files, another revision's for one.
+    """
+
+    environment: Environment
+    share_temporary: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherSetup:
+    """What a launcher is made of.
+
+    Attributes:
+        directory: private directory of the pytest run, for logs and sockets.
+        session: cookie that marks all that the launcher starts, in its environment.
+        preload: modules to import once for all ranks, where that is possible.
+        interpreter: the Python that runs the ranks; None: this one.
+        python_path: where that one finds this package, and whatever else it should; None: as here.
+        engine: that starts processes on other hosts; None: nobody has named one.
+    """
+
+    directory: Path
+    session: str
+    preload: Sequence[str] = ()
+    interpreter: Path | None = None
+    python_path: Sequence[str] | None = None
+    engine: Engine | None = None
+
+
+class Launcher(Protocol):
+    """Knows where the ranks of a launch are to live, and starts process groups of the torchrun kind there.
+
+    It opens the site of a launch; watching, ending and judging ranks is the supervisor's.
+    """
+
+    name: str
+    session: str
+    """The value of :data:`~pytest_distbench.records.wire.SESSION_VARIABLE` in all that it starts."""
+
+    def prepare(self, variables: dict[str, str]) -> None:
+        """Begin whatever makes the first launch quick. Returns at once."""
+
+    def open(self, plan: LaunchPlan) -> Site:
+        """The site of a launch, where nothing runs yet: on this host a :class:`~.site.local.LocalSite`."""
+
+    def close(self) -> None:
+        """End everything this launcher keeps running."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosting:
+    """What this host has to do with the processes of a launch.
+
+    Attributes:
+        hosts: where they run. ``one``: on this host, so that its GPUs are theirs, and one measurement at a time may run
+            here. ``many``: on others, whose relays start them (``launch/site/relay.py``); who else measures there, and
+            which GPUs there are, is not known here. ``none``: nowhere, they are made up.
+        is_spaced: launches in one breath see the same seconds of a machine, and are held apart where it is restless.
+        sets_threads: they come from one that has torch loaded, and have to be told their number of threads.
+    """
+
+    hosts: Literal["none", "one", "many"] = "one"
+    is_spaced: bool = True
+    sets_threads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherKind(Hosting):
+    """One launcher, as the rest of the code sees it.
+
+    Attributes:
+        make: makes it; imports what it needs.
+        holds_two: two groups may be open at once, which a comparison in turns needs.
+        settles_doubts: they may be open unasked, to settle a doubt; not where it is other software's to say whether two
+            commands run on the same hosts.
+        takes_python: one of them may run under another Python.
+        variables: set in the environment of all launches of the run unless the user has.
+        describe: what its hosts are, before the first launch; None: as this one.
+        layout: how many of so many ranks live on each of its hosts, with GPUs or without, and by which engine, where
+            one was named; None: all on one.
+    """
+
+    help: str
+    make: Callable[[LauncherSetup], Launcher]
+    holds_two: bool = False
+    settles_doubts: bool = True
+    takes_python: bool = True
+    variables: Mapping[str, str] = field(default_factory=dict)
+    describe: Callable[[HostsWanted], HostsFound] | None = None
+    layout: Callable[..., Sequence[int]] | None = None
+
+
+def by_name(place: str) -> Callable[..., Any]:
+    """What is at ``module:name``, which is imported when it is first called."""
+
+    def call(*given: Any, **named: Any) -> Any:
+        module, _, name = place.partition(":")
+        return getattr(importlib.import_module(module), name)(*given, **named)
+
+    return call
+
+
+_HERE = "pytest_distbench.launch.starters"
+
+LAUNCHERS: dict[str, LauncherKind] = {
+    "warm": LauncherKind(
+        help="start ranks from a process that has torch loaded",
+        make=by_name(f"{_HERE}.warm:WarmLauncher"),
+        holds_two=True,
+        sets_threads=True,
+        variables=LOOPBACK,
+    ),
+    "torchrun": LauncherKind(
+        help="the command line tool", make=by_name(f"{_HERE}.torchrun:TorchrunLauncher"), variables=LOOPBACK
+    ),
+    "slurm": LauncherKind(
+        help="on the nodes of a Slurm allocation, from processes that have torch loaded",
+        make=by_name(f"{_HERE}.slurm:SlurmLauncher"),
+        hosts="many",
+        holds_two=True,
+        is_spaced=False,
+        sets_threads=True,
+        describe=by_name(f"{_HERE}.slurm:describe"),
+        layout=by_name(f"{_HERE}.slurm:ranks_of_nodes"),
+    ),
+    CMD: LauncherKind(
+        help="a command of your own that reaches other hosts",
+        make=by_name(f"{_HERE}.cmd:CmdLauncher"),
+        hosts="many",
+        holds_two=True,
+        settles_doubts=False,
+        takes_python=False,
+        is_spaced=False,
+        describe=by_name(f"{_HERE}.cmd:describe"),
+        layout=by_name(f"{_HERE}.cmd:ranks_of_nodes"),
+    ),
+}
+"""By the name that ``--distbench-launcher`` takes and baselines are stored under."""
+
+
+def who_hold_two() -> str:
+    """The launchers that may hold two groups open at once, for an error."""
+    return ", ".join(name for name, kind in LAUNCHERS.items() if kind.holds_two)

@@ -1,6 +1,6 @@
 """What one command of this host starts on several others, and who of them calls back.
 
-They connect to this process (``site/dial.py``): the command has no stream for each.
+They connect to this process (``site/relay.py``): the command has no stream for each.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import psutil
 from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.channel import check_calls
-from pytest_distbench.launch.site.dial import SECRET_VARIABLE, Caller, Hello, keep_alive
+from pytest_distbench.launch.site.relay import SECRET_VARIABLE, Caller, Hello, keep_alive
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.site.stream import Host, Keeper
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import SESSION_VARIABLE
 
 CALL_S = 60.0
 """How long processes may take to start and call, and so much more for each hundred of hosts."""

@@ -15,13 +15,13 @@ import psutil
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.dial import Hello
+from pytest_distbench.launch.site.relay import Hello
 from pytest_distbench.launch.site.relayed import RelayedSite
+from pytest_distbench.launch.starters import Engine, HostsFound, HostsWanted, LauncherSetup
 from pytest_distbench.launch.starters.calls import Callers, Connection, addresses, make_site, take_relays
-from pytest_distbench.launch.starters.contract import SESSION_VARIABLE, Engine, HostsFound, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
-from pytest_distbench.launch.starters.table import LauncherSetup
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import SESSION_VARIABLE
 
 _OPTION = "--distbench-launcher-cmd"
 _PLACEHOLDERS = {
@@ -121,7 +121,7 @@ class CmdLauncher:
     def open(self, plan: LaunchPlan) -> RelayedSite:
         ranks = layout(plan.processes, self.engine.ranks_per_node)
         by_torchrun = "{torchrun}" in self.engine.template
-        module = f"pytest_distbench.launch.{'starters.torchrun_relay' if by_torchrun else 'site.dial'}"
+        module = f"pytest_distbench.launch.{'starters.torchrun' if by_torchrun else 'site.relay'}"
         callers = start(len(ranks), self.engine, module, log=plan.files.launcher_log, session=self.session)
         relays = take_relays(callers)
         return make_site(plan, ranks, [(each, callers) for each in (as_torchrun(relays) if by_torchrun else relays)])

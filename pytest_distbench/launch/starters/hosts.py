@@ -1,18 +1,36 @@
-"""What the hosts of a launcher are: measured is on all of them together, so that they have to be alike."""
+"""What the hosts of a launcher are: measured is on all of them together, so that they have to be alike.
+
+``python -m pytest_distbench.launch.starters.hosts PORT ADDRESS... --sees=FOLDER [--gpu]`` runs on each of them before
+the first launch, calls the controller as a relay does (``site/relay.py``), and tells what its host is.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError, LauncherError, show
-from pytest_distbench.launch.site.describe import GPU, SEES, HostDescription
+from pytest_distbench.launch.site.relay import SECRET_VARIABLE, Caller, connect, host_name, say
+from pytest_distbench.launch.starters import HostsFound, HostsWanted
 from pytest_distbench.launch.starters.calls import Callers
-from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
+from pytest_distbench.machine import gpus, hardware
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
+
+GPU, SEES = "--gpu", "--sees="
+
+
+class HostDescription(Caller, frozen=True, kw_only=True):
+    """A host that says what is measured on it is measured on."""
+
+    environment: Environment
+    sees: bool
+    """Whether it sees a folder of the controller's host."""
 
 
 def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWanted, *, gpu_advice: str) -> HostsFound:
@@ -25,7 +43,7 @@ def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWante
         ConfigurationError: they are of several classes, run other software, have no GPU, or do not tell.
     """
     with tempfile.TemporaryDirectory(prefix="distbench-hosts-") as folder:
-        module, words = "pytest_distbench.launch.site.describe", [f"{SEES}{folder}", *[GPU] * wanted.gpu]
+        module, words = "pytest_distbench.launch.starters.hosts", [f"{SEES}{folder}", *[GPU] * wanted.gpu]
         try:
             callers = start(module, *words, log=Path(folder, "log"), session=uuid.uuid4().hex)
             try:
@@ -58,3 +76,21 @@ def _refuse_differences(hosts: Sequence[HostDescription], of: Callable[[Environm
     if len(found) > 1:
         shown = "; ".join(f"{', '.join(names[:4])}: {what}" for what, names in found.items())
         raise ConfigurationError(f"{told}: {shown}")
+
+
+def main() -> None:
+    """Describe this host."""
+    port, *words = sys.argv[1:]
+    folder = next(word.removeprefix(SEES) for word in words if word.startswith(SEES))
+    found = gpus.read_gpus(os.environ) if GPU in words else gpus.Gpus()
+    software = {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
+    environment = hardware.describe(platform_name=None, gpus=found, software=software, variables=os.environ)
+    told = HostDescription(
+        secret=os.environ[SECRET_VARIABLE], host=host_name(), environment=environment, sees=os.path.isdir(folder)
+    )
+    with connect([word for word in words if not word.startswith("--")], int(port)) as line:
+        say(line, told)
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from pytest_distbench.launch.starters.contract import LOOPBACK_ADDRESS, MAKE_STORE
+from pytest_distbench.launch.starters import LOOPBACK_ADDRESS, MAKE_STORE
 from pytest_distbench.worker.torch_internals import store_on
 
 _STORE_TIMEOUT_S = 60.0

@@ -26,10 +26,10 @@ from typing import NoReturn
 import msgspec
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.site import dial, processes, relay
-from pytest_distbench.launch.site.dial import SECRET_VARIABLE
+from pytest_distbench.launch.site import processes, relay
 from pytest_distbench.launch.site.guardian import adopt_orphans, end_with
 from pytest_distbench.launch.site.local import ChildRanks
+from pytest_distbench.launch.site.relay import SECRET_VARIABLE
 from pytest_distbench.launch.site.stream import Lines
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import Record
@@ -353,7 +353,7 @@ def serve_node(port: int, addresses: Sequence[str], projects: Sequence[str]) -> 
     load("distbench", projects)
     _kept.update(open_descriptors())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    _serve(dial.call(addresses, port, os.environ[SECRET_VARIABLE]))
+    _serve(relay.call(addresses, port, os.environ[SECRET_VARIABLE]))
 
 
 def fork_parent(run: str, projects: Sequence[str], names: Sequence[str]) -> Parent:
@@ -380,7 +380,7 @@ RELAY = "pytest_distbench.launch.starters.parent:be_relay"
 def be_relay(port: str, *addresses: str) -> None:
     """Serve one launch in this process, which ends with its parent."""
     end_with(os.getppid())
-    with dial.call(addresses, int(port), os.environ.pop(SECRET_VARIABLE)) as line:  # ranks have no use for it
+    with relay.call(addresses, int(port), os.environ.pop(SECRET_VARIABLE)) as line:  # ranks have no use for it
         relay.serve(line, lambda order: ChildRanks(order.places, lambda plan, _, place: _ForkedRank(plan, place)))
     os._exit(0)
 

@@ -21,10 +21,10 @@ from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, LauncherError, show
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.dial import Hello
+from pytest_distbench.launch.site.relay import Hello
 from pytest_distbench.launch.site.relayed import RelayedSite
+from pytest_distbench.launch.starters import NO_REVERSE_DNS, HostsFound, HostsWanted, LauncherSetup
 from pytest_distbench.launch.starters.calls import Callers, Connection, NotCalled, make_site, within_s
-from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE, HostsFound, HostsWanted
 from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.launch.starters.parent import (
     RELAY,
@@ -35,9 +35,9 @@ from pytest_distbench.launch.starters.parent import (
     read_at_start,
     variables_of_parent,
 )
-from pytest_distbench.launch.starters.table import LauncherSetup
 from pytest_distbench.records.launch_files import of_a_step
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import SESSION_VARIABLE
 
 
 def start_step(

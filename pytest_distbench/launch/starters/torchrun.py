@@ -1,4 +1,7 @@
-"""The torchrun command line tool as a launcher: slower, and exactly what users run."""
+"""The torchrun command line tool as a launcher, and on each of several hosts: slower, and exactly what users run.
+
+``python -m pytest_distbench.launch.starters.torchrun PORT ADDRESS...`` is the relay of a host whose ranks it starts.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,19 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.contract import Exit
-from pytest_distbench.launch.site.standstill import below_guardian
-from pytest_distbench.launch.starters.contract import NO_REVERSE_DNS, SESSION_VARIABLE
+from pytest_distbench.launch.site import Exit, processes
+from pytest_distbench.launch.site.processes import below_guardian
+from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.releases import PARTS, release_of
 
 if TYPE_CHECKING:
     from pytest_distbench.launch.site.local import LocalSite, RunningLaunch
-    from pytest_distbench.launch.starters.table import LauncherSetup
+    from pytest_distbench.launch.starters import LauncherSetup
 
 LOOPBACK_RENDEZVOUS = "distbench-loopback"
 """Name of our rendezvous for torchrun, an entry point of this package: its store listens on 127.0.0.1 only, where
@@ -181,6 +184,28 @@ def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, 
     ]
 
 
+class NodeAgent:
+    """Starts the agent of one node, whose ranks get their places from it.
+
+    Args:
+        places: rank -> its place, as the controller expects it.
+        address: of this host, at which the others reach it.
+    """
+
+    def __init__(self, places: Mapping[int, Mapping[str, str]], address: str) -> None:
+        self._places = places
+        self._address = address
+
+    def start(self, plan: LaunchPlan) -> RunningLaunch:
+        place = next(iter(self._places.values()))
+        command = torchrun_of_node(len(self._places), place=place, address=self._address, logs=plan.files.torchrun_logs)
+        return start_torchrun(command, plan, self.leftovers)
+
+    def leftovers(self) -> list[psutil.Process]:
+        """Orphans are adopted by this process."""
+        return psutil.Process().children(recursive=True)
+
+
 def _torchrun_knowing_loopback() -> list[str]:
     """Where torch reads no entry points, our rendezvous is made known to it first."""
     if release_of(hardware.installed_version("torch")) >= PARTS["handlers"].since:
@@ -209,3 +234,17 @@ def rendezvous_handler() -> Callable[[object], object]:
 def exit_codes(log: str) -> dict[int, int]:
     """Rank -> exit code, from torchrun's closing table."""
     return {int(rank): int(code) for rank, code in _EXIT_CODES.findall(log)}
+
+
+def main() -> None:
+    """Be a relay (``site/relay.py``) whose ranks a torchrun of its host starts."""
+    from pytest_distbench.launch.site import relay  # late: torch loads this module in every rank
+
+    port, *addresses = sys.argv[1:]
+    with relay.call(addresses, int(port), os.environ.pop(relay.SECRET_VARIABLE)) as line:
+        address = line.getsockname()[0]
+        relay.serve(line, lambda order: NodeAgent(order.places, address))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,18 +16,11 @@ from pathlib import Path
 import psutil
 
 from pytest_distbench.errors import BackendUnavailable, LauncherError
-from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.contract import Exit
+from pytest_distbench.launch.site import LOOK_S, Exit, processes
 from pytest_distbench.launch.site.guardian import remove_traces
 from pytest_distbench.launch.site.local import LocalSite, RunningLaunch, places
-from pytest_distbench.launch.site.standstill import LOOK_S, Standstill
-from pytest_distbench.launch.starters.contract import (
-    DROP_STORE,
-    LOOPBACK_ADDRESS,
-    MAKE_STORE,
-    NO_REVERSE_DNS,
-    SESSION_VARIABLE,
-)
+from pytest_distbench.launch.site.processes import Standstill
+from pytest_distbench.launch.starters import DROP_STORE, LOOPBACK_ADDRESS, MAKE_STORE, NO_REVERSE_DNS, LauncherSetup
 from pytest_distbench.launch.starters.parent import (
     RANK,
     End,
@@ -40,10 +33,10 @@ from pytest_distbench.launch.starters.parent import (
     serve_host,
     variables_of_parent,
 )
-from pytest_distbench.launch.starters.table import LauncherSetup
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import SESSION_VARIABLE
 
 _START_S = 120.0
 _END_S = 2.0

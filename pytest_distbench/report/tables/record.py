@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from pytest_distbench.launch.starters.table import LAUNCHERS
+from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine.hardware import mask_addresses
 from pytest_distbench.records.case import CPUS, NODES, RANKS
 from pytest_distbench.records.environment import GpuHost

@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.judging.entry import why_not_stored
 from pytest_distbench.judging.terms import NOT_JUDGED, Conclusion, software_changes, worst
-from pytest_distbench.launch.starters.table import LAUNCHERS
+from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord, RankFate

@@ -20,7 +20,7 @@ from pytest_distbench.launch.diagnosis.fates import (
     tell_fates,
 )
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
-from pytest_distbench.launch.site.contract import Clocks, Exit, Heard
+from pytest_distbench.launch.site import Clocks, Exit, Heard
 from pytest_distbench.records.launch import HUNG, ErrorReport, Phase, RankFate, RankReport
 from pytest_distbench.records.plan import Command, LaunchPlan
 from pytest_distbench.records.record import replace

@@ -11,9 +11,9 @@ import pytest
 from support.plans import make_plan
 
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.launch.readers.formats import read_tensorboard
-from pytest_distbench.launch.readers.place import Place
-from pytest_distbench.read import tensorboard
+from pytest_distbench.launch.readers.formats import Place, note_before, read_tensorboard
+from pytest_distbench.read import jsonl, tensorboard
+from pytest_distbench.records.record import replace
 
 pytestmark = pytest.mark.xdist_group("test_tensorboard")  # another worker would import torch to write the files again
 
@@ -82,3 +82,32 @@ def test_without_the_package_its_name_is_told(tmp_path: Path, monkeypatch: pytes
 
     with pytest.raises(ReadingError, match="pip install tensorboard"):
         read_tensorboard(tensorboard(tmp_path, "loss"), Place(make_plan(tmp_path), 0))
+
+
+def test_a_file_that_a_launch_appends_to_is_an_earlier_runs_too(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"loss": 1}\n')
+    plan = replace(make_plan(tmp_path), read={"loss": jsonl("log.jsonl", "loss")})
+    note_before(plan)
+    with log.open("a") as file:
+        file.write('{"loss": 9}\n')
+
+    with pytest.raises(ReadingError, match="before this launch, which has appended to it: its first 12 bytes"):
+        Place(plan, 0).path("log.jsonl")
+
+
+def test_a_file_that_is_written_anew_is_the_launchs(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"loss": 1}\n')
+    plan = replace(make_plan(tmp_path), read={"loss": jsonl("log.jsonl", "loss")})
+    note_before(plan)
+    log.write_text('{"loss": 2}\n{"loss": 3}\n')
+
+    assert Place(plan, 0).path("log.jsonl") == log
+
+
+def test_where_nothing_lay_nothing_is_noted(tmp_path: Path) -> None:
+    plan = replace(make_plan(tmp_path), read={"loss": jsonl("log.jsonl", "loss")})
+    note_before(plan)
+
+    assert not plan.files.before.exists()

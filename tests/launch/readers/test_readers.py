@@ -246,7 +246,7 @@ def test_a_cell_and_a_nesting_beyond_measure_are_told(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_searches_for_ever_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_distbench.launch.readers.place.LONGEST_S", 0.2)
+    monkeypatch.setattr("pytest_distbench.launch.readers.formats.LONGEST_S", 0.2)
 
     with pytest.raises(ReadingError, match="searching took longer"):
         read(tmp_path, stdout(r"^(?:a+)+ loss ([\d.]+)$"), "a" * 60 + "!\n")

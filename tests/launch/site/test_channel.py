@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.site import Heard
 from pytest_distbench.launch.site.channel import LONGEST_LINE_BYTES, ControlChannel, check_calls, check_ranks
-from pytest_distbench.launch.site.contract import Heard
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import EventKind, RankEvent, short_address
 

@@ -16,7 +16,7 @@ import pytest
 from support.plans import make_plan
 from support.processes import wait_for
 
-from pytest_distbench.launch.site.contract import Exit
+from pytest_distbench.launch.site import Exit
 from pytest_distbench.launch.site.local import ChildRanks, LocalSite
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import RankEvent, short_address

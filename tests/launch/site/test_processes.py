@@ -1,4 +1,4 @@
-"""Finding and ending processes, with processes that only sleep."""
+"""Finding, ending, throttling and watching processes, with processes that only sleep."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from support.processes import wait_for
 
 from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.processes import Standstill, Throttle, is_stopped
 
 pytestmark = pytest.mark.spawn
 
@@ -210,3 +213,72 @@ def test_of_real_processes_one_that_was_not_waited_for_is_ending_and_a_sleeping_
     assert not processes.is_alive(process.pid)
     process.wait()
     assert (processes.is_ending(process.pid), processes.state(process.pid)) == (False, "")
+
+
+BUSY = "while True: pass"
+
+
+@pytest.fixture
+def below() -> Iterator[list[int]]:
+    """A child in a session of its own, and its child."""
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{BUSY}'])"],
+        start_new_session=True,
+    ) as child:
+        process = psutil.Process(child.pid)
+        wait_for(lambda: len(process.children()) == 1)
+        found = [child.pid, process.children()[0].pid]
+        yield found
+        psutil.Process(found[1]).kill()
+
+
+@pytest.mark.parametrize("share", [0.25, 2.0])
+def test_what_runs_below_stands_still_for_a_share_of_what_it_runs(below: list[int], share: float) -> None:
+    began_at = time.monotonic()
+    throttle = Throttle(share)
+    seen = [[is_stopped(pid) for pid in below] for _ in range(200) if not time.sleep(0.005)]
+    throttle.close()
+    took_s = time.monotonic() - began_at
+
+    assert [any(stopped) for stopped in zip(*seen, strict=True)] == [True, True]
+    assert throttle.stopped_s == pytest.approx(took_s * share / (1 + share), rel=0.15)
+    assert [is_stopped(pid) for pid in below] == [False, False]
+
+
+def test_without_a_share_nothing_stands_still(below: list[int]) -> None:
+    throttle = Throttle(0.0)
+    throttle.close()
+
+    assert (throttle.stopped_s, is_stopped(below[0])) == (0.0, False)
+
+
+@pytest.fixture
+def stopped() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], text=True) as process:
+        process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: is_stopped(process.pid))
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three seconds go by from look to look."""
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=iter(range(0, 100, 3)).__next__))
+
+
+@pytest.mark.usefixtures("clock")
+def test_one_that_stands_still_for_five_seconds_is_told_and_one_that_goes_on_is_not(
+    stopped: subprocess.Popen[str],
+) -> None:
+    watched = Standstill()
+
+    assert [watched.look([stopped.pid]), watched.look([stopped.pid])] == ["", ""]
+    assert watched.look([stopped.pid]).startswith(f"the process {stopped.pid}, which starts the others")
+
+    watched = Standstill()
+    watched.look([stopped.pid])
+    stopped.send_signal(signal.SIGCONT)
+    wait_for(lambda: not is_stopped(stopped.pid))
+
+    assert [watched.look([stopped.pid]) for _ in range(3)] == ["", "", ""]

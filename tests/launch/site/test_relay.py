@@ -1,23 +1,35 @@
-"""A relay's end: where ranks of its host run, and that they end with the stream."""
+"""A relay: how it calls, its folder, where ranks of its host run, and that they end with the stream."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import psutil
 import pytest
 from support.hosts import start_relay
 from support.plans import make_plan
 from support.processes import wait_for
 
+from pytest_distbench.launch.site import relay as relay_module
 from pytest_distbench.launch.site.processes import is_alive
-from pytest_distbench.launch.site.relay import _settle_here, interface_of, own_address
+from pytest_distbench.launch.site.relay import (
+    SECRET_VARIABLE,
+    Hello,
+    _settle_here,
+    connect,
+    interface_of,
+    own_address,
+    relay_folder,
+)
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.site.stream import Host
 from pytest_distbench.read import stdout
@@ -219,3 +231,108 @@ def test_of_a_rank_that_has_passed_the_end_of_its_output_comes_back(
     assert least <= len(kept) <= most
     assert "the end\n" in kept
     assert "\0" not in kept
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+def test_the_first_address_that_answers_is_taken(listener: socket.socket) -> None:
+    with connect(["no-such-host.invalid", "127.0.0.1"], listener.getsockname()[1]) as line:
+        assert line.getpeername()[0] == "127.0.0.1"
+        assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+def test_where_none_answers_all_that_were_tried_are_told(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "_TRIES", 1)
+    port = listener.getsockname()[1]
+    listener.close()
+
+    with pytest.raises(SystemExit, match=rf"at none of its addresses, port {port}: 127.0.0.1: Connection refused"):
+        connect(["127.0.0.1"], port)
+
+
+def test_it_says_who_it_is_and_ends_when_nobody_wants_it(listener: socket.socket) -> None:
+    command = [sys.executable, "-m", "pytest_distbench.launch.site.relay", str(listener.getsockname()[1]), "127.0.0.1"]
+    environment = {
+        **os.environ, "SLURMD_NODENAME": "n7", SECRET_VARIABLE: "s",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }  # fmt: skip
+    process = subprocess.Popen(command, env=environment)
+    line, _ = listener.accept()
+    with line, line.makefile("rb") as said:
+        hello = msgspec.json.decode(said.readline(), type=Hello)
+
+    assert (hello.host, hello.secret, hello.address) == ("n7", "s", "127.0.0.1")
+    assert hello.port > 0
+    assert process.wait(timeout=30) == 0
+
+
+LIVES = """
+import sys
+from pytest_distbench.launch.site.relay import relay_folder
+with relay_folder() as folder:
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def start(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
+    """Another process with a folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LIVES],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def end(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    process.send_signal(number)
+    process.communicate()
+
+
+def test_it_goes_when_it_is_left_and_what_is_no_folder_of_a_relay_stays(temporary: Path) -> None:
+    with relay_folder() as folder:
+        assert folder.parent == temporary
+        (folder / "plan.json").write_text("secret")
+    assert list(temporary.iterdir()) == []
+
+    (temporary / "distbench-relay-mine").mkdir()
+    (temporary / "elsewhere").mkdir()
+    (temporary / "elsewhere" / "lock").write_text("")
+    (temporary / "distbench-relay-link").symlink_to(temporary / "elsewhere")
+    with relay_folder():
+        pass
+    assert sorted(path.name for path in temporary.iterdir()) == [
+        "distbench-relay-link",
+        "distbench-relay-mine",
+        "elsewhere",
+    ]
+
+
+def test_that_of_a_relay_that_lives_stays_and_goes_when_the_next_begins_after_it_was_killed(temporary: Path) -> None:
+    process, left = start(temporary)
+    (left / "plan.json").write_text("secret")
+    end(process, signal.SIGKILL)
+    assert left.exists()
+    with relay_folder() as folder:
+        assert list(temporary.iterdir()) == [folder]
+
+    process, other = start(temporary)
+    with relay_folder():
+        assert other.exists()
+    end(process, signal.SIGTERM)

@@ -20,8 +20,7 @@ from support.plans import make_plan
 from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.site import processes, relayed, standstill
-from pytest_distbench.launch.site.contract import Aftermath
+from pytest_distbench.launch.site import Aftermath, processes, relayed
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.site.stream import (
     Ask,
@@ -306,7 +305,7 @@ def test_a_relay_that_is_gone_is_no_ranks_fault(make_site: MakeSite) -> None:
 def test_when_what_leads_to_a_host_stands_still_the_launch_is_over(
     make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standstill, "STOPPED_S", 0.0)
+    monkeypatch.setattr(processes, "STOPPED_S", 0.0)
     relay = MadeUpRelay(0)
     site = make_site(relay)
     site.start()

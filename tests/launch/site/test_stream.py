@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import make_plan
 
-from pytest_distbench.launch.site import stream
-from pytest_distbench.launch.site.contract import Aftermath
+from pytest_distbench.launch.site import Aftermath, stream
 from pytest_distbench.launch.site.stream import Hop, Host, Order, Ping, Pong
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import RankEvent

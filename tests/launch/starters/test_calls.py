@@ -15,14 +15,14 @@ from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.describe import SEES, HostDescription
-from pytest_distbench.launch.site.dial import Caller, Hello
+from pytest_distbench.launch.site.relay import Caller, Hello
 from pytest_distbench.launch.starters import calls
 from pytest_distbench.launch.starters.calls import Callers, NotCalled, addresses
+from pytest_distbench.launch.starters.hosts import SEES, HostDescription
 
 pytestmark = pytest.mark.spawn
 
-DIAL, DESCRIBE = "pytest_distbench.launch.site.dial", "pytest_distbench.launch.site.describe"
+DIAL, DESCRIBE = "pytest_distbench.launch.site.relay", "pytest_distbench.launch.starters.hosts"
 
 
 @contextlib.contextmanager

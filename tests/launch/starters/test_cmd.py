@@ -8,10 +8,10 @@ import pytest
 from support.engine import TEMPLATE
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.launch.site.dial import Hello
+from pytest_distbench.launch.site.relay import Hello
+from pytest_distbench.launch.starters import Engine
 from pytest_distbench.launch.starters.calls import Connection
 from pytest_distbench.launch.starters.cmd import as_torchrun, check_template, fill, layout
-from pytest_distbench.launch.starters.contract import Engine
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from support.launching import Launch
 
 from pytest_distbench.errors import BackendUnavailable
-from pytest_distbench.launch.starters.contract import Launcher
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.launch import LaunchRecord
 
 pytestmark = pytest.mark.spawn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,10 @@ import msgspec
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.launch.site.describe import HostDescription
-from pytest_distbench.launch.starters import calls
+from pytest_distbench.launch.site.relay import SECRET_VARIABLE
+from pytest_distbench.launch.starters import HostsFound, HostsWanted, calls
 from pytest_distbench.launch.starters.calls import Callers
-from pytest_distbench.launch.starters.contract import HostsFound, HostsWanted
-from pytest_distbench.launch.starters.hosts import describe_hosts
+from pytest_distbench.launch.starters.hosts import SEES, HostDescription, describe_hosts, main
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.record import replace
@@ -85,3 +85,23 @@ def test_hosts_that_do_not_answer_are_not_waited_for_without_end(monkeypatch: py
 
     with pytest.raises(ConfigurationError, match=r"0 of 2 hosts have called within 1 s: 'sh said nothing'. Up\?"):
         described("exec sleep 60")
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_it_tells_its_class_and_its_software_and_whether_it_sees_a_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sees: bool
+) -> None:
+    folder = str(tmp_path if sees else tmp_path / "elsewhere")
+    monkeypatch.setenv("SLURMD_NODENAME", "n3")
+    monkeypatch.setenv(SECRET_VARIABLE, "s")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr("sys.argv", ["describe", str(listener.getsockname()[1]), "127.0.0.1", SEES + folder])
+        main()
+        line, _ = listener.accept()
+        with line, line.makefile("rb") as said:
+            told = msgspec.json.decode(said.read(), type=HostDescription)
+
+    assert (told.host, told.secret, told.sees) == ("n3", "s", sees)
+    assert told.environment.platform == hardware.cpu_class()
+    assert told.environment.software["torch"] == hardware.installed_version("torch")
+    assert told.environment.gpu_host is None

@@ -16,11 +16,9 @@ from support.launching import Launch
 from support.processes import wait_for
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.launch.site.dial import Hello
-from pytest_distbench.launch.starters import calls, slurm
-from pytest_distbench.launch.starters.contract import HostsWanted
+from pytest_distbench.launch.site.relay import Hello
+from pytest_distbench.launch.starters import HostsWanted, LauncherSetup, calls, slurm
 from pytest_distbench.launch.starters.slurm import Allocation, SlurmLauncher, read_allocation, start_step
-from pytest_distbench.launch.starters.table import LauncherSetup
 from pytest_distbench.machine import hardware
 
 ALL = 'for node in $nodes; do SLURMD_NODENAME=$node "$@" & done; wait'
@@ -178,7 +176,7 @@ TELLS = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'
 @pytest.mark.usefixtures("reach_here")
 def test_the_processes_of_a_step_call_from_each_node_and_say_who_they_are(tmp_path: Path) -> None:
     write_srun(tmp_path, ALL)
-    relay = [sys.executable, "-m", "pytest_distbench.launch.site.dial"]
+    relay = [sys.executable, "-m", "pytest_distbench.launch.site.relay"]
     step = start_step(
         ["n2", "n1"], lambda where: [*relay, *where], gpus=0, variables=os.environ, log=tmp_path / "log", session="s"
     )

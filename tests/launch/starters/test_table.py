@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_distbench.launch.starters.table import DEFAULT_LAUNCHER, LAUNCHERS, LauncherSetup
+from pytest_distbench.launch.starters import DEFAULT_LAUNCHER, LAUNCHERS, LauncherSetup
 from pytest_distbench.records.options import OPTIONS
 
 
@@ -29,10 +29,10 @@ def test_the_help_names_every_launcher() -> None:
 
 def test_reading_the_table_imports_nothing_of_ours_but_the_table() -> None:
     code = """
-import sys, pytest_distbench.launch.starters.table
+import sys, pytest_distbench.launch.starters
 print(sorted(name for name in sys.modules if name.startswith("pytest_distbench") or name in ("torch", "psutil")))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    starters = "pytest_distbench.launch.starters"
-    assert done.stdout.strip() == str(["pytest_distbench", "pytest_distbench.launch", starters, f"{starters}.table"])
+    package = "pytest_distbench"
+    assert done.stdout.strip() == str([package, f"{package}.launch", f"{package}.launch.starters"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_distbench.launch.site.contract import Clocks, Heard
+from pytest_distbench.launch.site import Clocks, Heard
 from pytest_distbench.records.wire import EventKind, RankEvent
 
 TWO = Clocks(hosts={0: "a", 1: "a", 2: "b"}, errors_s={"a": 0.001, "b": 0.002})
