@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.results import verdict
+from support.stores import launches
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.bounds import carry_over, check_measured, judge_bounds, plausible
@@ -16,15 +17,6 @@ from pytest_distbench.records.metric import LINK_PEAK, Measurement, metric_key
 
 WHERE = "marker of test_x"
 AT_4K = {"message_bytes": 4096}
-
-
-def launches(*values: float | None, **changes: Any) -> list[LaunchRecord]:
-    """One launch per value of one metric."""
-    metric = {"name": "step", "unit": "s", "better": "lower"} | changes
-    return [
-        LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=[Measurement(value=value, **metric)])
-        for i, value in enumerate(values)
-    ]
 
 
 def judge(made: list[LaunchRecord], *asked: tuple[str, Any], kind: str = "missing", reason: str = "r") -> Judgement:
@@ -123,6 +115,7 @@ def test_an_efficiency_beyond_one_in_each_launch_is_in_doubt(
         ((None,), "beyond", True),
         ((None, None, 0.01), "beyond", False),
         ((None, 0.01, 0.01), "within", False),
+        ((None, 0.03, 0.01), "beyond", False),
     ],
 )
 def test_the_median_of_three_launches_decides_about_a_noisy_one(

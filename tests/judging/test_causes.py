@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 
 import pytest
 from support.cases import ON_TWO
@@ -270,6 +271,8 @@ def test_slow_links_are_named_by_rank_or_by_link() -> None:
         "all 3 links are slow: no single rank, no single pair (latency of 3 links)"
     ]
     assert told(case(one[0], launches=[]), "slow") == ["rank 0 to rank 1: this link is slow (latency)"]
+    many = [link(a, b, "regressed" if (a + b) % 2 else "unchanged") for a, b in itertools.combinations(range(6), 2)]
+    assert told(case(*many, launches=[]), "more links") == ["  and 1 more links"]
 
     # Two links that are a little slower than the third do not hide the one that is beyond
     matrix = [link(0, 1, "missing", current=1.0), link(0, 2, "missing", current=1.4)]

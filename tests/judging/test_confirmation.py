@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from support.stores import CASE, SOFTWARE, entry
+from support.stores import CASE, SOFTWARE, entry, launches
 
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.confirmation import (
@@ -38,19 +38,6 @@ NOTHING = Evaluated()
 EXACT = Verdict(metric="sum", kind="changed", unit="", better="exact")
 
 
-def launches(*values: float | None, name: str = "step") -> list[LaunchRecord]:
-    return [
-        LaunchRecord(
-            index=i,
-            outcome="passed",
-            wall_s=1.0,
-            measurements=[Measurement(name=name, unit="s", better="lower", value=value)],
-            software=dict(SOFTWARE),
-        )
-        for i, value in enumerate(values)
-    ]
-
-
 def turns(
     slower: float,
     *,
@@ -65,7 +52,7 @@ def turns(
     mood = [math.exp(rng.gauss(0, moods)) for _ in range(count)]
 
     def side(factor: float) -> list[LaunchRecord]:
-        return launches(*(factor * m * math.exp(rng.gauss(0, noise)) for m in mood))
+        return launches(*(factor * m * math.exp(rng.gauss(0, noise)) for m in mood), software=SOFTWARE)
 
     return Sides(launches=side(slower), references=side(1.0), controls=side(itself))
 
@@ -135,7 +122,8 @@ def test_turns_do_not_clear_what_pytest_evaluates_for_both_sides(
     [found] = confirmed(turns(1.0, moods=0.01), numbers=numbers, evaluated=evaluated)
 
     assert found.verdict.kind == kind
-    assert (evaluated.names[0] in found.verdict.reason) == (kind != "unchanged")
+    assert (f"{evaluated} differs" in found.verdict.reason) == (kind != "unchanged")
+    assert str(Evaluated(["a.py", "b.py", "c.py"])) == "a.py and 2 more"
 
 
 @pytest.mark.parametrize(
@@ -174,8 +162,8 @@ def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
     sides = turns(1.25)
     foreign = Sides(
         launches=sides.launches,
-        references=launches(*[1.0] * LOOKS[0], name="other"),
-        controls=launches(*[1.0] * LOOKS[0], name="other"),
+        references=launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE),
+        controls=launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE),
     )
     found = {j.verdict.metric: j.verdict for j in confirmed(foreign)}
 
@@ -197,7 +185,7 @@ def test_where_nothing_ran_in_turns_what_only_the_clock_says_is_inconclusive(
 
 
 def test_a_change_is_split_between_code_and_software_where_there_is_one() -> None:
-    total = ratios(launches(1.0, 2.0), launches(1.2, 2.4))
+    total = ratios(launches(0.1, 2.0, None, 0.0), launches(0.144, 2.0, 9.0, 9.0))
     [found] = split_change([SLOWER], code={"step": 1.03}, total=total, software="torch 2.12.0 -> 2.13.0")
     assert total == {"step": pytest.approx(1.2)}
     assert found.reason.endswith("of +20.0 % in turns: code +3.0 %, torch 2.12.0 -> 2.13.0 +16.5 %")

@@ -114,7 +114,8 @@ def test_a_difference_of_courses_is_told_in_sentences(stored: Course, current: C
 def test_what_is_said_of_every_step_is_not_said_again_and_the_rank_that_differs_is_named() -> None:
     before, after = ([reduce(4096, 2)], [reduce(8192)])
     old, new = loop(every(5, *before, GATHER, steps=30)), loop(every(5, *after, GATHER, steps=30))
-    told = course_changes(old, new, ordinary=(before, after))
+    told = differences(of(*before, course={"all": old}), of(*after, course={"all": new}))
+    told = [line for line in told if line.startswith("every")]
     assert [line for line in told if "sent per rank" not in line] == []
 
     current = of(is_full=True, course={"0": loop(OUTER), "1": loop()})
@@ -134,6 +135,9 @@ def test_launches_agree_as_far_as_all_went_and_where_they_evaluate_by_steps() ->
     ]
     assert common_course(ends) == loop(every(10, LARGE, steps=24), steps=24)
     assert common_course([loop(OUTER), loop(OUTER)]) == loop(OUTER)
+    of_two = [of(course={"0": end, "1": end}) for end in ends]
+    assert agree(of_two) == of(course=dict.fromkeys("01", loop(every(10, LARGE, steps=24), steps=24)))
+    assert agree([*of_two, of(course={"0": ends[0]})]).course_missing == COURSE_DIFFERS
 
     launches = [
         of(SMALL, is_full=True, beyond={"all": Beyond(2, 30)}, course={"all": loop(once(at, SMALL, GATHER))})

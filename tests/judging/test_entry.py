@@ -7,19 +7,17 @@ from support.cases import ON_TWO
 from support.fingerprints import BARRIER, of, reduce
 from support.metrics import baseline, metric, timed
 from support.results import verdict
-from support.stores import entry
+from support.stores import entry, launches
 
 from pytest_distbench.judging.entry import (
     few_launches,
     is_wanted,
     make_entry,
     only_judges,
-    stored_metric,
     why_not_storable,
 )
-from pytest_distbench.records.case import BaselineMetric, Case
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.iteration import Fingerprint
-from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
@@ -46,21 +44,10 @@ def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None
     assert (stored["foreign"].launches, stored["foreign"].minimum) == ([9.0], [])
 
 
-def test_a_training_that_is_not_seeded_has_no_golden_curve() -> None:
-    def stored(*series: list[float]) -> BaselineMetric:
-        found = [Measurement(name="loss", unit="", better="curve", value=s[-1], series=s) for s in series]
-        return stored_metric(found, tolerance=None)
-
-    seeded, unseeded = stored([2.0, 1.5], [2.0, 1.5]), stored([2.0, 1.5], [2.1, 1.5])
-
-    assert (seeded.curve, seeded.unseeded_at) == ([2.0, 1.5], None)
-    assert (unseeded.curve, unseeded.unseeded_at, unseeded.spread) == ([], 1, pytest.approx(0.05))
-
-
 def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() -> None:
     case = Case(test="t", id="ws2", conditions=ON_TWO, device="cpu")
     measured = Measurement(name="m", unit="s", better="lower", value=1.0)
-    launches = [
+    made = [
         LaunchRecord(
             index=i,
             outcome="passed",
@@ -70,23 +57,11 @@ def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() ->
         )
         for i, seconds in enumerate([0.1, 0.5, 0.123456])
     ]
-    entry = make_entry(case, launches, {})
+    entry = make_entry(case, made, {})
 
     assert entry.fingerprints["m"] == of(BARRIER)
     assert entry.fingerprints["wild"] == Fingerprint(missing="differs between launches of the same code")
     assert entry.metrics["m"].companions == {"cpu_s": 0.1235, "cpu_spread": 0.8747, "waits": 3.0}
-
-
-def launches(*values: float | None, better: Better = "lower", name: str = "step") -> list[LaunchRecord]:
-    return [
-        LaunchRecord(
-            index=i,
-            outcome="passed",
-            wall_s=1.0,
-            measurements=[Measurement(name=name, unit="s", better=better, value=value)],
-        )
-        for i, value in enumerate(values)
-    ]
 
 
 @pytest.mark.parametrize(

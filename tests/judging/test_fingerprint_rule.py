@@ -8,6 +8,8 @@ from support.fingerprints import BARRIER, MIB, of, reduce
 from pytest_distbench.judging.fingerprint_rule import DIFFERS, differences, judge_fingerprints
 from pytest_distbench.records.iteration import Beyond, Fingerprint, Group
 
+SMALL = "all_reduce of 8 B float32"
+
 
 @pytest.mark.parametrize(
     ("stored", "current", "told"),
@@ -41,6 +43,11 @@ from pytest_distbench.records.iteration import Beyond, Fingerprint, Group
             of(reduce(4096), BARRIER),
             of(BARRIER, reduce(4096)),
             ["the same collectives in another order: number 1 was all_reduce of 4 KiB float32, is barrier"],
+        ),
+        (
+            of(reduce(8, how="sum"), reduce(8, how="max")),
+            of(reduce(8, how="max"), reduce(8, how="sum")),
+            [f"the same collectives in another order: number 1 was {SMALL} (sum), is {SMALL} (max)"],
         ),
         (
             of(reduce(8, group="mesh_tp")),
@@ -105,6 +112,12 @@ def test_a_rank_that_differs_is_named_and_another_wording_of_the_same_is_no_diff
         ({"a": Fingerprint(missing="off")}, {"a": of()}, "missing", "the baseline has no fingerprint of a"),
         ({"a": Fingerprint(missing="off")}, {"a": Fingerprint(missing="off")}, "unchanged", "a: off"),
         ({"a": Fingerprint(missing=DIFFERS)}, {"a": of()}, "unchanged", f"a: {DIFFERS}"),
+        (
+            {"a": of(reduce(8), BARRIER)},
+            {"a": of()},
+            "changed",
+            "a: 1 all_reduce of 8 B float32 is gone, and 2 more differences (and the software: torch 1 -> 2)",
+        ),
         (
             {"a": of(BARRIER), "b": of(BARRIER)},
             {"a": of(), "b": of()},

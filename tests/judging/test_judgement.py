@@ -141,7 +141,9 @@ def test_the_policy_decides_what_fails_and_what_counts_as_judged() -> None:
 
     assert told(result(verdict("within"), verdict("missing")), missing="fail") == ("passed", "")
 
-    assert told(result(verdict("missing"), verdict("unchanged")), missing="fail") == ("passed", "")
+    for stored in (verdict("unchanged"), verdict("inconclusive")):
+        assert told(result(verdict("missing"), stored), missing="fail") == ("passed", "")
+    assert told(result(verdict("missing"), verdict("inconclusive", baseline=None)), missing="fail")[1] == "missing"
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,10 @@ def test_a_few_mebibytes_are_no_change_whatever_share_they_are(stored: float, no
 )
 def test_a_rank_that_needs_less_than_another_is_judged_too(now: tuple[float, ...], kind: str) -> None:
     stored = stored_metric([ranks(150, 20), ranks(19, 149)], tolerance=None)
-    verdict = judge([ranks(*now)] * 3, stored, Circumstances(tolerance=0.2, comparisons=1, max_launches=3)).verdict
+    under = Circumstances(tolerance=0.2, comparisons=1, max_launches=3)
+    verdict = judge([ranks(*now)] * 3, stored, under).verdict
 
+    assert judge([ranks(150, 150), ranks(150), ranks(150)], stored, under).verdict.kind == "unchanged"
     assert stored.series == [150 * MIB, 20 * MIB]
     assert verdict.kind == kind
     if kind == "regressed":
@@ -99,7 +101,7 @@ def test_a_rank_that_needs_less_than_another_is_judged_too(now: tuple[float, ...
 
 def test_beside_another_revision_the_same_holds() -> None:
     rule = PairCircumstances(tolerance=0.05, comparisons=1, looks=(5,))
-    same = judge_pairs([(memory(200), memory(215))] * 5, rule).verdict
+    same = judge_pairs([(memory(200), memory(230))] * 5, rule).verdict
     doubled = judge_pairs([(memory(200), memory(400))] * 5, rule).verdict
     unknown = judge_pairs([(None, memory(400))] * 5, rule).verdict
 
@@ -148,6 +150,7 @@ def test_what_has_no_ratio_is_told_from_what_to_what_and_needs_more_than_order_w
     assert judge([metric(0.0, "higher")] * 5, entry, rule(tolerance=3.0)).verdict.kind == "regressed"
 
     assert against_stored([0.0] * 10, [4 * GIB] * 5).reason == "0 B -> 4 GiB in every launch"
+    assert against_stored([9.0] * 10, [-0.5, 1.0, 1.0, 1.0], unit="s").kind == "inconclusive", "no time is negative"
 
     # Three launches beyond the stored two, as far as those are from each other
     verdict = against_stored([0.0, 1.0], [1.2, 2.0, 2.8])
@@ -243,6 +246,7 @@ def test_exact_numbers_must_be_equal_digit_by_digit_under_the_same_software() ->
     assert kind([52], [52] * 10, "exact", same_software=False) == "unchanged"
 
     assert kind([52, 53], [52] * 10, "exact") == "regressed"
+    assert kind([52, 53], [52, 53], "exact") == "incomparable"
 
     assert judge([metric(None, "exact")], baseline([52.0] * 10, "exact"), rule()).verdict.kind == "regressed"
     assert judge([metric(None, "exact")], None, rule()).verdict.kind == "regressed"

@@ -101,9 +101,6 @@ def test_a_slowdown_is_found_at_one_size_where_it_is_strong_and_over_a_range_whe
     found = verdicts(sweeps(10, from_the_middle_up(0.7)))
     assert sum(v.kind == "improved" for v in found.values()) >= 6
 
-    # Of 100 runs none or one is red for nothing; a run may be in one of fifty
-    assert sum(bool(red(verdicts(sweeps(10, seed=100 + i)))) for i in range(100)) <= 1
-
 
 def test_an_open_run_asks_for_a_launch_of_all_its_sizes_until_there_may_be_no_more() -> None:
     slower = sweeps(2, from_the_middle_up(1.35), seed=3)

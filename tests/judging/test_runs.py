@@ -28,6 +28,7 @@ def test_the_older_run_takes_the_baselines_place_for_the_cases_of_both() -> None
     slower = result(*[1.5 * v for v in QUIET])
     assert kinds(result(*QUIET), slower) == ["regressed"]
     assert kinds(slower, result(*QUIET)) == ["improved"]
+    assert kinds(result(*QUIET), result(3.0)) == ["regressed"], "no answer stays open"
     assert kinds(result(*QUIET), slower, tolerance=1.0) == ["unchanged"]
 
     found = compare_runs(run(result(*QUIET)), run(result(*QUIET, case=named("ws4"))), tolerance=0.1)

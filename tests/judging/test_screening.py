@@ -186,6 +186,10 @@ def test_another_workload_and_what_nobody_wants_judged_raise_no_suspicion() -> N
     terms = replace_terms(metrics=("other",))
     assert screened(entry, alone(random.Random(2), 0.01, SCREENING_LAUNCHES, 2.0), terms=terms)[1] == 0
 
+    for odd, said in ((measurement(0.0), ("inconclusive", 1)), (measurement(2.0, better="higher"), ("lost", 0))):
+        found, suspicion = screened(entry, [launch(0, odd)])
+        assert (found["step"].verdict.kind, suspicion) == said
+
 
 def replace_terms(**changes: object) -> Terms:
     return Terms(**{"default_tolerance": 0.15, "max_launches": SCREENING_LAUNCHES, "cores": 2, **changes})  # type: ignore[arg-type]
@@ -248,7 +252,7 @@ def test_launches_are_asked_for_as_the_noise_wants() -> None:
 def test_stopping_when_the_noise_is_known_does_not_keep_baselines_that_were_quiet_by_luck() -> None:
     """Noise that a tolerance of 20 % cannot decide: whoever stopped at its estimate would keep a third after five."""
     dice, sigma, tolerance = random.Random(5), 0.07, 0.2
-    assert explained_by_noise(sigma, 10) > math.log1p(tolerance)
+    assert math.log1p(tolerance) < explained_by_noise(sigma, 10) < 0.4
     kept = sum(
         are_enough(terms(tolerance), launches([math.exp(dice.gauss(0, sigma)) for _ in range(5)])) for _ in range(500)
     )

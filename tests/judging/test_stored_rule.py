@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import strategies as st
 from support.metrics import STORED, baseline, metric, rule, timed
 from support.stores import CASE, SOFTWARE
 
@@ -16,8 +15,7 @@ from pytest_distbench.judging.confirmation import Sides, judge_in_turns
 from pytest_distbench.judging.entry import make_entry, stored_metric
 from pytest_distbench.judging.metric import Circumstances, judge
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, SUSPICIOUS, judge_screened
-from pytest_distbench.judging.stats import detectable_slowdown
-from pytest_distbench.judging.stored_rule import DRIFT, by_whole, typical_noise, variance_of_iterations, whole
+from pytest_distbench.judging.stored_rule import by_whole, typical_noise, variance_of_iterations, whole
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
@@ -25,8 +23,6 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.summaries import distribution, quantile
-
-wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, 1.7e308])
 
 
 def kind(current: list[float], stored: list[float], better: Better = "lower", **changes: object) -> str:
@@ -68,6 +64,7 @@ def test_noise_widens_the_limit_as_that_of_its_siblings_does() -> None:
 
     assert kind([1.3] * 5, STORED) == "regressed"
     assert kind([1.3] * 5, STORED, noise_floor=0.2) == "inconclusive"
+    assert kind([1.25] * 5, STORED, noise_floor=0.1) == "inconclusive"
 
     def noisy(sigma: float) -> BaselineMetric:
         return baseline([math.exp(sigma), math.exp(-sigma)])
@@ -176,17 +173,6 @@ def test_the_fast_side_is_judged_and_a_stretched_slow_side_is_load() -> None:
     assert judge([timed(1.5)] * 5, baseline(STORED), rule()).verdict.kind == "regressed"
 
 
-def test_what_the_verdict_says_it_would_find_is_found_in_nine_runs_of_ten() -> None:
-    random.seed(2)
-    exact = math.log1p(detectable_slowdown(0.05, 10, 5, 0.0004, drift=DRIFT, tolerance=0.1))
-    found = 0
-    for _ in range(300):
-        stored = [random.lognormvariate(0, 0.05) for _ in range(10)]
-        found += kind([random.lognormvariate(exact, 0.05) for _ in range(5)], stored) == "regressed"
-
-    assert 0.85 <= found / 300 <= 0.95
-
-
 @pytest.mark.parametrize("between", [0.0, 0.05])
 def test_what_iterations_contribute_is_estimated_from_inside_the_launches(between: float) -> None:
     made = random.Random(7)
@@ -221,6 +207,7 @@ HEALTHY: dict[str, Shape] = {
     "a slower first tenth": lambda times: [t * (1.5 if 10 * i < len(times) else 1) for i, t in enumerate(times)],
     "another order": lambda times: times[::-1],
     "faster": lambda times: [t * 0.8 for t in times],
+    "every second, by a little": lambda times: [t * (1.35 if i % 2 else 1) for i, t in enumerate(times)],
 }
 
 

@@ -134,10 +134,12 @@ def test_mlperfs_worked_example_has_its_published_limits(
 @pytest.mark.parametrize("better", ["same", "steps", "floor"])
 def test_the_same_arithmetic_must_give_the_same_number(better: Better) -> None:
     assert judged(better, [50], [50], **EXACTLY).kind == "unchanged"
+    assert judged(better, [50 + 1e-6], [50], **EXACTLY).kind == ("drifted" if better == "same" else "regressed")
     verdict = judged(better, [50, 51], [50, 50], **EXACTLY)
 
     assert verdict.kind == "regressed"
     assert verdict.reason.startswith("exact under the same software: 50 -> 51 (seed 1)")
+    assert "(seed 1) and 2 more" in judged(better, [51] * 4, [50] * 4, **EXACTLY).reason
 
 
 @pytest.mark.parametrize("differs", [{"same_software": False}, {"curve": "other digits"}, {"curve": "departs"}])
@@ -495,7 +497,7 @@ def test_one_seed_keeps_its_own_tolerance_whatever_the_curve_does(
     verdict = judged(better, [now], [then], same_software=True, curve=curve)
 
     assert verdict.kind == "regressed"
-    assert "one seed moved by" in verdict.reason
+    assert f"one seed moved by {abs(now / then - 1):.1%}" in verdict.reason
 
 
 @pytest.mark.parametrize(("better", "then", "now"), WITHIN)
@@ -625,6 +627,7 @@ def test_steps_to_a_goal_are_judged_by_what_chance_does() -> None:
     identity = {"every": 20}
     assert judged("steps", [80] * 5, [60] * 5, identity=identity).kind == "unchanged"
     assert judged("steps", [81] * 5, [60] * 5, identity=identity).kind == "regressed"
+    assert judged("steps", [81] * 5, [60] * 5, identity=identity, tolerance=0.5).kind == "unchanged"
 
     verdict = judged("steps", [50, 55, None, 60, 50], STEPS)
     assert verdict.kind == "unchanged"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from support.fingerprints import BARRIER, of
 from support.stores import CASE, KEY, PLATFORM, entry, result
 
 from pytest_distbench.judging.terms import Terms
@@ -132,7 +133,12 @@ def with_number(*values: float, **changes: Any) -> Any:
     made = result(*values, kind="unchanged", **changes)
     number = Measurement(name="samples", unit="", better="exact", value=7.0)
     launches = [
-        replace(launch, measurements=[*launch.measurements, number], software={"torch": "2.13.0"})
+        replace(
+            launch,
+            measurements=[*launch.measurements, number],
+            fingerprints={"step": of(BARRIER)},
+            software={"torch": "2.13.0"},
+        )
         for launch in made.launches
     ]
     missing = replace(made.verdicts[0], metric="samples", better="exact", kind="missing")
@@ -152,14 +158,16 @@ def test_an_update_of_what_is_new_adds_the_metric_that_an_entry_lacks_and_leaves
     assert (was_short, reference.wants_more(samples)) == (True, False), "an exact number takes two launches"
     assert (concluded.update, concluded.previous) == ("completed", {"samples": None})
     assert made.metrics["samples"].launches == [7, 7]
-    assert replace(made, metrics={"step": made.metrics["step"]}) == known
+    assert made.fingerprints == {"step": of(BARRIER)}
+    assert replace(made, metrics={"step": made.metrics["step"]}, fingerprints={}) == known
 
 
 def test_an_update_of_what_is_new_leaves_a_number_of_one_launch_and_what_is_of_other_software_or_another_workload() -> (
     None
 ):
     whole = entry(*QUIET)
-    whole = replace(whole, metrics=whole.metrics | {"samples": replace(whole.metrics["step"], better="exact")})
+    samples = replace(whole.metrics["step"], better="exact")
+    whole = replace(whole, metrics=whole.metrics | {"samples": samples}, fingerprints={"step": of(BARRIER)})
     one = replace(whole, metrics=whole.metrics | {"samples": replace(whole.metrics["samples"], launches=[7])})
     for known in (one, entry(*QUIET, software={"torch": "2.5.0"}), entry(*QUIET, workload="another")):
         reference = stored(known, update="new")

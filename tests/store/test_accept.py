@@ -47,6 +47,7 @@ def test_bounds_are_made_of_rows_of_one_kind_with_a_margin() -> None:
 
     assert bounds_of([[row(8, busbw=0.0), row()]], metric="busbw", margin=0.0).keys() == {"busbw[message_bytes=4096]"}
     assert bounds_of([[row(8, time_s=0.0)]], metric="latency", margin=0.0) == {}
+    assert baselines_of([[row(8, time_s=0.0)], [row(8)]], in_place=True) == {}
 
     for time in (1e-9, 3.3e-7, 0.123456, 7.0):
         for value in bounds_of([[row(time_s=time)]], metric="latency", margin=0.07).values():

@@ -171,7 +171,7 @@ def unused(store: BaselineStore, seen: dict[tuple[str, str], bool], *reported: s
         reported={"suites/test_a.py", *reported},
         seen=seen,
         rootpath=store.folder.parent,
-        roots=[(store.folder.parent / root).resolve()],
+        roots=[store.folder, (store.folder.parent / root).resolve()],
     )
     return [str(name) for name in found]
 

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.cases import ON_TWO
 from support.results import result, run
 from support.stores import result as measured
 
@@ -68,21 +67,6 @@ documents = st.recursive(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("records")
-
-
-def test_a_stored_record_is_read() -> None:
-    record = read_run_record(STORED)
-    stored, paired, failed = record.results
-
-    assert (stored.case.id, stored.case.run, stored.case.key) == ("ws2", "", "ws2.gloo.warm")
-    assert stored.case.conditions == ON_TWO
-    assert (stored.reference.kind, stored.reference.path) == ("stored", "b/x.json")
-    assert (stored.reference.software, stored.reference.phases) == ({"torch": "1"}, {"f": 1.0})
-    assert stored.reference.peak_memory_bytes == 7
-    assert (paired.reference.kind, paired.reference.name) == ("paired", "main (123)")
-    assert len(paired.reference.launches) == 1
-    assert failed.reference.kind == "nothing"
-    assert [result.outcome for result in record.results] == ["failed", "xfailed", "failed"]
 
 
 def test_a_stored_record_that_is_written_again_is_the_same(tmp_path: Path) -> None:

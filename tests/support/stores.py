@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
 from pytest_distbench.records.environment import Environment
@@ -49,21 +50,27 @@ def entry(*values: float, **changes: object) -> BaselineEntry:
     return replace(made, **changes)
 
 
-def result(*values: float | None, kind: VerdictName = "regressed", case: Case = CASE, **changes: object) -> CaseResult:
-    launches = [
+def launches(*values: float | None, software: Mapping[str, str] | None = None, **changes: Any) -> list[LaunchRecord]:
+    """One launch per value of one metric."""
+    metric = {"name": "step", "unit": "s", "better": "lower"} | changes
+    return [
         LaunchRecord(
             index=i,
             outcome="passed",
             wall_s=1.0,
-            measurements=[Measurement(name="step", unit="s", better="lower", value=value)],
+            measurements=[Measurement(value=value, **metric)],
+            software=dict(software or {}),
         )
         for i, value in enumerate(values)
     ]
+
+
+def result(*values: float | None, kind: VerdictName = "regressed", case: Case = CASE, **changes: object) -> CaseResult:
     made = CaseResult(
         nodeid=f"{case.test}[{case.name}]",
         case=case,
         environment=environment(PLATFORM),
-        launches=launches,
+        launches=launches(*values),
         verdicts=[Verdict(metric="step", kind=kind, unit="s", better="lower")],
         reference=ReferenceRecord(kind="stored", path="b"),
     )
