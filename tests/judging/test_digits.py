@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from support.metrics import passed
 from support.stores import CASE, SOFTWARE
 
 from pytest_distbench.judging.case import judge_launches
@@ -29,9 +30,7 @@ def launch(losses: Sequence[float], final: float = 4.0, software: dict[str, str]
         Measurement(name="loss", unit="", better="curve", value=losses[-1], series=list(losses)),
         Measurement(name="final", unit="", better="same", value=final),
     ]
-    return LaunchRecord(
-        index=0, outcome="passed", wall_s=1.0, measurements=measurements, software=software or dict(SOFTWARE)
-    )
+    return passed(*measurements, software=software or dict(SOFTWARE))
 
 
 def rounded(losses: Sequence[float], by: float = 1e-7) -> list[float]:

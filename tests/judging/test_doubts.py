@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.metrics import passed
 from support.results import PAIRED, result, verdict
 
 from pytest_distbench.judging.doubts import (
@@ -18,21 +19,15 @@ from pytest_distbench.judging.doubts import (
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult
 
-LAUNCH = LaunchRecord(
-    index=0,
-    outcome="passed",
-    wall_s=1.0,
-    measurements=[
-        Measurement(name="step", unit="s", better="lower", value=1.0),
-        Measurement(name="rate", unit="1/s", better="higher", value=1.0),
-        Measurement(name="size", unit="B", better="lower", value=1.0),
-        Measurement(name="shown", unit="s", better="info", value=1.0),
-        Measurement(name="loss_curve", unit="", better="curve", value=1.0),
-    ],
+LAUNCH = passed(
+    Measurement(name="step", unit="s", better="lower", value=1.0),
+    Measurement(name="rate", unit="1/s", better="higher", value=1.0),
+    Measurement(name="size", unit="B", better="lower", value=1.0),
+    Measurement(name="shown", unit="s", better="info", value=1.0),
+    Measurement(name="loss_curve", unit="", better="curve", value=1.0),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.cases import ON_TWO
 from support.fingerprints import BARRIER, of, reduce
-from support.metrics import baseline, metric, timed
+from support.metrics import baseline, metric, passed, timed
 from support.results import verdict
 from support.stores import entry, launches
 
@@ -18,24 +18,12 @@ from pytest_distbench.judging.entry import (
 )
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.iteration import Fingerprint
-from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
 
 
 def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None:
-    launches = [
-        LaunchRecord(
-            index=0,
-            outcome="passed",
-            wall_s=1.0,
-            measurements=[
-                timed(1.0),
-                replace(metric(2.0), name="one"),
-                replace(timed(1.0), name="foreign", value=9.0),
-            ],
-        )
-    ]
+    launches = [passed(timed(1.0), replace(metric(2.0), name="one"), replace(timed(1.0), name="foreign", value=9.0))]
     case = Case(test="t.py::t", id="", conditions=ON_TWO, device="cpu")
     stored = make_entry(case, launches, {}).metrics
 
@@ -48,11 +36,9 @@ def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() ->
     case = Case(test="t", id="ws2", conditions=ON_TWO, device="cpu")
     measured = Measurement(name="m", unit="s", better="lower", value=1.0)
     made = [
-        LaunchRecord(
+        passed(
+            replace(measured, companions={"cpu_s": seconds, "waits": 3.0}),
             index=i,
-            outcome="passed",
-            wall_s=1.0,
-            measurements=[replace(measured, companions={"cpu_s": seconds, "waits": 3.0})],
             fingerprints={"m": of(BARRIER), "wild": of(reduce(4 * i))},
         )
         for i, seconds in enumerate([0.1, 0.5, 0.123456])

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
+from support.metrics import passed
 from support.stores import SOFTWARE, result
 
 from pytest_distbench.judging.case import judge_launches
@@ -33,13 +34,7 @@ def sweeps(count: int, factor: Factors = lambda size: 1.0, *, seed: int = 0) -> 
     """Launches whose sizes scatter on their own."""
     dice = random.Random(seed)
     return [
-        LaunchRecord(
-            index=i,
-            outcome="passed",
-            wall_s=1.0,
-            software=SOFTWARE,
-            measurements=[metric(s, factor(s) * dice.lognormvariate(0, NOISE)) for s in SIZES],
-        )
+        passed(*(metric(s, factor(s) * dice.lognormvariate(0, NOISE)) for s in SIZES), index=i, software=SOFTWARE)
         for i in range(count)
     ]
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from scipy import stats
 from support.cases import ON_TWO
+from support.metrics import passed
 
 from pytest_distbench.judging.metric import RULES, Circumstances
 from pytest_distbench.judging.pairs import (
@@ -151,17 +152,7 @@ def curve(*losses: float) -> Measurement:
 
 def launches(*measurements: Measurement, bytes_sent: int = 4096) -> list[LaunchRecord]:
     prints = {"step": Fingerprint(collectives={"all": [Collective("all_reduce", "float32", bytes_sent, "default", 2)]})}
-    return [
-        LaunchRecord(
-            index=i,
-            outcome="passed",
-            wall_s=1.0,
-            measurements=list(measurements),
-            fingerprints=prints,
-            software=SOFTWARE,
-        )
-        for i in range(5)
-    ]
+    return [passed(*measurements, index=i, fingerprints=prints, software=SOFTWARE) for i in range(5)]
 
 
 def judged_of_pairs(references: list[LaunchRecord], current: list[LaunchRecord]) -> dict[str, Verdict]:

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 
 import pytest
+from support.metrics import passed
 from support.stores import CASE, SOFTWARE, entry
 
 from pytest_distbench.judging.entry import make_entry
@@ -45,9 +46,7 @@ def measurement(value: float, cpu_s: float | None = None, size: int | None = Non
 
 
 def launch(index: int, *measurements: Measurement) -> LaunchRecord:
-    return LaunchRecord(
-        index=index, outcome="passed", wall_s=1.0, measurements=list(measurements), software=dict(SOFTWARE)
-    )
+    return passed(*measurements, index=index, software=dict(SOFTWARE))
 
 
 def noisy(rng: random.Random, sigma: float, factor: float = 1.0) -> float:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import pytest
-from support.metrics import STORED, baseline, metric, rule, timed
+from support.metrics import STORED, baseline, metric, passed, rule, timed
 from support.stores import CASE, SOFTWARE
 
 from pytest_distbench.judging.confirmation import Sides, judge_in_turns
@@ -240,15 +240,7 @@ def launches(count: int, seed: int, shape: Shape = list, better: Better = "lower
         level = math.exp(rng.gauss(0.0, 0.02))
         times = shape([0.01 * level * math.exp(abs(rng.gauss(0.0, 0.03))) for _ in range(60)])
         values = times if better == "lower" else [1 / t for t in times]
-        found.append(
-            LaunchRecord(
-                index=index,
-                outcome="passed",
-                wall_s=1.0,
-                measurements=[measured(values, better)],
-                software=dict(SOFTWARE),
-            )
-        )
+        found.append(passed(measured(values, better), index=index, software=dict(SOFTWARE)))
     return found
 
 

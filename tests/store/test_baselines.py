@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import ON_TWO
 from support.documents import documents, texts
+from support.metrics import passed
 from support.repositories import git
 from support.stores import KEY, PLATFORM, TEST, entry
 
@@ -371,12 +372,7 @@ def test_an_update_keeps_what_was_set_by_hand() -> None:
     case = Case(test=TEST, id="ws2", conditions=ON_TWO, device="cpu")
     by_hand = BaselineMetric(better="lower", unit="s", launches=[1.0], tolerance=0.3)
     before = entry(1.0, metrics={"latency": by_hand}, tolerance=0.2, xfail_perf="bug 12")
-    launch = LaunchRecord(
-        index=0,
-        outcome="passed",
-        wall_s=1.0,
-        measurements=[Measurement(name="latency", unit="s", better="lower", value=2.0)],
-    )
+    launch = passed(Measurement(name="latency", unit="s", better="lower", value=2.0))
     made = make_entry(case, [launch], {}, before=before)
 
     assert (made.tolerance, made.xfail_perf, made.metrics["latency"].tolerance) == (0.2, "bug 12", 0.3)

@@ -1,10 +1,13 @@
-"""Measurements, stored metrics and rules with little typing."""
+"""Measurements, launches, stored metrics and rules with little typing."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from pytest_distbench.judging.metric import Circumstances
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary
 
 STORED = [1.00, 1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.00, 1.01, 0.99]
@@ -37,3 +40,8 @@ def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Measureme
         stdev=0.1,
     )
     return Measurement(name="latency", unit="s", better="lower", value=value, summary=summary)
+
+
+def passed(*measurements: Measurement, index: int = 0, **changes: Any) -> LaunchRecord:
+    """A launch that measured these."""
+    return LaunchRecord(index=index, outcome="passed", wall_s=1.0, measurements=list(measurements), **changes)
