@@ -35,14 +35,13 @@ import psutil
 
 from pytest_distbench.launch.outcome import reduce_host
 from pytest_distbench.launch.site import Aftermath
-from pytest_distbench.launch.site.relayed import RelayedSite
+from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.site.stream import (
     Ask,
     Clear,
     Closed,
     Done,
     Ended,
-    Host,
     Lines,
     Order,
     Ping,

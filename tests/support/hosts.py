@@ -22,8 +22,7 @@ from pathlib import Path
 import psutil
 
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.relayed import RelayedSite
-from pytest_distbench.launch.site.stream import Host
+from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.starters import LauncherKind
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE

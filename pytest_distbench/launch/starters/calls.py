@@ -25,8 +25,7 @@ from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.channel import check_calls
 from pytest_distbench.launch.site.relay import SECRET_VARIABLE, Caller, Hello, keep_alive
-from pytest_distbench.launch.site.relayed import RelayedSite
-from pytest_distbench.launch.site.stream import Host, Keeper
+from pytest_distbench.launch.site.relayed import Host, Keeper, RelayedSite
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE

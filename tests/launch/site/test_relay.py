@@ -30,8 +30,7 @@ from pytest_distbench.launch.site.relay import (
     own_address,
     relay_folder,
 )
-from pytest_distbench.launch.site.relayed import RelayedSite
-from pytest_distbench.launch.site.stream import Host
+from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.read import stdout
 from pytest_distbench.records.launch_files import INTERFACE
 from pytest_distbench.records.metric import Reader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import Aftermath, processes, relayed
-from pytest_distbench.launch.site.relayed import RelayedSite
+from pytest_distbench.launch.site.relayed import Hop, Host, RelayedSite
 from pytest_distbench.launch.site.stream import (
     Ask,
     Clear,
@@ -29,7 +30,6 @@ from pytest_distbench.launch.site.stream import (
     Done,
     End,
     Ended,
-    Host,
     Open,
     Order,
     Ping,
@@ -358,3 +358,52 @@ def test_no_process_of_this_host_is_sent_a_signal_for_a_rank_of_another(
         "Open", "Start", "Ask", "Ask", "Running", "Collect", "End", "Clear",
     ]  # fmt: skip
     assert sent == []
+
+
+ECHOES = "import sys\nfor line in sys.stdin.buffer: sys.stdout.buffer.write(line); sys.stdout.buffer.flush()"
+
+
+@pytest.fixture
+def hop() -> Iterator[Hop]:
+    """To a process that says what it is told, until its stream is closed."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen([sys.executable, "-c", ECHOES], stdin=theirs, stdout=theirs)
+    made = Hop(Host(name="there", line=ours, keeper=process, ranks=[0]))
+    yield made
+    made.shut()
+    made.see_off()
+    assert process.returncode is not None
+
+
+def test_orders_arrive_and_after_the_end_there_is_nothing(hop: Hop) -> None:
+    hop.ping()
+    assert msgspec.json.decode(hop.read(), type=Order) == Ping(number=1)
+    hop.host.keeper.kill()
+    hop.host.keeper.wait()
+
+    assert hop.read() == b""
+
+
+def test_a_clock_is_read_in_the_middle_of_the_way_there_and_back(hop: Hop) -> None:
+    before = time.monotonic()
+    hop.ping()
+    assert hop.read_clock() is None
+    hop.take_time(Pong(number=0, at=0.0))  # an older answer
+    assert hop.read_clock() is None
+    hop.take_time(Pong(number=1, at=before + 3600.0))
+    reading = hop.read_clock()
+
+    assert reading is not None
+    error_s, offset_s = reading
+    assert 0 <= error_s <= (time.monotonic() - before) / 2
+    assert offset_s == pytest.approx(-3600.0, abs=time.monotonic() - before)
+
+
+def test_the_best_first_reading_counts_and_later_ones_tell_how_far_it_still_does(hop: Hop) -> None:
+    hop.set_clock([(0.2, 7.0), (0.1, 5.0)])
+    assert (hop.offset_s, hop.error_s) == (5.0, 0.1)
+    hop.set_clock([(0.25, 5.5)])
+    assert (hop.offset_s, hop.error_s) == (5.0, 0.75)
+    hop.set_clock([])
+    assert (hop.offset_s, hop.error_s) == (5.0, math.inf)
