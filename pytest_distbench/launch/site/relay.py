@@ -82,22 +82,26 @@ class Hello(Caller, frozen=True, kw_only=True):
 
     Attributes:
         address: of its host, on the way to the controller: others reach it there.
-        port: that was free on that address.
+        port: of that address, which it keeps for the store that all ranks meet at.
     """
 
     address: str
     port: int
 
 
-def call(addresses: Sequence[str], port: int, secret: str) -> socket.socket:
-    """A connection to the controller, which has been told that a relay calls.
+@contextlib.contextmanager
+def call(addresses: Sequence[str], port: int, secret: str) -> Iterator[socket.socket]:
+    """A connection to the controller, which has been told that a relay calls. :class:`SystemExit`: it is not reached.
 
-    Raises:
-        SystemExit: it cannot be reached.
+    A port is bound meanwhile, so that nobody is given it. Rank 0 may listen there all the same: both sockets allow it,
+    and this one does not listen (SO_REUSEADDR, socket(7)).
     """
-    line = connect(addresses, port)
-    say(line, _hello(line, secret))
-    return line
+    with connect(addresses, port) as line, socket.socket(line.family) as kept:
+        address = line.getsockname()[0]
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind((address, 0))
+        say(line, Hello(secret=secret, host=host_name(), address=address, port=kept.getsockname()[1]))
+        yield line
 
 
 def say(line: socket.socket, caller: Caller) -> None:
@@ -133,25 +137,8 @@ def keep_alive(line: socket.socket) -> None:
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_S * 1000)
 
 
-def _hello(line: socket.socket, secret: str) -> Hello:
-    address = line.getsockname()[0]
-    return Hello(
-        secret=secret,
-        host=host_name(),
-        address=address,
-        port=_free_port(line.family, address),
-    )
-
-
 def host_name() -> str:
     return next((os.environ[name] for name in NAME_VARIABLES if name in os.environ), socket.gethostname())
-
-
-def _free_port(family: int, address: str) -> int:
-    with socket.socket(family) as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 _PREFIX = "distbench-relay-"

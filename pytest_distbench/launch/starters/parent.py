@@ -29,7 +29,7 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes, relay
 from pytest_distbench.launch.site.guardian import adopt_orphans, end_with
 from pytest_distbench.launch.site.local import ChildRanks
-from pytest_distbench.launch.site.relay import SECRET_VARIABLE
+from pytest_distbench.launch.site.relay import SECRET_VARIABLE, Caller
 from pytest_distbench.launch.site.stream import Lines
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import Record
@@ -353,7 +353,9 @@ def serve_node(port: int, addresses: Sequence[str], projects: Sequence[str]) -> 
     load("distbench", projects)
     _kept.update(open_descriptors())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    _serve(relay.call(addresses, port, os.environ[SECRET_VARIABLE]))
+    line = relay.connect(addresses, port)
+    relay.say(line, Caller(secret=os.environ[SECRET_VARIABLE], host=relay.host_name()))
+    _serve(line)
 
 
 def fork_parent(run: str, projects: Sequence[str], names: Sequence[str]) -> Parent:

@@ -21,7 +21,7 @@ from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, LauncherError, show
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.relay import Hello
+from pytest_distbench.launch.site.relay import Caller, Hello
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters import NO_REVERSE_DNS, HostsFound, HostsWanted, LauncherSetup
 from pytest_distbench.launch.starters.calls import Callers, Connection, NotCalled, make_site, within_s
@@ -363,7 +363,7 @@ class SlurmLauncher:
             python_path=self._setup.python_path,
         )
         try:
-            callers = step.take(Hello, limit_s=2 * within_s(len(nodes)))
+            callers = step.take(Caller, limit_s=2 * within_s(len(nodes)))
         except BaseException as error:
             step.kill()
             self._put_last(error.missing if isinstance(error, NotCalled) else nodes)

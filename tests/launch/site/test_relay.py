@@ -255,7 +255,7 @@ def test_where_none_answers_all_that_were_tried_are_told(
         connect(["127.0.0.1"], port)
 
 
-def test_it_says_who_it_is_and_ends_when_nobody_wants_it(listener: socket.socket) -> None:
+def test_it_says_who_it_is_keeps_a_port_for_rank_0_and_ends_when_nobody_wants_it(listener: socket.socket) -> None:
     command = [sys.executable, "-m", "pytest_distbench.launch.site.relay", str(listener.getsockname()[1]), "127.0.0.1"]
     environment = {
         **os.environ, "SLURMD_NODENAME": "n7", SECRET_VARIABLE: "s",
@@ -265,9 +265,12 @@ def test_it_says_who_it_is_and_ends_when_nobody_wants_it(listener: socket.socket
     line, _ = listener.accept()
     with line, line.makefile("rb") as said:
         hello = msgspec.json.decode(said.readline(), type=Hello)
+        with pytest.raises(OSError, match="in use"), socket.socket() as other:
+            other.bind(("127.0.0.1", hello.port))
+        with socket.create_server(("127.0.0.1", hello.port)), socket.create_connection(("127.0.0.1", hello.port)):
+            pass  # as rank 0 does, and the others
 
     assert (hello.host, hello.secret, hello.address) == ("n7", "s", "127.0.0.1")
-    assert hello.port > 0
     assert process.wait(timeout=30) == 0
 
 
