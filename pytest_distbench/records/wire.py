@@ -62,11 +62,6 @@ class RankEvent(Record, frozen=True, kw_only=True):
     """The phase, what to show as progress, or what a rank that passed could not end."""
 
 
-def can_be_written(text: str) -> bool:
-    """Whether it can be written in UTF-8, as all is that leaves this process: half of a surrogate pair cannot."""
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
 def variables_to_wire(variables: Mapping[str, str]) -> dict[str, str]:
     """Environment variables as text that JSON can hold: they are bytes, and need not be UTF-8."""
     return {os.fsencode(k).decode("latin-1"): os.fsencode(v).decode("latin-1") for k, v in variables.items()}

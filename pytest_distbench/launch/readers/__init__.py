@@ -20,7 +20,6 @@ from pytest_distbench.records.launch import Partial
 from pytest_distbench.records.metric import MOST_TAKEN_FROM, TAKES, Observation, Reader, as_scalar, is_axis, metric_key
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wanted import Wanted, number, one_of, whole
-from pytest_distbench.records.wire import can_be_written
 
 _LONGEST_BESIDE = 80
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
@@ -39,11 +38,6 @@ def problem_with(reader: Reader) -> str:
     """The first thing that is wrong with it, as wanted and found, before anything is launched; empty: nothing is."""
     if reader.kind not in READERS:
         return f"unknown kind of reader {show(reader.kind)}; known are {', '.join(READERS)}"
-    for name in ("source", "key", "since", "unit", "take"):
-        if not isinstance(getattr(reader, name), str):
-            return f"{name}={show(getattr(reader, name))}; wanted text"
-        if not can_be_written(getattr(reader, name)):
-            return f"{name}={show(getattr(reader, name))} holds half of a surrogate pair, which no output or file can"
     if reader.kind == "stdout":
         return _problem_with_pattern(reader.source) or _problem_with_values(reader)
     return _problem_with_values(reader)

@@ -27,22 +27,14 @@ _OF_A_RANK = 2
 
 
 def check_ranks(ranks: int) -> None:
-    """Refuse a launch whose ranks, on this host, may not hold what they need of each other."""
-    _check(_OF_A_RANK * ranks, f"a rank of {ranks:,}")
-
-
-def check_calls(hosts: int) -> None:
-    """Refuse a launch on more hosts than this process may have connections to."""
-    _check(hosts, f"pytest, with ranks on {hosts:,} hosts,")
-
-
-def _check(needed: int, who: str) -> None:
+    """Refuse a launch whose ranks, on this host, may not hold what they need of each other: they would wait in vain."""
+    needed = _OF_A_RANK * ranks + _BESIDES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < needed + _BESIDES:
+    if 0 <= soft < needed:
         most = "any number" if hard == resource.RLIM_INFINITY else f"{hard:,}"
         raise LauncherError(
-            f"{who} has up to {needed + _BESIDES:,} files and connections open, and may have {soft:,} on this host: "
-            f"ulimit -n {needed + _BESIDES} before it is started (without root up to {most})"
+            f"a rank of {ranks:,} has up to {needed:,} files and connections open, and may have {soft:,} on this host: "
+            f"ulimit -n {needed} before it is started (without root up to {most})"
         )
 
 

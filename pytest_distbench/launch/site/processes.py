@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import psutil
@@ -130,12 +130,6 @@ def family(pids: Iterable[int]) -> list[psutil.Process]:
     return [process for process in found.values() if _is_running(process)]
 
 
-def children(pid: int) -> set[int]:
-    with contextlib.suppress(*_GONE):
-        return {child.pid for child in psutil.Process(pid).children()}
-    return set()
-
-
 def kill(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> list[psutil.Process]:
     """SIGKILL processes and the groups they lead; returns those still alive after ``wait_s``.
 
@@ -174,13 +168,6 @@ def kill_descendants() -> None:
     """SIGKILL all below this process, again and again until a look finds none: one may start others meanwhile."""
     while descendants := [p for p in psutil.Process().children(recursive=True) if _is_running(p)]:
         kill(descendants)
-
-
-def reap_orphans(kept: Collection[int]) -> None:
-    """Collect the exit codes of children that have ended and that nobody else asks for, all but ``kept``."""
-    for pid in children(os.getpid()) - set(kept):
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
 
 
 def catches(pid: int, number: signal.Signals) -> bool:

@@ -23,7 +23,6 @@ import psutil
 
 from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.channel import check_calls
 from pytest_distbench.launch.site.relay import SECRET_VARIABLE, Caller, Hello, keep_alive
 from pytest_distbench.launch.site.relayed import Host, Keeper, RelayedSite
 from pytest_distbench.launch.workplace import tail
@@ -71,9 +70,6 @@ class Callers:
         names: of them; empty: they are not known before.
         session: cookie of all that is started.
         advice: for who waits for a call that does not come.
-
-    Raises:
-        LauncherError: this process may not have so many connections.
     """
 
     def __init__(
@@ -87,7 +83,6 @@ class Callers:
         session: str,
         advice: str,
     ) -> None:
-        check_calls(count)
         self._count = count
         self._names = names
         self._log = log

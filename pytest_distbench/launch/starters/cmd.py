@@ -39,24 +39,19 @@ def check_template(template: str) -> None:
     """Refuse a template that could start nothing.
 
     Raises:
-        ConfigurationError: it has a placeholder that there is not, lacks one that is needed, is no command, or its
-            program cannot be found.
+        ConfigurationError: it has a placeholder that there is not, lacks one that is needed, or is no command.
     """
-    known = ", ".join(f"{{{name}}} ({what})" for name, what in _PLACEHOLDERS.items())
-    found = re.findall(r"\{(\w+)\}", template)
-    if wrong := [name for name in found if name not in _PLACEHOLDERS]:
-        raise ConfigurationError(f"{_OPTION}: there is no placeholder {{{wrong[0]}}}; there are {known}")
-    for needed in ({"nodes"}, {"command", "torchrun"}):
-        if needed.isdisjoint(found):
-            lacking = " or ".join(f"{{{name}}}" for name in sorted(needed))
-            raise ConfigurationError(f"{_OPTION}: {template!r} lacks {lacking}; placeholders are {known}")
+    found = set(re.findall(r"\{(\w+)\}", template))
+    is_known = found <= _PLACEHOLDERS.keys() and "nodes" in found and not found.isdisjoint(("command", "torchrun"))
     try:
-        program = shlex.split(template)[0]
-    except ValueError as error:
-        raise ConfigurationError(f"{_OPTION}: {template!r}: {error}") from None
-    if shutil.which(program) is None:
+        is_command = shutil.which(shlex.split(template)[0]) is not None
+    except (ValueError, IndexError):
+        is_command = False
+    if not (is_known and is_command):
+        known = ", ".join(f"{{{name}}} ({what})" for name, what in _PLACEHOLDERS.items())
         raise ConfigurationError(
-            f"{_OPTION}: there is no program {program!r}. What a shell is to read goes into a script, or behind sh -c"
+            f"{_OPTION}: {template!r}; wanted a program of this host with {{nodes}}, and {{command}} or {{torchrun}}. "
+            f"Placeholders are {known}; what a shell is to read goes into a script, or behind sh -c"
         )
 
 

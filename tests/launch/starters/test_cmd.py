@@ -15,20 +15,18 @@ from pytest_distbench.launch.starters.cmd import as_torchrun, check_template, fi
 
 
 @pytest.mark.parametrize(
-    ("template", "told"),
+    "template",
     [
-        ("sh {node} {command}", r"no placeholder \{node\}; there are \{nodes\} \(number of hosts\), .*\{command\}"),
-        (
-            "sh start.sh {nodes}",
-            r"'sh start.sh \{nodes\}' lacks \{command\} or \{torchrun\}; placeholders are",
-        ),
-        ("sh start.sh {command}", r"lacks \{nodes\}"),
-        ("sh -c '{nodes} {command}", r"No closing quotation"),
-        ("no-such-engine {nodes} {command}", r"there is no program 'no-such-engine'\. What a shell is to read"),
+        "sh {node} {nodes} {command}",
+        "sh start.sh {nodes}",
+        "sh start.sh {command}",
+        "sh -c '{nodes} {command}",
+        "no-such-engine {nodes} {command}",
+        "",
     ],
 )
-def test_a_template_that_could_start_nothing_is_refused(template: str, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_template_that_could_start_nothing_is_refused(template: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"wanted a program .* \{nodes\}, and .*\{ranks\} \(number of ranks\)"):
         check_template(template)
 
 

@@ -54,12 +54,10 @@ esac"""
 
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
-    """Of a job on two nodes, with stand-ins for Slurm's programs."""
-    answers = {"srun": "echo slurm-wlm ${RELEASE:-24.05.1}", "scontrol": SCONTROL}
-    for name, answer in answers.items():
-        program = tmp_path / name
-        program.write_text(f"#!/bin/sh\n{answer}\n")
-        program.chmod(0o755)
+    """Of a job on two nodes, with a stand-in for scontrol."""
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\n{SCONTROL}\n")
+    program.chmod(0o755)
     return {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
 
 
@@ -94,8 +92,7 @@ def test_what_the_environment_does_not_say_of_gpus_the_job_does(
     ("changes", "told"),
     [
         ({"SLURM_JOB_ID": ""}, r"SLURM_JOB_ID is not set: run it inside one, as salloc --nodes=2 pytest"),
-        ({"PATH": "/nowhere"}, r"srun and scontrol cannot be found on PATH: load Slurm's module"),
-        ({"RELEASE": "20.02.7"}, r"srun --version says 'slurm-wlm 20.02.7'; wanted Slurm 20.11 or later"),
+        ({"PATH": "/nowhere"}, r"scontrol show hostnames n\[1-2\] does not answer: .* No such file .* 'scontrol'"),
         ({"SLURM_JOB_NODELIST": "x"}, r"scontrol show hostnames x ended with exit code 1"),
     ],
 )
@@ -122,22 +119,9 @@ def test_ranks_fill_nodes_as_was_asked_or_by_their_gpus_or_in_equal_parts(
     assert allocation.layout(ranks, on_gpus=on_gpus) == wanted
 
 
-@pytest.mark.parametrize(
-    ("allocation", "told"),
-    [
-        (
-            Allocation(job="7", nodes="ab", gpus_per_node=2),
-            "8 ranks: job 7 has room for 4, 2 on each of 2 nodes",
-        ),
-        (
-            Allocation(job="7", nodes="ab", tasks_per_node=4, gpus_per_node=2),
-            r"4 ranks per node .* has 2 GPUs on each",
-        ),
-    ],
-)
-def test_an_allocation_that_is_too_small_says_what_to_ask_for(allocation: Allocation, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
-        allocation.layout(8, on_gpus=True)
+def test_an_allocation_that_is_too_small_says_what_to_ask_for() -> None:
+    with pytest.raises(ConfigurationError, match="8 ranks: job 7 has room for 4, 2 on each of 2 nodes"):
+        Allocation(job="7", nodes="ab", gpus_per_node=2).layout(8, on_gpus=True)
 
 
 WANTED = HostsWanted(gpu=False, platform=None, ranks=2)
