@@ -1,10 +1,12 @@
-"""The one line that says why a launch failed."""
+"""The one line that says why a launch failed, and what it makes of the texts of torch, gloo, NCCL and CUDA."""
 
 from __future__ import annotations
 
 import pytest
+from support.nccl_texts import TEXTS
 
 from pytest_distbench.launch.diagnosis.reason import merge_outcomes
+from pytest_distbench.launch.diagnosis.texts import SIGNS, last_error, read
 from pytest_distbench.records.launch import HUNG, ErrorReport, RankFate
 
 
@@ -105,3 +107,28 @@ def test_a_script_that_starts_its_processes_itself_gets_the_next_step() -> None:
     assert outcome == "failed"
     assert "next: torch.multiprocessing.spawn starts processes of its own" in reason
     assert "is given as a command: [sys.executable, 'train.py']" in reason
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_is_read_for_what_it_is(name: str) -> None:
+    text, kind, meaning = TEXTS[name]
+    sign = read(text)
+
+    assert sign is not None
+    assert (sign.kind, sign.meaning) == (kind, meaning)
+
+
+def test_every_cause_has_a_next_step() -> None:
+    assert [sign.text for sign in SIGNS if sign.kind == "cause" and not (sign.meaning and sign.advice)] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["ValueError: bad number 42", "RuntimeError: size mismatch", "OSError: [Errno 28] No space left on device"]
+)
+def test_what_is_not_known_is_no_sign(text: str) -> None:
+    assert read(text) is None
+
+
+def test_nccls_latest_warning_stands_behind_torchs_words() -> None:
+    assert last_error(TEXTS["full shared memory"][0]).startswith("Error while creating shared memory segment /dev/shm/")
+    assert last_error("NCCL error: internal error") == ""

@@ -1,0 +1,133 @@
+"""The launchers of this host, and the table of all: a row makes one, and nothing is imported before it is made."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_distbench.launch.starters import DEFAULT_LAUNCHER, LAUNCHERS, LauncherSetup
+from pytest_distbench.launch.starters.torchrun import exit_codes, torchrun_of_node
+from pytest_distbench.records.options import OPTIONS
+
+
+@pytest.mark.parametrize("name", ["warm", "torchrun"])
+def test_a_row_makes_the_launcher_of_its_name(tmp_path: Path, name: str) -> None:
+    made = LAUNCHERS[name].make(LauncherSetup(directory=tmp_path, session="cookie"))
+
+    assert (made.name, made.session) == (name, "cookie")
+
+
+def test_the_default_is_a_row_that_can_do_everything() -> None:
+    assert LAUNCHERS[DEFAULT_LAUNCHER].holds_two
+
+
+def test_the_help_names_every_launcher() -> None:
+    assert all(name in OPTIONS["launcher"].summary for name in ("warm", "torchrun", DEFAULT_LAUNCHER))
+
+
+def test_reading_the_table_imports_nothing_of_ours_but_the_table() -> None:
+    code = """
+import sys, pytest_distbench.launch.starters
+print(sorted(name for name in sys.modules if name.startswith("pytest_distbench") or name in ("torch", "psutil")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    package = "pytest_distbench"
+    assert done.stdout.strip() == str([package, f"{package}.launch", f"{package}.launch.starters"])
+
+
+@pytest.mark.spawn
+def test_the_backends_are_those_this_torch_was_built_with() -> None:
+    """In a process of its own: torch has no place in this one."""
+    code = """
+import json, torch.distributed as dist
+from pytest_distbench.worker.membership import backends
+print(json.dumps([backends(), dist.is_gloo_available(), dist.is_mpi_available()]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found, gloo, mpi = json.loads(done.stdout)
+
+    assert set(found) == {"gloo", "nccl", "mpi", "ucc", "xccl", "fake"}
+    assert (found["gloo"], found["mpi"], found["fake"]) == (gloo, mpi, True)
+
+
+NO_STORE = """
+import socket, threading
+from pytest_distbench.launch.starters import loopback
+from pytest_distbench.launch.starters.warm import _HostParent
+
+class DistNetworkError(RuntimeError):
+    pass
+
+def refuse():
+    raise DistNetworkError("no network address\\nException raised from run at socket.cpp:820\\nframe #0: ...")
+
+loopback._new_store = refuse
+parent = _HostParent.__new__(_HostParent)
+parent.pid, parent._ready = 2**30, None
+parent._stores, theirs = socket.socketpair()
+threading.Thread(target=loopback.keep_stores, args=[theirs.detach()], daemon=True).start()
+for _ in range(2):
+    try:
+        parent.make_store()
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
+
+@pytest.mark.spawn
+def test_a_store_that_cannot_be_made_is_told_and_costs_nothing_else() -> None:
+    """In a process of its own: torch has no place in this one."""
+    done = subprocess.run([sys.executable, "-c", NO_STORE], capture_output=True, text=True, check=True)
+
+    told = "LauncherError DistNetworkError: no network address; the ranks of a host meet at 127.0.0.1: is its loopback"
+    assert [line[: len(told)] for line in done.stdout.splitlines()] == [told, told]
+
+
+TABLE = """
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01_00:00:00
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 4711)
+  error_file: <N/A>
+"""
+
+
+def test_the_closing_table_names_ranks_and_exit_codes() -> None:
+    assert exit_codes(TABLE + TABLE.replace(": 1 (", ": 0 (").replace("-9", "3")) == {1: -9, 0: 3}
+
+
+@pytest.mark.parametrize(("node", "is_host"), [("0", "True"), ("1", "False")])
+def test_the_torchruns_of_several_hosts_meet_at_the_first(tmp_path: Path, node: str, is_host: str) -> None:
+    place = {
+        "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "40123", "GROUP_RANK": node, "GROUP_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "abc",
+    }  # fmt: skip
+    words = torchrun_of_node(4, place=place, address="10.0.0.7", logs=tmp_path)
+    given = dict(word.split("=", 1) for word in words if word.startswith("--"))
+
+    assert given["--rdzv-endpoint"] == "10.0.0.1:40123"
+    assert given["--rdzv-conf"] == f"is_host={is_host}"
+    assert (given["--nnodes"], given["--nproc-per-node"]) == ("2", "4")
+    assert given["--local-addr"] == "10.0.0.7"
+
+
+@given(st.text(max_size=300))
+def test_any_text_may_stand_for_the_table(text: str) -> None:
+    assert isinstance(exit_codes(text), dict)
+
+
+def test_what_torch_loads_in_every_rank_for_our_rendezvous_brings_no_site_along() -> None:
+    """It did for a while: a millisecond for each module, in each rank of each launch."""
+    code = "import sys, pytest_distbench.launch.starters.torchrun; print(*[m for m in sys.modules if '.site.' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert {name.rpartition(".")[2] for name in done.stdout.split()} == {"processes"}
