@@ -17,7 +17,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pytest_distbench.errors import ReadingError, show
 from pytest_distbench.records.metric import NUMBER, Reader
@@ -224,38 +223,24 @@ def read_mllog(reader: Reader, place: Place) -> list[Found]:
         if not mark:
             continue
         where = f"line {number} of rank {place.rank}'s output"
-        event = _parse(text, where)
+        try:
+            event = json.loads(text)
+        except ValueError as error:
+            raise ReadingError(f"{where}: no JSON after {_MARK}: {error}") from None
         known[str(event["key"])] = None
         if event["key"] == reader.since:
-            since_ms = _time_ms(event, where)
+            since_ms = float(event["time_ms"])
         if event["key"] == reader.key:
             if not reader.since:
                 found.append(Found(json.dumps(event.get("value")).strip('"'), where, text.strip()))
             elif since_ms is not None:
-                found.append(Found(repr((_time_ms(event, where) - since_ms) / 1e3), where, text.strip()))
+                found.append(Found(repr((float(event["time_ms"]) - since_ms) / 1e3), where, text.strip()))
     if not found:
         wanted = f"{reader.key!r} after a {reader.since!r}" if reader.since else f"{reader.key!r}"
         raise ReadingError(
             f"rank {place.rank} logged no event {wanted}; there are {', '.join(known) or f'no {_MARK} lines'}"
         )
     return found
-
-
-def _parse(text: str, where: str) -> dict[str, Any]:
-    try:
-        event = json.loads(text)
-    except ValueError as error:
-        raise ReadingError(f"{where}: no JSON after {_MARK}: {error}") from None
-    if not isinstance(event, dict) or "key" not in event:
-        raise ReadingError(f"{where}: an event without a key: {text.strip()[:80]!r}")
-    return event
-
-
-def _time_ms(event: dict[str, Any], where: str) -> float:
-    time_ms = event.get("time_ms")
-    if isinstance(time_ms, bool) or not isinstance(time_ms, int | float):
-        raise ReadingError(f"{where}: the event {event['key']!r} has no time_ms")
-    return float(time_ms)
 
 
 VALUE = "value"
@@ -331,16 +316,9 @@ def read_tensorboard(reader: Reader, place: Place) -> list[Found]:
         elif reader.key in known["tensors"]:
             make = importlib.import_module("tensorboard.util.tensor_util").make_ndarray
             scalars += [
-                (event.step, _scalar(reader.key, make(event.tensor_proto)), file.name)
-                for event in events.Tensors(reader.key)
+                (event.step, float(make(event.tensor_proto).item()), file.name) for event in events.Tensors(reader.key)
             ]
     if not scalars:
         raise ReadingError(f"{folder}: no tag {reader.key!r}; there are {', '.join(tags) or 'none'}")
     scalars.sort(key=lambda one: one[0])
     return [Found(repr(value), f"step {step} of {name}", f"step {step}") for step, value, name in scalars]
-
-
-def _scalar(tag: str, array: Any) -> float:
-    if array.size != 1 or array.dtype.kind not in "fiu":
-        raise ReadingError(f"the tag {tag!r} is no scalar: it holds {array.size} elements of {array.dtype}")
-    return float(array.item())
