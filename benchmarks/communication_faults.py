@@ -27,7 +27,7 @@ TEST = f"""
 import os
 import time
 
-from pytest_distbench.workloads.compression import compressed_training
+from pytest_distbench.workloads.gradients import compressed_training
 from pytest_distbench.workloads.links import link_matrix
 
 FAULT = os.environ.get("{VARIABLE}", "")

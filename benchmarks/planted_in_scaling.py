@@ -20,8 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_distbench.worker.elastic.checkpoints import permutation
 from pytest_distbench.workloads import training
 from pytest_distbench.workloads.data import cifar10
-from pytest_distbench.workloads.models import MODELS
-from pytest_distbench.workloads.models.convolutional import MobileNetV2
+from pytest_distbench.workloads.models import MODELS, MobileNetV2
 
 FAULT = ""
 

@@ -437,7 +437,8 @@ def test_replay(distbench):
 
 SCALES = """
 import pytest
-from pytest_distbench.workloads.scaling import parallel, record_rate
+from pytest_distbench.workloads.gradients import parallel
+from pytest_distbench.workloads.rates import record_rate
 
 
 def train(rank):

@@ -60,7 +60,8 @@ def scaled(rank):
     import torch
     from torch import nn
 
-    from pytest_distbench.workloads.scaling import parallel, record_rate
+    from pytest_distbench.workloads.gradients import parallel
+    from pytest_distbench.workloads.rates import record_rate
 
     torch.manual_seed(rank.seed)
     layers = [layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.ReLU())]

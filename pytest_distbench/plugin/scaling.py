@@ -53,8 +53,8 @@ class Scaling:
           from 1 is exposed communication: what computing does not hide.
 
         Args:
-            train: body that times the loop ``of`` and uses :func:`~pytest_distbench.workloads.scaling.parallel`, which
-                reads ``rank.params["communication"]``.
+            train: body that times the loop ``of`` and uses :func:`~pytest_distbench.workloads.gradients.parallel`,
+                which reads ``rank.params["communication"]``.
             mode: ``weak``: ``batch`` is a worker's; ``strong``: of all workers together.
             params: handed to the body; with ``batch``, a whole number, which is always wanted.
             of: the loop whose time is compared; where the first launch has timed none of that name, no other is made.
@@ -204,7 +204,7 @@ def _check_silent(given: Arguments, runs: Sequence[Run], of: str) -> None:
         if entered:
             given.refuse(
                 f"{run.result.case.label} is to be without communication, and its step enters {', '.join(entered)}. "
-                "Next: take the model from parallel(rank, model) of pytest_distbench.workloads.scaling, and send "
+                "Next: take the model from parallel(rank, model) of pytest_distbench.workloads.gradients, and send "
                 "nothing yourself where rank.params['communication'] is 'off'"
             )
 

@@ -15,7 +15,7 @@ from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.plugin.shapes import LARGEST_BYTES
 from pytest_distbench.units import format_bytes
-from pytest_distbench.workloads import buckets, compression, links, overlap
+from pytest_distbench.workloads import gradients, links
 
 _WORKLOADS = Path(workloads.__file__).parent
 _LARGEST_MATRIX = 2**17
@@ -40,8 +40,8 @@ class Communication:
         self,
         *,
         message_bytes: int = 4 * 2**20,
-        tensors: Sequence[int] = buckets.TENSORS,
-        calls: Sequence[str] = tuple(buckets.CALLS),
+        tensors: Sequence[int] = gradients.TENSORS,
+        calls: Sequence[str] = tuple(gradients.CALLS),
         dtype: str = "float32",
         iterations: int = 10,
         warmup: int = 2,
@@ -62,15 +62,15 @@ class Communication:
         message_bytes = given.whole("message_bytes", message_bytes, least=1, most=LARGEST_BYTES)
         counts = [given.whole("tensors: a number", n, least=1) for n in self._each_once(given, "tensors", tensors)]
         chosen = self._each_once(given, "calls", calls)
-        if unknown := [name for name in chosen if not isinstance(name, str) or name not in buckets.CALLS]:
-            given.refuse(f"unknown calls {show(unknown[0])}: known are {', '.join(buckets.CALLS)}")
+        if unknown := [name for name in chosen if not isinstance(name, str) or name not in gradients.CALLS]:
+            given.refuse(f"unknown calls {show(unknown[0])}: known are {', '.join(gradients.CALLS)}")
         try:
-            elements = buckets.elements_of(message_bytes, given.text("dtype", dtype))
-            buckets.tensor_lengths(elements, max(counts))
+            elements = gradients.elements_of(message_bytes, given.text("dtype", dtype))
+            gradients.tensor_lengths(elements, max(counts))
         except ConfigurationError as error:
             given.refuse(str(error))
         params = {"message_bytes": message_bytes, "tensors": counts, "calls": chosen, "dtype": dtype}
-        return self._run("buckets.py::bucket_sweep", given, params, iterations, warmup, options)
+        return self._run("gradients.py::bucket_sweep", given, params, iterations, warmup, options)
 
     def overlap(
         self,
@@ -94,11 +94,11 @@ class Communication:
             warmup: untimed.
         """
         given = self._arguments("overlap", options)
-        if not isinstance(dtype, str) or dtype not in overlap.DTYPES:
-            given.refuse(f"dtype={show(dtype)}; matrices have one of {', '.join(overlap.DTYPES)}")
+        if not isinstance(dtype, str) or dtype not in gradients.MATRIX_DTYPES:
+            given.refuse(f"dtype={show(dtype)}; matrices have one of {', '.join(gradients.MATRIX_DTYPES)}")
         message_bytes = given.whole("message_bytes", message_bytes, least=1, most=LARGEST_BYTES)
         try:
-            buckets.elements_of(message_bytes, dtype)
+            gradients.elements_of(message_bytes, dtype)
         except ConfigurationError as error:
             given.refuse(str(error))
         params = {
@@ -107,7 +107,7 @@ class Communication:
             "multiplications": given.whole("multiplications", multiplications, least=1, most=MOST_ITERATIONS),
             "dtype": dtype,
         }
-        return self._run("overlap.py::overlap", given, params, iterations, warmup, options)
+        return self._run("gradients.py::overlap", given, params, iterations, warmup, options)
 
     def compression(
         self,
@@ -136,7 +136,7 @@ class Communication:
         """
         given = self._arguments("compression", options)
         try:
-            compression.hook_named(hook)
+            gradients.hook_named(hook)
         except ConfigurationError as error:
             given.refuse(str(error))
         params = {
@@ -146,7 +146,7 @@ class Communication:
             "batch": given.whole("batch", batch, least=1, most=LARGEST_BYTES),
             "approximation_rank": given.whole("approximation_rank", approximation_rank, least=1, most=width),
         }
-        return self._run("compression.py::compressed_training", given, params, iterations, warmup, options)
+        return self._run("gradients.py::compressed_training", given, params, iterations, warmup, options)
 
     def links(
         self,

@@ -1,28 +1,103 @@
-"""The rate of a training: samples, tokens, model FLOPS, and what held it up: the wait for its input, busy CPUs and GPU.
+"""The rate of a training: samples with their spread, tokens, model FLOPS, and what held it up: input, CPUs and GPU.
 
 Model FLOPS utilisation (MFU) is which share of what the devices can do a training uses.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import statistics
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.bound import BoundValue
-from pytest_distbench.records.iteration import RATE, SAMPLES
-from pytest_distbench.records.metric import TOLD
+from pytest_distbench.records.iteration import (
+    COMMUNICATION,
+    RATE,
+    RATE_COMMUNICATION,
+    RATE_JITTER,
+    RATE_OF,
+    RATE_RANKS_PER_NODE,
+    RATE_UNCERTAINTY,
+    SAMPLES,
+)
+from pytest_distbench.records.metric import TOLD, Scalar
 from pytest_distbench.worker.load import busy_s, usable_cpus
 from pytest_distbench.worker.notebook import check_metric, check_number, check_whole, refuse
 from pytest_distbench.workloads.inputs import Batches
-from pytest_distbench.workloads.scaling import facts_of_rate
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
+
+
+MAD_TO_STDEV = 1.4826
+"""Times the median absolute deviation of a normal distribution gives its standard deviation."""
+
+
+class Rate(NamedTuple):
+    """Samples per second: mean, standard error of the mean, and jitter; of one step there is only the mean."""
+
+    mean: float
+    uncertainty: float | None
+    jitter: float | None
+
+
+def rate_of(samples: float, seconds: Sequence[float]) -> Rate:
+    """The rate of steps that took so long, each of so many samples.
+
+    The mean is ``samples / mean(t)``, the uncertainty ``std(samples / t) / sqrt(n)``, the jitter 1.4826 times the
+    median absolute deviation of ``samples / t``. Source: ``get_perf_timing`` in tf_cnn_benchmarks' benchmark_cnn.py.
+    """
+    speeds = [samples / t for t in seconds]
+    middle = statistics.median(speeds)
+    if len(speeds) == 1:
+        return Rate(middle, None, None)
+    return Rate(
+        mean=samples / statistics.fmean(seconds),
+        uncertainty=statistics.pstdev(speeds) / math.sqrt(len(speeds)),
+        jitter=MAD_TO_STDEV * statistics.median(abs(speed - middle) for speed in speeds),
+    )
+
+
+def record_rate(rank: RankContext, *, samples: int, of: str = "step") -> None:
+    """Record ``samples_per_second`` of all ranks, with ``uncertainty`` and ``jitter``, from a loop's timed iterations.
+
+    They are the sums of the ranks' own, and shown; what is judged is the time of the loop. ``samples_per_step``, of all
+    ranks too, has to stay what it is.
+
+    Args:
+        rank: that timed the loop.
+        samples: that this rank trains on in an iteration; other ranks may have more or fewer.
+        of: the loop.
+
+    Raises:
+        RecordingError: no loop of that name was timed here, or samples is no whole number of at least 1.
+    """
+    call = "record_rate(...)"
+    samples, of = check_whole(call, "samples", samples, least=1), check_metric(call, of)
+    series = next((o.values for o in rank.notebook.observations if o.name == of and o.is_series), None)
+    if series is None:
+        raise RecordingError(f"{call}: no loop {of!r} was timed before; wanted rank.timed({of!r}, ...)")
+    found = rate_of(samples, series)
+    rank.record(SAMPLES, samples, better="exact", reduce="sum")
+    rank.record(RATE, found.mean, unit="samples/s", better="info", reduce="sum", facts=facts_of_rate(rank, of))
+    for name, spread in {RATE_UNCERTAINTY: found.uncertainty, RATE_JITTER: found.jitter}.items():
+        if spread is not None:
+            rank.record(name, spread, unit="samples/s", better="info", reduce="sum")
+
+
+def facts_of_rate(rank: RankContext, of: str) -> dict[str, Scalar]:
+    """What the table of scaling tests reads beside a rate: the loop that it is of, and how its workers train."""
+    return {
+        RATE_OF: of,
+        RATE_COMMUNICATION: rank.params.get("communication", COMMUNICATION[0]),
+        RATE_RANKS_PER_NODE: int(os.environ.get("LOCAL_WORLD_SIZE", rank.world_size)),
+    }
 
 
 def record_input_rate(

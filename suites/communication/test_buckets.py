@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_distbench.workloads.buckets import RESNET50_BYTES
+from pytest_distbench.workloads.gradients import RESNET50_BYTES
 
 
 @pytest.mark.parametrize("calls", ["each", pytest.param("coalesced", marks=pytest.mark.full), "flattened"])

@@ -1,8 +1,8 @@
 """A step of a model of the reports, with its parts as phases: what report 003 measured on 1, 2, 4 and 8 workers.
 
-Models: ``pytest_distbench/workloads/models``. Recipe: SGD, momentum 0.9, the same batch of random numbers at every step
-(synthetic input: tf_cnn_benchmarks without a data set), of each rank its own, copied from the host. Their losses are
-judged: they depart where a rank takes half of its batch, or another rank's. On GPUs images of 224 x 224 of 1000
+Models: ``pytest_distbench/workloads/models.py``. Recipe: SGD, momentum 0.9, the same batch of random numbers at every
+step (synthetic input: tf_cnn_benchmarks without a data set), of each rank its own, copied from the host. Their losses
+are judged: they depart where a rank takes half of its batch, or another rank's. On GPUs images of 224 x 224 of 1000
 classes, on CPUs of 32 x 32 of ten, and the small GPT; ``gpt`` in bfloat16. Of ``rank.params``: model, batch (of this
 rank); communication, overlap and compression are read by ``parallel``.
 """
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_distbench.workloads.gradients import average_gradients, parallel
 from pytest_distbench.workloads.models import build, model_named
-from pytest_distbench.workloads.scaling import average_gradients, parallel, record_rate
+from pytest_distbench.workloads.rates import record_rate
 from pytest_distbench.workloads.training import record_setup
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
 
+from pytest_distbench.workloads.gradients import parallel
 from pytest_distbench.workloads.inputs import batches
 from pytest_distbench.workloads.rates import record_input_rate
-from pytest_distbench.workloads.scaling import parallel
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext

@@ -1,6 +1,6 @@
 """A small transformer, trained three ways: DDP, FSDP2 and tensor parallelism. What is sent is what counts.
 
-Model: ``pytest_distbench/workloads/models/transformer.py``, the small one; AdamW. Data: random tokens, since nothing is
+Model: ``pytest_distbench/workloads/models.py``, the small one; AdamW. Data: random tokens, since nothing is
 learnt on a backend that moves none. ``suites/training/throughput.py`` trains a larger one.
 """
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
 
-from pytest_distbench.workloads.models.transformer import SMALL, Transformer
+from pytest_distbench.workloads.models import SMALL, Transformer
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext

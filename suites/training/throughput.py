@@ -1,6 +1,6 @@
 """A transformer in bfloat16 under DDP or FSDP2: tokens per second, MFU, and memory. Nothing is to be learnt.
 
-Model: ``pytest_distbench/workloads/models/transformer.py``; on GPUs 12 blocks of width 768 with 12 heads, sequences of
+Model: ``pytest_distbench/workloads/models.py``; on GPUs 12 blocks of width 768 with 12 heads, sequences of
 1024, a vocabulary of 16 384: 110 million parameters, as GPT-2's smallest; on CPUs its small one, 0.8 million. Recipe:
 AdamW, parameters in float32 and arithmetic in bfloat16, by autocast under DDP and by FSDP2's policy, which sums
 gradients in float32; 8 sequences of random tokens per GPU and step, always the same, so that nothing in a step waits
@@ -19,7 +19,7 @@ from transformer import with_ddp
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads.memory import record_peak_memory, reset_peak_memory
-from pytest_distbench.workloads.models.transformer import LARGE, SMALL, Transformer
+from pytest_distbench.workloads.models import LARGE, SMALL, Transformer
 from pytest_distbench.workloads.rates import peak_flops, record_throughput, transformer_flops_per_token
 from pytest_distbench.workloads.training import record_setup
 

@@ -227,7 +227,8 @@ def test_beyond_the_cores_of_this_host_sizes_are_labelled_and_their_clocks_are_n
 SPAWNED = """
     import time
     import torch
-    from pytest_distbench.workloads.scaling import parallel, record_rate
+    from pytest_distbench.workloads.gradients import parallel
+    from pytest_distbench.workloads.rates import record_rate
 
     def train(rank):
         model = parallel(rank, torch.nn.Linear(16, 16))

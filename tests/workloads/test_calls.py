@@ -14,10 +14,9 @@ from support.ranks import make_rank
 from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads import calls as steady
-from pytest_distbench.workloads.buckets import bucket_sweep
 from pytest_distbench.workloads.calls import Call, CallMaker, expect_sums, is_steady, refusal, warm_up
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation
-from pytest_distbench.workloads.overlap import overlap
+from pytest_distbench.workloads.gradients import bucket_sweep, overlap
 
 FORM = Form(ranks=(0,), rank=0)
 BUFFERS = Buffers(torch.zeros(1), torch.zeros(1))

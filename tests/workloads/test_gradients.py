@@ -1,20 +1,30 @@
-"""How gradients are sent: in few tensors or in many, compressed, and beside computing."""
+"""How gradients are sent: in few tensors or in many, beside computing, compressed, and behind the backward pass."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import torch
 from support.launching import Launch
-from support.releases import RECORDS, refuses_bf16
+from support.ranks import make_rank
+from support.releases import RECORDS, needs_recorder, refuses_bf16
 
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import ConfigurationError, RecordingError
 from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.workloads import buckets, compression, overlap
-from pytest_distbench.workloads.buckets import CALLS, elements_of, tensor_lengths
-from pytest_distbench.workloads.compression import hook_named
-from pytest_distbench.workloads.overlap import overlap_fraction
+from pytest_distbench.worker.context import RankContext
+from pytest_distbench.workloads import gradients
+from pytest_distbench.workloads.gradients import (
+    CALLS,
+    average_gradients,
+    elements_of,
+    hook_named,
+    overlap_fraction,
+    parallel,
+    tensor_lengths,
+)
+from pytest_distbench.workloads.rates import record_rate
 
 
 @pytest.mark.parametrize(
@@ -43,7 +53,7 @@ def test_a_message_is_a_whole_number_of_elements(message_bytes: int) -> None:
 @pytest.mark.spawn
 @pytest.mark.parametrize("launcher", ["warm"], indirect=True)
 def test_each_way_sends_the_same_bytes_by_as_many_calls_as_it_says(launcher: Launcher, tmp_path: Path) -> None:
-    launch = Launch(launcher, tmp_path, Path(buckets.__file__))
+    launch = Launch(launcher, tmp_path, Path(gradients.__file__))
     params = {
         "message_bytes": 4000, "dtype": "float32", "tensors": [1, 7], "calls": list(CALLS), "iterations": 2,
         "warmup": 1,
@@ -88,7 +98,7 @@ class Train:
 
 @pytest.fixture
 def train(launcher: Launcher, tmp_path: Path) -> Train:
-    return Train(Launch(launcher, tmp_path, Path(compression.__file__)))
+    return Train(Launch(launcher, tmp_path, Path(gradients.__file__)))
 
 
 def values(record: LaunchRecord) -> dict[str, float | None]:
@@ -139,7 +149,7 @@ def test_the_fraction_is_that_of_imb_nbc(
 @pytest.mark.spawn
 @pytest.mark.parametrize("launcher", ["warm"], indirect=True)
 def test_three_clocks_and_what_follows_from_them(launcher: Launcher, tmp_path: Path) -> None:
-    launch = Launch(launcher, tmp_path, Path(overlap.__file__))
+    launch = Launch(launcher, tmp_path, Path(gradients.__file__))
     params = {
         "message_bytes": 4096, "dtype": "bfloat16", "matrix": 16, "multiplications": 2, "iterations": 5, "warmup": 1,
     }  # fmt: skip
@@ -166,3 +176,98 @@ def test_power_sgd_on_several_buckets_is_skipped_on_gloo_where_it_may_wait_for_e
 
     assert record.outcome == "skipped"
     assert "on several buckets for ever" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"communication": "of"}, "communication='of'; wanted one of on, off"),
+        ({"overlap": "of"}, "overlap='of'; wanted on or off"),
+        ({"communication": "off", "compression": "zip"}, "compression='zip'; wanted one of none, fp16, bf16"),
+        ({"communication": "off", "compression": "powersgd"}, "compression='powersgd'; wanted one of none, fp16, bf16"),
+    ],
+)
+def test_other_parameters_of_a_training_are_refused(params: dict[str, str], message: str) -> None:
+    rank = make_rank()
+    rank.params = params
+    with pytest.raises(RecordingError, match=message):
+        parallel(rank, torch.nn.Linear(2, 2))
+
+
+def test_a_model_without_communication_is_left_as_it_is() -> None:
+    rank, model = make_rank(), torch.nn.Linear(2, 2)
+    rank.params = {"communication": "off"}
+
+    assert parallel(rank, model) is model
+
+
+def train_in_parallel(rank: RankContext) -> None:
+    """Runs in every rank: a linear layer whose gradients are sent as the parameters say."""
+    model = parallel(rank, torch.nn.Linear(8, 8))
+    for _ in rank.timed("step", warmup=3, iterations=2):  # the second step makes DDP's final buckets
+        model(torch.ones(2, 8)).sum().backward()
+    record_rate(rank, samples=2)
+
+
+def launched(launcher: Launcher, folder: Path, **params: object) -> LaunchRecord:
+    return Launch(launcher, folder, Path(__file__))("train_in_parallel", params=params)
+
+
+@pytest.mark.spawn
+@needs_recorder
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_gradients_are_sent_in_half_precision_or_not_at_all(launcher: Launcher, tmp_path: Path) -> None:
+    """A fingerprint has what is sent: compression that is silently off is another one."""
+    half, nothing = (
+        launched(launcher, tmp_path, communication=how, compression="fp16").fingerprints["step"].collectives
+        for how in ("on", "off")
+    )
+
+    assert [(row.op, row.dtype, row.message_bytes) for row in half["all"]] == [("all_reduce", "float16", 2 * 72)]
+    assert not any(nothing.values())
+
+
+@pytest.mark.spawn
+@refuses_bf16
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_a_compression_that_torch_refuses_here_is_skipped_with_its_reason(launcher: Launcher, tmp_path: Path) -> None:
+    record = launched(launcher, tmp_path, compression="bf16")
+
+    assert (record.outcome, record.reason[:6]) == ("skipped", "bf16: ")
+
+
+def train_behind(rank: RankContext) -> None:
+    """Runs in every rank: gradients of inputs of its own, which are averaged as the parameters say."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2, bias=False))
+    net[0].bias.requires_grad_(requires_grad=False)
+    model = parallel(rank, net)
+    for _ in rank.timed("step", warmup=3, iterations=2):
+        model.zero_grad()
+        model(torch.full((2, 3), rank.rank + 1.0)).square().sum().backward()
+        average_gradients(rank, net)
+    found = [p.grad for p in net.parameters() if p.grad is not None]
+    rank.record("gradient", float(sum(gradient.sum() for gradient in found)), reduce="max")
+    rank.record("least_gradient", float(sum(gradient.sum() for gradient in found)), reduce="min")
+
+
+@pytest.mark.spawn
+@needs_recorder
+@pytest.mark.parametrize("launcher", ["warm"], indirect=True)
+def test_gradients_behind_the_backward_pass_are_those_of_ddp_in_one_all_reduce(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    """With its phases; without communication nothing is sent, and ranks keep their own."""
+    ways = {"ddp": {}, "behind": {"overlap": "off"}, "silent": {"overlap": "off", "communication": "off"}}
+    made = {
+        way: Launch(launcher, tmp_path, Path(__file__))("train_behind", params=params) for way, params in ways.items()
+    }
+    value = {way: {m.name: m.value for m in record.measurements} for way, record in made.items()}
+
+    assert {record.reason for record in made.values()} == {""}
+    assert value["behind"]["gradient"] == pytest.approx(value["ddp"]["gradient"])
+    assert value["behind"]["least_gradient"] == value["behind"]["gradient"]
+    assert value["silent"]["least_gradient"] != value["silent"]["gradient"]
+    assert [c.op for c in made["behind"].fingerprints["step"].collectives["all"]] == ["all_reduce"]
+    assert not any(made["silent"].fingerprints["step"].collectives.values())
+    assert [part.path for part in made["behind"].breakdowns["step"].parts] == [["all_reduce"], ["all_reduce", "copy"]]

@@ -1,14 +1,17 @@
-"""The rate of a training: samples, tokens, model FLOPS, and what held it up."""
+"""The rate of a training: samples with the spread of tf_cnn_benchmarks, tokens, model FLOPS, and what held it up."""
 
 from __future__ import annotations
 
 import itertools
+import statistics
 
 import pytest
 import torch
 from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.launch.reduce import merge, recorded
+from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.metric import TOLD
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads import rates
@@ -16,10 +19,58 @@ from pytest_distbench.workloads.inputs import Batches
 from pytest_distbench.workloads.rates import (
     PEAKS,
     peak_flops,
+    rate_of,
     record_input_rate,
+    record_rate,
     record_throughput,
     transformer_flops_per_token,
 )
+
+
+def test_the_rate_has_the_spread_of_its_steps_and_adds_up_over_ranks() -> None:
+    found = rate_of(8, [0.1, 0.1, 0.2, 0.4])  # 80, 80, 40 and 20 samples a second
+    assert found.mean == pytest.approx(8 / 0.2)
+    assert found.uncertainty == pytest.approx(statistics.pstdev([80, 80, 40, 20]) / 2)
+    assert found.jitter == pytest.approx(1.4826 * 20)
+
+    assert rate_of(4, [0.5, 0.5]) == (8.0, 0.0, 0.0)
+
+    assert rate_of(4, [0.5]) == (8.0, None, None)
+
+    step, samples, rate, *spreads = rated(8).observations
+    assert (samples.name, samples.values) == ("samples_per_step", [8])
+    assert rate.values == [pytest.approx(8 / statistics.fmean(step.values))]
+    assert rate.facts == {"loop": "step", "communication": "on", "ranks_per_node": 4}
+    assert [o.name for o in spreads] == ["samples_per_second_uncertainty", "samples_per_second_jitter"]
+
+    reports = [rated(8), rated(2, 1)]
+    found = {m.name: m for m in merge(recorded(reports))}
+    rates = [report.observations[2].values[0] for report in reports]
+    assert (found["samples_per_step"].value, found["samples_per_step"].better) == (10, "exact")
+    assert found["samples_per_second"].value == pytest.approx(sum(rates))
+
+
+def rated(samples: int, rank_number: int = 0) -> RankReport:
+    rank = make_rank()
+    rank.world_size = 4
+    for _ in rank.timed("step", warmup=1, iterations=3):
+        pass
+    record_rate(rank, samples=samples)
+    observations = rank.notebook.observations
+    return RankReport(rank=rank_number, outcome="passed", phase="body", phases={}, observations=observations)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"samples": 8}, r"no loop 'step' was timed before; wanted rank.timed\('step', ...\)"),
+        ({"samples": 0}, "samples=0; wanted a whole number of at least 1"),
+        ({"samples": 8, "of": "peak_memory"}, "the plugin itself records something of that name"),
+    ],
+)
+def test_a_rate_of_nothing_is_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(RecordingError, match=message):
+        record_rate(make_rank(), **given)  # type: ignore[arg-type]
 
 
 class Clock:

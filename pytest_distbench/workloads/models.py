@@ -1,4 +1,4 @@
-"""ResNet-50, MobileNetV2, VGG-16 and an autoencoder that compresses images.
+"""Models of the benchmark reports in plain torch, and the table of them: a new model is a row.
 
 First weights: convolutions as He et al., arXiv 1502.01852, section 2.2, in the form for the backward pass; linear
 layers by a normal distribution of deviation 0.01 as Simonyan and Zisserman, arXiv 1409.1556, section 3.1, and for
@@ -26,13 +26,26 @@ parameters, and neither how it is made nor where it is published. This one has e
 bytes are sent in as many tensors. Its layers are ours: 3x3 convolutions in pairs, one to the code, transposed ones
 back, and a 1x1 convolution to three colours, all with biases. Its widths were searched for: of 214,200 sets of five and
 a code it alone has these counts, and networks of other kinds have them too.
+
+The transformer is a decoder alone as GPT-2's, without dropout, positions, biases in attention and a last normalisation
+(Radford et al., "Language Models are Unsupervised Multitask Learners", 2019): pre-norm blocks of causal attention and a
+feed-forward part four times as wide, with GELU. Weights begin as in its ``src/model.py`` and, beside shortcuts, as in
+section 2.3. Embedding and head have weights of their own.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
+
+from pytest_distbench.errors import look_up
+from pytest_distbench.worker.notebook import check_whole
 
 LINEAR_DEVIATION = 0.01
 
@@ -236,3 +249,216 @@ class Autoencoder(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:  # (N, 3, H, W), H and W whole 32s -> the same
         restored: torch.Tensor = self.decoder(self.encoder(images))
         return restored
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a transformer, and of the sequences that a rank trains on in a step."""
+
+    width: int
+    heads: int
+    blocks: int
+    tokens: int
+    length: int
+    batch: int
+
+
+TRANSFORMER_DEVIATION = 0.02
+"""Of first weights; in layers that add to a shortcut it is divided by the square root of how many do."""
+
+SMALL = Size(width=128, heads=4, blocks=4, tokens=64, length=32, batch=4)
+"""0.8 million parameters: a step takes a CPU milliseconds."""
+
+LARGE = Size(width=768, heads=12, blocks=12, tokens=16384, length=1024, batch=8)
+"""110 million parameters, as GPT-2's smallest."""
+
+
+class Block(nn.Module):
+    """Causal attention and a feed-forward part, each beside a shortcut."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.out = nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # (N, T, width) -> the same
+        y = self.norm1(x)
+        q, k, v = (
+            layer(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).flatten(-2))
+        z: torch.Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return z
+
+
+class Transformer(nn.Module):
+    """Tokens to the scores of the next ones."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(size.tokens, size.width)
+        self.blocks = nn.ModuleList(Block(size.width, size.heads) for _ in range(size.blocks))
+        self.head = nn.Linear(size.width, size.tokens)
+        for name, parameter in self.named_parameters():
+            if "norm" in name:
+                continue
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                is_beside_shortcut = name.endswith((".out.weight", ".down.weight"))
+                nn.init.normal_(
+                    parameter, std=TRANSFORMER_DEVIATION / (math.sqrt(2 * size.blocks) if is_beside_shortcut else 1)
+                )
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (N, T) -> (N, T, size.tokens)
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        scores: torch.Tensor = self.head(x)
+        return scores
+
+
+class Batch(NamedTuple):
+    """What a model is given, and what it is to answer."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """One model.
+
+    Attributes:
+        source: paper, and report that measured it.
+        make: makes it for so many classes, and takes options of its own by name; one without classes passes them over.
+        batch: makes random inputs and targets: so many samples, the edge of an image in pixels, and classes.
+        loss: of the model's outputs and the targets.
+        samples: of a rank in a step, as the report measured it.
+        edge: of the report's images, in pixels; 0: it reads no images.
+        classes: of the report's labels; 0: it has none.
+        dtype: of the arithmetic of a forward pass under autocast; parameters are float32.
+    """
+
+    source: str
+    make: Callable[..., nn.Module]
+    batch: Callable[[int, int, int], Batch]
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = F.cross_entropy
+    samples: int
+    edge: int = 0
+    classes: int = 0
+    dtype: torch.dtype = torch.float32
+
+
+def _images(samples: int, edge: int, classes: int) -> Batch:
+    return Batch(torch.rand(samples, 3, edge, edge), torch.randint(0, classes, (samples,)))
+
+
+def _same_images(samples: int, edge: int, classes: int) -> Batch:
+    images = _images(samples, edge, max(classes, 1)).inputs
+    return Batch(images, images)
+
+
+def _tokens(size: Size) -> Callable[[int, int, int], Batch]:
+    def make(samples: int, edge: int, classes: int) -> Batch:
+        del edge, classes
+        text = torch.randint(0, size.tokens, (samples, size.length + 1))
+        return Batch(text[:, :-1], text[:, 1:])
+
+    return make
+
+
+def _next_token(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
+
+
+MODELS = {
+    "resnet50": Model(
+        source="He et al., arXiv 1512.03385, with convolution biases as in Keras; reports 001, 003",
+        make=ResNet50,
+        batch=_images,
+        samples=64,
+        edge=256,
+        classes=100,
+    ),
+    "vgg16": Model(
+        source="Simonyan and Zisserman, arXiv 1409.1556, configuration D; report 001",
+        make=VGG16,
+        batch=_images,
+        samples=32,
+        edge=224,
+        classes=1000,
+    ),
+    "mobilenet_v2": Model(
+        source="Sandler et al., arXiv 1801.04381; report 003",
+        make=MobileNetV2,
+        batch=_images,
+        samples=64,
+        edge=256,
+        classes=100,
+    ),
+    "autoencoder": Model(
+        source="convolutions and transposed convolutions, as many as in report 003's image compression",
+        make=lambda classes: Autoencoder(),
+        batch=_same_images,
+        loss=F.mse_loss,
+        samples=64,
+        edge=256,
+    ),
+    "gpt": Model(
+        source="Radford et al. 2019 (GPT-2's smallest)",
+        make=lambda classes: Transformer(LARGE),
+        batch=_tokens(LARGE),
+        loss=_next_token,
+        samples=LARGE.batch,
+        dtype=torch.bfloat16,
+    ),
+    "gpt_small": Model(
+        source="as gpt, of 0.8 million parameters and in float32",
+        make=lambda classes: Transformer(SMALL),
+        batch=_tokens(SMALL),
+        loss=_next_token,
+        samples=SMALL.batch,
+    ),
+}
+"""By the name that tests give."""
+
+
+def model_named(name: object) -> Model:
+    """Look a model up."""
+    return look_up(MODELS, name, "model")
+
+
+def build(name: object, *, classes: int | None = None, **options: object) -> nn.Module:
+    """Make a model.
+
+    Args:
+        name: of a row.
+        classes: to tell apart; None: as many as its report had. A model without classes passes them over.
+        options: of that model alone, such as ``bias=False`` of ``resnet50``.
+
+    Raises:
+        ConfigurationError: there is no such model.
+        TypeError: it has no such option.
+        RecordingError: classes are no whole number of at least 1.
+    """
+    row = model_named(name)
+    given = row.classes if classes is None else check_whole("build(...)", "classes", classes, least=1)
+    return row.make(given, **options)
+
+
+class Count(NamedTuple):
+    """How large a model is: what is trained, and in how many tensors."""
+
+    parameters: int
+    tensors: int
+
+
+def count(model: nn.Module) -> Count:
+    """Trainable parameters and trainable tensors."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return Count(sum(p.numel() for p in trained), len(trained))
