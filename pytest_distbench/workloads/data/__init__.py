@@ -1,1 +1,99 @@
-"""Data sets of the trainings: a module for each format, and one table of sets. Each generates a small set, too."""
+"""Data sets of the trainings: a module for each format, and one table of sets. Each generates a small set, too.
+
+Here is what all formats share: archives, the name of a damaged file, text line by line, a file written whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from pytest_distbench.errors import DataError, tell
+
+CUT = "the file was cut off"
+
+
+def damaged(place: str | Path, *, wanted: str, found: str, hint: str = "") -> DataError:
+    """An error that names the place in a file, what should be there and what is."""
+    return DataError(f"{place}: wanted {wanted}, found {found}" + (f": {hint}" if hint else ""))
+
+
+def require(path: Path) -> Path:
+    """The path of a file that is there, and is not empty."""
+    if not path.is_file():
+        raise damaged(path, wanted="a file of the data set", found="none")
+    if not path.stat().st_size:
+        raise damaged(path, wanted="a file of the data set", found="an empty file", hint=CUT)
+    return path
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    r"""Lines of a text in UTF-8 with their numbers, from 1. Only ``\n`` ends a line."""
+    with require(path).open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            place = f"{path}, line {number}"
+            if not raw.endswith(b"\n"):
+                raise damaged(place, wanted="a line that ends", found="the end of the file", hint=CUT)
+            if raw.endswith(b"\r\n"):
+                raise damaged(place, wanted=r"a line that ends in \n", found=r"\r\n", hint="its lines were converted")
+            try:
+                line = raw[:-1].decode()
+            except UnicodeDecodeError as error:
+                found = f"byte 0x{raw[error.start]:02x} at byte {error.start}"
+                raise damaged(place, wanted="UTF-8", found=found, hint="it has another encoding") from None
+            if "\0" in line or line.startswith("\ufeff"):
+                found = "a byte 0x00" if "\0" in line else "a byte order mark"
+                raise damaged(place, wanted="UTF-8 text", found=found, hint="it has another encoding")
+            yield number, line
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that takes its name when it is complete: who reads sees the old one, the new one, or none."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+        whole = Path(folder, path.name)  # a file of the process's own umask: other users may read it
+        with whole.open("wb") as file:
+            yield file
+        whole.replace(path)
+
+
+_AT_ONCE = 1 << 20
+
+
+def unpack(archive: Path, wanted: Collection[str], folder: Path) -> None:
+    """Copy the files of these names to a folder, wherever they lie in the archive, and nothing else.
+
+    So no name in it leads out of the folder, and no link is made. Of several of one name the first is taken.
+    """
+    name = "its beginning"
+    try:
+        for name, file in _files(archive):
+            if name in wanted and not (folder / name).exists():
+                with (folder / name).open("wb") as copy:
+                    shutil.copyfileobj(file, copy)
+    except Exception as error:  # each kind of archive and compression has others
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk
+        hint = f"{CUT}, or is damaged"
+        raise damaged(f"{archive}, {name}", wanted="a whole archive", found=tell(error), hint=hint) from None
+
+
+def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as packed:
+            for entry in packed.infolist():
+                with packed.open(entry) as file:
+                    yield PurePosixPath(entry.filename).name, file
+    else:
+        with tarfile.open(archive) as tape:
+            for member in tape:
+                if member.isfile() and (content := tape.extractfile(member)) is not None:
+                    yield PurePosixPath(member.name).name, content
+            while tape.fileobj is not None and tape.fileobj.read(_AT_ONCE):
+                """To the end of the compressed stream, which is where its checksum stands."""

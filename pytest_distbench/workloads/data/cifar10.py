@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 
 from pytest_distbench.errors import DataError
-from pytest_distbench.workloads.data.files import CUT, damaged, require
+from pytest_distbench.workloads.data import CUT, damaged, require
 
 
 def unpickle_arrays(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from pytest_distbench.errors import show
-from pytest_distbench.workloads.data.files import CUT, damaged, lines_of, require
+from pytest_distbench.workloads.data import CUT, damaged, lines_of, require
 from pytest_distbench.workloads.data.parallel_text import (
     LANGUAGES,
     Pairs,

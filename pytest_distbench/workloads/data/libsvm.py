@@ -19,7 +19,7 @@ import torch
 from filelock import FileLock
 
 from pytest_distbench.errors import show
-from pytest_distbench.workloads.data.files import CUT, damaged, require, written_whole
+from pytest_distbench.workloads.data import CUT, damaged, require, written_whole
 
 FEATURES = 2000
 TRAIN = "epsilon_normalized"

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from pytest_distbench.errors import show
-from pytest_distbench.workloads.data.files import damaged, lines_of
+from pytest_distbench.workloads.data import damaged, lines_of
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 PAD, UNK, BOS, EOS = range(4)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_distbench.errors import look_up
-from pytest_distbench.workloads.data import cifar10, indexed, libsvm, parallel_text, wikitext
-from pytest_distbench.workloads.data.files import damaged, unpack
+from pytest_distbench.workloads.data import cifar10, damaged, indexed, libsvm, parallel_text, unpack, wikitext
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext

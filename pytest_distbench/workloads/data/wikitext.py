@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from pytest_distbench.workloads.data.files import damaged, lines_of
+from pytest_distbench.workloads.data import damaged, lines_of
 
 FILES = tuple(f"wiki.{part}.tokens" for part in ("train", "valid", "test"))
 UNKNOWN = "<unk>"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_distbench.errors import DataError
-from pytest_distbench.workloads.data.files import lines_of, unpack, written_whole
+from pytest_distbench.workloads.data import lines_of, unpack, written_whole
 
 WANTED = {"a.bin", "b.bin"}
 CONTENT = {"set/a.bin": os.urandom(50_000), "set/inner/b.bin": b"b" * 10, "set/readme": b"read me"}
