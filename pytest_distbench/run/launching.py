@@ -34,9 +34,7 @@ from pytest_distbench.run.directory import Outputs, RunDirectory
 from pytest_distbench.run.gpus import devices
 from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.request import Settings
-
-_DEVICE_CHECK = Path(__file__).parents[1] / "worker" / "device_check.py"
-"""Its ``compute`` is a body."""
+from pytest_distbench.worker import bodies
 
 
 @dataclass
@@ -157,7 +155,11 @@ class Launching:
         """Compute a number on the first GPU, in a rank: what would stop every test is told once, before the first."""
         request = LaunchRequest(
             title="device",
-            work=Ranks(body=BodyReference(file=str(_DEVICE_CHECK), function="compute", makes_group=False)),
+            work=Ranks(
+                body=BodyReference(
+                    module=bodies.__name__, file=bodies.__file__, function=bodies.compute.__name__, makes_group=False
+                )
+            ),
             world_size=1,
             backend="gloo",  # it joins nothing; a torch that has no NCCL is to say why
             device="cuda",

@@ -121,6 +121,13 @@ def check_origin(plan: LaunchPlan) -> None:
         )
 
 
+def compute(rank: RankContext) -> None:
+    """A body of ours, run before the first test under ``--gpu``: driver, torch and its kernels fit each other."""
+    import torch
+
+    assert torch.ones(1, device=rank.device).item() == 1
+
+
 _PACKAGES = (".", "src", "lib", "python")
 """Below the root of a repository or of a project in it."""
 

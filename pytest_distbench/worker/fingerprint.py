@@ -33,7 +33,7 @@ from pytest_distbench.records.iteration import (
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
 from pytest_distbench.worker import torch_internals
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.observer import Count, Follower, Note, Observer, groups_here
 
 _DEFAULT_CAPACITY = 2000

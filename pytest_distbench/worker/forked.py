@@ -1,29 +1,54 @@
-"""Makes a process that was forked with torch loaded into one as torchrun starts it: it shares no state with the others.
+"""What processes inherit that are forked with torch loaded, and how each becomes one as torchrun starts it.
 
-Above all no chance. Generators that were seeded once, in the process they were all forked from, would give every rank
-of every launch the same weights, shuffles and dropout, and hide a seed or a broadcast that was forgotten.
+The process that they are forked from imports once for all ranks what a project adds (``distbench_preload``). No rank
+can use CUDA if that process has: so each of these modules is looked at, and the one that did it is named. Ranks know by
+the memory they inherit.
+
+A rank shares no state with the others, above all no chance. Generators that were seeded once, before the fork, would
+give every rank of every launch the same weights, shuffles and dropout, and hide a seed or a broadcast that was
+forgotten. This module is imported before torch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import multiprocessing
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
-
+from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.worker.python_internals import forget_parents_exit
+
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""At 1 ``torch.cuda.is_available()`` asks the driver's library in place of CUDA, which leaves a fork its CUDA."""
+
+POISONED_BY: list[str] = []
+"""The module among them whose import used CUDA; empty: none did."""
 
 _AS_IMPORTED: dict[str, Callable[[], None]] = {}
 """Generator that a module of the project has seeded when it was imported -> what makes it so again after a fork."""
 
 _UNSEEDED: list[Any] = []
 """Generators of its own that such a module has made without a seed."""
+
+
+def load(names: Sequence[str]) -> None:
+    """Import modules; one that is not there is passed over: a rank that needs it says so."""
+    if not names:
+        return
+    from pytest_distbench.worker.torch_internals import is_fork_poisoned
+
+    with _watched_seeds():
+        for name in names:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+            if not POISONED_BY and is_fork_poisoned():
+                POISONED_BY.append(name)
 
 
 def begin_anew() -> None:
@@ -37,9 +62,21 @@ def begin_anew() -> None:
     _seed_anew()
 
 
+def check_fork() -> None:
+    """To be called in a rank that is to use CUDA: it must not be forked from a process that has."""
+    if POISONED_BY:
+        raise ConfigurationError(
+            f"importing {POISONED_BY[0]} (distbench_preload) used CUDA in the process that all ranks are forked from, "
+            "which leaves the ranks without: let it ask for CUDA in a function, not when it is imported, or take it "
+            "out of distbench_preload"
+        )
+
+
 @contextlib.contextmanager
-def watched_seeds() -> Iterator[None]:
+def _watched_seeds() -> Iterator[None]:
     """Meanwhile a project's modules are imported: what they seed stays seeded, as if each rank imported them."""
+    import torch
+
     before = torch.initial_seed()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_telling(random, "seed", lambda: _keep("random")))
@@ -56,6 +93,8 @@ def watched_seeds() -> Iterator[None]:
 
 def _seed_anew() -> None:
     """What Python does for its own generator at a fork."""
+    import torch
+
     if "torch" not in _AS_IMPORTED:
         torch.default_generator.seed()  # those of devices are seeded when the device is first used
     numpy = _numpy_random()

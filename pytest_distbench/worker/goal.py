@@ -22,8 +22,8 @@ from pytest_distbench.records.metric import (
     MOST_CURVE_STEPS,
     UNTIL_MOVED,
 )
+from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.clock.clocks import DeviceSteps, HostSteps, Meter, Steps, block_length
-from pytest_distbench.worker.clock.host import HostClock
 from pytest_distbench.worker.clock.iterations import MOST_OF_STRUCTURE
 from pytest_distbench.worker.member import Member
 from pytest_distbench.worker.notebook import (

@@ -23,10 +23,10 @@ from pytest_distbench.records.wire import (
     RankEvent,
     cleans_up,
     short_address,
+    start_s,
 )
 from pytest_distbench.worker import notebook
-from pytest_distbench.worker.clock.host import HostClock
-from pytest_distbench.worker.limits import start_s
+from pytest_distbench.worker.clock import HostClock
 
 PROGRESS_INTERVAL_S = 0.2
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from pytest_distbench.records.environment import Load
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.clock import HostClock
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _NANOSECONDS = 1e-9

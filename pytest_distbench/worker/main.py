@@ -22,14 +22,13 @@ from pytest_distbench.records.launch import ErrorReport, Outcome, Phase, RankRep
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.worker import bodies, script, usage
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.forked import begin_anew
+from pytest_distbench.worker.forked import begin_anew, check_fork
 from pytest_distbench.worker.leaving import classify, describe, flush_output, leave, user_frames, without_values
 from pytest_distbench.worker.line import ControlLine
 from pytest_distbench.worker.load import LoadWindow, oldest_marked, usable_cpus
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
-from pytest_distbench.worker.preloaded import check_fork
 from pytest_distbench.worker.process import (
     bind_near_gpu,
     enter_control_group,

@@ -18,8 +18,8 @@ from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import WALL_TIME, Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.wanted import OverRanks
+from pytest_distbench.worker.clock import Delay, HostClock
 from pytest_distbench.worker.clock.clocks import Meter
-from pytest_distbench.worker.clock.host import Delay, HostClock
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import Line
 from pytest_distbench.worker.membership import SideGroup

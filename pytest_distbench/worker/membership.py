@@ -25,9 +25,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.network import host_address
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.records.wire import collective_s, store_s
+from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.fingerprint import Watch
-from pytest_distbench.worker.limits import collective_s, store_s
 from pytest_distbench.worker.torch_internals import (
     backends_of,
     group_members,

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, Group, Kind, group_label
 from pytest_distbench.records.record import replace
 from pytest_distbench.worker import torch_internals
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.clock import HostClock
 
 MOST_KINDS = 12
 """What has more kinds of steps is no matter of kinds, such as an exchange that sends as much as there is."""

@@ -15,8 +15,8 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import PHASE, Scalar, metric_key
+from pytest_distbench.worker.clock import Delay, HostClock
 from pytest_distbench.worker.clock.clocks import recorded, stream_occupier
-from pytest_distbench.worker.clock.host import Delay, HostClock
 from pytest_distbench.worker.notebook import Notebook
 
 

@@ -20,9 +20,8 @@ from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.records.launch_files import CONTRACT, LONGEST_SOCKETS_FOLDER
 from pytest_distbench.records.network import USER_NAMESPACE, VARIABLES, host_address, host_place, rank_hosts
 from pytest_distbench.records.plan import LaunchPlan
-from pytest_distbench.records.wire import STACKS_SIGNAL, variables_from_wire
+from pytest_distbench.records.wire import STACKS_SIGNAL, heartbeat_s, variables_from_wire
 from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
-from pytest_distbench.worker.limits import heartbeat_s
 from pytest_distbench.worker.python_internals import place_sockets
 from pytest_distbench.worker.torch_internals import cpus_near_gpu, has_recorder
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.torch_internals import coalescing
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation, operation
 from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern

@@ -17,7 +17,7 @@ import torch
 from pytest_distbench.errors import BodyError, RecordingError, show
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.units import format_bytes
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.workloads.calls import Call, CallMaker, count_wrong, join, refusal, warm_up
 from pytest_distbench.workloads.collectives import Form, Operation, operation
 from pytest_distbench.workloads.memory import Pool, free_bytes, least_bytes, sizes_that_fit

@@ -11,8 +11,8 @@ from typing import ParamSpec, TypeVar
 import pytest
 import torch
 
+from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.clock.clocks import stream_occupier
-from pytest_distbench.worker.clock.host import HostClock
 from support import streams
 
 P = ParamSpec("P")

@@ -212,3 +212,11 @@ def test_a_module_that_torch_wrote_to_a_temporary_folder_came_from_nowhere(
 @pytest.mark.parametrize("returned", [None, 5, [1], iter([1])])
 def test_what_else_a_body_returns_is_its_own_affair(returned: object) -> None:
     bodies.check_ran(returned)
+
+
+def test_a_device_that_computes_passes_and_one_that_is_not_there_raises() -> None:
+    there: Any = SimpleNamespace(device="cpu")
+    bodies.compute(there)
+    missing: Any = SimpleNamespace(device="cuda:99")
+    with pytest.raises((AssertionError, RuntimeError)):
+        bodies.compute(missing)

@@ -1,4 +1,4 @@
-"""What a rank makes of its process before anything of the user's runs, and how long it waits for what."""
+"""What a rank makes of its process before anything of the user's runs."""
 
 from __future__ import annotations
 
@@ -16,30 +16,7 @@ from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.network import Network
 from pytest_distbench.worker import process
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.limits import collective_s, heartbeat_s, start_s, store_s
 from pytest_distbench.worker.process import enter_network
-
-
-@pytest.mark.parametrize("timeout_s", [10.0, 240.0, 301.0, 600.0, 3600.0, 86_400.0])
-def test_nccls_watchdog_never_ends_a_rank_before_the_launch_does(timeout_s: float) -> None:
-    assert collective_s("nccl", timeout_s, {}) > timeout_s
-    assert heartbeat_s(timeout_s) > timeout_s
-
-
-@pytest.mark.parametrize(
-    ("backend", "variables"),
-    [("gloo", {}), ("nccl", {"TORCH_NCCL_BLOCKING_WAIT": "1"}), ("nccl", {"TORCH_NCCL_BLOCKING_WAIT": "True"})],
-)
-def test_what_raises_does_so_between_the_rendezvous_and_the_launchs_end(
-    backend: str, variables: dict[str, str]
-) -> None:
-    assert store_s(100.0) < collective_s(backend, 100.0, variables) < 100.0
-
-
-def test_torchs_limit_is_not_made_shorter_and_ten_thousand_ranks_have_longer_to_come_up() -> None:
-    assert heartbeat_s(10.0) == 480.0
-
-    assert start_s(10_000) - start_s(2) == pytest.approx(99.98)
 
 
 def test_what_is_no_namespace_or_gone_is_told(tmp_path: Path) -> None:

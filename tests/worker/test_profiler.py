@@ -14,8 +14,8 @@ from support.ranks import make_rank
 
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker import profiler
+from pytest_distbench.worker.clock import Delay
 from pytest_distbench.worker.clock.clocks import HostSteps, HostStopwatch, Meter
-from pytest_distbench.worker.clock.host import Delay
 from pytest_distbench.worker.profiler import ITERATIONS, Profiler
 
 NO_DELAY = Delay(0.0, time.perf_counter)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from support.ranks import make_rank
 
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads import calls as steady
 from pytest_distbench.workloads.calls import Call, CallMaker, expect_sums, is_steady, refusal, warm_up

@@ -16,7 +16,7 @@ from support.object_store import serve
 from support.ranks import make_rank
 
 from pytest_distbench.errors import DataError, DistbenchError, RecordingError
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads import inputs
 from pytest_distbench.workloads.data import cifar10

@@ -33,7 +33,7 @@ from pytest_distbench.launch.site.relay import SECRET_VARIABLE, Caller
 from pytest_distbench.launch.site.stream import Lines
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import Record
-from pytest_distbench.worker import preloaded
+from pytest_distbench.worker import forked
 from pytest_distbench.worker.python_internals import (
     name_semaphores,
     open_descriptors,
@@ -312,12 +312,12 @@ def load(run: str, projects: Sequence[str], names: Sequence[str] = PRELOAD) -> N
         projects: modules that the project adds.
     """
     name_semaphores(f"/{run}")
-    os.environ[preloaded.NVML_CHECK] = "1"
+    os.environ[forked.NVML_CHECK] = "1"
     gc.disable()  # going through torch's objects again and again, while they become more, is a fifth of its import
     for name in names:
         with contextlib.suppress(ImportError):  # a rank that needs it says so
             importlib.import_module(name)
-    preloaded.load(projects)
+    forked.load(projects)
     gc.freeze()
     gc.enable()
 

@@ -20,7 +20,7 @@ import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.units import format_quantity
-from pytest_distbench.worker.clock.host import Delay, HostClock
+from pytest_distbench.worker.clock import Delay, HostClock
 from pytest_distbench.worker.torch_internals import occupy_stream
 
 MOST_BLOCKS = 60

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 import torch
 
 from pytest_distbench.records.wanted import Mode
+from pytest_distbench.worker.clock import Delay
 from pytest_distbench.worker.clock.clocks import (
     TRIES,
     DeviceStopwatch,
@@ -16,7 +17,6 @@ from pytest_distbench.worker.clock.clocks import (
     block_length,
     stream_occupier,
 )
-from pytest_distbench.worker.clock.host import Delay
 from pytest_distbench.worker.member import Member
 from pytest_distbench.worker.observer import Follower
 from pytest_distbench.worker.phases import Loop

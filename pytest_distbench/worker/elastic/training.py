@@ -31,7 +31,7 @@ from pytest_distbench.records.timeline import (
     append,
     read_timeline,
 )
-from pytest_distbench.worker.clock.host import HostClock
+from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.elastic import checkpoints
 from pytest_distbench.worker.elastic.ledger import Ledger, Place, is_per_rank, objects_of

@@ -12,6 +12,7 @@ from support.ranks import make_rank
 from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.records.metric import Observation
+from pytest_distbench.worker.clock import Delay
 from pytest_distbench.worker.clock.clocks import (
     FIRST_S,
     LONGEST_S,
@@ -23,7 +24,6 @@ from pytest_distbench.worker.clock.clocks import (
     block_length,
     cycles_per_s,
 )
-from pytest_distbench.worker.clock.host import Delay
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.phases import DeviceParts
 
