@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.jobs.control.schedule import choose_slots, taken_after
+from pytest_distbench.jobs.schedule import choose_slots, taken_after
 from pytest_distbench.records.elastic import Change, ChangeKind, Cycle
 from pytest_distbench.run.request import WantedJob, WantedServing
 

@@ -13,7 +13,7 @@ from support.timelines import JOB
 
 from pytest_distbench.elastic import crash, cycle, draw, join, kill, leave, rates, stop
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.jobs.control.schedule import check_job, usual_start
+from pytest_distbench.jobs.schedule import check_job, usual_start
 from pytest_distbench.records.elastic import Change, Cycle, MembershipPlan
 from pytest_distbench.records.record import replace
 

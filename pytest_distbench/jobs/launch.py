@@ -6,12 +6,12 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import ReadingError, RecordingError
-from pytest_distbench.jobs.control.progress import EXIT_S, tell_slow, tell_standstill
+from pytest_distbench.jobs.measures import measure
 from pytest_distbench.jobs.measures.changes import unplanned
 from pytest_distbench.jobs.measures.continuity import tell_wrong_resume
 from pytest_distbench.jobs.measures.history import History
-from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.jobs.measures.pool import measure_pool
+from pytest_distbench.jobs.progress import EXIT_S, tell_slow, tell_standstill
 from pytest_distbench.launch.controlled import Controlled, End, TimelineFollower, tell_end
 from pytest_distbench.launch.diagnosis.fates import is_follower
 from pytest_distbench.launch.outcome import read_reports
@@ -54,7 +54,7 @@ def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
     launch = Controlled(plan, side, observes=job.steps is not None, is_ours=True)
     side.on_progress(str(job))
     shown = TimelineFollower(TimelineReader(plan.files.timeline).read, _text_of, side.on_progress)
-    ended = launch.run_module("pytest_distbench.jobs.control.controller", shown)
+    ended = launch.run_module("pytest_distbench.jobs.controller", shown)
     return launch.complete(make_record(launch.plan, ended), ended)
 
 
@@ -196,7 +196,7 @@ def launch_pool(plan: LaunchPlan, side: Side) -> LaunchRecord:
     launch = Controlled(plan, side, observes=False, is_ours=True)
     side.on_progress(str(plan.expect(Pool).sharing))
     shown = TimelineFollower(LineReader(plan.files.pool_timeline, POOL_LINES).read, _pool_text, side.on_progress)
-    ended = launch.run_module("pytest_distbench.jobs.pool.controller", shown)
+    ended = launch.run_module("pytest_distbench.jobs.pool", shown)
     return launch.complete(make_pool_record(launch.plan, ended), ended)
 
 

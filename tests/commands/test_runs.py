@@ -17,7 +17,7 @@ from support.stores import HUNG, named, record, result
 from support.timelines import JOB, killed
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.jobs.measures.measure import measure
+from pytest_distbench.jobs.measures import measure
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.metric import Measurement

@@ -106,7 +106,7 @@ def run_until_stable(plan: LaunchPlan, act: Callable[[LaunchPlan], None]) -> Lau
 
 def agent_of(plan: LaunchPlan, *, slot: int) -> int:
     """The process id of the agent that was started first in a slot."""
-    if forked := processes_of(plan, "pytest_distbench.jobs.control.controller")[
+    if forked := processes_of(plan, "pytest_distbench.jobs.controller")[
         3:
     ]:  # guardian, controller and parent are above
         workers = {line.pid for line in read_timeline(plan.files.timeline) if isinstance(line, Started)}
@@ -134,9 +134,7 @@ def check_nothing_left(folder: Path) -> None:
 
 def test_a_controller_that_dies_takes_the_store_and_all_nodes_with_it(tmp_path: Path) -> None:
     def kill_controller(plan: LaunchPlan) -> None:
-        processes_of(plan, "pytest_distbench.jobs.control.controller")[
-            1
-        ].kill()  # the guardian is above, what it forked below
+        processes_of(plan, "pytest_distbench.jobs.controller")[1].kill()  # the guardian is above, what it forked below
 
     record = run_until_stable(elastic_plan(tmp_path, "fast", LATER, nodes=(1, 2)), kill_controller)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.jobs.engines.contract import LOOPBACK, CannotGoOn, EngineSetup
+from pytest_distbench.jobs.engines import LOOPBACK, CannotGoOn, EngineSetup
 from pytest_distbench.jobs.engines.stock import HANGS_ON_SCALE_UP, STORE_S, Node, NodeEngine
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import NO_REVERSE_DNS

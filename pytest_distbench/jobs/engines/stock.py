@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 import psutil
 
-from pytest_distbench.jobs.engines.contract import LOOPBACK, EngineSetup
+from pytest_distbench.jobs.engines import LOOPBACK, EngineSetup
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.workplace import tail

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
-from pytest_distbench.jobs.engines.contract import Engine, EngineSetup
+from pytest_distbench.jobs.engines import Engine, EngineSetup
 from pytest_distbench.launch.starters import by_name
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.elastic import ChangeKind, ChangeResult, ElasticJob

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from pytest_distbench.jobs.measures import measure, number, useful_s
 from pytest_distbench.jobs.measures.history import History
-from pytest_distbench.jobs.measures.measure import measure, number, useful_s
 from pytest_distbench.records.elastic import (
     SERVING,
     Hold,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pytest_distbench.jobs.engines.contract import NodeOutputs, Printed
+from pytest_distbench.jobs.engines import NodeOutputs, Printed
 from pytest_distbench.records.launch_files import LaunchFiles
 
 

@@ -9,7 +9,6 @@ import pytest
 from support.timelines import JOB
 
 from pytest_distbench.elastic import join, kill
-from pytest_distbench.jobs.control.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
 from pytest_distbench.jobs.engines.table import (
     DEFAULT_ENGINE,
     ENGINES,
@@ -18,6 +17,7 @@ from pytest_distbench.jobs.engines.table import (
     fast_problem,
     torch_release,
 )
+from pytest_distbench.jobs.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
 from pytest_distbench.machine.hardware import installed_version
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob
 from pytest_distbench.records.record import replace

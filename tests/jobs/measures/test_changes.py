@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.timelines import JOB, Timeline, killed
 
+from pytest_distbench.jobs.measures import measure
 from pytest_distbench.jobs.measures.changes import change_results, unplanned
 from pytest_distbench.jobs.measures.history import History
-from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.elastic import Moment
 from pytest_distbench.records.timeline import Batch, Changed, Loaded, Stable, WorkerEnded
 

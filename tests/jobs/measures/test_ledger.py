@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from support.timelines import JOB, Timeline
 
+from pytest_distbench.jobs.measures import measure
 from pytest_distbench.jobs.measures.ledger import (
     LOADS,
     PARAMETERS,
@@ -21,7 +22,6 @@ from pytest_distbench.jobs.measures.ledger import (
     mismatches,
     shared_batches,
 )
-from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import RANDOM_PART, Fed, Held, HeldAt, Line, Stepped
 

@@ -7,11 +7,11 @@ import itertools
 import pytest
 from support.timelines import JOB, Timeline, killed
 
-from pytest_distbench.jobs.control.progress import StepLines
+from pytest_distbench.jobs.measures import measure, useful_s
 from pytest_distbench.jobs.measures.continuity import ORDER
 from pytest_distbench.jobs.measures.history import History
 from pytest_distbench.jobs.measures.ledger import LOADS
-from pytest_distbench.jobs.measures.measure import measure, useful_s
+from pytest_distbench.jobs.progress import StepLines
 from pytest_distbench.read import stdout
 from pytest_distbench.records.elastic import Change, MembershipPlan
 from pytest_distbench.records.metric import Measurement

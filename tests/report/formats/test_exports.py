@@ -11,7 +11,7 @@ from support.results import point, result, run, verdict
 from support.timelines import JOB, killed
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.jobs.measures.measure import measure
+from pytest_distbench.jobs.measures import measure
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace

@@ -10,7 +10,7 @@ from support.pools import POOL, SERVED, launch_of
 from support.results import result, run
 from support.timelines import JOB, Timeline, killed
 
-from pytest_distbench.jobs.measures.measure import measure
+from pytest_distbench.jobs.measures import measure
 from pytest_distbench.records.elastic import MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace

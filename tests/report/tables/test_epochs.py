@@ -7,7 +7,7 @@ from support.results import result
 from support.timelines import JOB, Timeline, killed
 
 from pytest_distbench.elastic import cycle, kill
-from pytest_distbench.jobs.measures.measure import measure
+from pytest_distbench.jobs.measures import measure
 from pytest_distbench.records.elastic import ElasticJob, MembershipPlan, RateChange
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Scalar

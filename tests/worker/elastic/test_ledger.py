@@ -15,8 +15,8 @@ from support.plans import job_plan
 from support.ranks import ENVIRONMENT
 from support.timelines import JOB
 
+from pytest_distbench.jobs.measures import measure
 from pytest_distbench.jobs.measures.history import History
-from pytest_distbench.jobs.measures.measure import measure
 from pytest_distbench.records.elastic import Change, MembershipPlan
 from pytest_distbench.records.metric import TOLD, Measurement
 from pytest_distbench.records.record import replace

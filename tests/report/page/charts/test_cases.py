@@ -7,7 +7,7 @@ from support.pools import POOL, SERVED, launch_of
 from support.results import PAIRED, point, result
 from support.timelines import JOB, killed
 
-from pytest_distbench.jobs.measures.measure import measure
+from pytest_distbench.jobs.measures import measure
 from pytest_distbench.records.elastic import SERVING
 from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.iteration import Breakdown, PartShare

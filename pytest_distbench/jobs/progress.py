@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.errors import ConfigurationError, ReadingError, show
-from pytest_distbench.jobs.engines.contract import CannotGoOn
+from pytest_distbench.jobs.engines import CannotGoOn
 from pytest_distbench.jobs.engines.table import ENGINES, Advice
 from pytest_distbench.launch.diagnosis.fates import is_follower
 from pytest_distbench.records.elastic import Change, ChangeResult, ElasticJob

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pytest_distbench.jobs.control.script import ATTEMPTS, ScriptNote, ScriptWatch
-from pytest_distbench.jobs.engines.contract import NodeOutputs, Printed
+from pytest_distbench.jobs.engines import NodeOutputs, Printed
 from pytest_distbench.jobs.measures.history import History
+from pytest_distbench.jobs.script import ATTEMPTS, ScriptNote, ScriptWatch
 from pytest_distbench.read import stdout
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader

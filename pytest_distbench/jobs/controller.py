@@ -1,6 +1,6 @@
 """The controller of an elastic job: carries out a membership plan.
 
-``python -m pytest_distbench.jobs.control.controller PLAN`` runs it.
+``python -m pytest_distbench.jobs.controller PLAN`` runs it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.jobs.control.progress import (
+from pytest_distbench.jobs.engines import CannotGoOn, Engine, EngineSetup, NodeOutputs
+from pytest_distbench.jobs.engines.fast import let_parent_end
+from pytest_distbench.jobs.engines.table import ENGINES
+from pytest_distbench.jobs.progress import (
     EXIT_S,
     STABLE_LINES,
     STABLE_STEPS,
@@ -24,11 +27,8 @@ from pytest_distbench.jobs.control.progress import (
     tell_split,
     tell_unstable,
 )
-from pytest_distbench.jobs.control.schedule import changes_of, choose_slots, taken_after
-from pytest_distbench.jobs.control.script import ScriptWatch
-from pytest_distbench.jobs.engines.contract import CannotGoOn, Engine, EngineSetup, NodeOutputs
-from pytest_distbench.jobs.engines.fast import let_parent_end
-from pytest_distbench.jobs.engines.table import ENGINES
+from pytest_distbench.jobs.schedule import changes_of, choose_slots, taken_after
+from pytest_distbench.jobs.script import ScriptWatch
 from pytest_distbench.records.elastic import START, Change, ElasticJob
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import Job, LaunchPlan

@@ -14,9 +14,9 @@ from support.timelines import ERROR, JOB, LOST
 
 from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.jobs.control.controller import Controller, WorkerEnds
-from pytest_distbench.jobs.control.progress import tell_agent_end, tell_slow, tell_unstable
-from pytest_distbench.jobs.engines.contract import CannotGoOn
+from pytest_distbench.jobs.controller import Controller, WorkerEnds
+from pytest_distbench.jobs.engines import CannotGoOn
+from pytest_distbench.jobs.progress import tell_agent_end, tell_slow, tell_unstable
 from pytest_distbench.read import stdout
 from pytest_distbench.records.elastic import Change, ChangeKind, ChangeResult, Cycle, ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import ErrorReport

@@ -6,8 +6,8 @@ import pytest
 from support.timelines import ERROR, JOB, LOST, Timeline
 
 from pytest_distbench.errors import ConfigurationError, ReadingError
-from pytest_distbench.jobs.control.progress import ATTEMPTS, Progress, StepLines, check_pattern
-from pytest_distbench.jobs.engines.contract import CannotGoOn
+from pytest_distbench.jobs.engines import CannotGoOn
+from pytest_distbench.jobs.progress import ATTEMPTS, Progress, StepLines, check_pattern
 from pytest_distbench.read import csv, stdout
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.timeline import Finished, Line, Raised, Started, WorkerEnded

@@ -15,8 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from pytest_distbench.jobs.control.progress import ATTEMPTS, StepLine, StepLines
-from pytest_distbench.jobs.engines.contract import NodeOutputs, Printed
+from pytest_distbench.jobs.engines import NodeOutputs, Printed
+from pytest_distbench.jobs.progress import ATTEMPTS, StepLine, StepLines
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader

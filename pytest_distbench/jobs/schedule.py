@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import get_args
 
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.jobs.control.progress import STABLE_STEPS
+from pytest_distbench.jobs.progress import STABLE_STEPS
 from pytest_distbench.records.elastic import Change, ChangeKind, ElasticJob, MembershipPlan
 from pytest_distbench.records.wanted import YES_OR_NO, one_of, seconds, whole
 

@@ -10,7 +10,7 @@ from support.timelines import JOB
 
 from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.jobs.control.schedule import (
+from pytest_distbench.jobs.schedule import (
     changes_of,
     check_job,
     check_values,

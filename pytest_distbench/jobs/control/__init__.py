@@ -1,1 +1,0 @@
-"""The controller of an elastic job: a process below a guardian."""
