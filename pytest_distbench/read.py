@@ -35,10 +35,9 @@ from os import PathLike, fspath
 from typing import Any, Literal, TypedDict, Unpack
 
 from pytest_distbench.errors import ConfigurationError, line_outside, show
-from pytest_distbench.records.bound import BoundValue, bounds_between
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import NUMBER as NUMBER
-from pytest_distbench.records.metric import Reader, Scalar
+from pytest_distbench.records.metric import BoundValue, Reader, Scalar, bounds_between
 
 
 class Reading(TypedDict, total=False):

@@ -31,8 +31,7 @@ from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.evidence import py_spy
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.gpu_watch import held_by, processes_on
-from pytest_distbench.machine.gpus import Driver, DriverError, Gpus, connect, kinds, read_gpus
-from pytest_distbench.machine.visible import VARIABLE
+from pytest_distbench.machine.gpus import VARIABLE, Driver, DriverError, Gpus, connect, kinds, read_gpus
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.releases import TESTED, __version__, check_torch, lacking, nearest, release_of, text, untested

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.jobs.engines import CannotGoOn, Engine, EngineSetup, NodeOutputs
-from pytest_distbench.jobs.engines.fast import let_parent_end
+from pytest_distbench.jobs.engines.nodes import let_parent_end
 from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.jobs.progress import (
     EXIT_S,

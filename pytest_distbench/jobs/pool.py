@@ -19,7 +19,7 @@ import msgspec
 
 from pytest_distbench.jobs.controller import RunningJob
 from pytest_distbench.jobs.engines import CannotGoOn, Engine, EngineSetup
-from pytest_distbench.jobs.engines.fast import let_parent_end
+from pytest_distbench.jobs.engines.nodes import let_parent_end
 from pytest_distbench.jobs.engines.table import ENGINES
 from pytest_distbench.jobs.progress import EXIT_S
 from pytest_distbench.launch.workplace import tail

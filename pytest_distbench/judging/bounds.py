@@ -15,10 +15,19 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.case import by_metric
 from pytest_distbench.judging.losses import message_bytes
 from pytest_distbench.judging.terms import Judgement
-from pytest_distbench.records.bound import AskedBound, Bound, Side, terms_of
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import LINK_PEAK, TOLD, Measurement, metric_key, metric_name
+from pytest_distbench.records.metric import (
+    LINK_PEAK,
+    TOLD,
+    AskedBound,
+    Bound,
+    Measurement,
+    Side,
+    metric_key,
+    metric_name,
+    terms_of,
+)
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import GIGABYTE, convert, format_quantity, why_impossible

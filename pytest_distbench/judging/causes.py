@@ -14,10 +14,9 @@ from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, t
 from pytest_distbench.judging.losses import norm_of
 from pytest_distbench.judging.metric import BUSIER_SHARE
 from pytest_distbench.judging.terms import severity
-from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import WALL_TIME, metric_name
+from pytest_distbench.records.metric import WALL_TIME, metric_name, tightest
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.records.summaries import FEWEST_SIZES, fit_link_terms
 from pytest_distbench.units import format_bytes, format_change, format_seconds

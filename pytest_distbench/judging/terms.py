@@ -11,11 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from pytest_distbench.records.bound import AskedBound
 from pytest_distbench.records.case import OVERSUBSCRIBED, BaselineEntry, BaselineMetric, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import AskedBound, Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseOutcome, CaseResult, Verdict
 from pytest_distbench.records.summaries import median

@@ -20,15 +20,16 @@ from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.jobs.engines.table import DEFAULT_ENGINE
 from pytest_distbench.launch.readers import problem_with
 from pytest_distbench.plugin.outcomes import Misuse
-from pytest_distbench.records.bound import Bound, bounds_between
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch_files import NOTES_VARIABLE
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
     LONGEST_TEXT,
+    Bound,
     Reader,
     Scalar,
     as_scalar,
+    bounds_between,
     is_own_name,
 )
 from pytest_distbench.records.network import Network, parse_network

@@ -49,12 +49,11 @@ from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
 from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.workload import Workload
-from pytest_distbench.records.bound import BoundValue
 from pytest_distbench.records.case import OVERSUBSCRIBED, Case
 from pytest_distbench.records.iteration import CaseTrace, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.metric import BoundValue, Measurement, Scalar
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace

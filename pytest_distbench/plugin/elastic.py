@@ -13,7 +13,7 @@ from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.jobs.engines.table import ENGINES, torch_release
 from pytest_distbench.jobs.progress import check_pattern
 from pytest_distbench.jobs.schedule import changes_of, check_job, check_values, usual_start
-from pytest_distbench.launch.readers.check import problem_with
+from pytest_distbench.launch.readers import problem_with
 from pytest_distbench.plugin.arguments import Arguments, Called, ElasticKeywords, PoolKeywords
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError, DistbenchWarning, show
 from pytest_distbench.plugin.names import RANKS
-from pytest_distbench.records.bound import BoundValue, terms_of
+from pytest_distbench.records.metric import BoundValue, terms_of
 from pytest_distbench.records.wanted import MOST_LAUNCHES, NAMED, TOLERANCE, Wanted, one_of, seconds, text, whole
 from pytest_distbench.units import as_int, format_quantity, parse_bytes
 

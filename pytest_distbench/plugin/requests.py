@@ -21,8 +21,8 @@ from pytest_distbench.plugin.markers import network_of, requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.workload import Workload, json_able, make_workload, places_of
-from pytest_distbench.records.bound import AskedBound
 from pytest_distbench.records.case import Case, Conditions
+from pytest_distbench.records.metric import AskedBound
 from pytest_distbench.records.network import VARIABLES, Network, rank_hosts
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Work

@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.bound import BoundValue, terms_of
 from pytest_distbench.records.environment import GpuNorm
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind, Reduce
-from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.metric import BoundValue, Scalar, terms_of
 from pytest_distbench.records.record import Number, Record, Tolerance
 
 RANKS = "ranks"

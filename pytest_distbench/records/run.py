@@ -9,13 +9,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.environment import Environment, Experiment, GpuNorm
 from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.kinds import VERDICT_KINDS, Better, OfKind, VerdictName, verdict_kind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Scalar, metric_name
+from pytest_distbench.records.metric import Bound, Scalar, metric_name
 from pytest_distbench.records.record import Number, Record, replace
 
 

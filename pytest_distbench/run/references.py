@@ -27,10 +27,10 @@ from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.references import are_asked_about
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, are_enough, is_clock, judge_screened
 from pytest_distbench.judging.terms import Judgement
-from pytest_distbench.records.bound import AskedBound
 from pytest_distbench.records.case import BaselineEntry, Case, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import AskedBound
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.records.wanted import Update

@@ -25,10 +25,10 @@ from pytest_distbench.judging.entry import (
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.judging.screening import FEWEST_EXACT
 from pytest_distbench.judging.terms import Judgement
-from pytest_distbench.records.bound import AskedBound
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, EntryName
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, Better
+from pytest_distbench.records.metric import AskedBound
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.records.summaries import median

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError, show
-from pytest_distbench.records.bound import BoundValue
 from pytest_distbench.records.case import BaselineMetric
-from pytest_distbench.records.metric import Scalar, metric_key
+from pytest_distbench.records.metric import BoundValue, Scalar, metric_key
 from pytest_distbench.store.files import read_limited
 from pytest_distbench.units import format_seconds
 

@@ -14,9 +14,8 @@ from typing import BinaryIO, TextIO
 import msgspec
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Measurement, tightest
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore
 from pytest_distbench.store.files import open_regular

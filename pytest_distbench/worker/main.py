@@ -21,7 +21,7 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.records.launch import ErrorReport, Outcome, Phase, RankReport
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.wire import SESSION_VARIABLE
-from pytest_distbench.worker import bodies, script, usage
+from pytest_distbench.worker import bodies, script
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.forked import begin_anew, check_fork
@@ -30,10 +30,14 @@ from pytest_distbench.worker.line import ControlLine
 from pytest_distbench.worker.load import LoadWindow, oldest_marked, usable_cpus
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
 from pytest_distbench.worker.process import (
+    MemoryPeak,
     bind_near_gpu,
     enter_control_group,
     enter_network,
     forbid_breakpoints,
+    gpu_in_use,
+    own_cpu_s,
+    software,
     take_environment,
     take_output,
     take_program,
@@ -122,7 +126,7 @@ class _Life:
         self.context = RankContext(plan, control)
         looks_for = None if rank else oldest_marked(SESSION_VARIABLE)
         self.window = LoadWindow(looks_for, usable_cpus())  # the launch's: before this rank is bound to some of them
-        self.memory = usage.MemoryPeak(plan)
+        self.memory = MemoryPeak(plan)
         self.largest_group: Callable[[], int] = lambda: 0
 
     def run(self) -> None:
@@ -172,12 +176,12 @@ class _Life:
             with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window(), profiled:
                 self.memory.begin()
                 self.window.begin()
-                began_s = usage.own_cpu_s()
+                began_s = own_cpu_s()
                 mark = self.context.delay.mark()
                 run_script(work.body)
                 self.context.wait_for_queued()
                 self.context.delay.wait(mark)
-                computed_s = usage.own_cpu_s() - began_s
+                computed_s = own_cpu_s() - began_s
             notes.finish()
             self.context.record_wall_time(self.window.wall_s, computed_s)
             return
@@ -259,8 +263,8 @@ class _Life:
             unseen_collectives=self.unseen_collectives,
             peak_memory_bytes=self.memory.num_bytes(),
             load=self.window.load,
-            software=usage.software(self.plan) if self.rank == 0 else {},
-            gpu=usage.gpu() if self.plan.device == "cuda" else "",
+            software=software(self.plan) if self.rank == 0 else {},
+            gpu=gpu_in_use() if self.plan.device == "cuda" else "",
             group_size=self.largest_group(),
             delayed_s=self.context.delay.waited_s,
         )

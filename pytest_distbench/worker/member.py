@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError, show
-from pytest_distbench.records.bound import Bound, BoundValue
 from pytest_distbench.records.kinds import Better, Reduce
-from pytest_distbench.records.metric import WALL_TIME, Scalar, metric_key
+from pytest_distbench.records.metric import WALL_TIME, Bound, BoundValue, Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.wanted import OverRanks
 from pytest_distbench.worker.clock import Delay, HostClock

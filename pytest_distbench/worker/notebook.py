@@ -19,16 +19,17 @@ import numpy
 import torch
 
 from pytest_distbench.errors import ConfigurationError, RecordingError, line_outside, show
-from pytest_distbench.records.bound import Bound, bounds_between
 from pytest_distbench.records.iteration import UNACCOUNTED, PhasePlace
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
     LONGEST_TEXT,
     PHASE,
+    Bound,
     Observation,
     Scalar,
     as_scalar,
+    bounds_between,
     is_own_name,
     metric_key,
 )

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import look_up
 from pytest_distbench.judging.links import Link, imbalance
-from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import FAST_SIDE
-from pytest_distbench.records.metric import Scalar, metric_key
+from pytest_distbench.records.metric import Bound, Scalar, metric_key
 from pytest_distbench.records.summaries import quantile
 from pytest_distbench.units import GIGABYTE
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.bound import BoundValue
 from pytest_distbench.records.iteration import (
     COMMUNICATION,
     RATE,
@@ -26,7 +25,7 @@ from pytest_distbench.records.iteration import (
     RATE_UNCERTAINTY,
     SAMPLES,
 )
-from pytest_distbench.records.metric import TOLD, Scalar
+from pytest_distbench.records.metric import TOLD, BoundValue, Scalar
 from pytest_distbench.worker.load import busy_s, usable_cpus
 from pytest_distbench.worker.notebook import check_metric, check_number, check_whole, refuse
 from pytest_distbench.workloads.inputs import Batches

@@ -12,7 +12,7 @@ import pytest
 from support.processes import wait_for
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.jobs.engines.stock import tells_events
+from pytest_distbench.jobs.engines.nodes import tells_events
 from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.store.run_record import read_run_record
 

@@ -11,9 +11,8 @@ from support.stores import launches
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.bounds import carry_over, check_measured, judge_bounds, plausible
 from pytest_distbench.judging.terms import Judgement
-from pytest_distbench.records.bound import AskedBound, Bound
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import LINK_PEAK, Measurement, metric_key
+from pytest_distbench.records.metric import LINK_PEAK, AskedBound, Bound, Measurement, metric_key
 
 WHERE = "marker of test_x"
 AT_4K = {"message_bytes": 4096}

@@ -10,12 +10,11 @@ from support.cases import ON_TWO
 
 from pytest_distbench.judging.causes import cause_lines, which
 from pytest_distbench.judging.links import Link
-from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment, GpuNorm, GpuWitness
 from pytest_distbench.records.iteration import TRAINING_STEP, Course, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary, metric_key
+from pytest_distbench.records.metric import Bound, Measurement, Summary, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, Verdict
 

@@ -17,9 +17,9 @@ from pytest_distbench.judging.doubts import (
     why_doubtful,
 )
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Bound, Measurement
 from pytest_distbench.records.run import CaseResult
 
 LAUNCH = passed(

@@ -19,9 +19,9 @@ from pytest_distbench.judging.terms import (
     severity,
     worst,
 )
-from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.kinds import Better, VerdictName
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Bound
 from pytest_distbench.records.run import CaseResult, Control, ReferenceRecord, Verdict
 
 

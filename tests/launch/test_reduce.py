@@ -21,11 +21,10 @@ from pytest_distbench.launch.reduce import (
     recorded,
     reduce_partials,
 )
-from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.iteration import Collective, Fingerprint, RankFingerprint
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.launch import HostReport, Partial, RankReport
-from pytest_distbench.records.metric import Observation
+from pytest_distbench.records.metric import Bound, Observation
 from pytest_distbench.records.record import replace
 
 

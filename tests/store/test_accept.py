@@ -13,11 +13,10 @@ from support.stores import HUNG, PLATFORM, entry, environment, result
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.records.bound import terms_of
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.iteration import Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Measurement, terms_of
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.store.accept import (

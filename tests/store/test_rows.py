@@ -11,10 +11,9 @@ from support.results import result, run
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Bound, Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore

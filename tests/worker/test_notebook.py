@@ -11,8 +11,8 @@ import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge, recorded
-from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.launch import RankReport
+from pytest_distbench.records.metric import Bound
 from pytest_distbench.worker.notebook import Notebook
 
 

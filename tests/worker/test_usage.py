@@ -19,7 +19,7 @@ from support.processes import wait_for
 
 from pytest_distbench.launch.site import processes
 from pytest_distbench.worker.load import Family, LoadWindow, busy_s, oldest_marked, usable_cpus
-from pytest_distbench.worker.usage import MemoryPeak, mpi_version, own_cpu_s, software
+from pytest_distbench.worker.process import MemoryPeak, mpi_version, own_cpu_s, software
 
 COMPUTES = "import time\nwhile time.process_time() < {seconds}: pass\nprint('done', flush=True)\ntime.sleep(1000)"
 """A process that computes for so long, and lives on."""

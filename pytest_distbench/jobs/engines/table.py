@@ -210,7 +210,7 @@ def fast_problem(rendezvous: Path) -> str:
 ENGINES: dict[str, EngineKind] = {
     "stock": EngineKind(
         help="each node is the command line tool torchrun",
-        make=by_name("pytest_distbench.jobs.engines.stock:TorchrunEngine"),
+        make=by_name("pytest_distbench.jobs.engines.nodes:TorchrunEngine"),
         advice=TORCHRUN,
         runs_scripts=True,
         timers={
@@ -224,7 +224,7 @@ ENGINES: dict[str, EngineKind] = {
     ),
     "fast": EngineKind(
         help="agents and workers from one process that has torch loaded, and timers below a second",
-        make=by_name("pytest_distbench.jobs.engines.fast:FastEngine"),
+        make=by_name("pytest_distbench.jobs.engines.nodes:FastEngine"),
         advice=AGENTS,
         timers={
             "last_call_s": Timer(default=0.3, is_whole=False),

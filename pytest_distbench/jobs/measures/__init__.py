@@ -30,9 +30,8 @@ from pytest_distbench.jobs.measures.ledger import (
     mismatches,
     shared_batches,
 )
-from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob, ElasticResult
-from pytest_distbench.records.metric import TOLD, Measurement, Scalar
+from pytest_distbench.records.metric import TOLD, Bound, Measurement, Scalar
 from pytest_distbench.records.record import Number, replace
 from pytest_distbench.records.timeline import AgentEnded, Began, Changed, Held, Loaded
 

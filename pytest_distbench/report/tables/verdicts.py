@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_distbench.judging.stats import LEAST_RUNS, ChangePoint
-from pytest_distbench.records.bound import tightest
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.metric import tightest
 from pytest_distbench.records.run import CaseResult, Control, Point, Trend, Verdict, is_found
 from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds, section_of_rows
 from pytest_distbench.report.texts import change, current, limit, metric_text, reference, test_name, words_for

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_distbench.records.bound import Side, tightest
 from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, Severity
-from pytest_distbench.records.metric import Scalar, metric_key
+from pytest_distbench.records.metric import Scalar, Side, metric_key, tightest
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.units import format_bytes, format_change, format_quantity
 

@@ -24,7 +24,7 @@ from pytest_distbench.records.elastic import IMPORTS_VARIABLE, SERVING, SLOT_VAR
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.plan import Job, LaunchPlan, Pool
 from pytest_distbench.records.timeline import Finished, Joined, Raised, ServerFailed, ServerReady, Started, append
-from pytest_distbench.worker import bodies, usage
+from pytest_distbench.worker import bodies
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.elastic.training import Node, Training
 from pytest_distbench.worker.forked import check_fork
@@ -32,7 +32,7 @@ from pytest_distbench.worker.leaving import classify, flush_output, leave
 from pytest_distbench.worker.load import process_began
 from pytest_distbench.worker.membership import join_group, leave_group
 from pytest_distbench.worker.notebook import check_whole
-from pytest_distbench.worker.process import arm_nccl, take_output, take_program, take_signals
+from pytest_distbench.worker.process import MemoryPeak, arm_nccl, software, take_output, take_program, take_signals
 from pytest_distbench.worker.state import RandomStreams, note_autocast
 
 
@@ -107,7 +107,7 @@ def main(plan_path: str) -> NoReturn:
             torch.cuda.set_device(plan.devices[slot])
             arm_nccl(plan, slot)
         note_autocast()
-        memory = usage.MemoryPeak(plan)
+        memory = MemoryPeak(plan)
         context = _join_generation(plan, slot)
         bodies.call(bodies.load(work.body), context)
         context.wait_for_queued()
@@ -163,7 +163,7 @@ def _join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
     return ElasticRank(plan, slot, generation)
 
 
-def _report(plan: LaunchPlan, context: ElasticRank, memory: usage.MemoryPeak) -> None:
+def _report(plan: LaunchPlan, context: ElasticRank, memory: MemoryPeak) -> None:
     """What the body has recorded in the last generation, as ranks of other launches leave it."""
     report = RankReport(
         rank=context.rank,
@@ -172,7 +172,7 @@ def _report(plan: LaunchPlan, context: ElasticRank, memory: usage.MemoryPeak) ->
         phases={},
         observations=context.notebook.observations,
         peak_memory_bytes=memory.num_bytes(),
-        software=usage.software(plan) if context.rank == 0 else {},
+        software=software(plan) if context.rank == 0 else {},
     )
     draft = plan.files.report(context.rank).with_suffix(".tmp")
     draft.write_bytes(msgspec.json.encode(report))

@@ -20,7 +20,7 @@ from torch.distributed.run import get_args_parser
 from pytest_distbench.elastic import join
 from pytest_distbench.jobs.controller import Controller
 from pytest_distbench.jobs.engines import CannotGoOn, EngineSetup
-from pytest_distbench.jobs.engines.stock import Node, TorchrunEngine, rendezvous_seconds, tells_events
+from pytest_distbench.jobs.engines.nodes import Node, TorchrunEngine, rendezvous_seconds, tells_events
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, MembershipPlan
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace

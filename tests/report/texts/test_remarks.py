@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from support.results import result, verdict
 
-from pytest_distbench.records.bound import Bound
 from pytest_distbench.records.iteration import SAMPLES, TRAINING_STEP, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Bound, Measurement
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control
 from pytest_distbench.report.texts.remarks import (

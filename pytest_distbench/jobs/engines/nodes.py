@@ -1,7 +1,9 @@
-"""The stock engine: each node is the command line tool torchrun, as users start it on each of their hosts.
+"""The engines stock and fast, whose nodes are processes of this host.
 
-Its store is the controller's, so that it outlives every node. The processes of a node are its agent and its workers,
-with all below them, wherever in the tree of processes; what an engine does to them holds for every way to start them.
+Of stock each node is the command line tool torchrun, as users start it on each of their hosts. Those of fast are agents
+and workers forked from one process that has torch loaded, with timers below a second. The store is the controller's, so
+that it outlives every node. The processes of a node are its agent and its workers, with all below them, wherever in the
+tree of processes; what an engine does to them holds for every way to start them.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
 import psutil
 
-from pytest_distbench.jobs.engines import LOOPBACK, EngineSetup
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.jobs.engines import LOOPBACK, CannotGoOn, EngineSetup
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
+from pytest_distbench.launch.starters.parent import PRELOAD, Fork, Parent, fork_parent
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE
 from pytest_distbench.records.timeline import AgentEnded, Rendezvous
@@ -35,6 +40,8 @@ from pytest_distbench.worker.torch_internals import store_on
 _KILL_S = 10.0
 _GONE_S = 1.0
 _LOOK_S = 0.002
+STORE_S = 60.0
+"""How long agents and workers wait for the store."""
 
 
 @dataclass
@@ -79,6 +86,8 @@ class NodeEngine:
         self._files = setup.files
         self._clock = clock
         self._nodes: dict[int, Node] = {}
+        self._store = store_on(socket.create_server((LOOPBACK, 0)), timeout_s=STORE_S)
+        self._id = uuid.uuid4().hex[:12]
 
     def crash(self, slot: int) -> None:
         self._nodes[slot].kill_workers()
@@ -116,9 +125,6 @@ HANGS_ON_SCALE_UP = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 publishes, until its store gives up after 60 s (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py). Can go
 when tests/jobs/engines/test_stock.py says so."""
 
-STORE_S = 60.0
-"""How long agents and workers wait for the store."""
-
 _RENDEZVOUS = "RENDEZVOUS"
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -146,8 +152,6 @@ class TorchrunEngine(NodeEngine):
         """Slot -> how much of its log was read."""
         self._gone: list[tuple[subprocess.Popen[bytes], Node]] = []
         """Those whose slot another one has taken; they may not have ended yet."""
-        self._store = store_on(socket.create_server((LOOPBACK, 0)), timeout_s=STORE_S)
-        self._id = uuid.uuid4().hex[:12]
 
     def _command(self, slot: int) -> list[str]:
         job, timers = self._job, self._job.timers
@@ -266,3 +270,79 @@ def rendezvous_seconds(log: str) -> list[float]:
             if str(event["name"]).endswith(_RENDEZVOUS):
                 found.append(float(event["metadata"]["duration_ms"]) / 1e3)
     return found
+
+
+_AGENT = "pytest_distbench.jobs.engines.fast_agent"
+_THREADS = "OMP_NUM_THREADS"
+_LOST = "the process that all agents and workers are forked from has ended, and nobody asked it to"
+
+_parents: list[Parent] = []
+"""The one of this process, which jobs of a pool share; empty: it has made none."""
+
+
+def let_parent_end() -> None:
+    """End what agents were forked from, if anything, which runs the exit handlers of the modules it has imported."""
+    while _parents:
+        _parents.pop().end()
+
+
+class FastEngine(NodeEngine):
+    """Nodes that are forked. The first is to be made before this process has a second thread."""
+
+    def __init__(self, setup: EngineSetup, *, clock: Callable[[], float] = time.monotonic) -> None:
+        if not _parents:  # before the store, which has threads
+            os.environ |= {**setup.variables, **NO_REVERSE_DNS, **HANGS_ON_SCALE_UP, _THREADS: "1"}
+            run = setup.files.directory.parent.name
+            _parents.append(fork_parent(run, setup.projects, [*PRELOAD, _AGENT]))
+        super().__init__(setup, clock)
+        self._parent = _parents[0]
+        self._gone: list[Node] = []
+        """Those whose slot another one has taken; they may not have ended yet."""
+
+    def join(self, slot: int) -> None:
+        from pytest_distbench.jobs.engines.fast_agent import AgentSetup
+
+        if slot in self._nodes:
+            self._gone.append(self._nodes[slot])
+        setup = AgentSetup(
+            job=self._job,
+            directory=str(self._files.directory),
+            slot=slot,
+            word=uuid.uuid4().hex,
+            port=self._store.port,
+            run_id=self._id,
+        )
+        order = Fork(entry=f"{_AGENT}:run", arguments=[msgspec.json.encode(setup).decode()], has_line=True)
+        try:
+            [agent] = self._parent.fork(order)
+        except LauncherError as error:
+            raise CannotGoOn(f"{_LOST}: {error}") from None
+        self._nodes[slot] = Node(agent, setup.word, self._count)
+
+    def leave(self, slot: int) -> None:
+        if (agent := self._nodes[slot].agent) not in self._parent.ended:
+            processes.send([agent], signal.SIGTERM)
+
+    def kill(self, slot: int) -> None:
+        self._nodes[slot].end()
+
+    def poll(self) -> list[Rendezvous | AgentEnded]:
+        try:
+            self._parent.take()
+        except LauncherError:
+            raise CannotGoOn(_LOST) from None
+        found: list[Rendezvous | AgentEnded] = []
+        for slot, node in self._nodes.items():
+            found += self._told_end(slot, self._parent.ended.get(node.agent))
+        return found
+
+    def close(self) -> None:
+        for node in [*self._nodes.values(), *self._gone]:
+            node.end()
+
+    def _count(self, agent: int) -> list[int]:
+        """An agent and its worker; where nobody can tell any more, the agent."""
+        try:
+            return self._parent.count(agent)
+        except LauncherError:
+            return [agent]
