@@ -23,7 +23,7 @@ from pytest_distbench.launch.workplace import Leftovers, LogFollower, settle, wa
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST, RankEvent, start_s
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, SESSION_VARIABLE, TURN_REQUEST, RankEvent, start_s
 
 
 def _nobody() -> Launcher:
