@@ -1,9 +1,9 @@
 """What happens around every launch, whatever it runs: the table of it, and the one place that all launches pass.
 
-A conftest or a plugin adds what should happen by one row: ``AROUND["mine"] = Mine``. Networks are looked at before and
-after each launch. The same ranks on fewer hosts are another measurement; with more ranks than this host has cores what
-they compute counts, and their clocks are only shown; ranks with a CPU quota have a control group each, from before they
-start until they have ended.
+A conftest or a plugin adds what should happen by one row: ``AROUND["mine"] = Mine``. How busy GPUs and CPUs are is
+looked at from pytest's process, so that no rank does it. Networks are looked at before and after each launch. The same
+ranks on fewer hosts are another measurement; with more ranks than this host has cores what they compute counts, and
+their clocks are only shown; ranks with a CPU quota have a control group each, from before they start until they ended.
 """
 
 from __future__ import annotations
@@ -12,24 +12,148 @@ import contextlib
 import functools
 import itertools
 import math
+import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_distbench.errors import AroundUnavailable, ExtensionError, blame, expect, show
 from pytest_distbench.launch.starters import LAUNCHERS, Engine, Hosting, LauncherKind
+from pytest_distbench.machine.gpu_watch import PATIENCE_S, GpuWatch, await_memory, complaint, held_remark
+from pytest_distbench.machine.gpus import Gpus, misplaced, peak_bytes_per_s
 from pytest_distbench.machine.locks import find_controller, remove, throttled
 from pytest_distbench.machine.network import Lab
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import CPU_THROTTLED, NETWORK_RATE, NETWORK_ROUND_TRIP, Measurement, Scalar
+from pytest_distbench.records.metric import CPU_THROTTLED, LINK_PEAK, NETWORK_RATE, NETWORK_ROUND_TRIP, Measurement
 from pytest_distbench.records.network import NETWORK, Network, Passage, rank_hosts
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.run.gpus import GpusAround, UtilisationAround
-from pytest_distbench.run.kinds import Around, Witness, kind_of
+from pytest_distbench.run.kinds import Around, Describe, kind_of
 from pytest_distbench.run.request import Settings
-from pytest_distbench.units import format_seconds
+from pytest_distbench.units import GIGABYTE, format_seconds
+from pytest_distbench.worker.load import busy_s, usable_cpus
+
+_FIRST_PAUSE_S = 0.125
+"""Between two looks; the system counts in ticks of 0.01 s."""
+_MOST_LOOKS = 200
+"""About so many of a launch are kept, however long it takes."""
+
+
+class UtilisationAround(Around):
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, busy: Callable[[], float] = lambda: busy_s(usable_cpus())[0]
+    ) -> None:
+        self._now = now
+        self._busy = busy
+
+    @contextlib.contextmanager
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
+        """Look at this host's CPUs: seconds since it began -> their share that was busy since the look before."""
+        del plan
+        if hosting.hosts != "one":
+            yield lambda record: record
+            return
+        course: list[tuple[float, float]] = []
+        is_over = threading.Event()
+        thread = threading.Thread(
+            target=lambda: course.extend(self.looks(is_over.wait)), name="distbench-cpus", daemon=True
+        )
+        thread.start()
+        try:
+            yield lambda record: replace(record, cpu_course=course)
+        finally:
+            is_over.set()
+            thread.join()
+
+    def looks(self, wait: Callable[[float], bool]) -> Iterator[tuple[float, float]]:
+        """Until waiting says that it is over: a moment, and the share that was busy since the one before."""
+        cpus = len(usable_cpus() or ()) or os.cpu_count() or 1
+        start = last = self._now()
+        before = self._busy()
+        is_over = False
+        while not is_over:
+            is_over = wait(max(_FIRST_PAUSE_S, (last - start) / (_MOST_LOOKS / 4)))
+            now, busy = self._now(), self._busy()
+            if now - last >= _FIRST_PAUSE_S / 2:
+                yield round(now - start, 3), round(min(1.0, (busy - before) / ((now - last) * cpus)), 3)
+                last, before = now, busy
+
+
+_MARGIN_S = 1.0
+"""To tell of a launch before somebody else ends its test."""
+
+
+def devices(gpus: Gpus, world_size: int) -> list[int]:
+    """CUDA device of each rank: one of its own, or shared evenly; none on the CPU."""
+    count = len(gpus.visible)
+    return [rank % count for rank in range(world_size)] if count else []
+
+
+class GpusAround(Around):
+    """How the GPUs fare meanwhile. After a failure it is waited until ended ranks have given their memory back."""
+
+    def __init__(self, gpus: Gpus, *, on_progress: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
+        self._gpus = gpus
+        self._on_progress = on_progress
+        self._patience_s = patience_s
+        self._watch: GpuWatch | None = None
+
+    @contextlib.contextmanager
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
+        if plan.device != "cuda" or not self._gpus.visible or hosting.hosts == "many":
+            yield self._with_driver
+            return
+        watch = self._watch = self._watch or GpuWatch(self._gpus.visible)
+        before = watch.memory_in_use(plan.world_size)
+        with watch.during(plan.world_size) as witnesses:
+
+            def describe(record: LaunchRecord) -> LaunchRecord:
+                record = self._with_driver(record)
+                lost = self._after_failure(watch, plan, before) if record.outcome == "failed" else []
+                measurements = self._with_link_peak(record.measurements, plan)
+                remarks = [*record.remarks, *lost]
+                return replace(record, gpu_witnesses=witnesses, measurements=measurements, remarks=remarks)
+
+            yield describe
+
+    def _with_driver(self, record: LaunchRecord) -> LaunchRecord:
+        """A launch with what no rank knows: the driver, and GPUs that are others than it was given."""
+        driver = self._gpus.driver
+        software = {**record.software, "driver": driver} if record.software and driver else record.software
+        leased = [self._gpus.visible[device] for device in devices(self._gpus, len(record.gpus))]
+        remarks = [*record.remarks, *filter(None, [misplaced(leased, record.gpus)])]
+        return replace(record, software=software, remarks=remarks)
+
+    def _after_failure(self, watch: GpuWatch, plan: LaunchPlan, before: Mapping[str, int]) -> list[str]:
+        """What became of the GPUs, and of the memory on them that the ranks held: a remark on each that is not well."""
+        self._on_progress("waiting for the memory of GPUs")
+        patience_s = self._patience_s
+        if plan.test_ends_at is not None:
+            patience_s = max(0.0, min(patience_s, plan.test_ends_at - time.monotonic() - _MARGIN_S))
+        held = await_memory(lambda: watch.memory_in_use(plan.world_size), before, patience_s=patience_s)
+        kept = [held_remark(gpu, missing, watch.users(gpu), patience_s=patience_s) for gpu, missing in held.items()]
+        return [*filter(None, [complaint()]), *kept]
+
+    def _with_link_peak(self, measurements: list[Measurement], plan: LaunchPlan) -> list[Measurement]:
+        """What was measured; the times of collectives with the peak of the links that they went over, where known."""
+        ranks = self._gpus.visible[: plan.world_size]
+        is_joined = len(ranks) == plan.world_size and not plan.shares_gpu
+        peak = peak_bytes_per_s(ranks, self._gpus.links) if is_joined else None
+        if peak is None:
+            return measurements
+        return [
+            replace(m, facts={**m.facts, LINK_PEAK: peak / GIGABYTE}) if "busbw_factor" in m.facts else m
+            for m in measurements
+        ]
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
 
 CLOSE = 0.1
 """By this fraction a probe may miss the rate that was wanted: a probe is short, and this machine may be busy."""
@@ -42,34 +166,6 @@ _PAYLOAD = {False: 1448 / 1514, True: 1398 / 1514}
 overlay, of those of VXLAN besides."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carried(Witness):
-    """One launch, or one pair of launches: what the network carried before it, and after."""
-
-    before: Sequence[Passage] = ()
-    after: list[Passage] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    hosts: Sequence[str] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-    def describe(self, record: LaunchRecord) -> LaunchRecord:
-        """With what the probes found: of each way the worse of two, as information."""
-        record = replace(record, remarks=[*record.remarks, *self.remarks], hosts=[*self.hosts] or record.hosts)
-        if record.outcome != "passed":
-            return record
-        found = []
-        for first, second in zip(self.before, self.after or self.before, strict=True):
-            at: dict[str, Scalar] = {"from_host": first.source, "to_host": first.target}
-            rate, trip = min(first.rate, second.rate), max(first.round_trip_s, second.round_trip_s)
-            found += [self._probed(NETWORK_RATE, "B/s", rate / 8, at), self._probed(NETWORK_ROUND_TRIP, "s", trip, at)]
-        return replace(record, measurements=[*record.measurements, *found])
-
-    def _probed(self, name: str, unit: str, value: float, at: dict[str, Scalar]) -> Measurement:
-        return Measurement(
-            name=name, unit=unit, better="info", value=value, ranks=1, reduce="rank0", at=at, facts=dict(self.facts)
-        )
-
-
 class NetworkAround(Around):
     """The networks of a run: each is made for its first launch, and stays for the others."""
 
@@ -77,7 +173,7 @@ class NetworkAround(Around):
         self._labs: dict[Path, Lab] = {}
 
     @contextlib.contextmanager
-    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Carried]:
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
         """Have the network there that the plan's ranks enter. The sides of a pair have it in common: they take turns.
 
         Raises:
@@ -85,18 +181,27 @@ class NetworkAround(Around):
         """
         del hosting
         if plan.network is None or not plan.network_place:
-            yield Carried()
+            yield lambda record: record
             return
         hosts = rank_hosts(plan.network, plan.world_size)
         lab, before = self._ready(plan.network, hosts[-1] + 1, Path(plan.network_place))
         names = [f"host{host}" for host in hosts] if hosts[-1] else []
-        carried = Carried(before=before, facts={"made_by": lab.made_by}, hosts=names)
-        yield carried
+        after: list[Passage] = []
+        remarks: list[str] = []
+
+        def describe(record: LaunchRecord) -> LaunchRecord:
+            record = replace(record, remarks=[*record.remarks, *remarks], hosts=names or record.hosts)
+            if record.outcome != "passed":
+                return record
+            found = _carried(before, after or before, made_by=lab.made_by)
+            return replace(record, measurements=[*record.measurements, *found])
+
+        yield describe
         try:
-            carried.after.extend(lab.probe())
+            after.extend(lab.probe())
         except AroundUnavailable as error:  # what became of the launch counts all the same
-            carried.remarks.append(f"the network after it: {error}")
-        carried.remarks.extend(f"the network after it: {missed}" for missed in misses(plan.network, carried.after))
+            remarks.append(f"the network after it: {error}")
+        remarks.extend(f"the network after it: {missed}" for missed in misses(plan.network, after))
 
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
         return {} if request.network is None else {NETWORK: request.network.text}
@@ -147,6 +252,26 @@ def misses(network: Network, found: Sequence[Passage]) -> list[str]:
     return told
 
 
+def _carried(before: Sequence[Passage], after: Sequence[Passage], *, made_by: str) -> Iterator[Measurement]:
+    """What the probes of a network found before and after a launch: of each way the worse of two, as information."""
+    for first, second in zip(before, after, strict=True):
+        worse = {
+            (NETWORK_RATE, "B/s"): min(first.rate, second.rate) / 8,
+            (NETWORK_ROUND_TRIP, "s"): max(first.round_trip_s, second.round_trip_s),
+        }
+        for (name, unit), value in worse.items():
+            yield Measurement(
+                name=name,
+                unit=unit,
+                better="info",
+                value=value,
+                ranks=1,
+                reduce="rank0",
+                at={"from_host": first.source, "to_host": first.target},
+                facts={"made_by": made_by},
+            )
+
+
 def _megabits(rate: float) -> str:
     return f"{rate / 1e6:.0f}" if rate >= 1e9 else f"{rate / 1e6:.4g}"
 
@@ -181,84 +306,63 @@ def layout_text(layout: Sequence[int]) -> str:
     return "+".join(f"{len([*hosts])}x{ranks}" for ranks, hosts in itertools.groupby(layout))
 
 
-@dataclass(frozen=True, slots=True)
-class Crowd(Witness):
-    is_oversubscribed: bool
-
-    def describe(self, record: LaunchRecord) -> LaunchRecord:
-        """With what scatters from launch to launch as information, if ranks had to share cores."""
-        if not self.is_oversubscribed:
-            return record
-        shown = [replace(m, better="info") if m.is_noisy else m for m in record.measurements]
-        return replace(record, measurements=shown)
-
-
 class OversubscribedAround(Around):
     @contextlib.contextmanager
-    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Crowd]:
-        """Nothing is done."""
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
+        """Nothing is done. What scatters from launch to launch is information, if ranks had to share cores."""
         del hosting
-        yield Crowd(plan.cores is not None)
+
+        def describe(record: LaunchRecord) -> LaunchRecord:
+            shown = [replace(m, better="info") if m.is_noisy else m for m in record.measurements]
+            return replace(record, measurements=shown)
+
+        yield (lambda record: record) if plan.cores is None else describe
 
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
         """The cores that there were."""
         return {} if request.cores is None else {OVERSUBSCRIBED: f"{request.cores}-cores"}
 
 
-@dataclass(frozen=True, slots=True)
-class Limited(Witness):
-    """One launch, or one pair of launches: how often the quota stopped each rank, and the groups that could not go."""
-
-    throttled: list[float] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-
-    def describe(self, record: LaunchRecord) -> LaunchRecord:
-        """With whether the quota bit, of the rank that it stopped most seldom: information."""
-        told = [f"{group} is still there: a process that its rank has started did not end" for group in self.left]
-        record = replace(record, remarks=[*record.remarks, *told])
-        if not self.throttled or record.outcome != "passed":
-            return record
-        bit = Measurement(
-            name=CPU_THROTTLED,
-            unit="",
-            better="info",
-            value=min(self.throttled),
-            ranks=len(self.throttled),
-            reduce="min",
-        )
-        return replace(record, measurements=[*record.measurements, bit])
-
-
 class QuotaAround(Around):
     @contextlib.contextmanager
-    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Limited]:
-        """Make the groups that the plan names, and remove them.
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
+        """Make the groups that the plan names, and remove them: with how often the quota stopped each rank.
 
-        The sides of a pair have them in common, rank by rank: they take turns.
+        The sides of a pair have them in common, rank by rank: they take turns. That the quota bit is information, of
+        the rank that it stopped most seldom.
 
         Raises:
             AroundUnavailable: they cannot be made here.
         """
         del hosting
-        seen = Limited()
+        shares: list[float] = []
+        left: list[str] = []
+
+        def take_away(group: Path) -> None:
+            with contextlib.suppress(OSError):  # it could not be made
+                shares.append(throttled(group))
+            if not remove(group):
+                left.append(f"{group} is still there: a process that its rank has started did not end")
+
+        def describe(record: LaunchRecord) -> LaunchRecord:
+            record = replace(record, remarks=[*record.remarks, *left])
+            if not shares or record.outcome != "passed":
+                return record
+            value, ranks = min(shares), len(shares)
+            bit = Measurement(name=CPU_THROTTLED, unit="", better="info", value=value, ranks=ranks, reduce="min")
+            return replace(record, measurements=[*record.measurements, bit])
+
         with contextlib.ExitStack() as stack:
             if plan.cpus is not None and plan.cpu_groups:
                 controller = find_controller()
                 controller.remove_stale()
                 for group in map(Path, plan.cpu_groups):
-                    stack.callback(_take_away, group, seen)
+                    stack.callback(take_away, group)
                     controller.make(group, plan.cpus)
-            yield seen
+            yield describe
 
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
         return {} if request.cpus is None else {CPUS: f"{request.cpus:g}"}
-
-
-def _take_away(group: Path, seen: Limited) -> None:
-    with contextlib.suppress(OSError):  # it could not be made
-        seen.throttled.append(throttled(group))
-    if not remove(group):
-        seen.left.append(str(group))
 
 
 def rank_groups(request: LaunchRequest, hosting: Hosting) -> list[str]:
@@ -304,14 +408,14 @@ class Surroundings:
                 self._all[name] = make(setup)
 
     @contextlib.contextmanager
-    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Callable[[LaunchRecord], LaunchRecord]]:
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
         """Do all of it while a launch runs. Gives what makes a record complete, once that is over."""
         with contextlib.ExitStack() as stack:
             seen = {name: stack.enter_context(around.during(plan, hosting)) for name, around in self._all.items()}
 
             def describe(record: LaunchRecord) -> LaunchRecord:
-                for name, witness in reversed(seen.items()):
-                    record = expect(LaunchRecord, witness.describe(record), f"AROUND[{name!r}]: describe")
+                for name, complete in reversed(seen.items()):
+                    record = expect(LaunchRecord, complete(record), f"AROUND[{name!r}]: what it yields")
                 return record
 
             yield describe

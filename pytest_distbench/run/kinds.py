@@ -143,24 +143,20 @@ def run_launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
     return expect(LaunchRecord, kind_of(plan.work).run(plan, side), f"LAUNCH_KINDS[{type(plan.work).__name__}]: run")
 
 
-class Witness:
-    """What was seen around one launch, or one pair of launches."""
-
-    def describe(self, record: LaunchRecord) -> LaunchRecord:
-        """A launch that is over with what was seen; of a pair it is asked for each of the two."""
-        return record
+Describe = Callable[[LaunchRecord], LaunchRecord]
+"""The record of a launch that is over -> the same with what was seen around it; of a pair it is asked for each."""
 
 
 class Around:
     """Something that is done, or looked at, around every launch of a run."""
 
     @contextlib.contextmanager
-    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Witness]:
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
         """Do it while a launch runs; of a pair the plan is this tree's. Raises :class:`LauncherError` where it cannot
         be done, so that the launch would mean nothing.
         """
         del plan, hosting
-        yield Witness()
+        yield lambda record: record
 
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
         """What it makes of a case that is launched so, by name: cases that differ in it are never compared."""

@@ -29,9 +29,8 @@ from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import ReferenceSide, Variant, VariantKey, make_setup, outside
-from pytest_distbench.run.around import AroundSetup, Surroundings, network_place, rank_groups
+from pytest_distbench.run.around import AroundSetup, Surroundings, devices, network_place, rank_groups
 from pytest_distbench.run.directory import Outputs, RunDirectory
-from pytest_distbench.run.gpus import devices
 from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.request import Settings
 from pytest_distbench.worker import bodies

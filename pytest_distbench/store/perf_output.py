@@ -89,7 +89,6 @@ _CPU_TIME = "cputime"
 _AS_WRITTEN = "Give the file as the tool wrote it"
 _WHOLE_RUN = "Give the output of a whole run"
 _CORRECT = "Correct the line, or give the output of a whole run"
-_MEND = "Such numbers are none to be compared with: mend the run"
 _CPU_TIME_ONLY = "holds the CPU's time of each call (-C 1), not how long it lasts", "Measure again without -C 1"
 """A problem, and what to do."""
 

@@ -205,16 +205,11 @@ PLANTING = """
     from pytest_distbench.run.around import AROUND
 
 
-    class Witness:
-        def describe(self, record):
-            return record
-
-
     class Planted:
         @contextlib.contextmanager
         def during(self, plan, hosting):
             PLANT(plan)
-            yield Witness()
+            yield lambda record: record
             restore(plan)
 
         def conditions(self, request):

@@ -16,10 +16,7 @@ class Wrong:
 
     @contextlib.contextmanager
     def during(self, plan, hosting):
-        yield self
-
-    def describe(self, record):
-        return record
+        yield lambda record: record
 
     def conditions(self, request):
         return {}
@@ -71,8 +68,8 @@ def test_step(distbench):
             "AROUND['fans']: conditions gave {'cooling': 3}; wanted texts by name, as {'cooling': 'low'}",
         ),
         (
-            AROUND + 'Wrong.describe = lambda self, record: None; AROUND["fans"] = Wrong',
-            "AROUND['fans']: describe gave None; wanted a LaunchRecord",
+            AROUND.replace("lambda record: record", "lambda record: None") + 'AROUND["fans"] = Wrong',
+            "AROUND['fans']: what it yields gave None; wanted a LaunchRecord",
         ),
         (
             AROUND + 'Wrong.close = lambda self: 1 / 0; AROUND["fans"] = Wrong',

@@ -40,7 +40,7 @@ from pytest_distbench.run.around import (
     network_place,
     rank_groups,
 )
-from pytest_distbench.run.kinds import HERE
+from pytest_distbench.run.kinds import HERE, Describe
 
 PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
 GBIT = parse_network("1gbit")
@@ -104,7 +104,7 @@ def test_what_became_slow_meanwhile_is_told(hosts: type[MadeUpOfNetwork], tmp_pa
     with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
         pass
     told = "the network after it: host 0 to host 1 carries 478 Mbit/s by TCP, wanted 956.4"
-    assert carried.describe(PASSED).remarks == [told]
+    assert carried(PASSED).remarks == [told]
 
 
 def test_a_network_that_is_gone_after_a_launch_is_told_and_the_launch_stays_what_it_is(
@@ -114,9 +114,9 @@ def test_a_network_that_is_gone_after_a_launch_is_told_and_the_launch_stays_what
     failed = replace(PASSED, outcome="failed", reason="rank 0 raised ValueError: mine")
     with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
         pass
-    assert carried.describe(failed).remarks == ["the network after it: what holds its hosts has ended"]
-    assert carried.describe(failed).reason == failed.reason
-    assert [m.value for m in carried.describe(PASSED).measurements] == [956e6 / 8, 2e-5]
+    assert carried(failed).remarks == ["the network after it: what holds its hosts has ended"]
+    assert carried(failed).reason == failed.reason
+    assert [m.value for m in carried(PASSED).measurements] == [956e6 / 8, 2e-5]
 
 
 def test_one_that_became_slow_is_made_anew_for_the_next_launch(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_one_that_became_slow_is_made_anew_for_the_next_launch(hosts: type[MadeU
     with around.during(plan_of(tmp_path), HERE) as carried:
         assert len(hosts.made) == 2
     assert hosts.made[0].closed == 1
-    assert carried.remarks == []
+    assert carried(PASSED).remarks == []
 
 
 def test_what_this_machine_does_not_carry_is_refused(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_what_is_not_as_wanted(text: str, found: Passage, *, is_missed: bool) ->
 def test_ranks_are_of_its_hosts_and_else_of_those_they_were_on(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
     elsewhere = replace(PASSED, hosts=["node7", "node8"])
     with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
-        assert carried.describe(PASSED).hosts == ["host0", "host1"]
+        assert carried(PASSED).hosts == ["host0", "host1"]
     with NetworkAround().during(plan_of(tmp_path, None), HERE) as carried:
-        assert carried.describe(elsewhere) == elsewhere
+        assert carried(elsewhere) == elsewhere
 
 
 def on_nodes_of(most: int, asked: list[tuple[int, bool]]) -> LauncherKind:
@@ -203,7 +203,7 @@ def test_clocks_of_ranks_that_share_cores_become_information(tmp_path: Path) -> 
     plan = replace(make_plan(tmp_path), cores=2)
     around = OversubscribedAround()
     with around.during(plan, HERE) as witness:
-        assert [m.better for m in witness.describe(AROUND_PASSED).measurements] == ["info", "same"]
+        assert [m.better for m in witness(AROUND_PASSED).measurements] == ["info", "same"]
     assert around.conditions(plan) == {"oversubscribed": "2-cores"}
 
 
@@ -232,9 +232,9 @@ def test_a_group_per_rank_is_there_while_the_launch_runs(made_up: MadeUp) -> Non
             (group / "cpu.stat").write_text(f"nr_periods 4\nnr_throttled {share}\n")
 
     assert made_up.groups() == []
-    [throttled] = witness.describe(QUOTA_PASSED).measurements
+    [throttled] = witness(QUOTA_PASSED).measurements
     assert (throttled.name, throttled.value, throttled.better) == ("cpu_throttled", 0.25, "info")
-    assert witness.describe(FAILED) == FAILED
+    assert witness(FAILED) == FAILED
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
@@ -355,20 +355,17 @@ def test_where_none_can_be_made_the_test_is_skipped(
 
 
 class Noted:
-    """Notes when it is entered, left, and asked to describe."""
+    """Notes when it is entered and left, and what was seen."""
 
     def __init__(self, name: str, events: list[str]) -> None:
         self.name = name
         self.events = events
 
     @contextlib.contextmanager
-    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Noted]:
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
         self.events.append(f"enter {self.name}")
-        yield self
+        yield lambda record: replace(record, remarks=[*record.remarks, self.name])
         self.events.append(f"leave {self.name}")
-
-    def describe(self, record: LaunchRecord) -> LaunchRecord:
-        return replace(record, remarks=[*record.remarks, self.name])
 
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
         return {self.name: request.backend}
@@ -424,26 +421,26 @@ def test_the_worse_of_both_probes_is_recorded(hosts: type[MadeUpOfNetwork], tmp_
     hosts.found = [[passage(rate=960e6)], [passage(rate=940e6, round_trip_s=5e-5)]]
     with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
         pass
-    rate, trip = carried.describe(PASSED).measurements
+    rate, trip = carried(PASSED).measurements
     assert (rate.name, rate.value, rate.unit, rate.better) == ("network_rate", 940e6 / 8, "B/s", "info")
     assert (trip.name, trip.value) == ("network_round_trip", 5e-5)
     assert rate.at == {"from_host": 0, "to_host": 1}
     assert rate.facts == {"made_by": "kernel"}
-    assert carried.describe(PASSED).remarks == []
-    assert carried.describe(replace(PASSED, outcome="failed")).measurements == []
+    assert carried(PASSED).remarks == []
+    assert carried(replace(PASSED, outcome="failed")).measurements == []
 
 
 def test_a_probe_on_a_busy_machine_is_tried_again(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
     hosts.found = [[passage(rate=5e8)], [passage(rate=6e8)], [passage()]]
     with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
         pass
-    assert [p.rate for p in carried.before] == [956e6]
+    assert carried(PASSED).measurements[0].value == 956e6 / 8
 
 
 def test_nothing_is_made_for_a_label_or_on_other_hosts(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
     plan = plan_of(tmp_path, parse_network("label=roce"))
     with NetworkAround().during(plan, HERE) as carried:
-        assert carried.describe(PASSED) == PASSED
+        assert carried(PASSED) == PASSED
     assert hosts.made == []
     assert NetworkAround().conditions(plan) == {"network": "label=roce"}
     assert NetworkAround().conditions(plan_of(tmp_path, None)) == {}
@@ -462,7 +459,7 @@ def test_what_no_launcher_of_ranks_starts_and_ranks_of_one_host_have_none(tmp_pa
 def test_with_a_core_for_each_nothing_changes(tmp_path: Path) -> None:
     around = OversubscribedAround()
     with around.during(make_plan(tmp_path), HERE) as witness:
-        assert witness.describe(AROUND_PASSED) == AROUND_PASSED
+        assert witness(AROUND_PASSED) == AROUND_PASSED
     assert around.conditions(make_plan(tmp_path)) == {}
 
 
@@ -472,7 +469,7 @@ def test_one_that_is_still_in_use_is_told(made_up: MadeUp, monkeypatch: pytest.M
     with QuotaAround().during(plan, HERE) as witness:
         (Path(plan.cpu_groups[1]) / "cgroup.procs").write_text("77\n")
 
-    [told] = witness.describe(FAILED).remarks
+    [told] = witness(FAILED).remarks
     assert told == f"{plan.cpu_groups[1]} is still there: a process that its rank has started did not end"
     assert made_up.groups() == OWN[1:]
 
@@ -486,7 +483,7 @@ def test_those_of_a_pytest_that_was_killed_are_removed(made_up: MadeUp) -> None:
 def test_without_a_quota_or_ranks_nothing_is_made(made_up: MadeUp) -> None:
     plan = make_plan(made_up.root)
     with QuotaAround().during(plan, HERE) as witness:
-        assert witness.describe(QUOTA_PASSED) == QUOTA_PASSED
+        assert witness(QUOTA_PASSED) == QUOTA_PASSED
         assert made_up.groups() == []
     assert rank_groups(plan, HERE) == []
     assert rank_groups(replace(plan, cpus=0.3), Hosting(hosts="none")) == []

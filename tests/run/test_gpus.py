@@ -21,8 +21,8 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, Measurement
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.run import gpus
-from pytest_distbench.run.gpus import GpusAround, UtilisationAround, devices
+from pytest_distbench.run import around as module
+from pytest_distbench.run.around import GpusAround, UtilisationAround, devices
 from pytest_distbench.run.kinds import HERE
 
 
@@ -34,7 +34,7 @@ class Machine:
         self.busy = 7.0
         self.ends = self.now + seconds
         self.share = share
-        monkeypatch.setattr(gpus, "usable_cpus", lambda: frozenset({0, 1}))
+        monkeypatch.setattr(module, "usable_cpus", lambda: frozenset({0, 1}))
 
     def wait(self, seconds: float) -> bool:
         took = min(seconds, self.ends - self.now)
@@ -59,7 +59,7 @@ def test_ranks_of_other_hosts_are_out_of_sight(tmp_path: Path, hosts: str, *, is
     with around.during(make_plan(tmp_path), Hosting(hosts=hosts)) as course:  # type: ignore[arg-type]
         pass
 
-    assert bool(course.describe(result().launches[0]).cpu_course) is is_seen
+    assert bool(course(result().launches[0]).cpu_course) is is_seen
 
 
 GIB = 2**30
@@ -85,11 +85,11 @@ def describe(
         nvml.seconds = lambda: 2.0 if goes else 1.0  # type: ignore[method-assign]
 
     gpus = GpusAround(read_gpus({}), on_progress=say, patience_s=patience_s)
-    with gpus.during(plan, HERE) as watched:
+    with gpus.during(plan, HERE) as describe:
         pass
     nvml.seconds = lambda: 1.0  # type: ignore[method-assign]
     try:
-        return watched.describe(record)
+        return describe(record)
     finally:
         gpus.close()
 

@@ -92,7 +92,7 @@ STUCK = """
 import pathlib
 from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
 from pytest_distbench.run.around import AROUND
-from pytest_distbench.run.gpus import GpusAround
+from pytest_distbench.run.around import GpusAround
 from pytest_distbench.testing import StandInLauncher
 
 class Stuck(GpusAround):
