@@ -140,10 +140,10 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         yield from _tell(record)
         return
     chosen = FORMATS[options.format]
-    if options.prices is not None and (chosen.is_whole or "prices" not in _takes(options.table)):
-        takers = ", ".join(name for name, kind in TABLES.items() if "prices" in kind.takes)
+    takers = [name for name, kind in TABLES.items() if "prices" in kind.takes]
+    if options.prices is not None and (chosen.is_whole or options.table not in takers):
         raise ConfigurationError(
-            f"report --prices is for --html and for --table {takers} in a format of tables: leave it out"
+            f"report --prices is for --html and for --table {', '.join(takers)} in a format of tables: leave it out"
         )
     if chosen.is_whole and options.table:
         raise ConfigurationError(f"report --format {options.format} is of the whole run: leave out --table")
@@ -198,10 +198,6 @@ def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, Section
     has = ", ".join(sections) or "none"
     told = f"{options.run} has no table {name!r}{needs and f', which needs {needs}'}; it has {has}"
     raise DistbenchError("; ".join([told, *map(str, errors)]))
-
-
-def _takes(table: str) -> Sequence[str]:
-    return TABLES[table].takes if table in TABLES else ()
 
 
 def _tell(record: RunRecord) -> Iterator[str]:

@@ -61,10 +61,6 @@ def lay_out(data: bytes, *, indent: int) -> bytes:
     return _FLAT_LIST.sub(lambda found: b"[" + _LINE_END.sub(b", ", found[1]) + b"]", text)
 
 
-def _render(content: Record) -> bytes:
-    return lay_out(msgspec.json.encode(content), indent=1)
-
-
 PAGE_SIGN = b"<!doctype html>"
 RECORD_SIGN = b"{"
 """How a page, and a run record, begin."""
@@ -113,7 +109,7 @@ class FileKind(Generic[_Content]):
     smaller: str = "Measure fewer tests at once"
     is_edited: bool = False
     check: Callable[[Any], str] = lambda content: ""
-    render: Callable[[_Content], bytes] = _render
+    render: Callable[[_Content], bytes] = lambda content: lay_out(msgspec.json.encode(content), indent=1)
 
     def write(self, path: Path, content: _Content, *, sync: bool = False) -> None:
         data = self.render(content)

@@ -37,7 +37,7 @@ def _accuracy_rows(results: Sequence[CaseResult]) -> list[AccuracyRow]:
         for launch, measurement in ((each, m) for each in result.launches for m in each.measurements):
             if measurement.name == _NAME and set(measurement.at) == {_AT} and measurement.value is not None:
                 runs = tests.setdefault(result.case.test, {})
-                epochs = runs.setdefault(_run_of(result) + _IN_TRAINING * _is_noted(launch), {})
+                epochs = runs.setdefault((result.case.label or result.case.id) + _IN_TRAINING * _is_noted(launch), {})
                 epochs.setdefault(int(measurement.at[_AT]), []).append(measurement.value)
     return [
         AccuracyRow(test, epoch, runs)
@@ -71,10 +71,6 @@ ACCURACY: TableKind[AccuracyRow] = TableKind(
 
 def _is_noted(launch: LaunchRecord) -> bool:
     return launch.elastic is not None and any(epoch.accuracy is not None for epoch in launch.elastic.epochs)
-
-
-def _run_of(result: CaseResult) -> str:
-    return result.case.label or result.case.id
 
 
 _TOP1, _TOP5 = "final_accuracy", "final_top5"

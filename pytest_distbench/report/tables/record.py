@@ -262,10 +262,6 @@ def _expected(row: RecordRow) -> str:
     return reference.name
 
 
-def _summary(row: RecordRow) -> str:
-    return row.result.headline or row.result.outcome
-
-
 def _schedule(row: RecordRow) -> str:
     jobs = (launch.elastic.job for launch in row.result.launches if launch.elastic is not None)
     return next((f"{job.nodes} nodes, {job.start} at the start, {job.plan}" for job in jobs), "")
@@ -310,7 +306,7 @@ FIELDS = (
     Field("expected", "Expected results", _expected),
     Field("storage_config", "s3fs config"),
     Field("data_set", "input data set", lambda row: str(row.identity.get("data", ""))),
-    Field("summary", "Brief summary and next steps", _summary),
+    Field("summary", "Brief summary and next steps", lambda row: row.result.headline or row.result.outcome),
     Field(
         "instance", "instance type", lambda row: row.result.environment.system.get("machine", ""), is_always_seen=False
     ),

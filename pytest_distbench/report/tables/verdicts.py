@@ -152,17 +152,13 @@ class ControlRow(NamedTuple):
     verdict: Verdict
 
 
-def _control_rows(results: Sequence[CaseResult]) -> list[ControlRow]:
-    return [ControlRow(r, r.control, v) for r in results if r.control is not None for v in r.control.verdicts]
-
-
 def _change(ratio: float | None) -> Cell:
     return Cell(ratio, "-" if ratio is None else format_change(ratio))
 
 
 CONTROL: TableKind[ControlRow] = TableKind(
     summary="Slowdowns that were planted: which the run would have told of, and at which step that was decided.",
-    rows=_control_rows,
+    rows=lambda results: [ControlRow(r, r.control, v) for r in results if r.control for v in r.control.verdicts],
     columns=[
         TEST,
         Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),

@@ -262,7 +262,7 @@ def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int,
     Several tests may be running under pytest-xdist; those that are left are told as far as they had been collected.
     """
     stored = sum(result.is_written for result in results)
-    told = f"interrupted: {stored} {_cases(stored)} {_are(stored)} stored"
+    told = f"interrupted: {stored} {_cases(stored)} {'is' if stored == 1 else 'are'} stored"
     if running:
         told += f", and nothing of the test{'s' * (running > 1)} that {_were(running)} running"
     elif not results:
@@ -351,10 +351,6 @@ def _told_verdicts(result: CaseResult) -> list[Verdict]:
 
 def _cases(number: int) -> str:
     return "case" if number == 1 else "cases"
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def _were(number: int) -> str:
