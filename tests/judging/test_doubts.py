@@ -18,7 +18,6 @@ from pytest_distbench.judging.doubts import (
 )
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Measurement
 from pytest_distbench.records.run import CaseResult
 
