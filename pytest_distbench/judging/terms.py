@@ -100,7 +100,7 @@ def difference(stored: BaselineMetric | Measurement, current: Measurement) -> st
 def software_changes(stored: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
     """What differs, by name: ``torch 2.12.0 -> 2.13.0``; ``-`` is a version that one side does not know.
 
-    Ranks record only software that can change a result (worker.usage). A choice of the code that one side has not
+    Ranks record only software that can change a result (worker.process). A choice of the code that one side has not
     recorded is no difference.
     """
     names = {*_versions(stored), *_versions(current), *(stored.keys() & current.keys())}
