@@ -77,6 +77,8 @@ class NodeOutputs:
 
 
 LOOPBACK = "127.0.0.1"
+STORE_S = 60.0
+"""How long agents and workers wait for the store."""
 MAX_RESTARTS = 1000
 """Those that torchrun counts while nodes only join: who loses its peers a moment before it hears of the change."""
 

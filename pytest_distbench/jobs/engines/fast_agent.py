@@ -35,8 +35,7 @@ from torch.distributed.elastic.rendezvous import RendezvousInfo
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as private
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
-from pytest_distbench.jobs.engines import LOOPBACK, MAX_RESTARTS
-from pytest_distbench.jobs.engines.nodes import STORE_S
+from pytest_distbench.jobs.engines import LOOPBACK, MAX_RESTARTS, STORE_S
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters.parent import Fork, Parent
 from pytest_distbench.records.elastic import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob

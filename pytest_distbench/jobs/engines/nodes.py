@@ -28,7 +28,7 @@ import msgspec
 import psutil
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.jobs.engines import LOOPBACK, CannotGoOn, EngineSetup
+from pytest_distbench.jobs.engines import LOOPBACK, STORE_S, CannotGoOn, EngineSetup
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.starters.parent import PRELOAD, Fork, Parent, fork_parent
@@ -40,8 +40,6 @@ from pytest_distbench.worker.torch_internals import store_on
 _KILL_S = 10.0
 _GONE_S = 1.0
 _LOOK_S = 0.002
-STORE_S = 60.0
-"""How long agents and workers wait for the store."""
 
 
 @dataclass
