@@ -8,7 +8,7 @@ import pytest
 from support.fingerprints import BARRIER, of
 from support.stores import SOFTWARE, entry, result
 
-from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.case import can_repeat, judge_launches
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric
 from pytest_distbench.records.iteration import Course, Fingerprint, Kind
@@ -95,6 +95,7 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
     stored = replace(STORED, fingerprints={"step": of()})
 
     assert verdicts(made, stored)["fingerprint"].kind == "changed"
+    assert [verdicts(*sides)["fingerprint"].kind for sides in ((launches(1.0), stored), (made,))] == ["lost", "missing"]
     assert not verdicts(made, stored, metrics=("step",))["fingerprint"].is_judged
 
 
@@ -120,6 +121,9 @@ def test_a_curve_that_departs_asks_for_one_launch_more_to_know_whether_the_code_
     assert judged([2.0013, 1.1]) == [("regressed", True)]
     assert judged([2.0013, 1.1], [2.0013, 1.1]) == [("regressed", False)]
     assert judged([2.0013, 1.0]) == [("unchanged", False)]
+
+    on, off = (replace(launches(1.0)[0], software={"cuda": "13", "deterministic": d}) for d in ("on", "off"))
+    assert [can_repeat(made) for made in (launches(1.0), [on], [on, off])] == [True, True, False]
 
 
 def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() -> None:

@@ -165,6 +165,8 @@ def test_the_rank_whose_clock_is_the_slowest_is_named(share: float, *, is_named:
 
     named = ["rank 1 was the slowest in over 90 % of the iterations", ""]
     assert cause_lines(case(SLOWER, launches=[launch])) == named * is_named
+    other = replace(launch, measurements=[replace(measurement, summary=replace(summary, slowest_share=0.5))])
+    assert cause_lines(case(SLOWER, launches=[launch, other])) == []
 
 
 def test_phases_that_take_longer_are_named_by_what_they_add() -> None:

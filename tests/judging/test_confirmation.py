@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace as replaced
 
 import pytest
 from support.stores import CASE, SOFTWARE, entry, launches
@@ -140,8 +141,11 @@ def test_the_recorder_before_a_later_baseline_tells_whether_its_numbers_are_of_i
     slower: float, stored: Sequence[float], kind: VerdictName
 ) -> None:
     [found] = confirmed(turns(slower, moods=0.01), numbers=stored, before=(1.0, 1.01, 1.0))
+    later = Known(verdicts=[], entry=entry(3.0, 3.0), before=entry(2.0, 2.0), tolerances={"step": 0.1})
 
     assert found.verdict.kind == kind
+    assert later.in_turns == {"step": pytest.approx(1.5 * 1.1 - 1)}
+    assert replaced(later, before=entry(0.0, 2.0)).in_turns == {"step": pytest.approx(0.1)}
 
 
 def test_a_machine_that_differs_from_itself_vetoes_no_more_than_its_share() -> None:

@@ -25,7 +25,7 @@ def links(ranks: int) -> list[Link]:
 
 
 def times(ranks: int, *slow: tuple[int, int]) -> dict[Link, float]:
-    return {link: 5.0 if link in slow else 1.0 for link in links(ranks)}
+    return {link: 10.0 if link in slow else 2.0 for link in links(ranks)}
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_of_links_in_both_directions_a_rank_is_slow_where_it_is_so_both_ways() -
 def test_a_slow_rank_does_not_move_what_is_typical(ranks: int) -> None:
     slow = times(ranks, *((0, other) for other in range(1, ranks)))
 
-    assert typical_time(slow) == 1.0
+    assert typical_time(slow) == 2.0
     assert imbalance(slow) == 5.0
     assert outliers(slow) == [Link(0, other) for other in range(1, ranks)]
 
 
 def test_a_link_at_half_its_rate_stands_out_and_one_at_two_thirds_does_not() -> None:
-    assert outliers({**times(4), Link(0, 1): 2.0}) == [Link(0, 1)]
-    assert outliers({**times(4), Link(0, 1): 1.5}) == []
+    assert outliers({**times(4), Link(0, 1): 4.0}) == [Link(0, 1)]
+    assert outliers({**times(4), Link(0, 1): 3.0}) == []
 
 
 def test_of_two_ranks_nothing_is_typical() -> None:

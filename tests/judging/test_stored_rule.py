@@ -275,6 +275,7 @@ def stored_verdict(shape: Shape, better: Better) -> str:
     count = 1
     while (found := judge(now[:count], then, under)).is_open:
         count += 1
+    assert 0 < (found.verdict.limit or 0.0) < 2
     return found.verdict.kind
 
 

@@ -799,3 +799,6 @@ def test_a_baseline_that_does_not_know_how_far_ranks_are_apart_is_compared_as_be
     stored = {"m": replace(stored_metric([then], tolerance=None), scatter=[])}
 
     assert judge_family(Family(current={"m": [now]}, stored=stored, same_software=True)).kind == "unchanged"
+
+    apart = judged_ranks("same", [[1.0], [1.0]], [[1.01], [0.99]], same_software=False, curve="equal")
+    assert apart.kind == "unchanged", "of other software that is within what other digits do"
