@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.metrics import metric
 from support.results import STORED, result, verdict
 
 from pytest_distbench.judging.terms import (
     Conclusion,
-    Draft,
     Judgement,
     Strictness,
     certain_failure,
@@ -23,19 +21,6 @@ from pytest_distbench.records.kinds import Better, VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound
 from pytest_distbench.records.run import CaseResult, Control, ReferenceRecord, Verdict
-
-
-def test_a_verdict_has_the_medians_of_its_values_and_a_ratio() -> None:
-    verdict = Draft(metric(None), [1.0, None, 3.0], [4.0]).settle("unchanged").verdict
-    assert (verdict.current, verdict.baseline, verdict.ratio) == (2.0, 4.0, 0.5)
-    assert (verdict.launches, verdict.baseline_launches) == (3, 1)
-
-    verdict = Draft(metric(None), [1.0], []).settle("missing").verdict
-    assert (verdict.current, verdict.baseline, verdict.ratio) == (1.0, None, None)
-
-    judgement = Draft(metric(None), [2.0], [1.0]).settle("regressed", "slow", ratio=1.5, limit=0.1, is_open=True)
-    assert (judgement.verdict.ratio, judgement.verdict.limit, judgement.verdict.reason) == (1.5, 0.1, "slow")
-    assert judgement.is_open
 
 
 @pytest.mark.parametrize(

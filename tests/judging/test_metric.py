@@ -206,17 +206,8 @@ def kind(current: list[float], stored: list[float], better: Better = "lower", **
 
 
 def test_a_change_beyond_the_tolerance_is_judged_by_its_direction() -> None:
-    judgement = judge([metric(1.01)], baseline(STORED), rule())
-    assert (judgement.verdict.kind, judgement.is_open) == ("unchanged", False)
-
-    assert judge([metric(1.5)], baseline(STORED), rule()).is_open
-
     verdict = judge([metric(1.5)] * 5, baseline(STORED), rule()).verdict
-    assert verdict.kind == "regressed"
-    assert verdict.ratio == pytest.approx(1.5)
-    assert verdict.limit == pytest.approx(0.1)
-
-    assert kind([0.5] * 5, STORED) == "improved"
+    assert (verdict.kind, verdict.ratio, verdict.limit) == ("regressed", pytest.approx(1.5), pytest.approx(0.1))
 
     assert kind([0.5] * 5, STORED, "higher") == "regressed"
     assert kind([1.5] * 5, STORED, "higher") == "improved"
@@ -224,8 +215,6 @@ def test_a_change_beyond_the_tolerance_is_judged_by_its_direction() -> None:
     # A number that never moves is stored as 1.234
     settled = judge([metric(1.2344449)], baseline([1.234] * 5), rule(tolerance=0.0, max_launches=1))
     assert settled.verdict.kind == "unchanged"
-
-    assert kind([1.08] * 5, STORED) == "unchanged"
 
     assert rule(comparisons=1).alpha == rule(comparisons=20).alpha == 0.001
     assert rule(comparisons=50).alpha == pytest.approx(0.0004)

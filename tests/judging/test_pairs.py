@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 from scipy import stats
 from support.cases import ON_TWO
 from support.metrics import passed
 
-from pytest_distbench.judging.metric import RULES, Circumstances
 from pytest_distbench.judging.pairs import (
     FIRST_LOOK,
     LAST_LOOK,
@@ -22,10 +20,10 @@ from pytest_distbench.judging.pairs import (
     power,
     smallest_slowdown,
 )
-from pytest_distbench.judging.terms import Draft, Judgement, Terms
-from pytest_distbench.records.case import BaselineMetric, Case
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.iteration import Collective, Fingerprint
-from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
+from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
@@ -114,22 +112,6 @@ def test_power_is_that_of_the_noncentral_t_between_no_noise_and_hopeless_noise()
     shares = [rule(comparisons=10).alpha(look) for look in rule().looks]
     assert sum(shares) == pytest.approx(0.02 / 10)
     assert shares == sorted(shares)
-
-
-def test_to_a_rule_from_outside_the_reference_is_a_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slower_at_most(
-        draft: Draft, current: Sequence[Measurement], stored: BaselineMetric, rule: Circumstances
-    ) -> Judgement:
-        assert (len(current), rule.max_launches) == (5, 20)
-        is_so = max(v or 0 for v in draft.current) > max(v or 0 for v in stored.launches)
-        return draft.settle("regressed" if is_so else "unchanged")
-
-    monkeypatch.setitem(RULES, "slowest", slower_at_most)
-    monkeypatch.setitem(METRIC_KINDS, "mine", MetricKind(summary="s", reduce="max", rule="slowest", sign=1))
-
-    assert judged([1.0, 1.0, 1.0, 1.0, 1.1], "mine")[0].kind == "regressed"
-    assert judged([1.0, 1.0, 1.0, 1.0, 0.9], "mine")[0].kind == "unchanged"
-    assert judged([1.0] * 5, "mine", None)[0].kind == "incomparable"
 
 
 SOFTWARE = {"python": "3.11", "torch": "2.13.0"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -643,18 +642,6 @@ def test_steps_to_a_goal_are_judged_by_what_chance_does() -> None:
 @pytest.mark.parametrize("current", [[50, None, None, 60, 50], [None]])
 def test_more_misses_are_a_regression(current: Values) -> None:
     assert judged("steps", current, STEPS[: len(current)]).kind == "regressed"
-
-
-def test_unchanged_trainings_are_rarely_called_worse() -> None:
-    """2000 comparisons of 5 against 5 seeds at 5 %: 119 were, and MLPerf's own deviation would call about 350."""
-    random.seed(1)
-
-    def steps() -> list[float]:
-        return [random.gauss(50, 8) for _ in range(5)]
-
-    kinds = [judged("steps", steps(), steps(), identity={"every": 0.01}).kind for _ in range(2000)]
-
-    assert kinds.count("regressed") <= 130
 
 
 # Final quality
