@@ -181,16 +181,9 @@ def test_ranks_on_several_hosts_are_a_condition_and_the_launcher_is_asked_once(t
 
     assert found == [{"nodes": "2x2"}, {}, {"nodes": "2x2"}]
     assert asked == [(4, False), (2, False)]
+    assert layout_text([4, 3]) == "1x4+1x3"
 
-
-@pytest.mark.parametrize(("layout", "text"), [([4, 4], "2x4"), ([4, 3], "1x4+1x3"), ([8, 8, 2], "2x8+1x2")])
-def test_a_last_host_with_fewer_ranks_is_told_apart(layout: list[int], text: str) -> None:
-    assert layout_text(layout) == text
-
-
-def test_a_launcher_of_an_engine_s_is_told_which(tmp_path: Path) -> None:
     around = LayoutAround(LAUNCHERS["cmd"], Engine(template="", ranks_per_node=3))
-
     assert around.conditions(make_plan(tmp_path, world_size=8)) == {"nodes": "2x3+1x2"}
 
 
@@ -205,6 +198,10 @@ def test_clocks_of_ranks_that_share_cores_become_information(tmp_path: Path) -> 
     with around.during(plan, HERE) as witness:
         assert [m.better for m in witness(AROUND_PASSED).measurements] == ["info", "same"]
     assert around.conditions(plan) == {"oversubscribed": "2-cores"}
+
+    with around.during(make_plan(tmp_path), HERE) as witness:
+        assert witness(AROUND_PASSED) == AROUND_PASSED, "with a core for each"
+    assert around.conditions(make_plan(tmp_path)) == {}
 
 
 QUOTA_PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
@@ -454,13 +451,6 @@ def test_what_no_launcher_of_ranks_starts_and_ranks_of_one_host_have_none(tmp_pa
     assert LayoutAround(on_nodes_of(2, asked)).conditions(command) == {}
     assert LayoutAround(LAUNCHERS["warm"]).conditions(make_plan(tmp_path, world_size=4)) == {}
     assert asked == []
-
-
-def test_with_a_core_for_each_nothing_changes(tmp_path: Path) -> None:
-    around = OversubscribedAround()
-    with around.during(make_plan(tmp_path), HERE) as witness:
-        assert witness(AROUND_PASSED) == AROUND_PASSED
-    assert around.conditions(make_plan(tmp_path)) == {}
 
 
 def test_one_that_is_still_in_use_is_told(made_up: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,10 +272,13 @@ def recorders(root: Path, **settings: object) -> Recorders:
 def test_a_tree_in_which_nothing_but_baselines_differs_is_the_one_that_was_measured(
     store: BaselineStore, tmp_path: Path
 ) -> None:
+    path = store.path(TEST, KEY)
+    first = recorders(tmp_path).find(path)
+    assert (first.variant.is_itself, first.before) == (True, None), "the first commit of all is its own recorder"
+
     store.write("other.py::test_b", KEY, entry(2.0, 2.1))
     git(tmp_path, "add", "--all")
     git(tmp_path, "commit", "--quiet", "--message", "other baselines")
-    path = store.path(TEST, KEY)
     same = recorders(tmp_path).find(path).variant
     (tmp_path / "work.py").write_text("2")
     other = recorders(tmp_path).find(path).variant
@@ -353,12 +356,6 @@ def test_waiting_for_others_takes_nothing_of_the_budget(monkeypatch: pytest.Monk
     with budget.waiting(hold()):
         clock.now += 10.0
     assert budget.left_s == 50.0
-
-
-def test_the_first_commit_of_all_is_its_own_recorder(store: BaselineStore, tmp_path: Path) -> None:
-    found = recorders(tmp_path).find(store.path(TEST, KEY))
-
-    assert (found.variant.is_itself, found.before) == (True, None)
 
 
 def test_a_reason_is_found_once(store: BaselineStore, tmp_path: Path) -> None:

@@ -56,15 +56,19 @@ def plan_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return plan
 
 
-def test_the_users_number_of_threads_stays(plan_of: Callable[..., LaunchPlan]) -> None:
-    plan = plan_of("--world-size", "1", OMP_NUM_THREADS="3,2")
+def test_a_rank_has_one_thread_and_the_launchers_variables_unless_the_user_has_set_them(
+    plan_of: Callable[..., LaunchPlan],
+) -> None:
+    """One rank with the threads of the whole machine would be no reference for two with one each."""
+    for world_size in (1, 2):
+        plan = plan_of("--world-size", str(world_size))
+        assert (plan.world_size, plan.variables["OMP_NUM_THREADS"], plan.set_threads) == (world_size, "1", 1)
+        assert plan.variables["MINE"] == "1"
+        assert "CUDA_DEVICE_ORDER" not in plan.variables
 
-    assert (plan.variables["OMP_NUM_THREADS"], plan.set_threads) == ("3,2", 3)
-
-
-def test_a_rank_has_the_launchers_variables_unless_the_user_has_set_them(plan_of: Callable[..., LaunchPlan]) -> None:
-    assert plan_of().variables["MINE"] == "1"
-    assert plan_of(MINE="yes").variables["MINE"] == "yes"
+    plan = plan_of("--world-size", "1", OMP_NUM_THREADS="3,2", MINE="yes", RANK="7")
+    assert (plan.variables["OMP_NUM_THREADS"], plan.set_threads, plan.variables["MINE"]) == ("3,2", 3, "yes")
+    assert "RANK" not in plan.variables, "as an outer torchrun sets it"
 
 
 def test_a_launch_knows_when_pytest_timeout_ends_its_test(plan_of: Callable[..., LaunchPlan]) -> None:
@@ -122,22 +126,3 @@ def test_a_row_around_launches_that_cannot_be_closed_leaves_no_launcher_and_no_r
     assert "it is stuck" in result.stderr.str()
     assert (made.path / "closed").exists()
     assert not [path for path in temporary.glob("distbench-*") if path.is_dir()]
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_a_rank_has_one_thread_however_many_ranks_there_are(
-    plan_of: Callable[..., LaunchPlan], world_size: int
-) -> None:
-    """One rank with the threads of the whole machine would be no reference for two with one each."""
-    plan = plan_of("--world-size", str(world_size))
-
-    assert plan.world_size == world_size
-    assert (plan.variables["OMP_NUM_THREADS"], plan.set_threads) == ("1", 1)
-
-
-def test_what_an_outer_torchrun_set_is_not_handed_on(plan_of: Callable[..., LaunchPlan]) -> None:
-    assert "RANK" not in plan_of(RANK="7").variables
-
-
-def test_on_the_cpu_the_order_of_gpus_is_left_alone(plan_of: Callable[..., LaunchPlan]) -> None:
-    assert "CUDA_DEVICE_ORDER" not in plan_of().variables

@@ -102,18 +102,20 @@ def test_samples_come_while_an_answer_is_open_and_the_most_are_not_reached(
     assert [v.kind for v in made.verdicts] == ["regressed"]
 
 
-def test_samples_come_until_the_reference_can_judge_them(session: Session) -> None:
+@pytest.mark.parametrize(
+    ("until", "fewest", "asked"),
+    [
+        (3, 0, [[], [], ["step"]]),
+        (0, 7, [[]] * 7),  # until the reference can judge them, everything is measured in each
+    ],
+)
+def test_later_samples_are_for_what_is_open_only(
+    session: Session, until: int, fewest: int, asked: list[list[str]]
+) -> None:
     source = Counted()
-    session.run(REQUEST, source, Opened(0, fewest=7))  # type: ignore[arg-type]
+    session.run(REQUEST, source, Opened(until, fewest))  # type: ignore[arg-type]
 
-    assert source.asked == [[]] * 7, "everything is measured in each"
-
-
-def test_later_samples_are_for_what_is_open_only(session: Session) -> None:
-    source = Counted()
-    session.run(REQUEST, source, Opened(3))  # type: ignore[arg-type]
-
-    assert source.asked == [[], [], ["step"]]
+    assert source.asked == asked
 
 
 class RedForCertain(Opened):
@@ -130,13 +132,6 @@ def test_what_is_red_for_certain_ends_the_loop_and_what_is_open_stays_unjudged(s
     assert len(made.launches) == 2
     assert [(v.metric, v.kind) for v in made.verdicts] == [("step", "inconclusive"), ("count", "regressed")]
     assert made.verdicts[0].reason == f"{NOT_JUDGED} (count regressed)"
-
-
-def test_samples_that_can_be_no_more_end_the_loop(session: Session) -> None:
-    source = Counted()
-    source.most = 1
-
-    assert len(session.run(REQUEST, source, Opened(9)).launches) == 1  # type: ignore[arg-type]
 
 
 def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +152,7 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
     assert found.platform == "nvidia-geforce-rtx-4090"
 
 
-@pytest.mark.parametrize(("limit", "value"), [("open_s", 0.0), ("most_open", 1)])
+@pytest.mark.parametrize(("limit", "value"), [("open_s", 0.0), ("most_open", 1), ("most", 2)])
 def test_an_open_answer_that_is_not_worth_another_sample_stays_as_it_is(
     session: Session, limit: str, value: float
 ) -> None:

@@ -193,26 +193,17 @@ def test_a_launch_that_does_not_pass_ends_the_turns_and_is_named() -> None:
     assert turns == ["a", "b", "a", "b"]
 
 
-def test_a_pair_is_a_launch_of_each_side() -> None:
-    reference, current = launch(0), launch(0)
-    sides = Sides([[current, reference]])
-    made = PairedLaunches(sides, REQUEST, MAIN)  # type: ignore[arg-type]
+@pytest.mark.parametrize("has_control", [False, True])
+def test_a_pair_is_a_launch_of_each_side_and_a_control_the_reference_once_more(has_control: bool) -> None:
+    current, reference, *controls = (launch(0) for _ in range(2 + has_control))
+    sides = Sides([[current, reference, *controls]])
+    made = PairedLaunches(sides, REQUEST, MAIN, has_control=has_control)  # type: ignore[arg-type]
     made.add()
 
     assert made.references[0] is reference
     assert made.launches[0] is current
-    assert (made.alone, made.controls, sides.times) == ("", [], [1])
-
-
-def test_a_control_is_the_reference_once_more() -> None:
-    current, reference, control = (launch(0) for _ in range(3))
-    sides = Sides([[current, reference, control]])
-    made = PairedLaunches(sides, REQUEST, MAIN, has_control=True)  # type: ignore[arg-type]
-    made.add()
-
-    assert made.references[0] is reference
-    assert made.controls[0] is control
-    assert sides.times == [2]
+    assert all(a is b for a, b in zip(made.controls, controls, strict=True))
+    assert (made.alone, sides.times) == ("", [1 + has_control])
 
 
 @pytest.mark.parametrize(("side", "has_control"), [(0, True), (0, False), (1, False)])

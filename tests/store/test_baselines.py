@@ -496,12 +496,6 @@ def test_a_copied_file_is_not_taken_for_another_case(store: BaselineStore) -> No
         store.entry(TEST, "ws4.gloo.warm")
 
 
-def test_a_file_lies_below_platform_suite_and_test(store: BaselineStore) -> None:
-    path = store.write(TEST, KEY, entry(1.0))
-
-    assert path == store.folder / PLATFORM / "suites" / "test_a" / "test_a" / f"{KEY}.json"
-
-
 def test_writing_one_case_leaves_the_others_untouched(store: BaselineStore) -> None:
     untouched = store.write(TEST, "a", entry(1.0))
     before = untouched.stat()

@@ -44,12 +44,6 @@ def write(folder: Path, document: object) -> Path:
     return path
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    DRAWINGS.write(tmp_path / "new" / "drawing.json", DRAWN)
-
-    assert DRAWINGS.read(tmp_path / "new" / "drawing.json") == DRAWN
-
-
 @pytest.mark.parametrize(
     ("document", "said"),
     [
