@@ -93,7 +93,7 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
     with pytest.raises(
         NotABaseline, match=r"compared with main \(3f2a91c0d4\) in turns, .* without --distbench-against"
     ):
-        take(result(*FIVE, reference=beside, verdicts=[verdict("regressed")]))
+        take(result(*FIVE, reference=beside, verdicts=[verdict("regressed"), verdict("unchanged")]))
 
     stored = replace(entry(0.001, 0.002), workload=result(0.004).case.workload)
     still = result(0.004, kind="unchanged")
@@ -162,13 +162,19 @@ def test_what_an_update_stored_is_taken_with_the_launches_that_it_made(update: s
         take(replace(made, update=""))
 
 
-def test_few_launches_keep_the_note_that_a_fingerprint_differs_between_launches() -> None:
+def test_few_launches_keep_what_repeats_and_the_note_that_a_fingerprint_differs_between_launches() -> None:
     unsure = Fingerprint(missing="differs between launches of the same code")
     stored = replace(entry(*FIVE), fingerprints={"step": unsure})
     made = result(*FIVE[:4], kind="unchanged")
     launches = [replace(launch, fingerprints={"step": of(BARRIER)}) for launch in made.launches]
 
     assert take(replace(made, launches=launches), stored).fingerprints == {"step": unsure}
+
+    for now, kind in ((0.5001, "unchanged"), (0.5, "inconclusive")):
+        kept = take(
+            measured(metric("final", "same", now), kinds={"final": kind}), recorded(metric("final", "same", 0.5))
+        )
+        assert kept.metrics["final"].launches == [0.5] * 5
 
 
 def test_few_launches_keep_what_more_have_shown_of_the_steps_of_a_loop() -> None:

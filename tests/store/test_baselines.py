@@ -234,6 +234,7 @@ def test_number_lists_take_one_line_and_keys_are_sorted(store: BaselineStore) ->
         "/abs/test_x.py::test_x",
         "suites/test_x.py::te/st",
         "suites/test_x.py",
+        f"suites/test_x.py::{'x' * 201}",
     ],
 )
 def test_a_path_cannot_leave_the_store(store: BaselineStore, test: str) -> None:

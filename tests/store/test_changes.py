@@ -13,6 +13,7 @@ from support.stores import KEY, PLATFORM, TEST, entry
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, EntryName
 from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.record import replace
 from pytest_distbench.store.accept import (
     EntryChange,
     FolderVersion,
@@ -129,6 +130,9 @@ def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> 
     [note] = change(entry(1.0), entry(1.0, xfail_perf="x" * 61)).notes
     assert note == f"xfail_perf none -> {'x' * 60}..."
 
+    by_hand = replace(entry(1.0).metrics["step"], tolerance=0.3)
+    assert change(entry(1.0), entry(1.0, metrics={"step": by_hand})).notes == ["step.tolerance none -> 0.3"]
+
     moved = change(entry(1.0, bounds={"a": 1.0}), entry(1.0, bounds={"a": 2.0, "b": "<= 3 s"}))
     assert moved.notes == ["bounds.a 1.0 -> 2.0", "bounds.b none -> <= 3 s"]
 
@@ -138,6 +142,7 @@ def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> 
     [
         ("lower", 1.0, 2.0, math.log(2)),
         ("higher", 1.0, 2.0, -math.log(2)),
+        ("lower", 2.0, 1.0, -math.log(2)),
         ("exact", 1.0, 2.0, math.inf),
         ("lower", 1.0, 1.0, 0.0),
         ("lower", None, 1.0, math.inf),

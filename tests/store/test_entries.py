@@ -115,6 +115,8 @@ def test_a_function_that_is_gone_leaves_its_entry_to_the_closest_case(tmp_path: 
     assert found(store, replace(CASE, test="suites/test_b.py::test_new")) == [f"{other.test}[{KEY}]"]
     assert len(found(store, replace(CASE, test="suites/test_c.py::test_new"))) == 2
     assert found(store, replace(CASE, id="ws4", test="suites/test_c.py::test_a")) == [], "other ranks"
+    two = stored(tmp_path / "two", CASE, replace(CASE, id="x-ws2"))
+    assert found(two, replace(CASE, test="suites/test_c.py::test_a")) == [f"{TEST}[{KEY}]"]
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "test_a.py").write_text("def test_a(): pass")
     assert found(store, replace(CASE, test="suites/test_c.py::test_a")) == [f"{other.test}[{KEY}]"]
@@ -136,6 +138,7 @@ def test_an_id_is_gone_where_its_function_was_collected_without_it(tmp_path: Pat
         ({"a": 1, "b": 2}, {"a": 1, "c": 2}, True),
         ({"a": [1, 2]}, {"items": [1, 2]}, True),
         ({"a": 1, "b": 2}, {"c": 1, "d": 2}, True),
+        ({"a": 2, "b": 1}, {"c": 2, "d": 1}, True),
         ({"a": 1, "b": 2}, {"a": 2, "b": 1}, False),
         ({"a": 1}, {"a": 1, "b": 2}, False),
         ({"a": 1}, {"b": True}, False),

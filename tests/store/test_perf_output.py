@@ -95,6 +95,7 @@ def test_files_without_results_or_sides_are_read_as_far_as_they_go() -> None:
     assert [(row.size, row.in_place) for row in found.rows[:3]] == [(8, True), (65536, False), (65536, True)]
     assert (found.rows[-1].root, found.rows[-1].time_s) == ("-1", pytest.approx(401.9e-6))
     assert found.is_whole
+    assert read_json(text_of("nccl-tests.json").replace('"nthreads":1', '"nthreads":2')).ranks == 16
 
     found = read_json(text_of("rccl-tests.json"))
     assert (found.program, found.ranks, len(found.rows)) == ("AllReduce", 8, 8)
