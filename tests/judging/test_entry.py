@@ -34,11 +34,14 @@ def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None
 
 def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() -> None:
     case = Case(test="t", id="ws2", conditions=ON_TWO, device="cpu")
-    measured = Measurement(name="m", unit="s", better="lower", value=1.0)
+    measured = Measurement(name="m", unit="s", better="lower", value=0.000123456789)
+    count = Measurement(name="count", unit="", better="exact", value=123456.0)
     made = [
         passed(
             replace(measured, companions={"cpu_s": seconds, "waits": 3.0}),
+            count,
             index=i,
+            foreign_cores=0.123,
             fingerprints={"m": of(BARRIER), "wild": of(reduce(4 * i))},
         )
         for i, seconds in enumerate([0.1, 0.5, 0.123456])
@@ -47,6 +50,8 @@ def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() ->
 
     assert entry.fingerprints["m"] == of(BARRIER)
     assert entry.fingerprints["wild"] == Fingerprint(missing="differs between launches of the same code")
+    assert [entry.metrics[key].launches for key in ("m", "count")] == [[0.0001235] * 3, [123456] * 3]
+    assert entry.foreign_cores == 0.12
     assert entry.metrics["m"].companions == {"cpu_s": 0.1235, "cpu_spread": 0.8747, "waits": 3.0}
 
 

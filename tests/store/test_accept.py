@@ -81,8 +81,9 @@ def take(made: CaseResult, stored: Any = None, *, mode: str = "all", force: bool
 
 
 def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
-    made = take(result(*FIVE), entry(1.0, tolerance=0.25, xfail_perf="bug"))
-    assert made.metrics["step"].launches == [0.004] * 5
+    by_hand = {"step": replace(entry(1.0).metrics["step"], tolerance=0.3)}
+    made = take(result(*FIVE), entry(1.0, metrics=by_hand, tolerance=0.25, xfail_perf="bug"))
+    assert (made.metrics["step"].launches, made.metrics["step"].tolerance) == ([0.004] * 5, 0.3)
     assert (made.tolerance, made.xfail_perf, made.software) == (0.25, "bug", {"torch": "2.14.0"})
 
     assert take(result(*FIVE, kind="improved"), entry(1.0), mode="failed") is None
@@ -98,6 +99,7 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
     stored = replace(entry(0.001, 0.002), workload=result(0.004).case.workload)
     still = result(0.004, kind="unchanged")
     assert take(still, stored).metrics == stored.metrics
+    assert take(result(*FIVE, kind="unchanged"), stored).metrics["step"].launches == [0.004] * 5
     assert take(still, stored, force=True).metrics["step"].launches == [0.004]
 
     with pytest.raises(NotABaseline, match=r"step is beyond a bound: 4 s, bound: at most 3 s \(the store\)"):
