@@ -204,31 +204,29 @@ class Slow(Turns):
 
 
 @pytest.mark.parametrize(
-    ("each_s", "budget_s", "pairs", "took_s"),
+    ("each_s", "budget_s", "most_s", "pairs", "took_s"),
     [
-        ((5.0,), 60.0, 10, 50.0),  # 14 pairs do not fit
-        ((5.0, 5.0, 5.0, 30.0), 60.0, 4, 45.0),  # what was begun became slow
-        ((8.0,), 20.0, 1, 8.0),  # not even the first look fits
+        ((5.0,), 60.0, 0.0, 10, 50.0),  # 14 pairs do not fit
+        ((5.0, 5.0, 5.0, 30.0), 60.0, 0.0, 4, 45.0),  # what was begun became slow
+        ((8.0,), 20.0, 0.0, 1, 8.0),  # not even the first look fits
+        ((30.0,), 10.0, 120.0, LOOKS[0], 90.0),  # the first look alone may go beyond the budget
     ],
 )
 def test_what_is_begun_fits_the_budget(
-    monkeypatch: pytest.MonkeyPatch, each_s: tuple[float, ...], budget_s: float, pairs: int, took_s: float
+    monkeypatch: pytest.MonkeyPatch,
+    each_s: tuple[float, ...],
+    budget_s: float,
+    most_s: float,
+    pairs: int,
+    took_s: float,
 ) -> None:
     clock = Clock(monkeypatch)
     samples, raised = Slow(clock, *each_s), doubt()
     began_at = clock.now
-    kind, reason, _ = settle(samples, raised, again(raised, budget_s=budget_s, most_s=0.0))
+    kind, reason, _ = settle(samples, raised, again(raised, budget_s=budget_s, most_s=most_s))
 
     assert (kind, len(samples), clock.now - began_at) == ("inconclusive", pairs, took_s)
     assert "--distbench-confirm-budget" in reason
-
-
-def test_the_first_look_alone_may_go_beyond_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    samples, raised = Slow(clock, 30.0), doubt()
-    settle(samples, raised, again(raised, budget_s=10.0, most_s=120.0))
-
-    assert len(samples) == LOOKS[0]
 
 
 def test_with_the_old_software_at_hand_the_change_is_split() -> None:

@@ -64,24 +64,16 @@ def test_a_number_is_made_of_one_launch_of_each_run_up_to_those_there_are() -> N
     made.add()
     assert values(made) == [0.5, 3.0]
 
+    dear, cheap = Made(1.0, foreign_cores=0.25), Made(1.0, foreign_cores=1.5)
+    dear.most_stored, dear.most_open = 3, 5
+    made = derived(lambda a, b: 1.0, dear, cheap)
+    assert (made.most_stored, made.most_open) == (3, 5), "no more launches than one of its sources is worth"
+    assert made.launches[0].foreign_cores == 1.5
+
     source = Made(4.0)
     source.add()
     assert values(derived(lambda a: a["step"], source)) == [4.0]
     assert len(source) == 1
-
-
-def test_a_baseline_of_it_is_worth_no_more_launches_than_one_of_its_sources() -> None:
-    dear, cheap = Made(1.0), Made(1.0)
-    dear.most_stored, dear.most_open = 3, 5
-    made = derived(lambda a, b: 1.0, dear, cheap)
-
-    assert (made.most_stored, made.most_open) == (3, 5)
-
-
-def test_the_busiest_of_its_launches_is_how_busy_the_machine_was() -> None:
-    made = derived(lambda a, b: 1.0, Made(1.0, foreign_cores=0.25), Made(1.0, foreign_cores=1.5))
-
-    assert made.launches[0].foreign_cores == 1.5
 
 
 def test_functions_without_a_number_are_told_with_their_line() -> None:

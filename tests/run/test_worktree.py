@@ -207,28 +207,18 @@ def change(imported: Path, name: str, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("test_evaluated_it.py", "steps.", "steps, and more."),
-        ("test_evaluated_it.py", "helper(), STEPS", "2 * helper(), STEPS"),
-        ("test_evaluated_it.py", "STEPS = 4", "STEPS = 8"),
-        ("test_evaluated_it.py", "def helper(): return 1", "def helper():\n    # two\n    return 2"),
-        ("test_evaluated_it.py", "def test_other(distbench): distbench.run(body)", "def test_third(): pass"),
-        ("test_evaluated_it.py", "import os", "import os, json"),
-        ("evaluated_work.py", "pass", "import time; time.sleep(1)"),
-        ("conftest_of_it.py", "def", "# a comment\ndef"),
-        ("pyproject.toml", "version = '1'", "version = '2'"),
-    ],
-)
-def test_what_ranks_run_from_their_own_tree_is_of_each_side(imported: Path, name: str, old: str, new: str) -> None:
-    change(imported, name, old, new)
-
-    assert found(imported, name if name.endswith(".toml") else "pytest.ini")[0] == []
-
-
-@pytest.mark.parametrize(
     ("name", "old", "new", "is_of_the_test"),
     [
+        # None: ranks run it from their own tree, or it does nothing
+        ("test_evaluated_it.py", "steps.", "steps, and more.", None),
+        ("test_evaluated_it.py", "helper(), STEPS", "2 * helper(), STEPS", None),
+        ("test_evaluated_it.py", "STEPS = 4", "STEPS = 8", None),
+        ("test_evaluated_it.py", "def helper(): return 1", "def helper():\n    # two\n    return 2", None),
+        ("test_evaluated_it.py", "def test_other(distbench): distbench.run(body)", "def test_third(): pass", None),
+        ("test_evaluated_it.py", "import os", "import os, json", None),
+        ("evaluated_work.py", "pass", "import time; time.sleep(1)", None),
+        ("conftest_of_it.py", "def", "# a comment\ndef", None),
+        ("pyproject.toml", "version = '1'", "version = '2'", None),
         ("test_evaluated_it.py", '{"layers": evaluated_layers.LAYERS}', '{"layers": 20}', True),
         ("test_evaluated_it.py", "import os", "import os\nos.environ['SLOW'] = '1'", True),
         ("test_evaluated_it.py", "def size(): return numbers[0]", "def size(): return 2", True),
@@ -241,10 +231,14 @@ def test_what_ranks_run_from_their_own_tree_is_of_each_side(imported: Path, name
         ("evaluated_deep.py", "N = 1", "N = 2", False),
     ],
 )
-def test_what_pytest_evaluates_is_of_both(imported: Path, name: str, old: str, new: str, is_of_the_test: bool) -> None:
+def test_what_pytest_evaluates_is_of_both_sides_and_what_ranks_run_of_each(
+    imported: Path, name: str, old: str, new: str, is_of_the_test: bool | None
+) -> None:
     change(imported, name, old, new)
+    names, are_of_the_test = found(imported, name if name.endswith(".toml") else "pytest.ini")
 
-    assert found(imported, name if name.endswith(".toml") else "pytest.ini") == ([name], is_of_the_test)
+    assert names == [name] * (is_of_the_test is not None)
+    assert not names or are_of_the_test is is_of_the_test
 
 
 def test_a_revision_may_be_there_twice(committed: pytest.Pytester) -> None:
