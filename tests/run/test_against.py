@@ -189,17 +189,6 @@ def test_a_body_that_the_revision_lacks_is_missing_and_one_that_fails_there_fail
     assert is_clean(committed)
 
 
-def test_a_file_that_the_revision_lacks_is_missing_and_the_policy_decides(committed: pytest.Pytester) -> None:
-    git(committed.path, "mv", "test_it.py", "test_new.py")
-    git(committed.path, "commit", "-q", "-m", "renamed")
-    lax = run(committed, "--distbench-against", "HEAD~1")
-    strict = run(committed, "--distbench-against", "HEAD~1", "--distbench-missing", "fail")
-
-    lax.stdout.fnmatch_lines(["*test_new.py N*", "*the test does not exist in HEAD~1 (*"])
-    strict.stdout.fnmatch_lines(["*the test does not exist in HEAD~1 (*): measured, not judged"])
-    assert (lax.ret, strict.ret) == (0, 1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -275,36 +264,6 @@ def test_the_tolerance_of_comparisons_is_its_own(committed: pytest.Pytester, mon
 
     assert run(committed, "--distbench-against", "HEAD", "--distbench-tolerance", "1").ret == 1
     assert run(committed, "--distbench-against", "HEAD", "--distbench-against-tolerance", "0.2").ret == 0
-
-
-def test_an_improvement_that_must_not_be_is_told_as_a_comparison_with_the_revision(
-    committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DISTBENCH_STAND_IN_REFERENCE_FACTOR", "1.5")
-    result = run(committed, "--distbench-against", "HEAD", "--distbench-fail-on-improvement")
-
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["step: improved: *--distbench-fail-on-improvement", "again:  pytest *--distbench-against *"]
-    )
-    result.stdout.no_fnmatch_line("*--distbench-update*")
-
-
-def test_a_bound_goes_before_another_revision_that_is_as_slow(committed: pytest.Pytester) -> None:
-    file = committed.path / "test_it.py"
-    marker = "import pytest\n\n@pytest.mark.distbench(bounds={'step': '15ms', 'count': '<= 7'})\ndef test_step"
-    file.write_text(file.read_text().replace("def test_step", marker))
-    result = run(committed, "--distbench-against", "HEAD")
-
-    result.stdout.fnmatch_lines(
-        [
-            "step: 20 ms, bound: at most 15 ms (marker of test_step[[]ws2])*",
-            "!  step * 20 ms * 20 ms * +0.0 % * +5%, <= 15 ms *",
-            "again:  pytest *--distbench-against HEAD",
-            "2 metrics of 1 case in 10 launches: 1 beyond a bound, 1 within limits",
-        ]
-    )
-    assert result.ret == 1
 
 
 @pytest.mark.parametrize("given", [None, "/of/the/user", ""])

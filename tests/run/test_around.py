@@ -99,24 +99,22 @@ def test_it_is_made_for_the_first_launch_and_stays(hosts: type[MadeUpOfNetwork],
     assert [made.closed for made in hosts.made] == [1, 1]
 
 
-def test_what_became_slow_meanwhile_is_told(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    hosts.found = [[passage()], [passage(rate=478e6)]]
-    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
-        pass
-    told = "the network after it: host 0 to host 1 carries 478 Mbit/s by TCP, wanted 956.4"
-    assert carried(PASSED).remarks == [told]
-
-
-def test_a_network_that_is_gone_after_a_launch_is_told_and_the_launch_stays_what_it_is(
-    hosts: type[MadeUpOfNetwork], tmp_path: Path
+@pytest.mark.parametrize(
+    ("after", "rate", "told"),
+    [
+        ([passage(rate=478e6)], 478e6, "host 0 to host 1 carries 478 Mbit/s by TCP, wanted 956.4"),
+        ([], 956e6, "what holds its hosts has ended"),
+    ],
+)
+def test_what_a_network_became_meanwhile_is_told_and_the_launch_stays_what_it_is(
+    hosts: type[MadeUpOfNetwork], tmp_path: Path, after: list[Passage], rate: float, told: str
 ) -> None:
-    hosts.found = [[passage()], []]
-    failed = replace(PASSED, outcome="failed", reason="rank 0 raised ValueError: mine")
+    hosts.found = [[passage()], after]
+    failed = replace(PASSED, outcome="failed", reason="rank 0 raised", hosts=["host0", "host1"])
     with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
         pass
-    assert carried(failed).remarks == ["the network after it: what holds its hosts has ended"]
-    assert carried(failed).reason == failed.reason
-    assert [m.value for m in carried(PASSED).measurements] == [956e6 / 8, 2e-5]
+    assert carried(failed) == replace(failed, remarks=[f"the network after it: {told}"])
+    assert [m.value for m in carried(PASSED).measurements] == [rate / 8, 2e-5]
 
 
 def test_one_that_became_slow_is_made_anew_for_the_next_launch(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
@@ -251,14 +249,6 @@ def test_none_is_left_where_the_second_cannot_be_made(made_up: MadeUp) -> None:
     ):
         pass
     assert made_up.groups() == OWN[1:]
-
-
-def test_the_quota_is_a_condition_of_the_case(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path)
-
-    assert QuotaAround().conditions(replace(plan, cpus=0.3)) == {"cpus": "0.3"}
-    assert QuotaAround().conditions(replace(plan, cpus=1.0)) == {"cpus": "1"}
-    assert QuotaAround().conditions(plan) == {}
 
 
 REAL = r"""

@@ -354,15 +354,3 @@ def test_waiting_for_others_takes_nothing_of_the_budget(monkeypatch: pytest.Monk
     with budget.waiting(hold()):
         clock.now += 10.0
     assert budget.left_s == 50.0
-
-
-def test_a_reason_is_found_once(store: BaselineStore, tmp_path: Path) -> None:
-    found = recorders(tmp_path)
-    missing = store.path("never.py::test_a", KEY)
-    reasons = []
-    for _ in range(2):
-        with pytest.raises(NotRecorded) as error:
-            found.find(missing)
-        reasons.append(error.value)
-
-    assert reasons[0] is reasons[1]

@@ -15,7 +15,7 @@ from support.nvml import HOSTS, made_up
 from support.plans import BODY
 from support.pools import POOL
 from support.results import verdict
-from support.stores import CASE, entry, environment, result
+from support.stores import CASE, environment, result
 from support.timelines import JOB
 
 from pytest_distbench.judging.terms import NOT_JUDGED, Judgement, Terms
@@ -29,7 +29,7 @@ from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run import loop
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.loop import Session
-from pytest_distbench.run.references import Pending, Stored
+from pytest_distbench.run.references import Stored
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Launches, PairedLaunches, Samples
 from pytest_distbench.store.baselines import NotRecorded
@@ -261,14 +261,3 @@ def test_a_launch_that_fails_is_the_last_and_nothing_is_judged(session: Session)
     made = session.run(REQUEST, Counted(fails_at=1), Opened(9))  # type: ignore[arg-type]
 
     assert (len(made.launches), made.verdicts, made.headline) == (2, [], "concluded")
-
-
-def test_what_is_pending_is_written_once(session: Session) -> None:
-    written: list[tuple[object, ...]] = []
-    session.__dict__["store"] = SimpleNamespace(write=lambda *given: written.append(given))
-    session.pending.append(Pending(REQUEST.case, entry(1.0)))
-    session.write_pending()
-    session.write_pending()
-
-    assert written == [(REQUEST.case.test, REQUEST.case.key, entry(1.0))]
-    assert session.pending == []

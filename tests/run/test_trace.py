@@ -59,11 +59,3 @@ def test_a_launch_whose_ranks_leave_no_traces_is_told_and_the_verdict_stands(pro
     assert case.trace.path == ""
     assert len(case.launches) == 1
     assert not (made.path / ".distbench").exists()
-
-
-def test_without_the_option_nothing_is_told(project: Project) -> None:
-    made = project(TEST)
-    told = run(made, "--distbench-json=r.json")
-
-    told.stdout.no_fnmatch_line("*trace of*")
-    assert read_run_record(made.path / "r.json").results[0].trace is None

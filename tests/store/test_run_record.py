@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.results import result, run
 from support.stores import result as measured
 
-from pytest_distbench.errors import DistbenchError, StoredFileError
+from pytest_distbench.errors import DistbenchError
 from pytest_distbench.store.run_record import read_history, read_run_record, write_run_record
 
 
@@ -58,29 +55,11 @@ def test_what_is_no_run_record_is_told_and_the_others_count(tmp_path: Path) -> N
 STORED = Path(__file__).with_name("run_record.json")
 """A regression, an expected one beside another revision, a failed launch."""
 
-documents = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=20), inner, max_size=3),
-)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("records")
-
 
 def test_a_stored_record_that_is_written_again_is_the_same(tmp_path: Path) -> None:
     write_run_record(tmp_path / "run.json", read_run_record(STORED))
 
     assert (tmp_path / "run.json").read_bytes() == STORED.read_bytes()
-
-
-@given(st.one_of(st.binary(max_size=100), documents.map(msgspec.json.encode)))
-def test_anything_else_is_refused(folder: Path, data: bytes) -> None:
-    path = folder / "run.json"
-    path.write_bytes(data)
-    with pytest.raises(StoredFileError, match=r"run\.json"):
-        read_run_record(path)
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:

@@ -83,23 +83,14 @@ def test_a_list_has_its_day_and_a_node_costs_what_it_holds(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("line", "by", "problem"),
     [
-        ('currency = "USD"\n', "", "Object missing required field `currency`"),
         ('"USD"', '"dollars"', "Expected `str` matching regex '^[A-Z]{3}$' - at `$.currency`"),
         ("2020-10-05", '"2020-10-05"', "Expected `date`, got `str` - at `$.date`"),
         ("2020-10-05", "2999-01-01", "Expected a `date` on which the prices were read, got 2999-01-01"),
-        ('per = "hour"', 'per = "month"', "Invalid enum value 'month' - at `$.per`"),
         ("0.35", "-0.35", "Expected `float` >= 0.0 - at `$.accelerator[T4].regular`"),
         ("0.35", "nan", "Expected `float` >= 0.0 - at `$.accelerator[T4].regular`"),
         ("0.35", "inf", "Expected `float` <= 1000000000000.0 - at `$.accelerator[T4].regular`"),
-        ("regular = 0.35", "spot = 0.35", "Object contains unknown field `spot` - at `$.accelerator[T4]`"),
         ("preemptible = 0.135", "", "Expected a price, regular or preemptible, got neither - at `$.accelerator[K80]`"),
-        ("ranks_per_node = 2", "", "Object missing required field `ranks_per_node` - at `$.machine[with-T4]`"),
         ("ranks_per_node = 2", "ranks_per_node = 0", "Expected `int` >= 1 - at `$.machine[with-T4].ranks_per_node`"),
-        (
-            'platforms = ["cpu-*"]',
-            'platforms = "cpu-*"',
-            "Expected `array`, got `str` - at `$.machine[n1-st",
-        ),
         ('accelerator = "T4"', 'accelerator = "A100"', "of T4, K80, got 'A100' - at `$.machine[with-T4]`"),
         ("accelerators_per_node = 2\n", "", "together, got one of them - at `$.machine[with-T4]`"),
         ("preemptible = 0.04\n", "", "with a price that is regular, as the machine's - at `$.machine[with-K80]`"),
