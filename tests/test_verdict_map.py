@@ -1,0 +1,157 @@
+"""What each kind of verdict makes of a test, an update, a command and an annotation: a table that no rename may change.
+
+A row is a code: why a verdict was given. Its columns are all that hangs on it. Two rows that raise the same kind may
+differ here, as a timing and an exact number do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from support.results import PAIRED, result, run, verdict
+
+from pytest_distbench.commands.runs import judge
+from pytest_distbench.judging.confirmation import can_be_confirmed
+from pytest_distbench.judging.entry import is_wanted, why_not_stored
+from pytest_distbench.judging.terms import Judgement, Strictness, certain_failure, conclude
+from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Verdict, is_found
+from pytest_distbench.report.formats import workflow_commands
+from pytest_distbench.report.texts.terminal import summary_lines
+from pytest_distbench.store.accept import NotABaseline, propose_entry
+
+
+class Row(NamedTuple):
+    """A reason, and what follows from it.
+
+    Attributes:
+        code: of the reason.
+        kind: of the verdict.
+        better: kind of the metric.
+        tests: outcome by default, with --distbench-strict, with --distbench-fail-on-improvement, with
+            --distbench-missing=fail and =skip, and where the test is marked xfail_perf: p(assed), f(ailed), s(kipped),
+            x(failed), and X where that mark is called needless.
+        store: whether --distbench-update=failed, =changed and distbench baseline accept write it: y or n; r where an
+            update refuses it.
+        answers: exit code of distbench verdict; whether compare counts it as an answer and as a failure.
+        again: whether it may be confirmed, ends a case at once, and counts as found by the control: y or n.
+        github: e(rror), w(arning) or nothing.
+        has_baseline: whether there is a number to compare with.
+    """
+
+    code: str
+    kind: str
+    better: str
+    tests: str
+    store: str
+    answers: str
+    again: str
+    github: str
+    has_baseline: bool = True
+
+
+ROWS = [
+    Row("bound", "beyond", "lower", "fffffx", "r", "1 yy", "nny", "e"),
+    Row("bound-exact", "beyond", "exact", "fffffx", "r", "1 yy", "nyy", "e"),
+    Row("bound-without-baseline", "beyond", "lower", "fffffx", "r", "1 yy", "nny", "e", has_baseline=False),
+    Row("threshold", "regressed", "lower", "fffffx", "yyy", "1 yy", "yny", "e"),
+    Row("throughput", "regressed", "higher", "fffffx", "yyy", "1 yy", "yny", "e"),
+    Row("memory", "regressed", "memory", "fffffx", "yyy", "1 yy", "nyy", "e"),
+    Row("goal-missed", "regressed", "steps", "fffffx", "yyy", "1 yy", "yyy", "e"),
+    Row("quality", "regressed", "floor", "fffffx", "yyy", "1 yy", "yyy", "e"),
+    Row("no-value", "regressed", "lower", "fffffx", "yyy", "1 yy", "yny", "e", has_baseline=False),
+    Row("exact", "regressed", "exact", "fffffx", "yyy", "1 yy", "nyy", "e"),
+    Row("losses", "regressed", "curve", "fffffx", "yyy", "1 yy", "yyy", "e"),
+    Row("number-of-training", "regressed", "same", "fffffx", "yyy", "1 yy", "yyy", "e"),
+    Row("seed-lost", "regressed", "curve", "fffffx", "yyy", "1 yy", "yyy", "e"),
+    Row("metric-missing", "lost", "lower", "fffffx", "yyy", "1 yy", "nyn", "e"),
+    Row("exact-missing", "lost", "exact", "fffffx", "yyy", "1 yy", "nyn", "e"),
+    Row("communication", "changed", "exact", "fffffx", "yyy", "1 yy", "nyn", "e"),
+    Row("names-a-run", "volatile", "lower", "fffffx", "yyy", "125 ny", "nnn", "e"),
+    Row("noise", "inconclusive", "lower", "pfpppp", "nnn", "125 nn", "ynn", "w"),
+    Row("noise-without-baseline", "inconclusive", "lower", "pfpfsp", "nnn", "125 nn", "ynn", "w", has_baseline=False),
+    Row("curve-still", "inconclusive", "curve", "pfpppp", "nnn", "125 nn", "ynn", "w"),
+    Row("low-power", "unseen", "lower", "pfpppp", "nnn", "125 nn", "ynn", ""),
+    Row("coarse-curve", "unseen", "curve", "pfpppp", "nnn", "125 nn", "ynn", ""),
+    Row("other-workload", "incomparable", "lower", "pfpppp", "nyy", "125 nn", "ynn", "w"),
+    Row("other-software", "incomparable", "exact", "pfpppp", "nyy", "125 nn", "ynn", "w"),
+    Row("unseeded", "unseeded", "curve", "pfpppp", "nnn", "125 nn", "ynn", "w"),
+    Row("unseeded-without-baseline", "unseeded", "curve", "pfpfsp", "nnn", "125 nn", "ynn", "w", has_baseline=False),
+    Row("no-baseline", "missing", "lower", "pppfsp", "nyy", "125 nn", "ynn", "w", has_baseline=False),
+    Row("numerics", "drifted", "curve", "pppppp", "nyy", "125 yn", "ynn", "w"),
+    Row("slower-machine", "machine", "lower", "pppppp", "nyy", "125 yn", "ynn", "w"),
+    Row("improved", "improved", "lower", "ppfppX", "nyy", "0 yn", "ynn", ""),
+    Row("within-bound", "within", "lower", "pppppX", "nyy", "0 yn", "ynn", "", has_baseline=False),
+    Row("within-threshold", "unchanged", "lower", "pppppX", "nnn", "0 yn", "ynn", ""),
+    Row("equal", "unchanged", "exact", "pppppX", "nnn", "0 yn", "ynn", ""),
+    Row("losses-equal", "unchanged", "curve", "pppppX", "nnn", "0 yn", "ynn", ""),
+]
+
+
+def _made(row: Row) -> Verdict:
+    made = verdict(row.kind, better=row.better, metric="fingerprint" if row.code == "communication" else "m")
+    return made if row.has_baseline else replace(made, baseline=None, ratio=None)
+
+
+def _strictness(*options: str) -> Strictness:
+    return Strictness(
+        also_failing=frozenset(name for name, kind in VERDICT_KINDS.items() if kind.fails_under in options)
+    )
+
+
+def _tests(found: Verdict) -> str:
+    policies = [
+        Strictness(),
+        _strictness("distbench-strict"),
+        _strictness("distbench-fail-on-improvement"),
+        Strictness(missing="fail"),
+        Strictness(missing="skip"),
+    ]
+    outcomes = "".join(conclude(result(found), policy).outcome[0] for policy in policies)
+    marked = result(found, xfail_perf="known")
+    expected = conclude(marked, Strictness()).outcome[0]
+    printed = summary_lines([marked], verbosity=0, record_command="", folder=Path())
+    needless = any("no longer needed" in line.text for line in printed)
+    return outcomes + ("X" if needless else expected)
+
+
+def _store(found: Verdict) -> str:
+    written = [is_wanted(mode, [found], is_new=False) for mode in ("failed", "changed")]
+    try:
+        propose_entry(result(found, reference=PAIRED), None, mode="changed", force=False)
+    except NotABaseline:
+        written.append(True)
+    else:
+        written.append(False)
+    return "r" if why_not_stored([], [found]).startswith("m is beyond") else "".join("ny"[w] for w in written)
+
+
+def _answers(found: Verdict) -> str:
+    code, _ = judge(run(result(found)), metric="", is_exact=False)
+    kind = VERDICT_KINDS[found.kind]
+    return f"{code} {'ny'[kind.is_answer]}{'ny'[kind.fails]}"
+
+
+def _again(found: Verdict) -> str:
+    is_certain = bool(certain_failure([Judgement(found, is_open=False)]))
+    return "".join("ny"[it] for it in (can_be_confirmed([found]), is_certain, is_found(found)))
+
+
+def _github(found: Verdict) -> str:
+    case = result(found)
+    outcome = conclude(case, Strictness()).outcome
+    others = result(verdict("unchanged"), nodeid="test_b.py::test_b")
+    said = workflow_commands([replace(case, outcome=outcome), others])
+    return said[0].removeprefix("::")[0] if said else ""
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.code)
+def test_what_follows_from_a_verdict(row: Row) -> None:
+    found = _made(row)
+    seen = row._replace(
+        tests=_tests(found), store=_store(found), answers=_answers(found), again=_again(found), github=_github(found)
+    )
+    assert seen == row
