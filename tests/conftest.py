@@ -28,7 +28,8 @@ from pytest_distbench.judging import case
 from pytest_distbench.judging.metric import RULES
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import LAUNCHERS, Launcher, LauncherSetup
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.run import loop
 from pytest_distbench.run.around import AROUND
@@ -254,7 +255,7 @@ def own_rows() -> Iterator[None]:
     """Tables of this process, to which runs inside it may add rows from outside (the stand-in stays)."""
     importlib.import_module("pytest_distbench.testing")
     with contextlib.ExitStack() as stack:
-        for table in (LAUNCHERS, LAUNCH_KINDS, AROUND, METRIC_KINDS, VERDICT_KINDS, RULES):
+        for table in (LAUNCHERS, LAUNCH_KINDS, AROUND, METRIC_KINDS, REASONS, RULES):
             stack.enter_context(mock.patch.dict(table))
         yield
 

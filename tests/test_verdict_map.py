@@ -17,6 +17,7 @@ from pytest_distbench.judging.confirmation import can_be_confirmed
 from pytest_distbench.judging.entry import is_wanted, why_not_stored
 from pytest_distbench.judging.terms import Judgement, Strictness, certain_failure, conclude
 from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict, is_found
 from pytest_distbench.report.formats import workflow_commands
@@ -28,7 +29,7 @@ class Row(NamedTuple):
     """A reason, and what follows from it.
 
     Attributes:
-        code: of the reason.
+        code: of the reason; several rows have it for metrics of different kinds.
         kind: of the verdict.
         better: kind of the metric.
         tests: outcome by default, with --distbench-strict, with --distbench-fail-on-improvement, with
@@ -55,44 +56,44 @@ class Row(NamedTuple):
 
 ROWS = [
     Row("bound", "beyond", "lower", "fffffx", "r", "1 yy", "nny", "e"),
-    Row("bound-exact", "beyond", "exact", "fffffx", "r", "1 yy", "nyy", "e"),
-    Row("bound-without-baseline", "beyond", "lower", "fffffx", "r", "1 yy", "nny", "e", has_baseline=False),
-    Row("threshold", "regressed", "lower", "fffffx", "yyy", "1 yy", "yny", "e"),
-    Row("throughput", "regressed", "higher", "fffffx", "yyy", "1 yy", "yny", "e"),
-    Row("memory", "regressed", "memory", "fffffx", "yyy", "1 yy", "nyy", "e"),
+    Row("bound", "beyond", "exact", "fffffx", "r", "1 yy", "nyy", "e"),
+    Row("bound", "beyond", "lower", "fffffx", "r", "1 yy", "nny", "e", has_baseline=False),
+    Row("beyond-threshold", "regressed", "lower", "fffffx", "yyy", "1 yy", "yny", "e"),
+    Row("beyond-threshold", "regressed", "higher", "fffffx", "yyy", "1 yy", "yny", "e"),
+    Row("beyond-threshold", "regressed", "memory", "fffffx", "yyy", "1 yy", "nyy", "e"),
     Row("goal-missed", "regressed", "steps", "fffffx", "yyy", "1 yy", "yyy", "e"),
-    Row("quality", "regressed", "floor", "fffffx", "yyy", "1 yy", "yyy", "e"),
+    Row("beyond-threshold", "regressed", "floor", "fffffx", "yyy", "1 yy", "yyy", "e"),
     Row("no-value", "regressed", "lower", "fffffx", "yyy", "1 yy", "yny", "e", has_baseline=False),
-    Row("exact", "regressed", "exact", "fffffx", "yyy", "1 yy", "nyy", "e"),
+    Row("exact-number", "regressed", "exact", "fffffx", "yyy", "1 yy", "nyy", "e"),
     Row("losses", "regressed", "curve", "fffffx", "yyy", "1 yy", "yyy", "e"),
-    Row("number-of-training", "regressed", "same", "fffffx", "yyy", "1 yy", "yyy", "e"),
+    Row("training-number", "regressed", "same", "fffffx", "yyy", "1 yy", "yyy", "e"),
     Row("seed-lost", "regressed", "curve", "fffffx", "yyy", "1 yy", "yyy", "e"),
-    Row("metric-missing", "lost", "lower", "fffffx", "yyy", "1 yy", "nyn", "e"),
-    Row("exact-missing", "lost", "exact", "fffffx", "yyy", "1 yy", "nyn", "e"),
+    Row("not-measured", "lost", "lower", "fffffx", "yyy", "1 yy", "nyn", "e"),
+    Row("not-measured", "lost", "exact", "fffffx", "yyy", "1 yy", "nyn", "e"),
     Row("communication", "changed", "exact", "fffffx", "yyy", "1 yy", "nyn", "e"),
     Row("names-a-run", "volatile", "lower", "fffffx", "yyy", "125 ny", "nnn", "e"),
     Row("noise", "inconclusive", "lower", "pfpppp", "nnn", "125 nn", "ynn", "w"),
-    Row("noise-without-baseline", "inconclusive", "lower", "pfpfsp", "nnn", "125 nn", "ynn", "w", has_baseline=False),
-    Row("curve-still", "inconclusive", "curve", "pfpppp", "nnn", "125 nn", "ynn", "w"),
+    Row("noise", "inconclusive", "lower", "pfpfsp", "nnn", "125 nn", "ynn", "w", has_baseline=False),
+    Row("flat-curve", "inconclusive", "curve", "pfpppp", "nnn", "125 nn", "ynn", "w"),
     Row("low-power", "unseen", "lower", "pfpppp", "nnn", "125 nn", "ynn", ""),
-    Row("coarse-curve", "unseen", "curve", "pfpppp", "nnn", "125 nn", "ynn", ""),
+    Row("coarse-digits", "unseen", "curve", "pfpppp", "nnn", "125 nn", "ynn", ""),
     Row("other-workload", "incomparable", "lower", "pfpppp", "nyy", "125 nn", "ynn", "w"),
     Row("other-software", "incomparable", "exact", "pfpppp", "nyy", "125 nn", "ynn", "w"),
     Row("unseeded", "unseeded", "curve", "pfpppp", "nnn", "125 nn", "ynn", "w"),
-    Row("unseeded-without-baseline", "unseeded", "curve", "pfpfsp", "nnn", "125 nn", "ynn", "w", has_baseline=False),
+    Row("unseeded", "unseeded", "curve", "pfpfsp", "nnn", "125 nn", "ynn", "w", has_baseline=False),
     Row("no-baseline", "missing", "lower", "pppfsp", "nyy", "125 nn", "ynn", "w", has_baseline=False),
     Row("numerics", "drifted", "curve", "pppppp", "nyy", "125 yn", "ynn", "w"),
     Row("slower-machine", "machine", "lower", "pppppp", "nyy", "125 yn", "ynn", "w"),
-    Row("improved", "improved", "lower", "ppfppX", "nyy", "0 yn", "ynn", ""),
+    Row("better", "improved", "lower", "ppfppX", "nyy", "0 yn", "ynn", ""),
     Row("within-bound", "within", "lower", "pppppX", "nyy", "0 yn", "ynn", "", has_baseline=False),
     Row("within-threshold", "unchanged", "lower", "pppppX", "nnn", "0 yn", "ynn", ""),
     Row("equal", "unchanged", "exact", "pppppX", "nnn", "0 yn", "ynn", ""),
-    Row("losses-equal", "unchanged", "curve", "pppppX", "nnn", "0 yn", "ynn", ""),
+    Row("equal", "unchanged", "curve", "pppppX", "nnn", "0 yn", "ynn", ""),
 ]
 
 
 def _made(row: Row) -> Verdict:
-    made = verdict(row.kind, better=row.better, metric="fingerprint" if row.code == "communication" else "m")
+    made = verdict(row.code, better=row.better, metric="fingerprint" if row.code == "communication" else "m")
     return made if row.has_baseline else replace(made, baseline=None, ratio=None)
 
 
@@ -143,15 +144,20 @@ def _again(found: Verdict) -> str:
 def _github(found: Verdict) -> str:
     case = result(found)
     outcome = conclude(case, Strictness()).outcome
-    others = result(verdict("unchanged"), nodeid="test_b.py::test_b")
+    others = result(verdict("within-threshold"), nodeid="test_b.py::test_b")
     said = workflow_commands([replace(case, outcome=outcome), others])
     return said[0].removeprefix("::")[0] if said else ""
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.code)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.code}-{row.better}")
 def test_what_follows_from_a_verdict(row: Row) -> None:
     found = _made(row)
     seen = row._replace(
         tests=_tests(found), store=_store(found), answers=_answers(found), again=_again(found), github=_github(found)
     )
-    assert seen == row
+    assert (seen, found.kind) == (row, row.kind)
+
+
+def test_every_reason_but_one_for_information_has_a_row() -> None:
+    """What a reason leads to is the same for all of a verdict kind, so that one row of the kind will do."""
+    assert {REASONS[row.code].kind for row in ROWS} == {reason.kind for reason in REASONS.values()}

@@ -93,7 +93,7 @@ def judge_bounds(
     for i, (verdict, _) in enumerate(made):
         if (goal := missed.get(verdict.name)) is not None:
             reason = f"not reached: no {goal.metric}, bound: {goal.value} ({goal.where})"
-            made[i] = Judgement(replace(verdict, kind="beyond", reason=reason), is_open=False)
+            made[i] = Judgement(replace(verdict, code="bound", reason=reason), is_open=False)
     return made
 
 
@@ -119,7 +119,7 @@ def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord]
 def carry_over(verdict: Verdict, own: Verdict | None) -> Verdict:
     """A verdict of another comparison of the same launches, with what their own run said of its bounds."""
     if own is not None and own.kind == "beyond":
-        return replace(verdict, kind=own.kind, reason=own.reason, bounds=own.bounds)
+        return replace(verdict, code=own.code, reason=own.reason, bounds=own.bounds)
     return verdict if own is None or not own.bounds else _keep(replace(verdict, bounds=own.bounds))
 
 
@@ -132,7 +132,7 @@ def _judge(judgement: Judgement, bounds: Mapping[str, Sequence[Bound]], measured
         for bound in found:
             value = _deciding(values, bound, is_noisy=is_noisy)
             if not bound.holds(value) or (value is not None and value < 0 and why_impossible(value, verdict.unit)):
-                beyond = replace(verdict, kind="beyond", reason=_reason(value, bound, measured[key], verdict))
+                beyond = replace(verdict, code="bound", reason=_reason(value, bound, measured[key], verdict))
                 return Judgement(beyond, is_open=is_noisy and len(values) < FEWEST)
     return Judgement(_keep(verdict), is_open=judgement.is_open or _is_doubtful(bounds, measured))
 
@@ -147,14 +147,14 @@ def _judge_doubts(judgement: Judgement, bounds: Sequence[Bound], measured: Measu
         if len(values) < FEWEST:
             return Judgement(verdict, is_open=True)
         now = f"{format_quantity(min(values), verdict.unit)} or more in each of {len(values)} launches"
-        return Judgement(replace(verdict, kind="inconclusive", reason=f"{now}: {bound.doubt}"), is_open=False)
+        return Judgement(replace(verdict, code="impossible", reason=f"{now}: {bound.doubt}"), is_open=False)
     return judgement
 
 
 def _keep(verdict: Verdict) -> Verdict:
     """The verdict on a metric that keeps to its bounds: it was judged, if by nothing else."""
     if verdict.kind == "missing":
-        return replace(verdict, kind="within", reason="")
+        return replace(verdict, code="within-bound", reason="")
     return verdict if METRIC_KINDS[verdict.better].is_judged else replace(verdict, reason="")
 
 

@@ -78,7 +78,7 @@ def judge_launches(
     for i, (verdict, is_open) in enumerate(judgements):  # a series that has become much longer may read other lines now
         key = verdict.metric
         if verdict.kind == "improved" and key in stored and (why := more_than_stored(stored[key], found[key])):
-            judgements[i] = Judgement(replace(verdict, kind="incomparable", reason=why), is_open)
+            judgements[i] = Judgement(replace(verdict, code="other-definition", reason=why), is_open)
     known = entry.fingerprints if entry is not None and not stale else {}
     known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
     most = terms.max_launches if case.conditions.backend != "fake" else 1
@@ -86,7 +86,7 @@ def judge_launches(
         judgements.append(fingerprint)
     if stale:
         judgements = [
-            Judgement(replace(j.verdict, kind=stale.kind, reason=stale.reason), is_open=False)
+            Judgement(replace(j.verdict, code=stale.code, reason=stale.reason), is_open=False)
             if j.verdict.kind == "missing"
             else j
             for j in judgements
@@ -131,7 +131,7 @@ def as_lost(
     """The judgements, but for the metrics of which something is lost; those of a training are told over its seeds."""
     of_verdict = {verdict: key for key in lost for verdict in (key, found[key][0].key_over_seeds)}
     return [
-        Judgement(replace(j.verdict, kind="lost", reason=lost[key], better=stored[key].better), is_open=False)
+        Judgement(replace(j.verdict, code="not-measured", reason=lost[key], better=stored[key].better), is_open=False)
         if (key := of_verdict.get(j.verdict.metric, ""))
         else j
         for j in judgements
@@ -192,7 +192,7 @@ def judge_fingerprint(
         return None
     verdict = judge_fingerprints(stored, current, launches=len(launches), drift=changed)
     if not terms.wants(METRIC):
-        return Judgement(replace(verdict, kind="unchanged", better="info"), is_open=False)
+        return Judgement(replace(verdict, code="not-judged", better="info"), is_open=False)
     is_doubtful = verdict.kind == "changed" and needs_more(stored, current, launches=len(launches))
     return Judgement(verdict, is_open=is_doubtful and len(launches) < most)
 

@@ -247,7 +247,7 @@ def seen_again(verdicts: Sequence[Verdict], in_turns: Mapping[str, Judgement]) -
         else:
             first = f"regressed in one process tree ({format_change(v.ratio or 1.0)} over {v.launches} pairs)"
             reason = f"{first}, not in a second ({change} over {again.verdict.launches})"
-            judged.append(Judgement(replace(v, kind="inconclusive", reason=reason), is_open=again.is_open))
+            judged.append(Judgement(replace(v, code="ab-disagrees", reason=reason), is_open=again.is_open))
     return judged
 
 
@@ -325,7 +325,7 @@ def split_change(
 def undecided(stored: Sequence[Verdict], reason: str) -> list[Verdict]:
     """The verdicts where nothing could be measured in turns: what only the clock says stays in doubt."""
     return [
-        replace(v, kind="inconclusive", reason=f"{reason}{f' ({v.reason})' if v.reason else ''}")
+        replace(v, code="not-confirmed", reason=f"{reason}{f' ({v.reason})' if v.reason else ''}")
         if is_clock(v, v.unit) and v.kind in ("regressed", "inconclusive")
         else v
         for v in stored
@@ -341,9 +341,9 @@ def not_slower(stored: Sequence[Verdict], beyond: Collection[str], reason: str) 
     return [
         v
         if not is_clock(v, v.unit) or v.kind not in _OF_CODE or v.ratio is None
-        else replace(v, kind="machine", reason=f"{reason}: {_BY_THE_MACHINE}")
+        else replace(v, code="slower-machine", reason=f"{reason}: {_BY_THE_MACHINE}")
         if v.metric in beyond
-        else replace(v, kind="unchanged", reason=reason)
+        else replace(v, code="cleared", reason=reason)
         for v in stored
     ]
 
@@ -353,8 +353,8 @@ def _on_both_sides(v: Verdict, acting: Evaluated, revision: str, reason: str, *,
     differ = "differ" if len(acting.names) > 1 else "differs"
     told = f"{reason}; but {acting} {differ} from {revision}, and pytest evaluates it for both sides"
     if is_obvious and acting.are_of_the_test:
-        return replace(v, kind="regressed", reason=f"{told}: the stored numbers decide")
-    return replace(v, kind="inconclusive", reason=f"{told}: code or machine")
+        return replace(v, code="beyond-threshold", reason=f"{told}: the stored numbers decide")
+    return replace(v, code="shared-code", reason=f"{told}: code or machine")
 
 
 def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judgement:
@@ -367,11 +367,11 @@ def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judge
     told = f"in turns with {name}{of}: {format_change(verdict.ratio or 1.0)} {pairs}"
     now = replace(verdict, reason=f"{told}{against_itself}")
     if paired.is_open:
-        return Judgement(replace(now, kind="inconclusive"), is_open=True)
+        return Judgement(replace(now, code="more-launches"), is_open=True)
     itself_by = abs(math.log(itself)) if itself is not None else 0.0
     if verdict.kind == "regressed" and abs(math.log(verdict.ratio or 1.0)) <= VETO * itself_by:
         vetoed = f"{told}, but {name} against itself {format_change(itself or 1.0)}: the machine is too restless"
-        return Judgement(replace(now, kind="inconclusive", reason=vetoed), is_open=False)
+        return Judgement(replace(now, code="ab-disagrees", reason=vetoed), is_open=False)
     if verdict.kind == "inconclusive":
         now = replace(now, reason=f"{now.reason}; {verdict.reason}")
     return Judgement(now, is_open=False)

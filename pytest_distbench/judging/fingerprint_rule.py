@@ -18,8 +18,8 @@ from pytest_distbench.judging.collective_text import (
     payload_bytes,
 )
 from pytest_distbench.records.iteration import Beyond, Fingerprint, named_ranks, of_rank, rank_ranges
-from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import format_bytes
@@ -111,25 +111,24 @@ def judge_fingerprints(
             undecided = undecided or f"{key}: {then.course_missing or now.course_missing}"
     lost = next((key for key in stored if key not in current), "")
     if told:
-        kind: VerdictName = "changed"
         lines = _attribute(told)
         more = f", and {len(lines) - 1} more difference{'s' * (len(lines) > 2)}" if len(lines) > 1 else ""
         reason = f"{lines[0]}{more}" + (f" (and the software: {drift})" if drift else "")
-        return _verdict(kind, reason, launches, differences=lines)
+        return _verdict("communication", reason, launches, differences=lines)
     if unknown:
-        return _verdict("incomparable", unknown, launches)
+        return _verdict("not-possible", unknown, launches)
     if lost:
-        return _verdict("lost", f"the baseline has a fingerprint of {lost}, this run has none", launches)
+        return _verdict("not-measured", f"the baseline has a fingerprint of {lost}, this run has none", launches)
     if without:
-        return _verdict("missing", f"the baseline has no fingerprint of {without}", launches)
+        return _verdict("no-baseline", f"the baseline has no fingerprint of {without}", launches)
     reason = undecided or next((f"{k}: {f.missing}" for k, f in current.items() if f.missing), "")
-    return _verdict("unchanged", reason, launches)
+    return _verdict("equal", reason, launches)
 
 
-def _verdict(kind: VerdictName, reason: str, launches: int, *, differences: Sequence[str] = ()) -> Verdict:
+def _verdict(code: ReasonCode, reason: str, launches: int, *, differences: Sequence[str] = ()) -> Verdict:
     return Verdict(
         metric=METRIC,
-        kind=kind,
+        code=code,
         unit="",
         better="exact",
         limit=0.0,

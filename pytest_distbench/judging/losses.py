@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.environment import GpuNorm, GpuWitness
-from pytest_distbench.records.kinds import METRIC_KINDS, Reduce, VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS, Reduce
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement, metric_name
 from pytest_distbench.records.run import Verdict
@@ -95,10 +95,9 @@ def missing_verdict(
         why = "the goal was missed: there is no time to it"
     elif not why and stored.is_noisy and "[" in key and any(launch.has_jobs for launch in launches):
         why = "what it is a clock of did not come about in this run"
-    kind: VerdictName = "incomparable" if why else "lost"
     return Verdict(
         metric=key,
-        kind=kind,
+        code="not-possible" if why else "not-measured",
         unit=stored.unit,
         better=stored.better,
         baseline=median(stored.launches),

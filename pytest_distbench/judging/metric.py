@@ -61,15 +61,15 @@ def judge_by_size(
     if above == len(now):
         rank = draft.metric.facts.get("rank")
         whose = "" if rank is None else f"rank {rank} needs most"
-        return draft.settle("regressed", whose, limit=limit, is_open=not is_enough)
+        return draft.settle("beyond-threshold", whose, limit=limit, is_open=not is_enough)
     if reason := _hungrier(current, baseline.series, tolerance):
-        return draft.settle("regressed", reason, limit=limit, is_open=not is_enough)
+        return draft.settle("beyond-threshold", reason, limit=limit, is_open=not is_enough)
     if above * 2 > len(now):
         reason = f"above {format_bytes(highest)} in {above} of {len(now)} launches"
-        return draft.settle("inconclusive", reason, limit=limit)
+        return draft.settle("noise", reason, limit=limit)
     if all(v + _margin(v, tolerance) < min(then) for v in now):
-        return draft.settle("improved", limit=limit, is_open=not is_enough)
-    return draft.settle("unchanged", limit=limit)
+        return draft.settle("better", limit=limit, is_open=not is_enough)
+    return draft.settle("within-threshold", limit=limit)
 
 
 def most_of_ranks(launches: Sequence[Measurement]) -> list[float]:
@@ -120,19 +120,19 @@ def compare_by_order(
         tolerance: as a fraction.
     """
     if len({*old, *new}) == 1:
-        return Answer("unchanged", "equal in every launch")
-    kind = "regressed" if _is_beyond(old, new, sign, tolerance) else ""
-    kind = kind or ("improved" if _is_beyond(old, new, -sign, tolerance) else "")
-    if kind and is_enough:
+        return Answer("equal", "equal in every launch")
+    code = "every-launch" if _is_beyond(old, new, sign, tolerance) else ""
+    code = code or ("better" if _is_beyond(old, new, -sign, tolerance) else "")
+    if code and is_enough:
         largest = max(map(abs, (*old, *new)))
         then, now = [v / largest for v in old], [v / largest for v in new]
         if abs(statistics.fmean(now) - statistics.fmean(then)) > noise(then, now):
-            if kind == "improved" and (why := why_impossible(min(new), unit)):
-                return Answer("inconclusive", why)
-            return Answer(kind, f"{format_values(old, unit)} -> {format_values(new, unit)} in every launch")
-    if kind and not is_last:
-        return Answer("inconclusive", "more launches are needed", is_open=True)
-    return Answer("inconclusive", _why_no_answer((*old, *new), unit))
+            if code == "better" and (why := why_impossible(min(new), unit)):
+                return Answer("impossible", why)
+            return Answer(code, f"{format_values(old, unit)} -> {format_values(new, unit)} in every launch")
+    if code and not is_last:
+        return Answer("more-launches", "more launches are needed", is_open=True)
+    return Answer("noise", _why_no_answer((*old, *new), unit))
 
 
 def why_nothing_was_timed(measurement: Measurement) -> str:
@@ -235,19 +235,19 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, under
     known = [v for v in values if v is not None]
     draft = Draft(first, values, baseline.launches if baseline is not None else [])
     if not first.is_judged:
-        return draft.settle("unchanged", "recorded, not judged")
+        return draft.settle("not-judged", "recorded, not judged")
     if len(known) < len(values) and (baseline is None or None not in baseline.launches):
         missed = len(values) - len(known)
-        return draft.settle("regressed", f"no value in {missed} of {len(values)} launches")
+        return draft.settle("no-value", f"no value in {missed} of {len(values)} launches")
     if baseline is None and first.name == PEAK_MEMORY:
         return unasked(draft)
     if baseline is None:
-        return draft.settle("missing", "no baseline for this metric")
+        return draft.settle("no-baseline", "no baseline for this metric")
     if why_not := difference(baseline, first):
-        return draft.settle("incomparable", why_not)
+        return draft.settle("other-definition", why_not)
     stored = [v for v in baseline.launches if v is not None]
     if not stored or not known:
-        return draft.settle("incomparable", "the baseline holds no value")
+        return draft.settle("unfit-baseline", "the baseline holds no value")
     judgement = RULES[METRIC_KINDS[first.better].rule](draft, current, baseline, under)
     return Judgement(judgement.verdict, judgement.is_open and not _is_last(draft, under))
 
@@ -255,7 +255,7 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, under
 def unasked(draft: Draft) -> Judgement:
     """Of what is measured without being asked for, and has nothing to be compared with: it is shown."""
     shown = dataclasses.replace(draft, metric=as_info(draft.metric))
-    return shown.settle("unchanged", "recorded, not judged")
+    return shown.settle("not-judged", "recorded, not judged")
 
 
 def as_info(measurement: Measurement) -> Measurement:
@@ -268,17 +268,17 @@ def judge_exact(
     values = [m.value for m in current]
     if len(set(values)) > 1:
         if len(set(baseline.launches)) > 1:
-            return draft.settle("incomparable", "differs between launches, now and in the baseline: not exact")
+            return draft.settle("unfit-baseline", "differs between launches, now and in the baseline: not exact")
         now = format_values(values, draft.metric.unit)
-        return draft.settle("regressed", f"differs between launches of this run: {now}")
+        return draft.settle("unstable-number", f"differs between launches of this run: {now}")
     where = first_difference(baseline.series, current)
     if set(values) == set(baseline.launches) and not where:
-        return draft.settle("unchanged", limit=0.0)
+        return draft.settle("equal", limit=0.0)
     if not under.same_software:
-        return draft.settle("incomparable", "the number changed, and so did the software", limit=0.0)
+        return draft.settle("other-software", "the number changed, and so did the software", limit=0.0)
     then = format_values(baseline.launches, draft.metric.unit)
     what = where or f"{then} -> {format_values(values, draft.metric.unit)}"
-    return draft.settle("regressed", f"exact: {what}", limit=0.0)
+    return draft.settle("exact-number", f"exact: {what}", limit=0.0)
 
 
 def first_difference(stored: Sequence[float], current: Sequence[Measurement]) -> str:
@@ -298,9 +298,9 @@ def judge_noisy(
     """Launches are samples: ``stored_rule``, and where there are no ratios, by order."""
     known, stored = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
-        return draft.settle("lost" if any(stored) else "inconclusive", why_not)
+        return draft.settle("nothing-timed" if any(stored) else "impossible", why_not)
     if len(stored) < 2:
-        return draft.settle("incomparable", "the baseline has one launch: its noise is unknown")
+        return draft.settle("unfit-baseline", "the baseline has one launch: its noise is unknown")
     if min(*known, *stored) <= 0:
         return _judge_by_order(draft, known, stored, under)
     found = Comparison.of(
@@ -317,17 +317,17 @@ def judge_noisy(
         limit = wholes.limit(tolerance=under.tolerance, alpha=under.alpha, most=under.max_launches, drift=under.drift)
         is_beyond = wholes.is_beyond(limit, most=under.max_launches)
         if is_beyond is None and not found.answer.is_open:
-            return draft.settle("inconclusive", "more launches are needed", is_open=True)
+            return draft.settle("more-launches", "more launches are needed", is_open=True)
         if is_beyond:
-            slower = Answer("regressed", wholes.told)
+            slower = Answer("beyond-threshold", wholes.told)
             answer = _unless_disturbed(slower, under, draft.metric.unit, wholes.worse_by)
-            settled = draft.settle(answer.kind, answer.reason, limit=math.expm1(min(limit, LARGEST_EXPONENT)))
+            settled = draft.settle(answer.code, answer.reason, limit=math.expm1(min(limit, LARGEST_EXPONENT)))
             return settled._replace(verdict=wholes.shown(settled.verdict))
     answer = _unless_disturbed(found.answer, under, draft.metric.unit, found.worse_by)
     limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
     excused = min(under.explained_by_others, LARGEST_EXPONENT)
     return draft.settle(
-        answer.kind,
+        answer.code,
         answer.reason,
         ratio=found.ratio,
         limit=limit,
@@ -365,7 +365,7 @@ def _judge_by_order(draft: Draft, known: Sequence[float], stored: Sequence[float
         is_last=is_last,
     )
     answer = _unless_disturbed(answer, under, draft.metric.unit)
-    return draft.settle(answer.kind, answer.reason, is_open=answer.is_open)
+    return draft.settle(answer.code, answer.reason, is_open=answer.is_open)
 
 
 def _is_last(draft: Draft, under: Circumstances) -> bool:
@@ -378,15 +378,15 @@ def _unless_disturbed(answer: Answer, under: Circumstances, unit: str, worse_by:
     if answer.kind != "regressed" or is_size(unit):
         return answer
     if under.explained_by_others == 0.0:
-        return Answer("inconclusive", f"slower, but {under.disturbance}") if under.disturbance else answer
+        return Answer("gpu-throttled", f"slower, but {under.disturbance}") if under.disturbance else answer
     others = under.others
     if math.isinf(under.explained_by_others):
-        return Answer("inconclusive", f"slower, but {others}, which explains any slowdown")
+        return Answer("machine-busy", f"slower, but {others}, which explains any slowdown")
     explained = f"{others}, which explains up to {math.exp(under.explained_by_others):.1f} times as slow"
     if worse_by < under.explained_by_others:
-        return Answer("inconclusive", f"slower, but {explained}")
+        return Answer("machine-busy", f"slower, but {explained}")
     return (
-        Answer("inconclusive", f"slower, but {under.disturbance}")
+        Answer("gpu-throttled", f"slower, but {under.disturbance}")
         if under.disturbance
-        else Answer("regressed", f"{explained}: this is more")
+        else Answer(answer.code, f"{explained}: this is more")
     )

@@ -120,11 +120,11 @@ def support(
             where = f"{format_bytes(run.sizes[0])} to {format_bytes(run.sizes[-1])}"
             reason = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, limit {limit}"
             for verdict in undecided:
-                supported = replace(verdict, kind=kind, limit=of_run.limit, reason=reason)
+                supported = replace(verdict, code=of_run.code, limit=of_run.limit, reason=reason)
                 found[verdict.metric] = Judgement(supported, is_open=False)
         elif judgement.is_open and can_ask and all(worse_by(v) > 0 for v in verdicts):
             for verdict in undecided:
-                asked = replace(verdict, kind="inconclusive", reason="more launches are needed")
+                asked = replace(verdict, code="more-launches", reason="more launches are needed")
                 found[verdict.metric] = Judgement(asked, is_open=True)
     return found
 

@@ -46,7 +46,7 @@ from pytest_distbench.judging.neighbours import Run, error_share, find_runs, run
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, shared_error_rate, student_t_quantile
 from pytest_distbench.judging.terms import Draft, Judgement, Terms, difference, version_changes
 from pytest_distbench.records.case import Case
-from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
 from pytest_distbench.records.record import replace
@@ -128,18 +128,18 @@ def judge_pairs(
     old, new = [m.value for m in reference], [m.value for m in current]
     draft = Draft((current or reference)[0], new, old)
     if not draft.metric.is_judged:
-        return draft.settle("unchanged", "recorded, not judged")
+        return draft.settle("not-judged", "recorded, not judged")
     kind = METRIC_KINDS[draft.metric.better]
     if draft.metric.name == PEAK_MEMORY and not (reference and current):
         return unasked(draft)
     if not reference:
-        return draft.settle("missing", "the reference does not record this metric")
+        return draft.settle("no-baseline", "the reference does not record this metric")
     if not current:
-        return draft.settle("lost", "recorded by the reference, not by this tree")
+        return draft.settle("not-measured", "recorded by the reference, not by this tree")
     if why_not := difference(reference[0], draft.metric):
-        return draft.settle("incomparable", why_not)
+        return draft.settle("other-definition", why_not)
     if None in new and None not in old:
-        return draft.settle("regressed", f"no value in {new.count(None)} of {len(new)} launches")
+        return draft.settle("no-value", f"no value in {new.count(None)} of {len(new)} launches")
     name = kind.rule
     if name == "exact":
         return _judge_exact(draft, old, new, under, where=first_difference(reference[0].series, current))
@@ -149,7 +149,7 @@ def judge_pairs(
         if a is not None and b is not None and a.value is not None and b.value is not None
     ]
     if len(values) < len(pairs):
-        return draft.settle("incomparable", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
+        return draft.settle("unfit-baseline", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
     if name != "noisy":
         stored = stored_metric(reference, tolerance=None)  # the rule knows no pairs
         tolerance = under.tolerance if kind.tolerance is None else kind.tolerance
@@ -162,7 +162,7 @@ def judge_pairs(
         )
         return RULES[name](draft, current, stored, circumstances)
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
-        return draft.settle("lost" if any(a for a, _ in values) else "inconclusive", why_not)
+        return draft.settle("nothing-timed" if any(a for a, _ in values) else "impossible", why_not)
     if min(v for pair in values for v in pair) <= 0:
         return _judge_by_order(draft, values, under)
     sign = METRIC_KINDS[draft.metric.better].sign
@@ -215,13 +215,13 @@ def _judge_exact(
     draft: Draft, old: list[float | None], new: list[float | None], under: PairCircumstances, *, where: str
 ) -> Judgement:
     if set(old) == set(new) and not where:
-        return draft.settle("unchanged", limit=0.0)
+        return draft.settle("equal", limit=0.0)
     then, now = (format_values(values, draft.metric.unit) for values in (old, new))
     if len(set(old)) > 1:
-        return draft.settle("incomparable", f"differs between launches of the reference ({then}): not exact")
+        return draft.settle("unfit-baseline", f"differs between launches of the reference ({then}): not exact")
     if not under.same_software:
-        return draft.settle("incomparable", f"{then} -> {now}, and the software differs", limit=0.0)
-    return draft.settle("regressed", f"exact: {where or f'{then} -> {now}'}", limit=0.0)
+        return draft.settle("other-software", f"{then} -> {now}, and the software differs", limit=0.0)
+    return draft.settle("exact-number", f"exact: {where or f'{then} -> {now}'}", limit=0.0)
 
 
 def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, null: Sequence[float]) -> Judgement:
@@ -233,22 +233,23 @@ def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, 
     wanted = math.log1p(under.tolerance)
     limit = max(wanted, student_t_quantile(1 - under.alpha(n), df) * error)
     seen = smallest_slowdown(sigma, under)
-    kind: VerdictName = "inconclusive"
+    code = "more-launches"
     reason = ""
     if mean > limit:
-        kind = "regressed"
+        code = "beyond-threshold"
     elif mean < -limit:
-        kind = "improved"
+        code = "better"
     elif mean + student_t_quantile(CONFIDENCE, df) * error < wanted:
-        kind = "unchanged"
+        code = "within-threshold"
     elif n < under.looks[-1]:
         reason = "more pairs are needed"
     else:
         size = f"+{seen:.0%}" if seen <= BLIND_LIMIT else "more than a doubling"
+        code = "noise"
         reason = f"not clear after {n} pairs: the smallest slowdown we could have seen is {size}"
-    is_open = kind == "inconclusive" and n < under.looks[-1]
+    is_open = code == "more-launches" and n < under.looks[-1]
     return draft.settle(
-        kind, reason, ratio=ratio, limit=math.expm1(min(limit, LARGEST_EXPONENT)), detectable=seen, is_open=is_open
+        code, reason, ratio=ratio, limit=math.expm1(min(limit, LARGEST_EXPONENT)), detectable=seen, is_open=is_open
     )
 
 
@@ -269,7 +270,7 @@ def _judge_by_order(draft: Draft, pairs: Sequence[tuple[float, float]], under: P
         is_enough=True,
         is_last=n >= under.looks[-1],
     )
-    return draft.settle(answer.kind, answer.reason, is_open=answer.is_open)
+    return draft.settle(answer.code, answer.reason, is_open=answer.is_open)
 
 
 @functools.cache

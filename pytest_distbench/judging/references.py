@@ -75,8 +75,8 @@ def _attribute(stored: Verdict, beside: Verdict | None, itself: Verdict | None, 
     repeats = itself is not None and _is_equal(itself)
     if _is_equal(beside):
         told = f"{revision} computes the same here: the environment changed the digits, not the code; {_RECORD_ANEW}"
-        kind = "drifted" if stored.kind == "drifted" else "machine"
-        return replace(stored, kind=kind, reason=f"{stored.reason}; {told}")
+        code = "numerics" if stored.kind == "drifted" else "numerics-here"
+        return replace(stored, code=code, reason=f"{stored.reason}; {told}")
     who = (
         f"{revision} repeats its own here: the code changed them"
         if repeats
@@ -87,8 +87,8 @@ def _attribute(stored: Verdict, beside: Verdict | None, itself: Verdict | None, 
     if beside.kind == "regressed":
         return replace(beside, reason=f"{beside.reason}; measured against what {revision} computes here")
     told = f"against what {revision} computes here it is {beside.kind}"
-    kind = "machine" if stored.kind == "regressed" else beside.kind
-    return replace(stored, kind=kind, reason=f"{stored.reason}; {told}; {who}")
+    code = "numerics-here" if stored.kind == "regressed" else beside.code
+    return replace(stored, code=code, reason=f"{stored.reason}; {told}; {who}")
 
 
 def _differs(metric: BaselineMetric | None) -> bool:

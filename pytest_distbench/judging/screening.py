@@ -209,11 +209,13 @@ def judge_screened(
         if sees is None:
             made.append(judgement)
         elif verdict.metric in asked:
-            made.append(Judgement(replace(verdict, kind="inconclusive", reason=ASKED), is_open=True))
+            made.append(Judgement(replace(verdict, code="more-launches", reason=ASKED), is_open=True))
         else:  # what a verdict on stored launches is worth, where launches in turns are at hand
             if verdict.kind in ("unchanged", "inconclusive") and not screening.is_suspicious(verdict.metric):
                 is_seen = sees <= tolerances[verdict.metric]
-                verdict = replace(verdict, kind="unchanged" if is_seen else "unseen", reason="", detectable=sees)
+                verdict = replace(
+                    verdict, code="within-threshold" if is_seen else "low-power", reason="", detectable=sees
+                )
             made.append(Judgement(verdict, is_open=False))
     left = {j.verdict.kind for j in made if is_clock(j.verdict, j.verdict.unit) and j.verdict.is_judged}
     if left & {"regressed", "inconclusive"}:

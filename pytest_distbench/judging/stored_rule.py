@@ -54,6 +54,7 @@ from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_name
+from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import format_change
@@ -88,9 +89,13 @@ FEWEST_SIBLINGS = 5
 class Answer:
     """What the rule says; ``is_open``: one more launch could change it."""
 
-    kind: VerdictName
+    code: ReasonCode
     reason: str = ""
     is_open: bool = False
+
+    @property
+    def kind(self) -> VerdictName:
+        return REASONS[self.code].kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +201,18 @@ class Comparison:
         if is_last or len(self.new.fast) >= OBVIOUS_LAUNCHES:
             limits, pairs = (1.0, CONFIRMING_PAIRS) if is_last else (OBVIOUS_LIMITS, 1.0)
             if self._is_clear(1.0, limits, pairs):
-                return Answer("regressed")
+                return Answer("beyond-threshold")
             if self._is_clear(-1.0, limits, pairs):
-                return Answer("improved")
+                return Answer("better")
         near = max(0.0, self.limit - STANDARD_ERRORS * self._error)
         if not is_last and (self.worse_by > near or self.worse_by < -self.limit):
-            return Answer("inconclusive", "more launches are needed", is_open=True)
+            return Answer("more-launches", "more launches are needed", is_open=True)
         if self.noise > max(self.wanted, math.log1p(BLIND_LIMIT)):
             return self._too_noisy
         if self.worse_by <= max(self.wanted, STANDARD_ERRORS * self._error):
-            return Answer("unchanged")
+            return Answer("within-threshold")
         if self.worse_by > self.limit >= self._unexplained_change(1.0):
-            return Answer("inconclusive", "slower, but its slow iterations grew as they do on a busy machine")
+            return Answer("machine-busy", "slower, but its slow iterations grew as they do on a busy machine")
         return self._too_noisy
 
     @property
@@ -230,7 +235,7 @@ class Comparison:
     @property
     def _too_noisy(self) -> Answer:
         size = f"+{self.detectable:.0%}" if self.detectable <= BLIND_LIMIT else "more than a doubling"
-        return Answer("inconclusive", f"too noisy: the smallest slowdown we could have seen is {size}")
+        return Answer("noise", f"too noisy: the smallest slowdown we could have seen is {size}")
 
 
 def are_timed(launches: Sequence[Measurement]) -> bool:

@@ -15,6 +15,7 @@ from pytest_distbench.records.case import OVERSUBSCRIBED, BaselineEntry, Baselin
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
 from pytest_distbench.records.metric import AskedBound, Measurement
+from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseOutcome, CaseResult, Verdict
 from pytest_distbench.records.summaries import median
@@ -138,7 +139,7 @@ _PLACE_OF_A_RUN = re.compile(r"(?:build|run|job|pipeline|workflow)_?(?:number|nu
 class Staleness(NamedTuple):
     """Why an entry is not of the workload that was measured."""
 
-    kind: VerdictName
+    code: ReasonCode
     reason: str
 
 
@@ -154,7 +155,7 @@ def staleness(entry: BaselineEntry, case: Case) -> Staleness | None:
     """
     then, now = msgspec.structs.asdict(entry.conditions), msgspec.structs.asdict(case.conditions)
     if others := [f"{name} was {then[name]} and is {now[name]}" for name in _COMPARED if then[name] != now[name]]:
-        return Staleness("incomparable", f"the baseline is of other conditions: {'; '.join(others)}; {_ANEW}")
+        return Staleness("other-workload", f"the baseline is of other conditions: {'; '.join(others)}; {_ANEW}")
     if entry.workload in ("", case.workload):  # one that another tool has made does not say
         return None
     then, now = dict(_flatten(entry.params)), dict(_flatten(case.params))
@@ -164,12 +165,12 @@ def staleness(entry: BaselineEntry, case: Case) -> Staleness | None:
         shown += f"; and {len(places) - _MOST_SHOWN} more"
     if places and all(_names_a_run(p, then.get(p), now.get(p)) for p in places):
         return Staleness(
-            "volatile",
+            "names-a-run",
             f"{shown}: that names this run, not the workload, so nothing can ever be compared. Write {{launch_dir}} in "
             f"its place where it is a folder, or leave it out; if the workload is another one, {_ANEW}",
         )
     what = f"; {shown}" if shown else ""
-    return Staleness("incomparable", f"the workload's definition changed since the baseline; {_ANEW}{what}")
+    return Staleness("other-workload", f"the workload's definition changed since the baseline; {_ANEW}{what}")
 
 
 def _flatten(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -226,7 +227,7 @@ class Draft:
 
     def settle(
         self,
-        kind: VerdictName,
+        code: ReasonCode,
         reason: str = "",
         *,
         ratio: float | None = None,
@@ -237,7 +238,7 @@ class Draft:
         now, then = median(self.current), median(self.reference)
         verdict = Verdict(
             metric=self.metric.key,
-            kind=kind,
+            code=code,
             unit=self.metric.unit,
             better=self.metric.better,
             current=now,
@@ -268,7 +269,7 @@ def close(judgement: Judgement, reason: str) -> Judgement:
     if not judgement.verdict.is_noisy:
         return judgement._replace(is_open=False)
     told = f"{NOT_JUDGED} ({reason})"
-    return Judgement(replace(judgement.verdict, kind="inconclusive", reason=told), is_open=False)
+    return Judgement(replace(judgement.verdict, code="not-evaluated", reason=told), is_open=False)
 
 
 _WORDS = {"beyond": "is beyond a bound", "lost": "is measured no more", "changed": "changed"}

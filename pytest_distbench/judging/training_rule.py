@@ -36,8 +36,9 @@ from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
 from pytest_distbench.judging.terms import difference
 from pytest_distbench.records.case import BaselineMetric
-from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement, Scalar, metric_key, without
+from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.run import Verdict
 
 CurveSays = Literal["nothing", "equal", "other digits", "departs"]
@@ -133,9 +134,9 @@ def judge_family(family: Family) -> Verdict:
     try:
         verdict = _judge_means(family)
         if verdict.kind in ("unchanged", "drifted", "unseen") and (apart := _apart(family, verdict)):
-            return _settle(family, "regressed", apart, limit=verdict.limit, facts=verdict.facts)
+            return _settle(family, "ranks-apart", apart, limit=verdict.limit, facts=verdict.facts)
     except OverflowError:
-        return _settle(family, "incomparable", "a number is too large to compute with", has_means=False)
+        return _settle(family, "not-possible", "a number is too large to compute with", has_means=False)
     return verdict
 
 
@@ -176,16 +177,16 @@ def _judge_means(family: Family) -> Verdict:
         if own := _disagreement(family):
             return _not_repeated(family, own, "its")
         if still := _stands_still(family):
-            return _settle(family, "inconclusive", still)
+            return _settle(family, "flat-curve", still)
     missed = family.new.count(None)
     if missed and (not family.stored or METRIC_KINDS[first.better].rule != "steps"):
         seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
-        return _settle(family, "regressed", f"no value in {missed} of {seeds}")
+        return _settle(family, "no-value", f"no value in {missed} of {seeds}")
     if not family.stored:
-        return _settle(family, "missing", "nothing to compare this metric with")
+        return _settle(family, "no-baseline", "nothing to compare this metric with")
     why_not = _difference(family)
     if why_not:
-        return _settle(family, "incomparable", why_not)
+        return _settle(family, "other-definition", why_not)
     if METRIC_KINDS[first.better].rule == "curve":
         return _judge_curve(family)
     if family.lost_its_seed and _repeats(family):
@@ -231,12 +232,12 @@ def _judge_exact(family: Family) -> Verdict:
             known = [v for v in now if v is not None and then]
             largest = max(largest, *(abs(v / then - 1) for v in known)) if then and len(known) == len(now) else math.inf
     if not changes:
-        return _settle(family, "unchanged", limit=0.0)
+        return _settle(family, "equal", limit=0.0)
     more = f" and {len(changes) - 2} more" if len(changes) > 2 else ""
     reason = f"exact under the same software: {'; '.join(changes[:2])}{more}{_where(family)}"
     if METRIC_KINDS[family.first.better].rule == "same" and largest <= golden_curve.ROUNDING:
-        return _settle(family, "drifted", f"{reason}: rounding, first seen behind the curve", limit=0.0)
-    return _settle(family, "regressed", reason, limit=0.0)
+        return _settle(family, "numerics", f"{reason}: rounding, first seen behind the curve", limit=0.0)
+    return _settle(family, "training-number", reason, limit=0.0)
 
 
 def _where(family: Family) -> str:
@@ -271,7 +272,7 @@ def _judge_curve(family: Family) -> Verdict:
         steps = min(len(m.series) for m in launches)
         if steps < len(stored.curve) or not stored.curve:
             reason = f"the baseline's curve has {len(stored.curve)} steps, this one {steps}"
-            return _settle(family, "incomparable", reason)
+            return _settle(family, "unfit-baseline", reason)
         coarse = coarse or golden_curve.hides(stored.curve)
         repeats = family.same_software and stored.spread == 0.0
         rounding = 0.0 if repeats else max(golden_curve.ROUNDING, stored.spread)
@@ -291,24 +292,25 @@ def _judge_curve(family: Family) -> Verdict:
         own = _disagreement(family, rtol=0.0)  # what differs less than the tolerance is no spread of this baseline
     if own and (family.can_repeat or own.starts_at == 1):
         lost = f"{LOST_SEED if own.starts_at == 1 else NOT_REPEATED}: its launches {own.tell(launch.beside)}"
-        return _settle(family, "regressed", lost, limit=rtol, facts=facts)
+        code = "seed-lost" if own.starts_at == 1 else "not-repeatable"
+        return _settle(family, code, lost, limit=rtol, facts=facts)
     if own and (departure.exceeds_at is None or departure.exceeds_at >= own.starts_at):
         return _not_repeated(family, own, "its", facts=facts)
     if departure.exceeds_at is not None and _launches(family) > 1:
         what += f"; the {_launches(family)} launches of this run agree"
         what += ": it is seeded" if departure.exceeds_at == 1 else ""
     if departure.exceeds_at is not None:
-        return _settle(family, "regressed", f"{what}; {departure.suggest(launch.beside)}", limit=rtol, facts=facts)
+        return _settle(family, "losses", f"{what}; {departure.suggest(launch.beside)}", limit=rtol, facts=facts)
     if still := _stands_still(family):
-        return _settle(family, "inconclusive", still, limit=rtol, facts=facts)
+        return _settle(family, "flat-curve", still, limit=rtol, facts=facts)
     if coarse and family.tolerance is None and (departure.is_identical or not repeats):
-        return _settle(family, "unseen", coarse, limit=rtol, facts=facts)
+        return _settle(family, "coarse-digits", coarse, limit=rtol, facts=facts)
     if departure.is_identical:
-        return _settle(family, "unchanged", "equal in every digit", limit=rtol, facts=facts)
+        return _settle(family, "equal", "equal in every digit", limit=rtol, facts=facts)
     if repeats:
         reason = f"{what}; within the tolerance, but the same software computed other digits before"
-        return _settle(family, "drifted", reason, limit=rtol, facts=facts)
-    return _settle(family, "unchanged", f"deviates by up to {departure.largest:.1e}", limit=rtol, facts=facts)
+        return _settle(family, "numerics", reason, limit=rtol, facts=facts)
+    return _settle(family, "within-threshold", f"deviates by up to {departure.largest:.1e}", limit=rtol, facts=facts)
 
 
 def _judge_unseeded(family: Family, stored: BaselineMetric, own: golden_curve.Disagreement | None) -> Verdict:
@@ -316,7 +318,7 @@ def _judge_unseeded(family: Family, stored: BaselineMetric, own: golden_curve.Di
     facts: dict[str, Scalar] = {"deviation": stored.spread}
     if not own and _launches(family) > 1:
         reason = f"the baseline's launches were not seeded, and these {_launches(family)} agree: record them anew"
-        return _settle(family, "incomparable", reason, facts=facts)
+        return _settle(family, "unfit-baseline", reason, facts=facts)
     then = golden_curve.Disagreement(stored.unseeded_at or 1, stored.spread)
     return _not_repeated(family, own or then, "its" if own else "the baseline's", facts=facts)
 
@@ -327,9 +329,9 @@ def _not_repeated(
     """Launches that leave one another: nobody seeded the training, or its arithmetic does not repeat."""
     if family.can_repeat or found.starts_at == 1:
         return _settle(family, "unseeded", f"{whose} launches {found.tell(family.first.beside)}", facts=facts)
-    kind: VerdictName = "inconclusive" if family.stored else "missing"
+    code = "impossible" if family.stored else "no-baseline"
     told = f"differ by up to {found.largest:.1e} from value {found.starts_at} on: {golden_curve.ARITHMETIC}"
-    return _settle(family, kind, f"{whose} launches {told}", facts=facts)
+    return _settle(family, code, f"{whose} launches {told}", facts=facts)
 
 
 def _disagreement(family: Family, *, rtol: float | None = None) -> golden_curve.Disagreement | None:
@@ -377,7 +379,7 @@ def curve_says(verdict: Verdict) -> CurveSays | None:
 def _judge_same(family: Family) -> Verdict:
     old, new = known_values(family.old), known_values(family.new)
     if _lacks_values(family, old, new):
-        return _settle(family, "incomparable", "the baseline holds no value")
+        return _settle(family, "unfit-baseline", "the baseline holds no value")
     scale = abs(statistics.fmean(old))
     accepted = family.tolerance_or(SAME_TOLERANCE) * scale
     shift = statistics.fmean(new) - statistics.fmean(old)
@@ -386,17 +388,17 @@ def _judge_same(family: Family) -> Verdict:
         if abs(shift) <= limit:
             return _within(family, limit, scale)
         reason = f"moved {'up' if shift > 0 else 'down'} beyond what {len(old) + len(new)} launches differ by"
-        return _settle(family, "regressed", reason, limit=_share(limit, scale))
+        return _settle(family, "training-number", reason, limit=_share(limit, scale))
     shifts = [] if family.is_by_launch else [b - a for a, b in zip(old, new, strict=True)]
     if abs(shift) <= accepted:
-        return _settle(family, "unchanged", limit=_share(accepted, scale))
+        return _settle(family, "within-threshold", limit=_share(accepted, scale))
     if len(shifts) < 2:
         return _judge_one_seed(family, shift, abs(shift), scale, accepted)
     noise = student_t_quantile(1 - ALPHA / 2, len(shifts) - 1) * statistics.stdev(shifts) / math.sqrt(len(shifts))
     limit = max(accepted, noise)
     if abs(shift) > limit:
         reason = f"moved {'up' if shift > 0 else 'down'} over {len(shifts)} seeds, where it should stay the same"
-        return _settle(family, "regressed", reason, limit=_share(limit, scale))
+        return _settle(family, "training-number", reason, limit=_share(limit, scale))
     return _within(family, limit, scale)
 
 
@@ -413,10 +415,10 @@ def _judge_steps(family: Family) -> Verdict:
     missed, missed_before = new.count(None), old.count(None)
     if missed_before > (len(old) >= FEWEST_OLYMPIC):
         return _settle(
-            family, "incomparable", f"the baseline missed its goal in {missed_before} of {len(old)} {family.samples}"
+            family, "unfit-baseline", f"the baseline missed its goal in {missed_before} of {len(old)} {family.samples}"
         )
     if missed > (len(new) >= FEWEST_OLYMPIC):
-        return _settle(family, "regressed", f"goal missed in {missed} of {len(new)} {family.samples}")
+        return _settle(family, "goal-missed", f"goal missed in {missed} of {len(new)} {family.samples}")
     before, squares_old, n_old = olympic(old)
     now, squares_new, n_new = olympic(new)
     resolution = float(family.first.identity.get("every", 1))
@@ -424,21 +426,21 @@ def _judge_steps(family: Family) -> Verdict:
     note = f"goal missed in 1 of {len(new)} {family.samples}, counted as the slowest" if missed else ""
     if n_old + n_new < 3:
         if abs(now - before) <= accepted:
-            return _settle(family, "unchanged", "within the resolution", limit=_share(accepted, before))
+            return _settle(family, "within-threshold", "within the resolution", limit=_share(accepted, before))
         return _judge_one_seed(family, now - before, now - before, before, accepted)
     stdev = math.sqrt((squares_old + squares_new) / (n_old + n_new - 2))
     limit = max(accepted, noise_limit(stdev, n_old, n_new, STEPS_ALPHA))
     if now - before > limit:
-        return _settle(family, "regressed", note, limit=_share(limit, before))
+        return _settle(family, "goal-missed", note, limit=_share(limit, before))
     if before - now > limit:
-        return _settle(family, "improved", note, limit=_share(limit, before))
+        return _settle(family, "better", note, limit=_share(limit, before))
     return _within(family, limit, before, note)
 
 
 def _judge_floor(family: Family) -> Verdict:
     old, new = known_values(family.old), known_values(family.new)
     if _lacks_values(family, old, new):
-        return _settle(family, "incomparable", "the baseline holds no value")
+        return _settle(family, "unfit-baseline", "the baseline holds no value")
     before, now = statistics.fmean(old), statistics.fmean(new)
     is_share = 0 <= before <= 1
     samples = family.first.identity.get("evaluation_samples") if is_share else None
@@ -453,9 +455,9 @@ def _judge_floor(family: Family) -> Verdict:
     if len(old) == 1 and samples is None and now < before - limit:
         return _judge_one_seed(family, now - before, before - now, before, limit, "evaluation_samples=")
     if before - now > limit:
-        return _settle(family, "regressed", limit=_share(limit, before))
+        return _settle(family, "beyond-threshold", limit=_share(limit, before))
     if now - before > limit and len(bounds) > 1:
-        return _settle(family, "improved", limit=_share(limit, before))
+        return _settle(family, "better", limit=_share(limit, before))
     return _within(family, limit, before)
 
 
@@ -465,13 +467,13 @@ _RULES = {"same": _judge_same, "steps": _judge_steps, "floor": _judge_floor}
 def _within(family: Family, limit: float, scale: float, reason: str = "") -> Verdict:
     share = _share(limit, scale)
     if share > BLIND_LIMIT:
-        return _settle(family, "inconclusive", "too noisy: it hides a doubling; give more seeds", limit=share)
-    return _settle(family, "unchanged", reason, limit=share)
+        return _settle(family, "noise", "too noisy: it hides a doubling; give more seeds", limit=share)
+    return _settle(family, "within-threshold", reason, limit=share)
 
 
 def _settle(
     family: Family,
-    kind: VerdictName,
+    code: ReasonCode,
     reason: str = "",
     *,
     limit: float | None = None,
@@ -485,7 +487,7 @@ def _settle(
     at = without(first.at, "seed") if seeds else first.at
     return Verdict(
         metric=metric_key(first.name, at),
-        kind=kind,
+        code=code,
         unit=first.unit,
         better=first.better,
         current=now,
@@ -513,10 +515,10 @@ def _judge_one_seed(
     if worse_by > limit and (family.tolerance is not None or family.curve != "nothing"):
         why = "after a curve that departs" if family.curve == "departs" else "more than other digits of a training do"
         reason = moved if family.tolerance is not None else f"{moved}, {why}"
-        return _settle(family, "regressed", reason, limit=_share(limit, scale))
+        return _settle(family, "training-number", reason, limit=_share(limit, scale))
     ways = ", or ".join(("(seeds=range(5); of a script a run each)", *others))
     reason = f"{moved}: that may be chance; more seeds tell {ways}"
-    return _settle(family, "inconclusive", reason, limit=_share(limit, scale))
+    return _settle(family, "one-seed", reason, limit=_share(limit, scale))
 
 
 def _share(limit: float, scale: float) -> float:

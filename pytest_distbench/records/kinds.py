@@ -6,9 +6,9 @@ ranks too: add its row in the module of the body.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.summaries import quantile
@@ -372,24 +372,12 @@ VERDICT_KINDS: dict[str, VerdictKind] = {
 
 def metric_kind(name: Better) -> MetricKind:
     """Look a metric kind up."""
-    return _row(METRIC_KINDS, name, "metrics")
-
-
-def verdict_kind(name: VerdictName) -> VerdictKind:
-    """Look a verdict kind up."""
-    return _row(VERDICT_KINDS, name, "verdicts")
-
-
-_Kind = TypeVar("_Kind", MetricKind, VerdictKind)
-
-
-def _row(table: Mapping[str, _Kind], name: str, of: str) -> _Kind:
     try:
-        return table[name]
+        return METRIC_KINDS[name]
     except KeyError:
         raise ValueError(
-            f"unknown kind of {of} {name!r}; wanted one of {', '.join(table)}, or one of yours, whose module has to be "
-            "imported first: -p MODULE"
+            f"unknown kind of metrics {name!r}; wanted one of {', '.join(METRIC_KINDS)}, or one of yours, whose module "
+            "has to be imported first: -p MODULE"
         ) from None
 
 

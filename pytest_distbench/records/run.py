@@ -12,9 +12,10 @@ import msgspec
 from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.environment import Environment, Experiment, GpuNorm
 from pytest_distbench.records.iteration import CaseTrace
-from pytest_distbench.records.kinds import VERDICT_KINDS, Better, OfKind, VerdictName, verdict_kind
+from pytest_distbench.records.kinds import VERDICT_KINDS, Better, OfKind, VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Scalar, metric_name
+from pytest_distbench.records.reasons import ReasonCode, reason
 from pytest_distbench.records.record import Number, Record, replace
 
 
@@ -23,7 +24,10 @@ class Verdict(OfKind, frozen=True, kw_only=True):
 
     metric: str
     """Name and point: ``latency[message_bytes=4096]``."""
-    kind: VerdictName
+    code: ReasonCode
+    """Why the verdict is given."""
+    kind: VerdictName = ""
+    """Follows from the code."""
     unit: str
     current: Number | None = None
     """Median over launches; of a convergence metric the mean over seeds."""
@@ -48,7 +52,7 @@ class Verdict(OfKind, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        verdict_kind(self.kind)
+        msgspec.structs.force_setattr(self, "kind", reason(self.code).kind)
 
     @property
     def name(self) -> str:

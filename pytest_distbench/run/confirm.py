@@ -279,7 +279,7 @@ class Confirmed:
             obvious = known.beyond(terms, case, known.launches, is_last=False) if samples.is_new else ()
             told = f"{samples.alone}: the stored numbers decide"
             left = zip(known.verdicts, self.without_turns(samples.alone), strict=True)
-            found = [replace(v, kind="regressed", reason=told) if v.metric in obvious else w for v, w in left]
+            found = [replace(v, code="beyond-threshold", reason=told) if v.metric in obvious else w for v, w in left]
             return [Judgement(v, is_open=False) for v in found]
         if self._doubt.variant.is_itself:
             beyond = known.beyond(terms, case, samples.launches)

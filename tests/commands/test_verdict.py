@@ -23,27 +23,27 @@ POINT = "step[message_bytes=8]"
 
 
 @pytest.mark.parametrize(
-    ("kinds", "code"),
+    ("codes", "code"),
     [
-        (["unchanged", "improved", "within"], GOOD),
-        (["regressed", "inconclusive"], BAD),
-        (["beyond"], BAD),
-        (["lost"], BAD),
-        (["unchanged", "inconclusive"], SKIP),
-        (["unchanged", "unseen"], SKIP),
-        (["missing"], SKIP),
-        (["incomparable"], SKIP),
-        (["volatile"], SKIP),
-        (["machine"], SKIP),
+        (["within-threshold", "better", "within-bound"], GOOD),
+        (["beyond-threshold", "noise"], BAD),
+        (["bound"], BAD),
+        (["not-measured"], BAD),
+        (["within-threshold", "noise"], SKIP),
+        (["within-threshold", "low-power"], SKIP),
+        (["no-baseline"], SKIP),
+        (["other-workload"], SKIP),
+        (["names-a-run"], SKIP),
+        (["slower-machine"], SKIP),
         ([], SKIP),
     ],
 )
-def test_only_what_is_known_is_good_or_bad(kinds: list[Any], code: int) -> None:
-    assert judge(run(result(*map(verdict, kinds))), metric="", is_exact=False)[0] == code
+def test_only_what_is_known_is_good_or_bad(codes: list[Any], code: int) -> None:
+    assert judge(run(result(*map(verdict, codes))), metric="", is_exact=False)[0] == code
 
 
 def test_a_search_counts_one_metric_or_exact_ones_alone() -> None:
-    measured = run(result(verdict("regressed", metric=POINT), verdict("unchanged", metric="other")))
+    measured = run(result(verdict("beyond-threshold", metric=POINT), verdict("within-threshold", metric="other")))
     assert judge(measured, metric="other", is_exact=False) == (GOOD, "nothing is worse")
     assert judge(measured, metric="step", is_exact=False)[0] == BAD
     assert judge(measured, metric=POINT, is_exact=False)[0] == BAD
@@ -51,18 +51,18 @@ def test_a_search_counts_one_metric_or_exact_ones_alone() -> None:
         SKIP, "no verdict on step[message_bytes=4]"
     )  # fmt: skip
 
-    measured = run(result(verdict("regressed"), verdict("unchanged", **COUNT)))
-    changed = run(result(verdict("unchanged"), verdict("changed", metric="fingerprint", better="exact")))
+    measured = run(result(verdict("beyond-threshold"), verdict("within-threshold", **COUNT)))
+    changed = run(result(verdict("within-threshold"), verdict("communication", metric="fingerprint", better="exact")))
     assert judge(measured, metric="", is_exact=True)[0] == GOOD
     assert judge(changed, metric="", is_exact=True)[0] == BAD
-    assert judge(run(result(verdict("regressed"))), metric="", is_exact=True) == (
+    assert judge(run(result(verdict("beyond-threshold"))), metric="", is_exact=True) == (
         SKIP, "no verdict on an exact metric"
     )  # fmt: skip
 
     failed = result(launches=FAILED, headline="rank 1 raised ValueError")
-    besides = run(result(verdict("unchanged")), failed_besides=1)
+    besides = run(result(verdict("within-threshold")), failed_besides=1)
     assert judge(run(failed), metric="", is_exact=False) == (SKIP, f"{failed.nodeid}: rank 1 raised ValueError")
-    assert judge(run(failed, result(verdict("regressed"))), metric="", is_exact=False)[0] == BAD
+    assert judge(run(failed, result(verdict("beyond-threshold"))), metric="", is_exact=False)[0] == BAD
     assert judge(besides, metric="", is_exact=False)[0] == SKIP
 
 

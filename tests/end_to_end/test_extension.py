@@ -197,7 +197,7 @@ def test_a_table_is_one_row(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.usefixtures("own_rows")
-def test_a_verdict_kind_and_a_rule_are_one_row_each(
+def test_a_reason_and_a_rule_are_one_row_each(
     project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = project(
@@ -210,7 +210,7 @@ def test_a_verdict_kind_and_a_rule_are_one_row_each(
         """
     )
     with (made.path / "conftest.py").open("a") as file:
-        file.write("\n" + example("VERDICT_KINDS["))
+        file.write("\n" + example("REASONS["))
     assert made.runpytest_inprocess("--distbench-update", "--distbench-launches=5").ret == 0
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.2")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -220,12 +220,13 @@ def test_a_verdict_kind_and_a_rule_are_one_row_each(
     assert result.ret == 1
     result.stdout.fnmatch_lines(
         [
-            "$  test_step[[]ws2]  step *",
-            "1 metric of 1 case in * launch*: 1 too good to be true",
-            "::error file=test_it.py,line=*,title=test_step[[]ws2]::step: suspicious: nobody is that fast",
+            "step: nobody is that fast",
+            "!  test_step[[]ws2]  step *",
+            "1 metric of 1 case in * launch*: 1 regressed",
+            "::error file=test_it.py,line=*,title=test_step[[]ws2]::step -80.0 *",
         ]
     )
-    assert "| suspicious | test_step[ws2] | step |" in (made.path / "summary.md").read_text()
+    assert "| regressed | test_step[ws2] | step |" in (made.path / "summary.md").read_text()
 
 
 REMARK = """

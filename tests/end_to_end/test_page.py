@@ -48,7 +48,7 @@ def case(name: str, *values: float, kind: str = "unchanged", outcome: str = "pas
     )
 
 
-RED = case("red", 0.03, 0.031, 0.029, kind="regressed", outcome="failed")
+RED = case("red", 0.03, 0.031, 0.029, code="beyond-threshold", outcome="failed")
 GREEN = case("green", 0.02, 0.021, 0.019)
 SWEEP = replace(result(*[point(2**k) for k in range(3, 12)]), nodeid="suites/test_a.py::test_sweep[ws2]")
 

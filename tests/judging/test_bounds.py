@@ -18,18 +18,20 @@ WHERE = "marker of test_x"
 AT_4K = {"message_bytes": 4096}
 
 
-def judge(made: list[LaunchRecord], *asked: tuple[str, Any], kind: str = "missing", reason: str = "r") -> Judgement:
-    """The judgement on the only metric, which the reference calls ``kind``."""
+def judge(made: list[LaunchRecord], *asked: tuple[str, Any], code: str = "no-baseline", reason: str = "r") -> Judgement:
+    """The judgement on the only metric, which the reference judges so."""
     [metric] = made[0].measurements
-    given = verdict(kind, metric=metric.key, at=metric.at, unit=metric.unit, better=metric.better, reason=reason)
+    given = verdict(code, metric=metric.key, at=metric.at, unit=metric.unit, better=metric.better, reason=reason)
     bounds = [AskedBound(name, value, WHERE) for name, value in asked]
     [found] = judge_bounds([Judgement(given, is_open=False)], made, bounds)
     return found
 
 
-@pytest.mark.parametrize("reference", ["missing", "unchanged", "improved", "regressed", "incomparable", "inconclusive"])
+@pytest.mark.parametrize(
+    "reference", ["no-baseline", "within-threshold", "better", "beyond-threshold", "other-workload", "noise"]
+)
 def test_beyond_goes_before_what_the_reference_says(reference: str) -> None:
-    found = judge(launches(0.03, 0.031, 0.029), ("step", "20ms"), kind=reference).verdict
+    found = judge(launches(0.03, 0.031, 0.029), ("step", "20ms"), code=reference).verdict
 
     assert (found.kind, found.is_failure) == ("beyond", True)
     assert found.reason == "30 ms, bound: at most 20 ms (marker of test_x)"
@@ -39,25 +41,26 @@ def test_a_bound_is_of_a_number_and_a_time_below_zero_or_no_value_keeps_none() -
     assert judge(launches(-0.005), ("step", "20ms")).verdict.kind == "beyond"
     assert judge(launches(-0.005, unit=""), ("step", 0.02)).verdict.kind == "within"
 
-    given = [Judgement(verdict("missing"), is_open=True)]
+    given = [Judgement(verdict("no-baseline"), is_open=True)]
     assert judge_bounds(given, launches(0.01), [AskedBound("other", 1, WHERE)]) == given
 
     found = judge(launches(None, better="steps", unit="steps"), ("step", "<= 300 steps"))
     assert found.verdict.reason == "no value, bound: at most 300 steps (marker of test_x)"
 
-    held = judge(launches(1.0, better="info", unit=""), ("step", "<= 2"), kind="unchanged").verdict
+    held = judge(launches(1.0, better="info", unit=""), ("step", "<= 2"), code="within-threshold").verdict
     assert (held.kind, held.is_judged, held.reason) == ("unchanged", True, "")
-    assert not judge(launches(1.0, better="info"), kind="unchanged").verdict.is_judged
+    assert not judge(launches(1.0, better="info"), code="within-threshold").verdict.is_judged
 
     bound = Bound(side="most", value=0.02, where="rank.record at a.py:3")
     assert judge(launches(0.03, bounds=[bound])).verdict.reason.endswith("(rank.record at a.py:3)")
 
 
 @pytest.mark.parametrize(
-    ("reference", "kind"), [("missing", "within"), ("unchanged", "unchanged"), ("regressed", "regressed")]
+    ("reference", "kind"),
+    [("no-baseline", "within"), ("within-threshold", "unchanged"), ("beyond-threshold", "regressed")],
 )
 def test_a_bound_that_holds_judges_where_nothing_else_does(reference: str, kind: str) -> None:
-    found = judge(launches(0.01), ("step", "20ms"), kind=reference)
+    found = judge(launches(0.01), ("step", "20ms"), code=reference)
 
     assert (found.verdict.kind, found.is_open) == (kind, False)
     assert found.verdict.bounds == [Bound(side="most", value=0.02, where=WHERE)]
@@ -80,14 +83,14 @@ def test_a_bound_of_the_test_replaces_the_plugin_s_own_of_the_same_side(
 @pytest.mark.parametrize(
     ("name", "values", "reference", "kind", "is_open"),
     [
-        ("scaling_efficiency", (1.21, 1.19, 1.3), "missing", "inconclusive", False),
-        ("scaling_efficiency", (1.21, 1.19, 1.3), "unchanged", "inconclusive", False),
-        ("weak_efficiency", (2.1, 2.0, 1.9), "improved", "inconclusive", False),
-        ("efficiency", (1.21,), "unchanged", "unchanged", True),
-        ("efficiency", (1.21, 0.98, 1.3), "unchanged", "unchanged", False),
-        ("efficiency", (1.03, 1.02, 1.04), "unchanged", "unchanged", False),
-        ("efficiency", (1.21, 1.19, 1.3), "regressed", "regressed", False),
-        ("speedup", (1.21, 1.19, 1.3), "unchanged", "unchanged", False),
+        ("scaling_efficiency", (1.21, 1.19, 1.3), "no-baseline", "inconclusive", False),
+        ("scaling_efficiency", (1.21, 1.19, 1.3), "within-threshold", "inconclusive", False),
+        ("weak_efficiency", (2.1, 2.0, 1.9), "better", "inconclusive", False),
+        ("efficiency", (1.21,), "within-threshold", "unchanged", True),
+        ("efficiency", (1.21, 0.98, 1.3), "within-threshold", "unchanged", False),
+        ("efficiency", (1.03, 1.02, 1.04), "within-threshold", "unchanged", False),
+        ("efficiency", (1.21, 1.19, 1.3), "beyond-threshold", "regressed", False),
+        ("speedup", (1.21, 1.19, 1.3), "within-threshold", "unchanged", False),
     ],
 )
 def test_an_efficiency_beyond_one_in_each_launch_is_in_doubt(
@@ -96,7 +99,7 @@ def test_an_efficiency_beyond_one_in_each_launch_is_in_doubt(
     metric = Measurement(name=name, unit="", better="higher", value=None)
     made = launches(*values, name=name, unit="", better="higher", bounds=plausible(metric))
 
-    found = judge(made, kind=reference)
+    found = judge(made, code=reference)
 
     assert (found.verdict.kind, found.is_open) == (kind, is_open)
     assert found.verdict.bounds == []
@@ -154,7 +157,7 @@ def test_a_name_holds_for_all_points_and_a_key_for_one() -> None:
         for size, value in ((4096, 0.03), (8192, 0.01))
     ]
     made = [LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=measured) for i in range(3)]
-    given = [Judgement(verdict("missing", metric=m.key, at=m.at), is_open=False) for m in measured]
+    given = [Judgement(verdict("no-baseline", metric=m.key, at=m.at), is_open=False) for m in measured]
 
     def kinds(name: str) -> list[str]:
         return [j.verdict.kind for j in judge_bounds(given, made, [AskedBound(name, "20ms", WHERE)])]
@@ -186,13 +189,13 @@ def test_of_a_training_a_bound_holds_for_all_seeds_and_for_a_goal_that_was_misse
         for seed, value in ((0, 0.98), (1, 0.91))
     ]
     made = [LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)]
-    given = [Judgement(verdict("missing", metric="final_accuracy", better="floor"), is_open=False)]
+    given = [Judgement(verdict("no-baseline", metric="final_accuracy", better="floor"), is_open=False)]
     [found] = judge_bounds(given, made, [AskedBound("final_accuracy", ">= 0.95", WHERE)])
     assert found.verdict.reason == "0.91 of seed 1, bound: at least 0.95 (marker of test_x)"
     assert len(found.verdict.bounds) == 1
 
     made = launches(None, name="steps_to_accuracy", better="steps", unit="steps")
-    found = judge(made, ("time_to_accuracy", "5 s"), kind="regressed").verdict
+    found = judge(made, ("time_to_accuracy", "5 s"), code="beyond-threshold").verdict
     check_measured([AskedBound("time_to_accuracy", "5 s", WHERE)], made, None)
     assert found.kind == "beyond"
     assert found.reason == "not reached: no time_to_accuracy, bound: 5 s (marker of test_x)"
@@ -216,10 +219,10 @@ def test_a_bound_of_nothing_that_was_measured_is_an_error_but_of_a_size_that_was
 
 def test_a_comparison_of_runs_has_the_bounds_of_the_newer() -> None:
     bounds = [Bound(side="most", value=0.02, where=WHERE)]
-    beyond = verdict("beyond", reason="30 ms, bound: ...", bounds=bounds)
+    beyond = verdict("bound", reason="30 ms, bound: ...", bounds=bounds)
 
-    assert carry_over(verdict("improved"), beyond).kind == "beyond"
-    assert carry_over(verdict("improved"), verdict("within", bounds=bounds)).kind == "improved"
-    assert carry_over(verdict("missing"), verdict("within", bounds=bounds)).kind == "within"
-    assert carry_over(verdict("missing"), None).kind == "missing"
-    assert carry_over(verdict("regressed"), verdict("beyond")).kind == "beyond"
+    assert carry_over(verdict("better"), beyond).kind == "beyond"
+    assert carry_over(verdict("better"), verdict("within-bound", bounds=bounds)).kind == "improved"
+    assert carry_over(verdict("no-baseline"), verdict("within-bound", bounds=bounds)).kind == "within"
+    assert carry_over(verdict("no-baseline"), None).kind == "missing"
+    assert carry_over(verdict("beyond-threshold"), verdict("bound")).kind == "beyond"

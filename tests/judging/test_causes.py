@@ -19,7 +19,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, Verdict
 
 EQUAL = [0.0, 0.0]
-SLOWER = Verdict(metric="m", kind="regressed", unit="s", better="lower", current=0.03, baseline=0.02, ratio=1.5)
+SLOWER = Verdict(metric="m", code="beyond-threshold", unit="s", better="lower", current=0.03, baseline=0.02, ratio=1.5)
 
 
 def case(*verdicts: Verdict, launches: list[LaunchRecord], **reference: object) -> CaseResult:
@@ -122,7 +122,7 @@ def test_a_late_rank_is_named_with_its_host_where_it_is_late_in_every_launch() -
     assert told(slower(late=[0.0001, 0.01]), LATE) == [RANK_1]
 
     made = slower(late=[0.0001, 0.01])
-    beyond = [replace(v, kind="beyond", baseline=None, ratio=None) for v in made.verdicts]
+    beyond = [replace(v, code="bound", baseline=None, ratio=None) for v in made.verdicts]
     assert told(replace(made, verdicts=beyond), LATE) == [RANK_1]
 
     result = slower(late=[0.0001, 0.01])
@@ -178,7 +178,7 @@ def test_phases_that_take_longer_are_named_by_what_they_add() -> None:
     result = case(SLOWER, launches=[launch], phases={"load": 1.0, "step": 1.0, "save": 1.0, "gone": 1.0})
 
     assert cause_lines(result) == ["phase step: 1 s -> 3 s (+200.0 %)", "phase load: 1 s -> 1.2 s (+20.0 %)", ""]
-    assert cause_lines(replace(result, verdicts=[replace(SLOWER, kind="unchanged")])) == []
+    assert cause_lines(replace(result, verdicts=[replace(SLOWER, code="within-threshold")])) == []
 
 
 def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
@@ -197,7 +197,7 @@ def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
 
 
 def test_a_changed_fingerprint_is_told_with_or_without_a_slowdown_and_of_many_differences_the_first() -> None:
-    changed = Verdict(metric="fingerprint", kind="changed", unit="", better="exact", differences=["a", "b"])
+    changed = Verdict(metric="fingerprint", code="communication", unit="", better="exact", differences=["a", "b"])
     much = replace(changed, differences=list("abcdefghij"))
 
     assert cause_lines(case(changed, launches=[])) == ["what an iteration does changed", "  a", "  b", ""]
@@ -238,9 +238,9 @@ def test_the_cpu_beside_the_gpus_is_told_where_it_is_another_one(then: str, now:
     assert told(result, "CPU is") == ["  their host's CPU is B, at the baseline it was A"] * is_told
 
 
-@pytest.mark.parametrize(("kind", "is_advised"), [("regressed", True), ("drifted", True), ("unchanged", False)])
-def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(kind: str, *, is_advised: bool) -> None:
-    curve = replace(SLOWER, metric="loss_curve", better="curve", kind=kind, unit="")
+@pytest.mark.parametrize(("code", "is_advised"), [("losses", True), ("numerics", True), ("equal", False)])
+def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(code: str, *, is_advised: bool) -> None:
+    curve = replace(SLOWER, metric="loss_curve", better="curve", code=code, unit="")
     departed = case(curve, launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0)])
 
     assert len(told(on_gpus(departed), "NCCL_ALGO")) == 2 * is_advised
@@ -252,19 +252,19 @@ def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(kind: s
     assert told(paired, "NCCL_ALGO") == []
 
 
-def link(source: int, target: int, kind: str = "unchanged", **changes: object) -> Verdict:
+def link(source: int, target: int, code: str = "within-threshold", **changes: object) -> Verdict:
     at = Link(source, target).at
-    return replace(SLOWER, metric=metric_key("latency", at), at=at, kind=kind, **changes)
+    return replace(SLOWER, metric=metric_key("latency", at), at=at, code=code, **changes)
 
 
 def test_slow_links_are_named_by_rank_or_by_link() -> None:
-    matrix = [link(0, 1), link(0, 2, "regressed"), link(1, 2, "regressed")]
+    matrix = [link(0, 1), link(0, 2, "beyond-threshold"), link(1, 2, "beyond-threshold")]
     assert told(case(*matrix, launches=[]), "slow") == ["rank 2: every link of it is slow (latency of 3 links)"]
     [line] = told(case(*matrix, launches=[LAUNCH_ON_HOSTS]), "slow")
     assert line == "rank 2 (c): every link of it is slow (latency of 3 links)"
 
-    one = [link(0, 1, "regressed"), link(0, 2), link(1, 2)]
-    everything = [link(0, 1, "regressed"), link(0, 2, "regressed"), link(1, 2, "regressed")]
+    one = [link(0, 1, "beyond-threshold"), link(0, 2), link(1, 2)]
+    everything = [link(0, 1, "beyond-threshold"), link(0, 2, "beyond-threshold"), link(1, 2, "beyond-threshold")]
     assert told(case(*one, launches=[LAUNCH_ON_HOSTS]), "slow") == [
         "rank 0 to rank 1 (a to b): this link is slow (latency of 3 links)"
     ]
@@ -272,14 +272,14 @@ def test_slow_links_are_named_by_rank_or_by_link() -> None:
         "all 3 links are slow: no single rank, no single pair (latency of 3 links)"
     ]
     assert told(case(one[0], launches=[]), "slow") == ["rank 0 to rank 1: this link is slow (latency)"]
-    many = [link(a, b, "regressed" if (a + b) % 2 else "unchanged") for a, b in itertools.combinations(range(6), 2)]
+    many = [link(a, b, "beyond-threshold" if (a + b) % 2 else "equal") for a, b in itertools.combinations(range(6), 2)]
     assert told(case(*many, launches=[]), "more links") == ["  and 1 more links"]
 
     # Two links that are a little slower than the third do not hide the one that is beyond
-    matrix = [link(0, 1, "missing", current=1.0), link(0, 2, "missing", current=1.4)]
-    matrix.append(link(1, 2, "missing", current=9.0))
+    matrix = [link(0, 1, "no-baseline", current=1.0), link(0, 2, "no-baseline", current=1.4)]
+    matrix.append(link(1, 2, "no-baseline", current=9.0))
     beyond = Verdict(
-        metric="imbalance[of=latency]", at={"of": "latency"}, kind="beyond", unit="", better="info", current=9.0,
+        metric="imbalance[of=latency]", at={"of": "latency"}, code="bound", unit="", better="info", current=9.0,
         bounds=[Bound(side="most", value=3.0, where="here")],
     )  # fmt: skip
     assert told(case(*matrix, launches=[]), "slow") == []

@@ -34,9 +34,9 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 
 TERMS = Terms(default_tolerance=0.15, max_launches=10, cores=2)
-SLOWER = Verdict(metric="step", kind="regressed", unit="s", better="lower", ratio=1.4, limit=0.15)
+SLOWER = Verdict(metric="step", code="beyond-threshold", unit="s", better="lower", ratio=1.4, limit=0.15)
 NOTHING = Evaluated()
-EXACT = Verdict(metric="sum", kind="changed", unit="", better="exact")
+EXACT = Verdict(metric="sum", code="communication", unit="", better="exact")
 
 
 def turns(
@@ -95,7 +95,7 @@ def test_the_revision_decides_whether_it_is_the_code_or_the_machine() -> None:
     found = confirmed(turns(1.0, moods=0.01), SLOWER, EXACT)
     assert [j.verdict.kind for j in found] == ["machine", "changed"]
     assert not can_be_confirmed([SLOWER, EXACT])
-    assert can_be_confirmed([SLOWER, replace(SLOWER, kind="unchanged")])
+    assert can_be_confirmed([SLOWER, replace(SLOWER, code="within-threshold")])
 
 
 @pytest.mark.parametrize(
@@ -176,16 +176,14 @@ def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("regressed", "inconclusive"), ("changed", "changed"), ("unseen", "unseen")]
+    ("before", "after"), [("beyond-threshold", "inconclusive"), ("communication", "changed"), ("low-power", "unseen")]
 )
-def test_where_nothing_ran_in_turns_what_only_the_clock_says_is_inconclusive(
-    before: VerdictName, after: VerdictName
-) -> None:
-    verdict = replace(EXACT if before == "changed" else SLOWER, kind=before, reason="why")
+def test_where_nothing_ran_in_turns_what_only_the_clock_says_is_inconclusive(before: str, after: VerdictName) -> None:
+    verdict = replace(EXACT if before == "communication" else SLOWER, code=before, reason="why")
     [found] = undecided([verdict], "it hung")
 
     assert found.kind == after
-    assert found.reason == ("it hung (why)" if before == "regressed" else "why")
+    assert found.reason == ("it hung (why)" if before == "beyond-threshold" else "why")
 
 
 def test_a_change_is_split_between_code_and_software_where_there_is_one() -> None:
@@ -194,7 +192,7 @@ def test_a_change_is_split_between_code_and_software_where_there_is_one() -> Non
     assert total == {"step": pytest.approx(1.2)}
     assert found.reason.endswith("of +20.0 % in turns: code +3.0 %, torch 2.12.0 -> 2.13.0 +16.5 %")
 
-    fine = replace(SLOWER, kind="unchanged")
+    fine = replace(SLOWER, code="within-threshold")
     assert split_change([fine], code={"step": 1.0}, total={"step": 1.2}, software="torch") == [fine]
 
 

@@ -122,10 +122,10 @@ def test_a_baseline_commit_that_does_not_repeat_itself_here_clears_nobody(losses
 
 
 def test_what_is_asked_about() -> None:
-    curve = Verdict(metric="loss", kind="regressed", unit="", better="curve", baseline=1.0)
+    curve = Verdict(metric="loss", code="beyond-threshold", unit="", better="curve", baseline=1.0)
 
     assert are_asked_about(curve)
     assert not are_asked_about(replace(curve, better="exact"))
-    assert not are_asked_about(replace(curve, kind="lost"))
-    assert not are_asked_about(replace(curve, kind="unchanged"))
+    assert not are_asked_about(replace(curve, code="not-measured"))
+    assert not are_asked_about(replace(curve, code="within-threshold"))
     assert not are_asked_about(replace(curve, baseline=None))

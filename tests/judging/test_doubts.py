@@ -48,11 +48,11 @@ def test_what_is_planted_is_a_third_more_than_the_largest_tolerance(tolerances: 
 
 
 def test_what_is_red_speaks_against_a_case_and_was_in_reach() -> None:
-    clock, curve = verdict("regressed"), verdict("regressed", metric="loss_curve", better="curve")
+    clock, curve = verdict("beyond-threshold"), verdict("beyond-threshold", metric="loss_curve", better="curve")
     assert spoken_against([clock], ["step"]) is None
     assert spoken_against([clock, curve], ["step"]) == curve
 
-    assert out_of_reach(result(verdict("regressed", detectable=9.0))) == []
+    assert out_of_reach(result(verdict("beyond-threshold", detectable=9.0))) == []
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,14 @@ def test_a_rule_that_could_not_have_failed_is_found(
     changes: dict[str, Any], software: dict[str, str], why: str
 ) -> None:
     environment = Environment(platform="cpu-x", device="X", cores=2, software=software)
-    found = out_of_reach(result(verdict("unchanged", **changes), environment=environment))
+    found = out_of_reach(result(verdict("within-threshold", **changes), environment=environment))
 
     assert [text for _, text in found] == ([why] if why else [])
 
 
 def case(*ratios: float, better: str = "lower", unit: str = "s") -> CaseResult:
     return result(
-        *(verdict("unchanged", metric=f"m{i}", ratio=r, better=better, unit=unit) for i, r in enumerate(ratios))
+        *(verdict("within-threshold", metric=f"m{i}", ratio=r, better=better, unit=unit) for i, r in enumerate(ratios))
     )
 
 

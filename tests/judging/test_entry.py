@@ -66,16 +66,16 @@ def test_an_update_leaves_to_the_comparison_what_its_mode_does_not_want(mode: st
 @pytest.mark.parametrize(
     ("mode", "wanted"),
     [
-        ("all", {"unchanged", "improved", "regressed", "inconclusive", "incomparable", "missing"}),
+        ("all", {"within-threshold", "better", "beyond-threshold", "noise", "other-workload", "no-baseline"}),
         ("new", set()),
-        ("failed", {"regressed"}),
-        ("changed", {"improved", "regressed", "incomparable", "missing"}),
+        ("failed", {"beyond-threshold"}),
+        ("communication", {"better", "beyond-threshold", "other-workload", "no-baseline"}),
     ],
 )
 def test_verdicts_that_rewrite_an_entry(mode: str, wanted: set[str]) -> None:
-    kinds = ["unchanged", "improved", "regressed", "inconclusive", "incomparable", "missing"]
+    codes = ["within-threshold", "better", "beyond-threshold", "noise", "other-workload", "no-baseline"]
 
-    assert {kind for kind in kinds if is_wanted(mode, [verdict(kind)], is_new=False)} == wanted
+    assert {code for code in codes if is_wanted(mode, [verdict(code)], is_new=False)} == wanted
 
 
 def test_where_there_is_no_entry_all_but_failed_write_one_unless_it_is_only_shown() -> None:
@@ -84,7 +84,7 @@ def test_where_there_is_no_entry_all_but_failed_write_one_unless_it_is_only_show
         "new",
         "changed",
     ]
-    assert not is_wanted("changed", [verdict("missing", better="info")], is_new=False)
+    assert not is_wanted("changed", [verdict("no-baseline", better="info")], is_new=False)
 
 
 def test_a_clock_is_storable_with_two_values_and_an_exact_number_with_one() -> None:

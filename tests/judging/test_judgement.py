@@ -17,32 +17,33 @@ from pytest_distbench.judging.terms import (
     severity,
     worst,
 )
-from pytest_distbench.records.kinds import Better, VerdictName
+from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound
+from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.run import CaseResult, Control, ReferenceRecord, Verdict
 
 
 @pytest.mark.parametrize(
-    ("kind", "better", "is_open", "words"),
+    ("code", "better", "is_open", "words"),
     [
-        ("regressed", "exact", False, "m regressed"),
-        ("regressed", "curve", False, "m regressed"),
-        ("beyond", "exact", False, "m is beyond a bound"),
-        ("changed", "exact", False, "m changed"),
-        ("lost", "lower", False, "m is measured no more"),
-        ("regressed", "lower", False, ""),
-        ("beyond", "lower", True, ""),
-        ("inconclusive", "lower", True, ""),
-        ("drifted", "curve", False, ""),
+        ("beyond-threshold", "exact", False, "m regressed"),
+        ("beyond-threshold", "curve", False, "m regressed"),
+        ("bound", "exact", False, "m is beyond a bound"),
+        ("communication", "exact", False, "m changed"),
+        ("not-measured", "lower", False, "m is measured no more"),
+        ("beyond-threshold", "lower", False, ""),
+        ("bound", "lower", True, ""),
+        ("noise", "lower", True, ""),
+        ("numerics", "curve", False, ""),
     ],
 )
-def test_what_does_not_scatter_is_certain(kind: VerdictName, better: Better, is_open: bool, words: str) -> None:
-    assert certain_failure([Judgement(verdict(kind, metric="m", better=better), is_open)]) == words
+def test_what_does_not_scatter_is_certain(code: ReasonCode, better: Better, is_open: bool, words: str) -> None:
+    assert certain_failure([Judgement(verdict(code, metric="m", better=better), is_open)]) == words
 
 
 def test_what_was_open_says_that_it_was_not_judged_and_why() -> None:
-    closed = close(Judgement(verdict("inconclusive", reason="more launches are needed"), is_open=True), "sum regressed")
+    closed = close(Judgement(verdict("noise", reason="more launches are needed"), is_open=True), "sum regressed")
 
     assert not closed.is_open
     assert (
@@ -53,13 +54,13 @@ def test_what_was_open_says_that_it_was_not_judged_and_why() -> None:
 
 def test_a_fingerprint_that_more_launches_were_to_confirm_stays_changed_beside_what_is_red() -> None:
     """It may be why that is red."""
-    seen = verdict("changed", metric="fingerprint", better="exact")
+    seen = verdict("communication", metric="fingerprint", better="exact")
 
     assert close(Judgement(seen, is_open=True), "sum regressed") == Judgement(seen, is_open=False)
 
 
 def regressed(metric: str, ratio: float | None, better: str = "lower") -> Verdict:
-    return Verdict(metric=metric, kind="regressed", unit="", better=better, ratio=ratio)
+    return Verdict(metric=metric, code="beyond-threshold", unit="", better=better, ratio=ratio)
 
 
 def test_the_gravest_is_named_first() -> None:
@@ -69,10 +70,10 @@ def test_the_gravest_is_named_first() -> None:
 
     assert worst([regressed("a", None), regressed("loss", 1.01, "curve")]).metric == "loss"
 
-    beyond = Verdict(metric="b", kind="beyond", unit="", better="lower", ratio=1.0)
+    beyond = Verdict(metric="b", code="bound", unit="", better="lower", ratio=1.0)
     assert worst([regressed("loss", None, "curve"), beyond, regressed("a", None)]).metric == "b"
 
-    slow, fine = verdict("regressed", metric="slow"), verdict("unchanged", metric="fine")
+    slow, fine = verdict("beyond-threshold", metric="slow"), verdict("within-threshold", metric="fine")
     assert conclude(result(fine, slow), Strictness()) == Conclusion(
         outcome="failed", reason="regressed", verdicts=(slow,)
     )
@@ -94,23 +95,23 @@ def told(made: CaseResult, **policy: Any) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        (result(verdict("unchanged")), ("passed", "")),
-        (result(verdict("improved"), verdict("inconclusive")), ("passed", "")),
-        (result(verdict("unchanged"), verdict("regressed")), ("failed", "regressed")),
-        (result(verdict("regressed"), xfail_perf="bug 12"), ("xfailed", "regressed")),
-        (result(verdict("regressed"), **ended("failed")), ("failed", "launch")),
+        (result(verdict("within-threshold")), ("passed", "")),
+        (result(verdict("better"), verdict("noise")), ("passed", "")),
+        (result(verdict("within-threshold"), verdict("beyond-threshold")), ("failed", "regressed")),
+        (result(verdict("beyond-threshold"), xfail_perf="bug 12"), ("xfailed", "regressed")),
+        (result(verdict("beyond-threshold"), **ended("failed")), ("failed", "launch")),
         (result(**ended("skipped")), ("skipped", "launch")),
-        (result(verdict("regressed"), verdict("beyond")), ("failed", "beyond")),
-        (result(verdict("beyond"), update="refused"), ("failed", "beyond")),
-        (result(verdict("beyond"), xfail_perf="bug 12"), ("xfailed", "beyond")),
-        (result(verdict("unchanged", better="info", bounds=[BOUND])), ("passed", "")),
+        (result(verdict("beyond-threshold"), verdict("bound")), ("failed", "beyond")),
+        (result(verdict("bound"), update="refused"), ("failed", "beyond")),
+        (result(verdict("bound"), xfail_perf="bug 12"), ("xfailed", "beyond")),
+        (result(verdict("within-threshold", better="info", bounds=[BOUND])), ("passed", "")),
         (result(), ("failed", "nothing_judged")),
-        (result(verdict("unchanged", better="info")), ("failed", "nothing_judged")),
+        (result(verdict("within-threshold", better="info")), ("failed", "nothing_judged")),
         (result(reference=NOTHING), ("passed", "")),
-        (result(verdict("incomparable"), reference=NOTHING), ("passed", "")),
-        (result(verdict("regressed"), update="changed"), ("passed", "")),
-        (result(verdict("regressed"), update="kept"), ("passed", "")),
-        (result(verdict("unchanged"), update="refused"), ("failed", "refused")),
+        (result(verdict("other-workload"), reference=NOTHING), ("passed", "")),
+        (result(verdict("beyond-threshold"), update="changed"), ("passed", "")),
+        (result(verdict("beyond-threshold"), update="kept"), ("passed", "")),
+        (result(verdict("within-threshold"), update="refused"), ("failed", "refused")),
     ],
 )
 def test_the_first_rule_that_holds_decides(made: CaseResult, expected: tuple[str, str]) -> None:
@@ -120,15 +121,15 @@ def test_the_first_rule_that_holds_decides(made: CaseResult, expected: tuple[str
 def test_the_policy_decides_what_fails_and_what_counts_as_judged() -> None:
     assert conclude(result(**ended("skipped")), Strictness(), stood_down="xfailed").outcome == "xfailed"
 
-    made = result(verdict("improved"), reference=STORED)
+    made = result(verdict("better"), reference=STORED)
     assert told(made, also_failing=frozenset({"improved"})) == ("failed", "unaccepted")
     assert told(made, also_failing=frozenset({"inconclusive"})) == ("passed", "")
 
-    assert told(result(verdict("within"), verdict("missing")), missing="fail") == ("passed", "")
+    assert told(result(verdict("within-bound"), verdict("no-baseline")), missing="fail") == ("passed", "")
 
-    for stored in (verdict("unchanged"), verdict("inconclusive")):
-        assert told(result(verdict("missing"), stored), missing="fail") == ("passed", "")
-    assert told(result(verdict("missing"), verdict("inconclusive", baseline=None)), missing="fail")[1] == "missing"
+    for stored in (verdict("within-threshold"), verdict("noise")):
+        assert told(result(verdict("no-baseline"), stored), missing="fail") == ("passed", "")
+    assert told(result(verdict("no-baseline"), verdict("noise", baseline=None)), missing="fail")[1] == "missing"
 
 
 @pytest.mark.parametrize(
@@ -136,14 +137,14 @@ def test_the_policy_decides_what_fails_and_what_counts_as_judged() -> None:
     [("warn", ("passed", "")), ("skip", ("skipped", "missing")), ("fail", ("failed", "missing"))],
 )
 def test_without_any_baseline_the_policy_decides(missing: str, expected: tuple[str, str]) -> None:
-    assert told(result(verdict("missing")), missing=missing) == expected
+    assert told(result(verdict("no-baseline")), missing=missing) == expected
 
 
 @pytest.mark.parametrize(
     ("control", "strict"),
     [
-        (Control(verdicts=[verdict("regressed")]), ("passed", "")),
-        (Control(verdicts=[verdict("unchanged")]), ("failed", "not_found")),
+        (Control(verdicts=[verdict("beyond-threshold")]), ("passed", "")),
+        (Control(verdicts=[verdict("within-threshold")]), ("failed", "not_found")),
         (Control(why_not="its clocks are its own"), ("passed", "")),
     ],
 )

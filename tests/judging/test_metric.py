@@ -301,7 +301,7 @@ def doubled(draft: Draft, current: Sequence[Measurement], stored: BaselineMetric
     """A rule from outside."""
     del current, rule
     is_so = draft.current[0] == 2 * (stored.launches[0] or 0)
-    return draft.settle("regressed", "it doubled") if is_so else draft.settle("unchanged", is_open=True)
+    return draft.settle("beyond-threshold", "it doubled") if is_so else draft.settle("within-threshold", is_open=True)
 
 
 @pytest.fixture

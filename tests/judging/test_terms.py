@@ -71,7 +71,7 @@ def test_metrics_that_are_not_listed_and_parameters_that_say_nothing_change_noth
     assert staleness(replace(entry(1.0), workload=""), case(a=1)) is None
 
     then, now = ["--run=2026-11-21", "--n=3"], ["--run=2026-11-22", "--n=4"]
-    assert compare({"args": then}, {"args": now})[0] == "incomparable"
+    assert compare({"args": then}, {"args": now})[0] == "other-workload"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def case(**params: Any) -> Case:
 def compare(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
     stored = replace(entry(1.0), workload=case(**then).workload, params=then)
     found = staleness(stored, case(**now))
-    return (found.kind, found.reason) if found is not None else ("", "")
+    return (found.code, found.reason) if found is not None else ("", "")
 
 
 @pytest.mark.parametrize(
@@ -187,12 +187,12 @@ def test_numbers_of_other_conditions_are_never_compared(changes: dict[str, Any],
         assert found is None
         return
     assert found is not None
-    assert (found.kind, told in found.reason) == ("incomparable", True)
+    assert (found.code, told in found.reason) == ("other-workload", True)
 
 
 def test_a_change_is_named_by_its_place() -> None:
-    kind, reason = compare({"args": ["--n", "3"], "env": {"A": "1"}, "lr": 0.1}, {"args": ["--n", "4"], "env": {}})
-    assert kind == "incomparable"
+    code, reason = compare({"args": ["--n", "3"], "env": {"A": "1"}, "lr": 0.1}, {"args": ["--n", "4"], "env": {}})
+    assert code == "other-workload"
     assert reason == (
         "the workload's definition changed since the baseline; --distbench-update records it anew; args[1] was '3' and "
         "is '4'; env was not there and is {}; env.A was '1' and is not there; and 1 more"
@@ -226,16 +226,16 @@ def test_a_change_is_named_by_its_place() -> None:
     ],
 )
 def test_what_names_a_run_is_told_as_what_it_is(then: str, now: str) -> None:
-    kind, reason = compare({"args": [then, "--n=3"]}, {"args": [now, "--n=3"]})
+    code, reason = compare({"args": [then, "--n=3"]}, {"args": [now, "--n=3"]})
 
-    assert kind == "volatile"
+    assert code == "names-a-run"
     assert reason.startswith(f"args[0] was '{then}' and is '{now}': that names this run, not the workload")
 
 
 @pytest.mark.parametrize("name", ["BUILD_NUMBER", "GITHUB_RUN_ID", "SLURM_JOB_ID", "PID", "CI_PIPELINE_ID"])
 def test_a_number_that_its_name_gives_to_a_run_is_volatile(name: str) -> None:
-    assert compare({"env": {name: "411"}}, {"env": {name: "412"}})[0] == "volatile"
-    assert compare({"env": {name: "411"}}, {"env": {}})[0] == "incomparable"
+    assert compare({"env": {name: "411"}}, {"env": {name: "412"}})[0] == "names-a-run"
+    assert compare({"env": {name: "411"}}, {"env": {}})[0] == "other-workload"
 
 
 @pytest.mark.parametrize(
@@ -243,4 +243,4 @@ def test_a_number_that_its_name_gives_to_a_run_is_volatile(name: str) -> None:
     [("50", "60"), ("1763712000", "1763798400"), ("--n=50", "--n=60"), ("small", "large"), ("a", 3), ("v2", "v3")],
 )
 def test_a_parameter_that_changed_is_a_changed_workload(then: object, now: object) -> None:
-    assert compare({"args": [then]}, {"args": [now]})[0] == "incomparable"
+    assert compare({"args": [then]}, {"args": [now]})[0] == "other-workload"

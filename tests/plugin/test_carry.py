@@ -35,7 +35,7 @@ def make_report(*, when: Any = "call", outcome: Any = "passed", longrepr: Any = 
 
 def test_numbers_go_to_the_item_too_whose_teardown_writers_of_junit_files_read() -> None:
     item, report = SimpleNamespace(user_properties=[("mine", 1)]), make_report()
-    carry.attach_numbers(item, report, [result(verdict("regressed", metric="slow"))])  # type: ignore[arg-type]
+    carry.attach_numbers(item, report, [result(verdict("beyond-threshold", metric="slow"))])  # type: ignore[arg-type]
     names = [name for name, _ in item.user_properties]
     carry.forget_numbers(item)  # type: ignore[arg-type]
 
@@ -62,7 +62,7 @@ def taken(*attempts: Iterable[pytest.TestReport]) -> carry.Attempts:
 
 
 def test_of_a_test_that_is_run_again_the_last_attempt_counts_and_says_what_ended_the_others() -> None:
-    slow, good = result(verdict("regressed")), result(verdict("unchanged"))
+    slow, good = result(verdict("beyond-threshold")), result(verdict("within-threshold"))
     attempts = taken(
         attempt("1", "rerun", slow, longrepr="\nRegression: +50 %\n  table"),
         attempt("2", "rerun", slow, longrepr="password=hunter2"),
@@ -73,7 +73,7 @@ def test_of_a_test_that_is_run_again_the_last_attempt_counts_and_says_what_ended
 
 
 def test_reports_of_subtests_count_that_come_before_the_others_of_their_attempt() -> None:
-    slow, good = result(verdict("regressed")), result(verdict("unchanged"))
+    slow, good = result(verdict("beyond-threshold")), result(verdict("within-threshold"))
     _, of_subtest, _ = attempt("2", "passed", good)
 
     assert taken(attempt("1", "rerun", slow), [of_subtest], attempt("2", "passed")).cases()[0].verdicts == good.verdicts
@@ -82,13 +82,13 @@ def test_reports_of_subtests_count_that_come_before_the_others_of_their_attempt(
 @pytest.mark.parametrize(
     ("cases", "letter"),
     [
-        ([result(verdict("unchanged"))], None),
-        ([result(verdict("missing"))], "N"),
-        ([result(verdict("missing")), result(verdict("unchanged"))], None),
-        ([result(verdict("missing"), verdict("missing", better="info"))], "N"),
-        ([result(verdict("missing"), update="new")], "U"),
-        ([result(verdict("regressed"), update="changed")], "U"),
-        ([result(verdict("unchanged"), update="kept")], None),
+        ([result(verdict("within-threshold"))], None),
+        ([result(verdict("no-baseline"))], "N"),
+        ([result(verdict("no-baseline")), result(verdict("within-threshold"))], None),
+        ([result(verdict("no-baseline"), verdict("no-baseline", better="info"))], "N"),
+        ([result(verdict("no-baseline"), update="new")], "U"),
+        ([result(verdict("beyond-threshold"), update="changed")], "U"),
+        ([result(verdict("within-threshold"), update="kept")], None),
         ([result()], None),
         ([], None),
     ],
@@ -156,7 +156,7 @@ def over_the_wire(config: pytest.Config, report: pytest.TestReport) -> pytest.Te
 
 
 def test_the_name_and_the_cases_of_a_test_arrive_as_they_were(pytestconfig: pytest.Config) -> None:
-    cases = [result(verdict("regressed")), result(point(4096), update="new")]
+    cases = [result(verdict("beyond-threshold")), result(point(4096), update="new")]
     report = make_report()
     carry.attach_test(report, "suites/test_a.py::test_a", "ws2", "1-1")
     carry.attach_cases(report, cases)
@@ -167,7 +167,7 @@ def test_the_name_and_the_cases_of_a_test_arrive_as_they_were(pytestconfig: pyte
 
 
 def test_a_test_that_failed_in_all_its_attempts_is_not_flaky() -> None:
-    slow = result(verdict("regressed"))
+    slow = result(verdict("beyond-threshold"))
 
     assert taken(attempt("1", "rerun", slow), attempt("2", "failed", slow)).cases() == [slow]
 

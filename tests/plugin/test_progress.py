@@ -34,7 +34,7 @@ def settings(**changes: object) -> Any:
 
 
 def ran(*seconds: float, **changes: Any) -> CaseResult:
-    return result(*seconds, kind="missing", **changes)
+    return result(*seconds, code="no-baseline", **changes)
 
 
 def name(launches: int | None, **changes: object) -> str:

@@ -17,7 +17,7 @@ class NoSamples(Samples):
         """Adds none."""
 
 
-RUN = Run(NoSamples(), lambda: result(1.0, None, 3.0, verdicts=[verdict("regressed", metric="step")]))
+RUN = Run(NoSamples(), lambda: result(1.0, None, 3.0, verdicts=[verdict("beyond-threshold", metric="step")]))
 
 
 def test_a_run_has_its_values_by_launch_and_its_verdicts_by_metric() -> None:

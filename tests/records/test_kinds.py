@@ -10,14 +10,9 @@ import pytest
 
 from pytest_distbench.judging.training_rule import judge_family
 from pytest_distbench.records.case import BaselineMetric
-from pytest_distbench.records.kinds import (
-    METRIC_KINDS,
-    VERDICT_KINDS,
-    MetricKind,
-    metric_kind,
-    verdict_kind,
-)
+from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, MetricKind, metric_kind
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.reasons import reason
 from pytest_distbench.records.run import Verdict
 
 assert judge_family  # imported, so that a rule without a judge would be noticed at once
@@ -64,8 +59,8 @@ def test_marks_are_one_character_and_only_a_failure_has_the_exclamation_mark() -
 
     with pytest.raises(ValueError, match="unknown kind of metrics 'lwoer'; wanted one of higher, lower, exact"):
         metric_kind("lwoer")
-    with pytest.raises(ValueError, match="unknown kind of verdicts 'worse'; wanted one of beyond, regressed, lost"):
-        verdict_kind("worse")
+    with pytest.raises(ValueError, match="unknown reason 'worse'; wanted one of bound, beyond-threshold"):
+        reason("worse")
 
 
 @pytest.mark.parametrize(
@@ -73,12 +68,12 @@ def test_marks_are_one_character_and_only_a_failure_has_the_exclamation_mark() -
     [
         (Measurement, b'{"name": "m", "unit": "", "better": "lwoer", "value": 1.0}'),
         (BaselineMetric, b'{"unit": "", "better": "lwoer", "launches": [1.0]}'),
-        (Verdict, b'{"metric": "m", "kind": "unchanged", "unit": "", "better": "lwoer"}'),
-        (Verdict, b'{"metric": "m", "kind": "worse", "unit": "", "better": "lower"}'),
+        (Verdict, b'{"metric": "m", "code": "equal", "unit": "", "better": "lwoer"}'),
+        (Verdict, b'{"metric": "m", "code": "worse", "unit": "", "better": "lower"}'),
     ],
 )
 def test_a_record_in_a_file_with_an_unknown_kind_is_refused(kind: type, text: bytes) -> None:
-    with pytest.raises(msgspec.ValidationError, match=r"unknown kind of (metrics|verdicts)"):
+    with pytest.raises(msgspec.ValidationError, match=r"unknown (kind of metrics|reason)"):
         msgspec.json.decode(text, type=kind)
 
 

@@ -12,12 +12,12 @@ from pytest_distbench.records.run import CaseResult, Control, told_apart
 def test_cases_and_kinds_are_named_as_short_as_they_are_told_apart() -> None:
     assert (point(4096).metric, point(4096).name) == ("latency[message_bytes=4096]", "latency")
 
-    with pytest.raises(ValueError, match=r"'worse'.*regressed"):
+    with pytest.raises(ValueError, match=r"'worse'.*beyond-threshold"):
         verdict("worse")
 
-    kinds = ["regressed", "beyond", "inconclusive", "unseen", "unchanged", "missing"]
-    control = Control(verdicts=[verdict(kind, metric=kind) for kind in kinds])
-    assert [v.metric for v in control.found] == ["regressed", "beyond"]
+    codes = ["beyond-threshold", "bound", "noise", "low-power", "within-threshold", "no-baseline"]
+    control = Control(verdicts=[verdict(code, metric=code) for code in codes])
+    assert [v.metric for v in control.found] == ["beyond-threshold", "bound"]
 
     told = told_apart([of("a.py::test_it", "ws2"), of("a.py::test_it", "ws4"), of("a.py::test_it", "ws2")])
     assert [r.case.title for r in told] == ["test_it[ws2]", "test_it[ws4]", "test_it[ws2]"]

@@ -110,7 +110,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[LaunchRequest]:
 
 @pytest.mark.parametrize(("share", "planted"), [(None, 0.4), (0.2, 0.2)])
 def test_the_share_is_the_users_or_a_third_more_than_the_tolerance(share: float | None, planted: float) -> None:
-    session = Session(verdict("unchanged"), share=share)
+    session = Session(verdict("within-threshold"), share=share)
     found = plant(session)
 
     assert found is not None
@@ -119,7 +119,7 @@ def test_the_share_is_the_users_or_a_third_more_than_the_tolerance(share: float 
 
 
 def test_what_is_not_suspicious_is_lost_in_the_screening(beside: list[LaunchRequest]) -> None:
-    found = plant(Session(verdict("unseen")))
+    found = plant(Session(verdict("low-power")))
 
     assert found is not None
     assert (found.step, found.found, found.launches, beside) == ("screening", [], 1, [])
@@ -129,8 +129,8 @@ def test_what_is_not_suspicious_is_lost_in_the_screening(beside: list[LaunchRequ
 def test_a_doubt_is_decided_in_turns_and_so_is_a_case_without_a_baseline(
     beside: list[LaunchRequest], has_baseline: bool
 ) -> None:
-    kind = "regressed" if has_baseline else "missing"
-    found = plant(Session(verdict(kind), doubt=object() if has_baseline else None, has_baseline=has_baseline))
+    code = "beyond-threshold" if has_baseline else "no-baseline"
+    found = plant(Session(verdict(code), doubt=object() if has_baseline else None, has_baseline=has_baseline))
 
     assert found is not None
     assert (found.step, found.has_baseline, found.launches) == ("turns", has_baseline, 1 + 3 * 3)
@@ -139,7 +139,7 @@ def test_a_doubt_is_decided_in_turns_and_so_is_a_case_without_a_baseline(
 
 
 def test_where_no_turns_can_be_had_the_baseline_decides_alone() -> None:
-    found = plant(Session(verdict("regressed"), doubt=NotRecorded("its baseline is not committed")))
+    found = plant(Session(verdict("beyond-threshold"), doubt=NotRecorded("its baseline is not committed")))
 
     assert found is not None
     assert (found.step, found.why_alone) == ("stored", "its baseline is not committed")
@@ -151,7 +151,11 @@ def test_where_no_turns_can_be_had_the_baseline_decides_alone() -> None:
     [
         ([launch(1.0)], [verdict()], "its clocks are its own"),
         ([launch(1.0, outcome="failed")], [], "a launch with the delay did not pass: it hangs"),
-        ([launch(1.4, delayed_s=0.4)], [verdict("changed", metric="fingerprint")], "fingerprint is changed already"),
+        (
+            [launch(1.4, delayed_s=0.4)],
+            [verdict("communication", metric="fingerprint")],
+            "fingerprint is changed already",
+        ),
     ],
 )
 def test_what_could_not_be_tried_says_why(launches: list[LaunchRecord], verdicts: list[Verdict], why: str) -> None:

@@ -69,7 +69,7 @@ class Opened:
         return len(samples) < self.fewest
 
     def judge(self, samples: Samples) -> list[Judgement]:
-        return [Judgement(verdict("regressed"), is_open=len(samples) < self.until)]
+        return [Judgement(verdict("beyond-threshold"), is_open=len(samples) < self.until)]
 
     def bounds(self) -> list[AskedBound]:
         return []
@@ -122,7 +122,7 @@ class RedForCertain(Opened):
     """A reference for which an exact number is wrong, beside the answer that stays open."""
 
     def judge(self, samples: Samples) -> list[Judgement]:
-        wrong = verdict("regressed", metric="count", better="exact")
+        wrong = verdict("beyond-threshold", metric="count", better="exact")
         return [*super().judge(samples), Judgement(wrong, is_open=False)]
 
 

@@ -60,21 +60,21 @@ def test_launches_are_looked_at_as_the_reference_wants() -> None:
 
 def test_an_update_writes_what_moved_and_has_noise_within_bounds() -> None:
     reference = stored(update="all")
-    concluded = reference.conclude(result(*QUIET, kind="missing"))
+    concluded = reference.conclude(result(*QUIET, code="no-baseline"))
     [made] = reference.pending
     assert (concluded.update, concluded.previous) == ("new", {"step": None})
     assert (made.case, made.entry.metrics["step"].launches, made.of_gone) == (CASE, list(QUIET), None)
 
     reference = stored(entry(*QUIET), update="changed")
-    assert reference.conclude(result(*QUIET, kind="unchanged")).update == "kept"
-    assert reference.conclude(result(1.0, kind="regressed")).update == "refused"
+    assert reference.conclude(result(*QUIET, code="within-threshold")).update == "kept"
+    assert reference.conclude(result(1.0, code="beyond-threshold")).update == "refused"
     assert reference.pending == []
 
-    assert stored(entry(*QUIET), update="all").conclude(result(*QUIET, kind="beyond")).update == "refused"
+    assert stored(entry(*QUIET), update="all").conclude(result(*QUIET, code="bound")).update == "refused"
 
     reference = stored(entry(*QUIET), update="all")
-    assert reference.conclude(result(*QUIET, kind="unchanged")).update == "rewritten"
-    assert reference.conclude(result(*QUIET, kind="improved")).update == "changed"
+    assert reference.conclude(result(*QUIET, code="within-threshold")).update == "rewritten"
+    assert reference.conclude(result(*QUIET, code="better")).update == "changed"
 
 
 def test_why_a_regression_is_expected_comes_from_the_test_before_the_file() -> None:
@@ -118,7 +118,7 @@ def test_nothing_is_judged_where_nobody_asked_and_incomparable_where_there_is_a_
 def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
     bare = replace(entry(1.0), workload="", metrics={}, bounds={"step": "2 s"})
     reference = stored(bare, update="new")
-    concluded = reference.conclude(result(*QUIET, kind="within"))
+    concluded = reference.conclude(result(*QUIET, code="within-bound"))
 
     assert list(reference.looks()) == [10]
     assert [(b.metric, b.value) for b in reference.bounds()] == [("step", "2 s")]
@@ -130,7 +130,7 @@ def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
 
 def with_number(*values: float, **changes: Any) -> Any:
     """The case, with an exact number beside its clock."""
-    made = result(*values, kind="unchanged", **changes)
+    made = result(*values, code="within-threshold", **changes)
     number = Measurement(name="samples", unit="", better="exact", value=7.0)
     launches = [
         replace(
@@ -141,7 +141,7 @@ def with_number(*values: float, **changes: Any) -> Any:
         )
         for launch in made.launches
     ]
-    missing = replace(made.verdicts[0], metric="samples", better="exact", kind="missing")
+    missing = replace(made.verdicts[0], metric="samples", better="exact", code="no-baseline")
     return replace(made, launches=launches, verdicts=[*made.verdicts, missing])
 
 
@@ -180,7 +180,7 @@ def test_a_clock_of_one_launch_cannot_be_compared_and_is_measured_anew_with_the_
     known = entry(1.0)
     known = replace(known, metrics={"step": replace(known.metrics["step"], tolerance=0.3)})
     reference = stored(known, update="new", update_launches=5)
-    concluded = reference.conclude(result(*QUIET, kind="incomparable", launches=with_number(*QUIET).launches))
+    concluded = reference.conclude(result(*QUIET, code="other-workload", launches=with_number(*QUIET).launches))
     [made] = (pending.entry for pending in reference.pending)
 
     assert (concluded.update, set(made.metrics)) == ("completed", {"step", "samples"})

@@ -25,16 +25,16 @@ def wants(case: CaseResult, cases: Any = "regressed", *, judges: bool = True) ->
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
-        (result(verdict("regressed")), True),
-        (result(verdict(), verdict("beyond")), True),
-        (result(verdict("regressed", better="higher", unit="samples/s")), True),
-        (result(verdict("beyond", better="info")), True),
-        (result(verdict("unchanged")), False),
-        (result(verdict("inconclusive")), False),
-        (result(verdict("regressed", better="memory", unit="B")), False),
-        (result(verdict("regressed", better="floor", unit="")), False),
-        (result(verdict("regressed"), xfail_perf="known"), False),
-        (result(verdict("regressed"), launches=FAILED), False),
+        (result(verdict("beyond-threshold")), True),
+        (result(verdict(), verdict("bound")), True),
+        (result(verdict("beyond-threshold", better="higher", unit="samples/s")), True),
+        (result(verdict("bound", better="info")), True),
+        (result(verdict("within-threshold")), False),
+        (result(verdict("noise")), False),
+        (result(verdict("beyond-threshold", better="memory", unit="B")), False),
+        (result(verdict("beyond-threshold", better="floor", unit="")), False),
+        (result(verdict("beyond-threshold"), xfail_perf="known"), False),
+        (result(verdict("beyond-threshold"), launches=FAILED), False),
     ],
 )
 def test_a_regression_of_a_clock_or_a_rate_gets_one(case: CaseResult, expected: bool) -> None:

@@ -86,32 +86,32 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
     assert (made.metrics["step"].launches, made.metrics["step"].tolerance) == ([0.004] * 5, 0.3)
     assert (made.tolerance, made.xfail_perf, made.software) == (0.25, "bug", {"torch": "2.14.0"})
 
-    assert take(result(*FIVE, kind="improved"), entry(1.0), mode="failed") is None
+    assert take(result(*FIVE, code="better"), entry(1.0), mode="failed") is None
     assert take(result(*FIVE), entry(1.0), mode="new") is None
 
     beside = ReferenceRecord(kind="paired", name="main (3f2a91c0d4)")
-    assert take(result(*FIVE, reference=beside, verdicts=[verdict("unchanged")])) is None
+    assert take(result(*FIVE, reference=beside, verdicts=[verdict("within-threshold")])) is None
     with pytest.raises(
         NotABaseline, match=r"compared with main \(3f2a91c0d4\) in turns, .* without --distbench-against"
     ):
-        take(result(*FIVE, reference=beside, verdicts=[verdict("regressed"), verdict("unchanged")]))
+        take(result(*FIVE, reference=beside, verdicts=[verdict("beyond-threshold"), verdict("within-threshold")]))
 
     stored = replace(entry(0.001, 0.002), workload=result(0.004).case.workload)
-    still = result(0.004, kind="unchanged")
+    still = result(0.004, code="within-threshold")
     assert take(still, stored).metrics == stored.metrics
-    assert take(result(*FIVE, kind="unchanged"), stored).metrics["step"].launches == [0.004] * 5
+    assert take(result(*FIVE, code="within-threshold"), stored).metrics["step"].launches == [0.004] * 5
     assert take(still, stored, force=True).metrics["step"].launches == [0.004]
 
     with pytest.raises(NotABaseline, match=r"step is beyond a bound: 4 s, bound: at most 3 s \(the store\)"):
         take(result(4.0, 4.0, 4.0), entry(1.0, bounds={"step": "3 s"}), force=True)
     with pytest.raises(NotABaseline, match="step is beyond a bound"):
-        take(result(*FIVE, kind="beyond"), force=True)
+        take(result(*FIVE, code="bound"), force=True)
     with pytest.raises(NotABaseline, match="the unit 'B' does not fit"):
         take(result(*FIVE), entry(1.0, bounds={"step": "3 B"}))
     assert take(result(*FIVE), entry(1.0, bounds={"step": "3 s"})).bounds == {"step": "3 s"}
 
     bare = entry(1.0, metrics={}, workload="", bounds={"step": "3 s"})
-    assert take(result(*FIVE, kind="missing"), bare, mode="new").metrics["step"].launches == [0.004] * 5
+    assert take(result(*FIVE, code="no-baseline"), bare, mode="new").metrics["step"].launches == [0.004] * 5
 
 
 @pytest.mark.parametrize(
@@ -167,14 +167,14 @@ def test_what_an_update_stored_is_taken_with_the_launches_that_it_made(update: s
 def test_few_launches_keep_what_repeats_and_the_note_that_a_fingerprint_differs_between_launches() -> None:
     unsure = Fingerprint(missing="differs between launches of the same code")
     stored = replace(entry(*FIVE), fingerprints={"step": unsure})
-    made = result(*FIVE[:4], kind="unchanged")
+    made = result(*FIVE[:4], code="within-threshold")
     launches = [replace(launch, fingerprints={"step": of(BARRIER)}) for launch in made.launches]
 
     assert take(replace(made, launches=launches), stored).fingerprints == {"step": unsure}
 
-    for now, kind in ((0.5001, "unchanged"), (0.5, "inconclusive")):
+    for now, code in ((0.5001, "within-threshold"), (0.5, "noise")):
         kept = take(
-            measured(metric("final", "same", now), kinds={"final": kind}), recorded(metric("final", "same", 0.5))
+            measured(metric("final", "same", now), codes={"final": code}), recorded(metric("final", "same", 0.5))
         )
         assert kept.metrics["final"].launches == [0.5] * 5
 
@@ -183,7 +183,7 @@ def test_few_launches_keep_what_more_have_shown_of_the_steps_of_a_loop() -> None
     """That they end at any step, for one: of a few the number may be the same."""
     known = of(course={"all": Course(steps=20)})
     stored = replace(entry(*FIVE), fingerprints={"step": known}, workload=result(0.004).case.workload)
-    made = result(*FIVE[:4], kind="unchanged")
+    made = result(*FIVE[:4], code="within-threshold")
 
     def taken(course: Course) -> dict[str, Fingerprint]:
         launches = [replace(launch, fingerprints={"step": of(course={"all": course})}) for launch in made.launches]
@@ -203,12 +203,12 @@ CURVE = metric("loss", "curve", 1.0, [2.0, 1.5, 1.0])
 OTHER_CURVE = metric("loss", "curve", 0.9, [2.0, 1.4, 0.9])
 
 
-def measured(*metrics: Measurement, launches: int = 1, kinds: Mapping[str, str] = MappingProxyType({})) -> CaseResult:
-    """A case with a clock and peak memory beside these, and verdicts of these kinds."""
+def measured(*metrics: Measurement, launches: int = 1, codes: Mapping[str, str] = MappingProxyType({})) -> CaseResult:
+    """A case with a clock and peak memory beside these, and verdicts of these codes."""
     steady = [metric("step", "lower", 9.0), metric("peak_memory", "memory", 9e6)]
     launch = LaunchRecord(index=0, outcome="passed", wall_s=9.0, foreign_cores=1.5, measurements=[*steady, *metrics])
     verdicts = [
-        replace(verdict(kinds.get(m.name, "unchanged")), metric=m.key, better=m.better, unit=m.unit)
+        replace(verdict(codes.get(m.name, "within-threshold")), metric=m.key, better=m.better, unit=m.unit)
         for m in launch.measurements
     ]
     made = result(*[9.0] * launches, launches=[replace(launch, index=i) for i in range(launches)])
@@ -224,31 +224,31 @@ def recorded(*metrics: Measurement) -> BaselineEntry:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "kinds"),
+    ("before", "now", "codes"),
     [
-        ([CURVE], [OTHER_CURVE], {"loss": "regressed"}),
-        ([CURVE], [OTHER_CURVE], {"loss": "drifted"}),
-        ([metric("samples", "exact", 7.0)], [metric("samples", "exact", 8.0)], {"samples": "regressed"}),
-        ([metric("final", "same", 0.5)], [metric("final", "same", 0.6)], {"final": "regressed"}),
-        ([metric("accuracy", "floor", 0.9)], [metric("accuracy", "floor", 0.5)], {"accuracy": "regressed"}),
+        ([CURVE], [OTHER_CURVE], {"loss": "beyond-threshold"}),
+        ([CURVE], [OTHER_CURVE], {"loss": "numerics"}),
+        ([metric("samples", "exact", 7.0)], [metric("samples", "exact", 8.0)], {"samples": "beyond-threshold"}),
+        ([metric("final", "same", 0.5)], [metric("final", "same", 0.6)], {"final": "beyond-threshold"}),
+        ([metric("accuracy", "floor", 0.9)], [metric("accuracy", "floor", 0.5)], {"accuracy": "beyond-threshold"}),
         (
             [CURVE, metric("final", "same", 0.5)],
             [OTHER_CURVE, metric("final", "same", 0.6)],
-            {"loss": "regressed", "final": "inconclusive"},
+            {"loss": "beyond-threshold", "final": "noise"},
         ),
     ],
 )
 def test_one_launch_is_enough_of_what_repeats_and_the_rest_stays_as_it_is(
-    before: list[Measurement], now: list[Measurement], kinds: dict[str, str]
+    before: list[Measurement], now: list[Measurement], codes: dict[str, str]
 ) -> None:
     stored = recorded(*before)
     made = take(
-        measured(*now, kinds={"step": "inconclusive", **kinds}),
+        measured(*now, codes={"step": "noise", **codes}),
         stored,
-        mode="failed" if "drifted" not in str(kinds) else "changed",
+        mode="failed" if "numerics" not in str(codes) else "changed",
     )
 
-    assert {key: found.launches[0] for key, found in made.metrics.items() if key in kinds} == {
+    assert {key: found.launches[0] for key, found in made.metrics.items() if key in codes} == {
         m.key: m.value for m in now
     }
     assert {key: made.metrics[key] for key in ("step", "peak_memory")} == {
@@ -259,9 +259,9 @@ def test_one_launch_is_enough_of_what_repeats_and_the_rest_stays_as_it_is(
 
 def test_a_fingerprint_of_one_launch_is_taken_alone() -> None:
     stored = replace(recorded(), fingerprints={"step": of(BARRIER)})
-    made = measured(kinds={"step": "inconclusive"})
+    made = measured(codes={"step": "noise"})
     launches = [replace(made.launches[0], fingerprints={"step": of(BARRIER, BARRIER)})]
-    changed = replace(verdict("changed"), metric="communication", better="exact")
+    changed = replace(verdict("communication"), metric="communication", better="exact")
     taken = take(replace(made, launches=launches, verdicts=[*made.verdicts, changed]), stored, mode="failed")
 
     assert (taken.fingerprints, taken.metrics) == ({"step": of(BARRIER, BARRIER)}, stored.metrics)
@@ -270,12 +270,12 @@ def test_a_fingerprint_of_one_launch_is_taken_alone() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (measured(CURVE, kinds={"loss": "missing"}), "loss is new or moved, and has 1 of the 2 launches"),
+        (measured(CURVE, codes={"loss": "no-baseline"}), "loss is new or moved, and has 1 of the 2 launches"),
         (
-            measured(CURVE, kinds={"loss": "regressed", "step": "regressed"}),
+            measured(CURVE, codes={"loss": "beyond-threshold", "step": "beyond-threshold"}),
             "step.* has 1 of the 5 launches .* pytest",
         ),
-        (measured(launches=3, kinds={"step": "regressed"}), "step is new or moved, and has 3 of the 5 launches"),
+        (measured(launches=3, codes={"step": "beyond-threshold"}), "step is new or moved, and has 3 of the 5 launches"),
     ],
 )
 def test_what_nobody_knows_the_noise_of_is_refused_and_told_what_measures_it(made: CaseResult, said: str) -> None:
@@ -286,7 +286,7 @@ def test_what_nobody_knows_the_noise_of_is_refused_and_told_what_measures_it(mad
 
 
 def test_two_launches_that_agree_are_enough_of_a_new_number_of_a_training() -> None:
-    new = measured(CURVE, launches=2, kinds={"loss": "missing"})
+    new = measured(CURVE, launches=2, codes={"loss": "no-baseline"})
 
     assert take(new, recorded(), mode="changed").metrics["loss"].curve == [2.0, 1.5, 1.0]
     apart = replace(new, launches=[new.launches[0], measured(OTHER_CURVE).launches[0]])

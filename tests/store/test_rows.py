@@ -76,8 +76,8 @@ def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each
     ]
     bounds = [Bound(side="most", value=limit, where="a.py:1") for limit in (0.07, 0.05)]
     verdicts = [
-        Verdict(metric="latency[message_bytes=8]", kind="beyond", unit="s", better="lower", bounds=bounds),
-        Verdict(metric="steps[level=0.5]", kind="unchanged", unit="", better="steps"),
+        Verdict(metric="latency[message_bytes=8]", code="bound", unit="s", better="lower", bounds=bounds),
+        Verdict(metric="steps[level=0.5]", code="within-threshold", unit="", better="steps"),
     ]
     launch = LaunchRecord(index=4, outcome="passed", wall_s=1.0, measurements=measurements)
     table = run_rows(run(result(*verdicts, launches=[launch])))

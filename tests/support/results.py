@@ -17,10 +17,10 @@ STORED = ReferenceRecord(kind="stored", path="baselines/x.json", software={"torc
 PAIRED = ReferenceRecord(kind="paired", name="main (123)", software={"torch": "2.13.0"})
 
 
-def verdict(kind: str = "unchanged", **changes: Any) -> Verdict:
+def verdict(code: str = "within-threshold", **changes: Any) -> Verdict:
     made = Verdict(
         metric="step",
-        kind=kind,
+        code=code,
         unit="s",
         better="lower",
         current=0.03,
@@ -32,9 +32,9 @@ def verdict(kind: str = "unchanged", **changes: Any) -> Verdict:
     return replace(made, **changes)
 
 
-def point(size: int, kind: str = "unchanged", **changes: Any) -> Verdict:
+def point(size: int, code: str = "within-threshold", **changes: Any) -> Verdict:
     at = {"message_bytes": size}
-    return verdict(kind, metric=metric_key("latency", at), at=at, facts={"busbw_factor": 1.5}, **changes)
+    return verdict(code, metric=metric_key("latency", at), at=at, facts={"busbw_factor": 1.5}, **changes)
 
 
 def result(*verdicts: Verdict, reference: ReferenceRecord = STORED, **changes: Any) -> CaseResult:

@@ -8,9 +8,9 @@ from typing import Any
 
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord, Verdict
 from pytest_distbench.store.run_record import SCHEMA, write_run_record
@@ -65,13 +65,15 @@ def launches(*values: float | None, software: Mapping[str, str] | None = None, *
     ]
 
 
-def result(*values: float | None, kind: VerdictName = "regressed", case: Case = CASE, **changes: object) -> CaseResult:
+def result(
+    *values: float | None, code: ReasonCode = "beyond-threshold", case: Case = CASE, **changes: object
+) -> CaseResult:
     made = CaseResult(
         nodeid=f"{case.test}[{case.name}]",
         case=case,
         environment=environment(PLATFORM),
         launches=launches(*values),
-        verdicts=[Verdict(metric="step", kind=kind, unit="s", better="lower")],
+        verdicts=[Verdict(metric="step", code=code, unit="s", better="lower")],
         reference=ReferenceRecord(kind="stored", path="b"),
     )
     return replace(made, **changes)

@@ -308,7 +308,7 @@ def _measured(launches: Sequence[LaunchRecord], values: Mapping[str, list[float]
     known = {m.key: m for launch in launches for m in launch.measurements if m.value is not None}
     for key, m in known.items():
         shown = Verdict(
-            metric=key, kind="unchanged", unit=m.unit, better=m.better, at=m.at, current=median(values[key])
+            metric=key, code="not-judged", unit=m.unit, better=m.better, at=m.at, current=median(values[key])
         )
         yield replace(_row(shown, values[key], {}), kind=MEASURED, is_told=True)
 

@@ -1,4 +1,4 @@
-"""What the words mean that a run prints: its verdicts, the metrics that have a name of ours, and how launches fail."""
+"""What the words of a run mean: verdicts and their reasons, metrics with names of ours, and how launches fail."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictKind
 from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS
+from pytest_distbench.records.reasons import REASONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +17,7 @@ class Entry:
     """A word, or the beginning of what is printed.
 
     Attributes:
-        kind: ``verdict``, ``column``, ``metric`` or ``failure``.
+        kind: ``verdict``, ``reason``, ``column``, ``metric`` or ``failure``.
         page: of the documentation, with its anchor.
         pattern: finds it in what was printed, in any case.
     """
@@ -213,7 +214,18 @@ def entries() -> list[Entry]:
         )
         for name, kind in VERDICT_KINDS.items()
     ]
-    return [*verdicts, *COLUMNS, *METRICS, *FAILURES]
+    reasons = [
+        Entry(
+            kind="reason",
+            name=code,
+            means=f"{row.means} Verdict: {row.kind}.",
+            next_step=row.next_step,
+            page="verdicts.md#verdicts",
+            pattern=re.compile(rf"^\s*{code}\s*$"),
+        )
+        for code, row in REASONS.items()
+    ]
+    return [*verdicts, *reasons, *COLUMNS, *METRICS, *FAILURES]
 
 
 def _printed(name: str, kind: VerdictKind) -> Iterator[str]:

@@ -153,22 +153,22 @@ def named(case: CaseResult, name: str) -> CaseResult:
 @pytest.mark.parametrize(
     ("told", "text"),
     [
-        (verdict("regressed"), "30 ms, regressed: +50.0 % (limit +10%), baseline 20 ms"),
-        (verdict("unchanged", ratio=1.0), "30 ms, unchanged: +0.0 % (limit +10%), baseline 20 ms"),
+        (verdict("beyond-threshold"), "30 ms, regressed: +50.0 % (limit +10%), baseline 20 ms"),
+        (verdict("within-threshold", ratio=1.0), "30 ms, unchanged: +0.0 % (limit +10%), baseline 20 ms"),
         (
-            verdict("regressed", better="exact", limit=0.0, unit="", current=8.0, baseline=7.0, ratio=8 / 7),
+            verdict("beyond-threshold", better="exact", limit=0.0, unit="", current=8.0, baseline=7.0, ratio=8 / 7),
             "8, regressed: +14.3 % (exact), baseline 7",
         ),
-        (verdict("missing", baseline=None, ratio=None, limit=None), "30 ms, without a baseline"),
+        (verdict("no-baseline", baseline=None, ratio=None, limit=None), "30 ms, without a baseline"),
         (
-            verdict("incomparable", baseline=None, ratio=None, limit=None, reason="another workload"),
+            verdict("other-workload", baseline=None, ratio=None, limit=None, reason="another workload"),
             "30 ms, incomparable: another workload",
         ),
         (
-            verdict("changed", current=None, baseline=None, ratio=None, limit=None, reason="1 all_reduce more"),
+            verdict("communication", current=None, baseline=None, ratio=None, limit=None, reason="1 all_reduce more"),
             "changed: 1 all_reduce more",
         ),
-        (verdict("missing", better="info", baseline=None), "30 ms"),
+        (verdict("no-baseline", better="info", baseline=None), "30 ms"),
     ],
 )
 def test_a_number_has_its_value_its_verdict_its_limit_and_what_it_was_compared_with(told: Any, text: str) -> None:
@@ -183,8 +183,8 @@ def test_exported_names_are_short_and_those_of_baseline_files() -> None:
         "distbench.gain",
     ]
 
-    long = verdict("inconclusive", metric="m" * 1000, reason="r" * 1000)
-    secret = verdict("inconclusive", metric="a[token=hunter2x]", reason="password=hunter2x \x1b[31m")
+    long = verdict("noise", metric="m" * 1000, reason="r" * 1000)
+    secret = verdict("noise", metric="a[token=hunter2x]", reason="password=hunter2x \x1b[31m")
     found = number_properties([result(long, secret)])
     assert all(len(name) <= 170 and len(text) <= 250 for name, text in found)
     assert "hunter2x" not in str(found)
@@ -212,7 +212,9 @@ def test_what_was_only_measured_is_shown_as_the_median_of_its_launches() -> None
 def test_of_many_numbers_those_that_did_not_stay_are_kept_in_the_order_of_the_sweep() -> None:
     sizes = range(1, 2 * MOST)
     slow = {5, 2 * MOST - 1}
-    found = number_properties([result(*[point(n, "regressed" if n in slow else "unchanged") for n in sizes])])
+    found = number_properties(
+        [result(*[point(n, "beyond-threshold" if n in slow else "within-threshold") for n in sizes])]
+    )
     names = [name for name, _ in found]
 
     assert len(found) == MOST

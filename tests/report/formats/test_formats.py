@@ -22,7 +22,7 @@ from pytest_distbench.report.tables.record import LAUNCHES
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.tables.verdicts import VERDICTS
 
-SECTION = VERDICTS.section([result(verdict("regressed", metric="a|\x1bb"))])
+SECTION = VERDICTS.section([result(verdict("beyond-threshold", metric="a|\x1bb"))])
 
 
 def written(name: str, section: Section) -> bytes:
@@ -82,7 +82,7 @@ def everything() -> RunRecord:
         facts={"busbw_factor": 1.5, "parts": 4, "operation": "all_reduce", "dtype": "float32"},
     )  # fmt: skip
     return run(
-        result(verdict("regressed"), launches=[launch]),
+        result(verdict("beyond-threshold"), launches=[launch]),
         result(point(8), launches=[replaced(launch, measurements=[sweep])]),
     )
 

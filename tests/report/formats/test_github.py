@@ -16,17 +16,23 @@ WHERE = "file=suites/test_a.py,title=test_a[ws2]"
 @pytest.mark.parametrize(
     ("case", "line"),
     [
-        (result(verdict("regressed"), outcome="failed", headline="step +50 %"), f"::error {WHERE}::step +50 %25"),
         (
-            result(verdict("missing"), outcome="failed", headline="no baseline for cpu-x"),
+            result(verdict("beyond-threshold"), outcome="failed", headline="step +50 %"),
+            f"::error {WHERE}::step +50 %25",
+        ),
+        (
+            result(verdict("no-baseline"), outcome="failed", headline="no baseline for cpu-x"),
             f"::error {WHERE}::no baseline for cpu-x",
         ),
         (
-            result(verdict("missing"), update="refused", outcome="failed", headline="not stored: x"),
+            result(verdict("no-baseline"), update="refused", outcome="failed", headline="not stored: x"),
             f"::error {WHERE}::not stored: x",
         ),
-        (result(verdict("regressed"), outcome="xfailed", headline="bug 12"), f"::warning {WHERE}::expected: bug 12"),
-        (result(verdict("inconclusive", reason="noisy")), f"::warning {WHERE}::inconclusive: step noisy"),
+        (
+            result(verdict("beyond-threshold"), outcome="xfailed", headline="bug 12"),
+            f"::warning {WHERE}::expected: bug 12",
+        ),
+        (result(verdict("noise", reason="noisy")), f"::warning {WHERE}::inconclusive: step noisy"),
     ],
 )
 def test_a_case_is_annotated_by_its_outcome(case: CaseResult, line: str) -> None:
@@ -34,16 +40,16 @@ def test_a_case_is_annotated_by_its_outcome(case: CaseResult, line: str) -> None
 
 
 def test_github_gets_a_few_warnings_of_one_line() -> None:
-    cases = [result(verdict("missing"))] * 30
+    cases = [result(verdict("no-baseline"))] * 30
     (line,) = workflow_commands(cases)
     assert line.startswith("::warning title=no baseline for ")
     assert "30 cases were measured, with nothing to compare with. Make baselines in a run with --dist" in line
     assert "nothing was judged, there is no baseline for this class" in summary(cases, max_bytes=5000)
 
-    lines = workflow_commands([result(verdict("missing", reason="none")), result(verdict("unchanged"))])
+    lines = workflow_commands([result(verdict("no-baseline", reason="none")), result(verdict("within-threshold"))])
     assert lines == [f"::warning {WHERE}::missing: step none"]
 
-    cases = [result(verdict("unchanged"), flaky=["step +50 %"])] * 2
+    cases = [result(verdict("within-threshold"), flaky=["step +50 %"])] * 2
     assert workflow_commands(cases) == [f"::warning {WHERE}::flaky: passed at attempt 2, before: step +50 %25"]
     assert summary(cases, max_bytes=5000).count("flaky: passed at attempt 2") == 1
 
@@ -54,7 +60,7 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
     (line,) = workflow_commands([result(outcome="failed", headline="a\n::error::b\r\x1b[31m")])
     assert line == f"::error {WHERE}::a%0A\\::error::b\\r\\x1b[31m"
 
-    text = summary([result(verdict("regressed"))] * 1000, max_bytes=5000)
+    text = summary([result(verdict("beyond-threshold"))] * 1000, max_bytes=5000)
     assert len(text.encode()) <= 5000
     assert "more rows left out: see the run record" in text
 
@@ -62,10 +68,10 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        result(verdict("unchanged")),
-        result(verdict("regressed"), update="changed"),
-        result(verdict("missing"), update="new"),
-        result(verdict("missing"), outcome="skipped", headline="no baseline"),
+        result(verdict("within-threshold")),
+        result(verdict("beyond-threshold"), update="changed"),
+        result(verdict("no-baseline"), update="new"),
+        result(verdict("no-baseline"), outcome="skipped", headline="no baseline"),
     ],
 )
 def test_what_is_as_it_should_be_is_not_annotated(case: CaseResult) -> None:
@@ -73,8 +79,8 @@ def test_what_is_as_it_should_be_is_not_annotated(case: CaseResult) -> None:
 
 
 def test_the_summary_names_what_failed_above_the_table(tmp_path: Path) -> None:
-    failed = result(verdict("missing"), outcome="failed", headline="no baseline | for <x>")
-    append_summary(tmp_path / "summary.md", [failed, result(verdict("regressed"))])
+    failed = result(verdict("no-baseline"), outcome="failed", headline="no baseline | for <x>")
+    append_summary(tmp_path / "summary.md", [failed, result(verdict("beyond-threshold"))])
     text = (tmp_path / "summary.md").read_text()
 
     assert "### distbench: 1 of 2 metrics failed, 1 of 2 cases failed" in text

@@ -39,13 +39,13 @@ def only_case(*results: object, **changes: object) -> PageCase:
 
 
 def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
-    steady, better = result(verdict("unchanged")), result(verdict("improved"))
-    red, broken = result(verdict("regressed"), outcome="failed"), result(launches=[HUNG], outcome="failed")
+    steady, better = result(verdict("within-threshold")), result(verdict("better"))
+    red, broken = result(verdict("beyond-threshold"), outcome="failed"), result(launches=[HUNG], outcome="failed")
     found = page(steady, better, red, broken)
     assert [case.state for case in found.cases] == [BROKEN, "regressed", "improved", "unchanged"]
     assert found.counts == {BROKEN: 1, "regressed": 1, "improved": 1, "unchanged": 1}
 
-    found = page(result(verdict("unchanged"), point(4)))
+    found = page(result(verdict("within-threshold"), point(4)))
     assert found.notes[0].text == "2 metrics of 1 case in 1 launch: 2 within limits"
 
     found = {table.name: table for table in page(result(verdict())).tables}
@@ -82,7 +82,7 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
 
     case = only_case(result(launches=[HUNG], outcome="failed"))
     assert case.story[0] == "launch 1: hung in body"
-    assert not only_case(result(verdict("unchanged"))).story
+    assert not only_case(result(verdict("within-threshold"))).story
 
     case = only_case(
         result(launches=[replace(HUNG, reason="Authorization: Bearer abcdef0123456789")], outcome="failed")
@@ -99,7 +99,7 @@ def test_cases_under_other_conditions_are_others(changes: dict[str, object]) -> 
 
 
 def test_with_a_history_what_moved_has_its_way_and_what_did_not_has_none() -> None:
-    moved = result(verdict("regressed"), outcome="failed")
+    moved = result(verdict("beyond-threshold"), outcome="failed")
     way = trend(steps(20, 0.02, 0.03), case=moved.case.key)
     history = History(records=40, trends=[way, trend(steps(20, 1.0), case="another")])
 

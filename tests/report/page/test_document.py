@@ -47,7 +47,7 @@ class Elements(HTMLParser):
 
 
 def test_it_can_be_read_without_a_script() -> None:
-    page = written(run(result(verdict("regressed"), outcome="failed", headline="step +50.0 % (limit +10%)")))
+    page = written(run(result(verdict("beyond-threshold"), outcome="failed", headline="step +50.0 % (limit +10%)")))
     readable = page.partition("<main")[2].partition("</main>")[0]
 
     assert "<h1>distbench: 1 of 1 case failed</h1>" in readable
@@ -57,7 +57,7 @@ def test_it_can_be_read_without_a_script() -> None:
 
 
 def test_of_many_failures_the_first_are_readable_and_all_are_in_the_data() -> None:
-    failed = result(verdict("regressed"), outcome="failed")
+    failed = result(verdict("beyond-threshold"), outcome="failed")
     page = written(run(*[failed] * (WITHOUT_SCRIPT + 3)))
 
     assert page.count("<h2>") == WITHOUT_SCRIPT
@@ -92,19 +92,19 @@ def test_it_names_nothing_outside_of_itself_and_another_run_stands_in_its_data()
 
 @pytest.mark.parametrize("where", ["name", "metric", "headline", "reason", "command"])
 def test_names_of_tests_and_files_are_never_markup(where: str) -> None:
-    made = result(verdict("regressed"), outcome="failed")
+    made = result(verdict("beyond-threshold"), outcome="failed")
     match where:
         case "name":
-            made = result(verdict("regressed"), outcome="failed", nodeid=f"a.py::test[{HOSTILE}]")
+            made = result(verdict("beyond-threshold"), outcome="failed", nodeid=f"a.py::test[{HOSTILE}]")
         case "metric":
-            made = result(verdict("regressed", metric=HOSTILE), outcome="failed")
+            made = result(verdict("beyond-threshold", metric=HOSTILE), outcome="failed")
         case "headline":
-            made = result(verdict("regressed"), outcome="failed", headline=HOSTILE)
+            made = result(verdict("beyond-threshold"), outcome="failed", headline=HOSTILE)
         case "reason":
-            made = result(verdict("regressed", reason=HOSTILE), outcome="failed")
+            made = result(verdict("beyond-threshold", reason=HOSTILE), outcome="failed")
     page = written(run(made, command=HOSTILE if where == "command" else ""))
 
-    plain = written(run(result(verdict("regressed"), outcome="failed"), command=""))
+    plain = written(run(result(verdict("beyond-threshold"), outcome="failed"), command=""))
     assert [name for name, _ in Elements(page).tags] == [name for name, _ in Elements(plain).tags]
     assert not re.search("[\x1b\u202e]", page + json.dumps(data_of(page), ensure_ascii=False))
 

@@ -42,7 +42,7 @@ def test_a_sweep_has_its_sizes_in_order_with_rates_and_verdicts() -> None:
     assert found.busbw is None
 
     at = {"message_bytes": 8}
-    wrong = verdict("regressed", metric=metric_key("wrong_elements", at), at=at, current=3.0)
+    wrong = verdict("beyond-threshold", metric=metric_key("wrong_elements", at), at=at, current=3.0)
     [found] = sweep_points(result(point(8), wrong))
     assert (found.gravest, found.wrong_elements, found.time.kind) == ("regressed", 3.0, "unchanged")
 
@@ -63,7 +63,7 @@ def told(size: int, seconds: float, *, in_place: bool = True) -> Verdict:
 
 
 def refused(size: int) -> Verdict:
-    made = verdict("missing", metric="supported", better="exact", unit="", current=0.0, baseline=None)
+    made = verdict("no-baseline", metric="supported", better="exact", unit="", current=0.0, baseline=None)
     return replace(made, facts={**FACTS, "reason": "Invalid scalar type", "message_bytes": size})
 
 
@@ -133,7 +133,7 @@ def told_of_collectives(size: int, *, in_place: bool = False, current: float = 1
 
 
 def refused_of_collectives(**changes: Any) -> Verdict:
-    made = verdict("missing", metric="supported", better="exact", unit="", current=0.0, baseline=None)
+    made = verdict("no-baseline", metric="supported", better="exact", unit="", current=0.0, baseline=None)
     return replace(made, facts={**COLLECTIVES_FACTS, "reason": "Invalid scalar type", "message_bytes": 64}, **changes)
 
 
@@ -184,7 +184,7 @@ def test_a_pair_without_times_is_a_row_with_its_reason() -> None:
     assert (first.verdict, first.note, first.message_bytes) == ("unsupported", "gloo: Invalid scalar type", 64)
     assert second.note.endswith("(the baseline has it)")
 
-    lost = replace(told_of_collectives(64), current=None, baseline=1e-3, kind="incomparable")
+    lost = replace(told_of_collectives(64), current=None, baseline=1e-3, code="other-workload")
     [row] = collective_rows([result(lost, refused_of_collectives())])
     assert row.note == "gloo: Invalid scalar type (the baseline has it)"
 
@@ -193,7 +193,7 @@ def test_a_pair_without_times_is_a_row_with_its_reason() -> None:
     assert footer(rows)[0] == "# Out of bounds values : 0 FAILED, and 1 sweep without numbers"
 
     at = {"message_bytes": 64}
-    wrong = verdict("regressed", metric=metric_key("wrong_elements", at), at=at, current=3.0)
+    wrong = verdict("beyond-threshold", metric=metric_key("wrong_elements", at), at=at, current=3.0)
     assert footer(collective_rows([result(told_of_collectives(64), wrong)]))[0] == "# Out of bounds values : 3 FAILED"
 
 

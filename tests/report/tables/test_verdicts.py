@@ -71,7 +71,7 @@ def test_trends_are_points_with_commits_and_without_a_change_the_first_beside_th
 
 
 def test_each_clock_is_a_row_with_what_was_planted_and_seen() -> None:
-    verdicts = [verdict("regressed", ratio=1.19), verdict("inconclusive", metric="rate", better="higher", ratio=0.9)]
+    verdicts = [verdict("beyond-threshold", ratio=1.19), verdict("noise", metric="rate", better="higher", ratio=0.9)]
     control = Control(share=0.25, step="turns", verdicts=verdicts, launches=16, took_s=4.0)
     section = CONTROL.section([result(), replace(result(), control=control)])
 
@@ -83,7 +83,7 @@ def test_each_clock_is_a_row_with_what_was_planted_and_seen() -> None:
 
 
 def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
-    section = VERDICTS.section([result(verdict("unchanged")), result(verdict("regressed"))])
+    section = VERDICTS.section([result(verdict("within-threshold")), result(verdict("beyond-threshold"))])
     assert [row[0].value for row in section.rows] == ["regressed", "unchanged"]
     assert section.header == ["verdict", "test", "metric", "this run", "baseline", "change", "limit", "n"]
     assert section.texts[0] == ["regressed", "test_a[ws2]", "step", "30 ms", "20 ms", "+50.0 %", "+10%", "5"]

@@ -38,8 +38,8 @@ STRICT = Strictness(missing="fail", also_failing=frozenset({"inconclusive"}))
         (result(**ended("failed", "hung")), "launch 1: hung"),
         (result(**ended("skipped", "no data")), "no data"),
         (result(**ended("skipped", "")), "all ranks skipped"),
-        (result(verdict("regressed")), "step +50.0 % (limit +10%)"),
-        (result(verdict("regressed"), xfail_perf="bug 12"), "bug 12"),
+        (result(verdict("beyond-threshold")), "step +50.0 % (limit +10%)"),
+        (result(verdict("beyond-threshold"), xfail_perf="bug 12"), "bug 12"),
     ],
 )
 def test_one_line_says_what_decided(made: CaseResult, told: str) -> None:
@@ -49,9 +49,9 @@ def test_one_line_says_what_decided(made: CaseResult, told: str) -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        result(verdict("regressed")),
-        result(verdict("inconclusive", reason="busy")),
-        result(verdict("missing")),
+        result(verdict("beyond-threshold")),
+        result(verdict("noise", reason="busy")),
+        result(verdict("no-baseline")),
         result(verdict(), update="refused"),
         result(),
         result(**ended("failed", "hung")),
@@ -67,12 +67,12 @@ def test_the_whole_text_begins_with_that_line(made: CaseResult) -> None:
 
 
 def test_no_update_is_advised_that_would_be_refused() -> None:
-    lacking = result(verdict("regressed", current=None, reason="no value in 1 of 1 launches"))
+    lacking = result(verdict("beyond-threshold", current=None, reason="no value in 1 of 1 launches"))
     text = explanation(lacking, conclude(lacking, STRICT), command="pytest x", platforms=[])
     assert "no update accepts a metric without a value" in text
     assert "--distbench-update" not in text
 
-    other = result(verdict("changed", metric="fingerprint", better="exact", current=None, baseline=None))
+    other = result(verdict("communication", metric="fingerprint", better="exact", current=None, baseline=None))
     assert "--distbench-update" in explanation(other, conclude(other, STRICT), command="pytest x", platforms=[])
 
 
@@ -133,25 +133,33 @@ def test_a_debugger_is_offered_where_there_is_a_terminal(launcher: str, is_told:
     assert ("--distbench-attach 0" in lines) == is_told
 
 
-CHANGED = Verdict(metric="fingerprint", kind="changed", unit="", better="exact", reason="2 became 3")
-EXACT = verdict("regressed", metric="steps", unit="", better="exact", current=3, baseline=2, limit=0.0)
+CHANGED = Verdict(metric="fingerprint", code="communication", unit="", better="exact", reason="2 became 3")
+EXACT = verdict("beyond-threshold", metric="steps", unit="", better="exact", current=3, baseline=2, limit=0.0)
 
 
 @pytest.mark.parametrize(
     ("verdicts", "reference", "line"),
     [
-        ([verdict("regressed")], STORED, "step +50.0 % (limit +10%)"),
+        ([verdict("beyond-threshold")], STORED, "step +50.0 % (limit +10%)"),
         (
-            [verdict("regressed", current=0.019, ratio=1.22)],
+            [verdict("beyond-threshold", current=0.019, ratio=1.22)],
             STORED,
             "step +22.0 % in its fastest iterations (limit +10%)",
         ),
-        ([verdict("regressed", current=0.019, ratio=1.22)], PAIRED, "step +22.0 % against main (123) (limit +10%)"),
-        ([verdict("regressed")], PAIRED, "step +50.0 % against main (123) (limit +10%)"),
-        ([verdict("regressed"), verdict("regressed")], STORED, "step +50.0 % (limit +10%), 2 of 2 metrics"),
-        ([point(8), point(4096, "regressed")], STORED, "latency at 4 KiB +50.0 % (limit +10%), 1 of 2 sizes"),
         (
-            [point(8), point(4096, "regressed")],
+            [verdict("beyond-threshold", current=0.019, ratio=1.22)],
+            PAIRED,
+            "step +22.0 % against main (123) (limit +10%)",
+        ),
+        ([verdict("beyond-threshold")], PAIRED, "step +50.0 % against main (123) (limit +10%)"),
+        (
+            [verdict("beyond-threshold"), verdict("beyond-threshold")],
+            STORED,
+            "step +50.0 % (limit +10%), 2 of 2 metrics",
+        ),
+        ([point(8), point(4096, "beyond-threshold")], STORED, "latency at 4 KiB +50.0 % (limit +10%), 1 of 2 sizes"),
+        (
+            [point(8), point(4096, "beyond-threshold")],
             PAIRED,
             "latency at 4 KiB +50.0 % against main (123) (limit +10%), 1 of 2 sizes",
         ),
@@ -159,9 +167,9 @@ EXACT = verdict("regressed", metric="steps", unit="", better="exact", current=3,
         ([EXACT], PAIRED, "steps against main (123): 3, reference 2 (exact)"),
         ([CHANGED], STORED, "fingerprint changed: 2 became 3"),
         ([CHANGED], PAIRED, "fingerprint changed against main (123): 2 became 3"),
-        ([verdict("regressed"), CHANGED], STORED, "step +50.0 % (limit +10%); the fingerprint changed"),
+        ([verdict("beyond-threshold"), CHANGED], STORED, "step +50.0 % (limit +10%); the fingerprint changed"),
         (
-            [verdict("regressed", current=None, ratio=None, reason="no value in 1 of 5 launches")],
+            [verdict("beyond-threshold", current=None, ratio=None, reason="no value in 1 of 5 launches")],
             STORED,
             "step: no value (no value in 1 of 5 launches), baseline 20 ms",
         ),
@@ -174,7 +182,7 @@ def test_the_headline_says_what_moved_by_how_much_against_what(
 
 
 def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
-    lines = regression_text(result(verdict("regressed", reason="why")), command="pytest x").splitlines()
+    lines = regression_text(result(verdict("beyond-threshold", reason="why")), command="pytest x").splitlines()
     assert lines == [
         "step +50.0 % (limit +10%)",
         "",
@@ -189,18 +197,18 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
         "If this change is intended:  pytest x --distbench-update",
     ]
 
-    text = regression_text(result(verdict("regressed", detectable=0.05), reference=PAIRED), command="pytest x")
+    text = regression_text(result(verdict("beyond-threshold", detectable=0.05), reference=PAIRED), command="pytest x")
     assert "   metric  this tree  reference   change  limit  finds  pairs" in text
     assert "reference  main (123)  torch 2.13.0\nthis tree  torch 2.14.0\n" in text
     assert text.endswith("again:  pytest x")
     assert "update" not in text
 
-    improved = verdict("improved", ratio=0.5)
+    improved = verdict("better", ratio=0.5)
     text = unaccepted_text(result(improved), [improved], command="pytest x")
     assert text.startswith("step: improved: -50.0 %; --distbench-fail-on-improvement\n")
     assert text.endswith("If what was measured is right:  pytest x --distbench-update")
 
-    text = missing_text(result(verdict("missing")), platforms=["gpu-y"], command="pytest x")
+    text = missing_text(result(verdict("no-baseline")), platforms=["gpu-y"], command="pytest x")
     assert text.splitlines() == [
         "no baseline for cpu-x (have: gpu-y)",
         "",

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictKind
+from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.report.texts.glossary import entries, explain
 
 
@@ -20,6 +21,15 @@ def test_each_verdict_says_what_it_means_and_what_to_do(name: str) -> None:
     assert entry.name == name
     assert entry.means.endswith(".")
     assert entry.next_step
+
+
+@pytest.mark.parametrize("code", REASONS)
+def test_each_reason_says_what_happened_and_its_verdict(code: str) -> None:
+    [entry] = (entry for entry in explain(code) if entry.kind == "reason")
+
+    assert entry.name == code
+    assert entry.means.endswith(f". Verdict: {REASONS[code].kind}.")
+    assert entry.next_step or not VERDICT_KINDS[REASONS[code].kind].fails
 
 
 @pytest.mark.parametrize(

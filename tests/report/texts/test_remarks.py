@@ -19,10 +19,19 @@ from pytest_distbench.report.texts.remarks import (
 )
 
 FOUND = Control(
-    share=0.2, step="turns", has_baseline=True, verdicts=[verdict("regressed", ratio=1.19)], launches=16, took_s=4.0
+    share=0.2,
+    step="turns",
+    has_baseline=True,
+    verdicts=[verdict("beyond-threshold", ratio=1.19)],
+    launches=16,
+    took_s=4.0,
 )
 LOST = Control(
-    share=0.2, step="screening", has_baseline=True, verdicts=[verdict("unseen", ratio=1.02, detectable=0.3)], launches=1
+    share=0.2,
+    step="screening",
+    has_baseline=True,
+    verdicts=[verdict("low-power", ratio=1.02, detectable=0.3)],
+    launches=1,
 )
 UNTRIED = Control(why_not="its clocks are its own")
 
@@ -50,7 +59,7 @@ def test_planted_slowdowns_are_told_by_share_and_what_they_cannot_reach() -> Non
     lines = control_lines([of(replace(FOUND, is_chosen=True))])
     assert lines[-1].text == "1 of 1 case would have shown a slowdown of 20 %"
 
-    rate = verdict("regressed", better="higher", ratio=0.8)
+    rate = verdict("beyond-threshold", better="higher", ratio=0.8)
     [_, row, _] = control_lines([of(replace(FOUND, share=0.25, verdicts=[rate]))])
     assert "-20.0 %  -20.0 %" in row.text
 
@@ -64,8 +73,8 @@ def test_planted_slowdowns_are_told_by_share_and_what_they_cannot_reach() -> Non
         ({"step": "bound"}, "found: beyond its bound"),
         ({"has_baseline": False}, "found, in turns alone: no baseline"),
         ({"step": "stored"}, "found, against the baseline alone"),
-        ({"verdicts": [verdict("inconclusive")]}, "not found: not red in turns"),
-        ({"verdicts": [verdict("unchanged"), verdict("regressed", metric="b")]}, "found in 1 of 2"),
+        ({"verdicts": [verdict("noise")]}, "not found: not red in turns"),
+        ({"verdicts": [verdict("within-threshold"), verdict("beyond-threshold", metric="b")]}, "found in 1 of 2"),
     ],
 )
 def test_the_row_says_at_which_step_it_was_decided(changes: dict[str, object], said: str) -> None:
@@ -86,17 +95,19 @@ def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> Non
 
 
 def test_doubts_about_a_run_are_a_line_each() -> None:
-    [line] = doubt_lines([result(verdict("regressed", ratio=1.2))] * 4)
+    [line] = doubt_lines([result(verdict("beyond-threshold", ratio=1.2))] * 4)
     assert line.severity == "plain"
     assert line.text.startswith("all 4 cases with clocks are slower than their baselines, by 1.20 to 1.20 times: that")
 
-    blind = result(verdict("unchanged", ratio=1.0, detectable=2.1), verdict("unchanged", ratio=1.0, detectable=3.0))
+    blind = result(
+        verdict("within-threshold", ratio=1.0, detectable=2.1), verdict("within-threshold", ratio=1.0, detectable=3.0)
+    )
     [line] = doubt_lines([blind, blind])
     first, _, why = line.text.partition(" and 3 more: ")
     assert first == "? 4 metrics could not have turned red: test_a[ws2] step"
     assert why == "no slowdown below +210.0 % would have been red"
 
-    assert doubt_lines([result(verdict("regressed"))]) == []
+    assert doubt_lines([result(verdict("beyond-threshold"))]) == []
 
     shown = replace(LOSS, better="info")
     [line] = unjudged_learning([script(WALL, RATE, shown), script(WALL), script(WALL, LOSS)])

@@ -8,7 +8,7 @@ import pytest
 from support.results import PAIRED, STORED, point, result, verdict
 
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP, CaseTrace, Fingerprint
-from pytest_distbench.records.kinds import VerdictName
+from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.report.texts.terminal import flaky_tests, interrupted_lines, summary_lines
@@ -39,7 +39,7 @@ def test_remarks_about_a_run_are_told_once() -> None:
     assert [found.text for found in lines if "software" in found.text] == []
 
     why = f"{NOT_RECORDED} torch 2.7.1 on gloo"
-    blind = result(verdict("incomparable", metric="fingerprint", reason=f"step: {why}"))
+    blind = result(verdict("other-workload", metric="fingerprint", reason=f"step: {why}"))
     launches = [replace(blind.launches[0], fingerprints={key: Fingerprint(missing=why) for key in ("step", "other")})]
     lines = summary_lines([replace(blind, launches=launches)] * 2, verbosity=0, record_command="", folder=Path("b"))
     assert [line.text for line in lines if NOT_RECORDED in line.text] == [f"no fingerprint of 2 cases: {why}"]
@@ -55,7 +55,7 @@ def test_remarks_about_a_run_are_told_once() -> None:
     assert ("test_0 is flaky: passed at attempt 2, before: no luck", "plain") in lines
     assert ("2 more tests are flaky", "plain") in lines
 
-    verdicts = [verdict("regressed"), verdict(metric="other")]
+    verdicts = [verdict("beyond-threshold"), verdict(metric="other")]
     assert case_table(result(*verdicts), show_all=False)[-1].text == "  1 more within their limits (-v shows all)"
     assert (
         case_table(result(*verdicts, reference=PAIRED), show_all=False)[-1].text == "  1 more unchanged (-v shows all)"
@@ -63,15 +63,15 @@ def test_remarks_about_a_run_are_told_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reasons", "lines"),
+    ("code", "reasons", "lines"),
     [
-        ("machine", ["3 launches are beyond"] * 3, 1),
-        ("inconclusive", [f"it would take about {s} s, and {s} s are left" for s in (3, 30, 7)], 1),
-        ("incomparable", ["another unit", "another workload", "another unit"], 2),
+        ("slower-machine", ["3 launches are beyond"] * 3, 1),
+        ("noise", [f"it would take about {s} s, and {s} s are left" for s in (3, 30, 7)], 1),
+        ("other-workload", ["another unit", "another workload", "another unit"], 2),
     ],
 )
-def test_a_reason_of_many_cases_is_one_line(kind: VerdictName, reasons: list[str], lines: int) -> None:
-    made = [result(verdict(kind, reason=reason), reference=STORED) for reason in reasons]
+def test_a_reason_of_many_cases_is_one_line(code: ReasonCode, reasons: list[str], lines: int) -> None:
+    made = [result(verdict(code, reason=reason), reference=STORED) for reason in reasons]
     told = [line.text for line in summary_lines(made, verbosity=0, record_command="", folder=Path("b"))]
     found = [text for text in told if reasons[0][-8:] in text or reasons[1][-8:] in text]
 
@@ -88,7 +88,9 @@ def test_cases_of_both_kinds_have_a_table_each() -> None:
     assert (FINDS, "plain") in lines
 
     at = {"message_bytes": 8}
-    wrong = verdict("regressed", metric="wrong_elements[message_bytes=8]", at=at, unit="", better="exact", current=3.0)
+    wrong = verdict(
+        "beyond-threshold", metric="wrong_elements[message_bytes=8]", at=at, unit="", better="exact", current=3.0
+    )
     time = point(8, current=1e-5, baseline=1e-5, ratio=1.0)
     assert [line.text for line in case_table(result(time, point(16), wrong), show_all=False)] == [
         "   size  time us  algbw GB/s  busbw GB/s  #wrong  baseline us  change  limit  n",
@@ -104,7 +106,7 @@ def test_cases_of_both_kinds_have_a_table_each() -> None:
 def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
     launches: int, is_elastic: bool, is_warned: bool
 ) -> None:
-    case = result(verdict("missing"), update="new")
+    case = result(verdict("no-baseline"), update="new")
     conditions = replace(case.case.conditions, engine="stock" if is_elastic else "")
     case = replace(case, case=replace(case.case, conditions=conditions), launches=case.launches * launches)
     lines = summary_lines([case], verbosity=0, record_command="", folder=Path("b"))
@@ -143,14 +145,19 @@ def test_an_interrupted_update_says_when_it_was(stored: int, running: int, left:
 
 
 @pytest.mark.parametrize(
-    ("kind", "update", "verbosity", "is_told"),
-    [("missing", "", 0, True), ("missing", "new", 0, True), ("unchanged", "", 0, False), ("unchanged", "", 1, True)],
+    ("code", "update", "verbosity", "is_told"),
+    [
+        ("no-baseline", "", 0, True),
+        ("no-baseline", "new", 0, True),
+        ("within-threshold", "", 0, False),
+        ("within-threshold", "", 1, True),
+    ],
 )
 def test_that_nothing_judges_the_learning_is_told_until_there_is_a_baseline(
-    kind: str, update: str, verbosity: int, is_told: bool
+    code: str, update: str, verbosity: int, is_told: bool
 ) -> None:
-    then = None if kind == "missing" else 0.02
-    found = result(verdict(kind, baseline=then), update=update)
+    then = None if code == "no-baseline" else 0.02
+    found = result(verdict(code, baseline=then), update=update)
     launches = [replace(found.launches[0], fingerprints={TRAINING_STEP: Fingerprint(optimizer_steps=2)})]
     lines = summary_lines([replace(found, launches=launches)], verbosity=verbosity, record_command="", folder=Path("b"))
 

@@ -21,7 +21,7 @@ from pytest_distbench.store.accept import EntryChange, entry_change
 
 
 def test_a_sweep_and_many_pairs_are_told_by_their_ends_and_what_moved() -> None:
-    lines = case_table(result(point(1_000_000, "regressed", current=0.001), point(8)), show_all=False)
+    lines = case_table(result(point(1_000_000, "beyond-threshold", current=0.001), point(8)), show_all=False)
     assert lines[0].text.split()[:4] == ["size", "time", "us", "algbw"]
     assert lines[1].severity == "failure"
     assert lines[1].text.split()[:6] == ["!", "976.6", "KiB", "1000.0", "1.000", "1.500"]
@@ -30,7 +30,7 @@ def test_a_sweep_and_many_pairs_are_told_by_their_ends_and_what_moved() -> None:
     sizes = [point(size, ratio=ratio) for size, ratio in [(8, 1.0), (16, 1.1), (32, 1.3), (64, 1.0)]]
     assert [v.at["message_bytes"] for v in telling_verdicts(result(*sizes))] == [8, 32, 64]
 
-    verdicts = [verdict("regressed" if i == 3 else "unchanged", metric=f"m{i}") for i in range(8)]
+    verdicts = [verdict("beyond-threshold" if i == 3 else "within-threshold", metric=f"m{i}") for i in range(8)]
     assert [v.metric for v in telling_verdicts(result(*verdicts, reference=PAIRED))] == ["m0", "m3", "m7"]
 
     assert overview([result(verdict())] * 22)[-1].text == "  2 more cases (-v shows all)"
@@ -68,7 +68,7 @@ def test_the_worst_stand_first_and_what_is_within_limits_is_counted() -> None:
     assert [line.split("[")[0] for line in lines[1:3]] == ["worse.py::worse", "better.py::better"]
     assert lines[-1] == "2 changed, 0 new, 0 removed, 3 unchanged"
 
-    made = result(verdict("regressed", metric="slow"), verdict("unchanged", metric="fine"))
+    made = result(verdict("beyond-threshold", metric="slow"), verdict("within-threshold", metric="fine"))
     assert case_table(made, show_all=False)[-1].text == "  1 more within their limits (-v shows all)"
     assert len(case_table(made, show_all=False)) == 3
     assert [line.text.split()[0] for line in case_table(made, show_all=True)[1:]] == ["!", "fine"]

@@ -18,7 +18,7 @@ def told(**changes: Any) -> dict[str, str]:
 
 
 def test_cells_and_points_are_named_as_people_say_them() -> None:
-    assert told(kind="regressed", detectable=0.2) == {
+    assert told(code="beyond-threshold", detectable=0.2) == {
         "": "!", "metric": "step", "this run": "30 ms", "baseline": "20 ms", "this tree": "30 ms", "reference": "20 ms",
         "change": "+50.0 %", "limit": "+10%", "finds": "+20.0%", "n": "5", "pairs": "5",
     }  # fmt: skip
@@ -46,7 +46,7 @@ def test_cells_and_points_are_named_as_people_say_them() -> None:
         ({"better": "memory", "unit": "B", "limit": 16384.0, "baseline": 1024.0}, "limit", "+16 MiB"),
         ({"detectable": 1.5}, "finds", "> +100%"),
         ({"launches": 0}, "n", ""),
-        ({"kind": "changed"}, "change", "changed"),
+        ({"code": "communication"}, "change", "changed"),
     ],
 )
 def test_where_there_is_nothing_to_say_a_cell_says_so(changes: dict[str, Any], cell: str, text: str) -> None:

@@ -215,7 +215,9 @@ def test_the_phases_of_a_step_add_up_rank_by_rank() -> None:
 
 def test_links_are_a_matrix_with_holes_where_none_was_measured() -> None:
     at = {"from": 0, "to": 1}
-    link = Verdict(metric=metric_key("latency", at), kind="unchanged", unit="s", better="lower", current=1e-4, at=at)
+    link = Verdict(
+        metric=metric_key("latency", at), code="within-threshold", unit="s", better="lower", current=1e-4, at=at
+    )
     [chart] = links(result(link))
 
     assert isinstance(chart, Heat)
