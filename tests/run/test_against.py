@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.plans import ended
-from support.projects import EXIT_USAGE, TEST, Project, run
+from support.projects import EXIT_USAGE, RECORDER, TEST, Project, run
 from support.repositories import git
 from support.timelines import killed
 
@@ -242,21 +242,6 @@ def test_outside_a_repository_a_revision_is_refused(project: Project) -> None:
 
     result.stderr.fnmatch_lines(["*git finds no working tree at *: fatal: not a git repository*"])
     assert result.ret == EXIT_USAGE
-
-
-RECORDER = """
-import msgspec
-from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
-from pytest_distbench.testing import StandInLauncher
-
-class Recorder(StandInLauncher):
-    def start(self, plan):
-        with open("plans-seen", "ab") as file:
-            file.write(msgspec.json.encode(plan) + b"\\n")
-        return super().start(plan)
-
-LAUNCHERS["recorder"] = LauncherKind(help="", make=lambda setup: Recorder(setup.session), holds_two=True)
-"""
 
 
 def test_the_tolerance_of_comparisons_is_its_own(committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

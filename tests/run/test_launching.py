@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from support.nvml import HOSTS, made_up
+from support.projects import RECORDER
 
 from pytest_distbench.records.plan import LaunchPlan
 
@@ -19,22 +20,6 @@ TEST = """
 
     def test_step(distbench):
         distbench.run(body, params={"stand_in": {"step": 0.02}})
-"""
-
-RECORDER = """
-import msgspec
-from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
-from pytest_distbench.testing import StandInLauncher
-
-class Recorder(StandInLauncher):
-    def start(self, plan):
-        with open("plan-seen.json", "wb") as file:
-            file.write(msgspec.json.encode(plan))
-        return super().start(plan)
-
-LAUNCHERS["recorder"] = LauncherKind(
-    help="", make=lambda setup: Recorder(setup.session), sets_threads=True, variables={"MINE": "1"}
-)
 """
 
 
@@ -51,7 +36,7 @@ def plan_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             monkeypatch.setenv(name, value)
         result = made.runpytest_inprocess("--distbench-launcher=recorder", *options)
         result.assert_outcomes(passed=1)
-        return msgspec.json.decode((made.path / "plan-seen.json").read_bytes(), type=LaunchPlan)
+        return msgspec.json.decode((made.path / "plans-seen").read_bytes().splitlines()[-1], type=LaunchPlan)
 
     return plan
 

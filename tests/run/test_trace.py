@@ -37,14 +37,12 @@ def wants(case: CaseResult, cases: Any = "regressed", *, judges: bool = True) ->
         (result(verdict("beyond-threshold"), launches=FAILED), False),
     ],
 )
-def test_a_regression_of_a_clock_or_a_rate_gets_one(case: CaseResult, expected: bool) -> None:
+def test_a_regression_of_a_clock_or_a_rate_gets_one_and_where_all_are_asked_for_all_that_passed(
+    case: CaseResult, expected: bool
+) -> None:
     assert wants(case) is expected
-
-
-def test_all_are_all_that_passed_in_a_run_that_judges() -> None:
-    assert wants(result(verdict()), "all")
-    assert not wants(result(verdict(), launches=FAILED), "all")
-    assert not wants(result(verdict()), "all", judges=False)
+    assert wants(case, "all") is (case.launches != FAILED)
+    assert not wants(case, "all", judges=False)
 
 
 def test_a_launch_whose_ranks_leave_no_traces_is_told_and_the_verdict_stands(project: Project) -> None:

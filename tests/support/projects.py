@@ -65,3 +65,21 @@ def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 def stored(project: pytest.Pytester) -> list[Path]:
     return sorted((project.path / "baselines").rglob("*.json"))
+
+
+RECORDER = """
+import msgspec
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
+from pytest_distbench.testing import StandInLauncher
+
+class Recorder(StandInLauncher):
+    def start(self, plan):
+        with open("plans-seen", "ab") as file:
+            file.write(msgspec.json.encode(plan) + b"\\n")
+        return super().start(plan)
+
+LAUNCHERS["recorder"] = LauncherKind(
+    help="", make=lambda setup: Recorder(setup.session), holds_two=True, sets_threads=True, variables={"MINE": "1"}
+)
+"""
+"""Added to a conftest.py: a launcher that writes down the plan of each launch, a line each."""
