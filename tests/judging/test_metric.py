@@ -106,6 +106,7 @@ def test_beside_another_revision_the_same_holds() -> None:
     unknown = judge_pairs([(None, memory(400))] * 5, rule).verdict
 
     assert (same.kind, doubled.kind) == ("unchanged", "regressed")
+    assert judge_pairs([(ranks(150, 20), ranks(150, 150))] * 5, rule).verdict.kind == "regressed"
     assert not unknown.is_judged
 
 
