@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.case import accepted_changes
-from pytest_distbench.judging.confirmation import Known, Sides, judge_in_turns
+from pytest_distbench.judging.confirmation import Known, judge_in_turns
 from pytest_distbench.judging.doubts import clocks_of, share_beyond, spoken_against
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Judgement
@@ -114,11 +114,10 @@ class _Turns(Confirmed):
     def judge(self, samples: Samples) -> list[Judgement]:
         if samples.alone or not samples.launches:
             return []
-        sides = Sides(launches=samples.launches, references=samples.references, controls=samples.controls)
         found = judge_in_turns(
             self._request.terms,
             self._request.case,
-            sides,
+            samples.sides,
             tolerances=self._doubt.known.tolerances,
             name="no delay",
             cases=self._again.cases,

@@ -217,16 +217,10 @@ class Stored(Reference):
 
     def record(self, samples: Samples) -> ReferenceRecord:
         del samples
-        if self.entry is None:
-            return ReferenceRecord(kind="stored", path=str(self.path), gone=list(self.gone))
-        return ReferenceRecord(
-            kind="stored",
-            path=str(self.path),
-            gone=list(self.gone),
-            software=self.entry.software,
-            phases=self.entry.phases,
-            gpu_norm=self.entry.gpu_norm,
-        )
+        found = ReferenceRecord(kind="stored", path=str(self.path), gone=list(self.gone))
+        if (entry := self.entry) is None:
+            return found
+        return replace(found, software=entry.software, phases=entry.phases, gpu_norm=entry.gpu_norm)
 
     def conclude(self, result: CaseResult) -> CaseResult:
         result = replace(result, xfail_perf=result.xfail_perf or (self.entry.xfail_perf if self.entry else ""))

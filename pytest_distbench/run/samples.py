@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import BodyError, DerivationError, line_of, show
+from pytest_distbench.judging.confirmation import Sides
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LARGEST_NUMBER, Measurement
 from pytest_distbench.records.plan import LaunchRequest
@@ -98,6 +99,11 @@ class Samples(ABC):
 
     def __len__(self) -> int:
         return len(self.launches)
+
+    @property
+    def sides(self) -> Sides:
+        """What is judged in turns."""
+        return Sides(launches=self.launches, references=self.references, controls=self.controls)
 
     @property
     def may_be_repeated(self) -> bool:
