@@ -84,13 +84,6 @@ def test_why_a_regression_is_expected_comes_from_the_test_before_the_file() -> N
     assert reference.conclude(result(1.0, xfail_perf="of the test")).xfail_perf == "of the test"
 
 
-def test_the_record_names_the_file_whether_it_is_there_or_not() -> None:
-    missing, there = stored().record(Made()), stored(entry(1.0)).record(Made())
-
-    assert missing.path == there.path == f"b/{PLATFORM}/suites/test_a/test_a/{KEY}.json"
-    assert (missing.software, there.software) == ({}, {"torch": "2.13.0"})
-
-
 def test_pairs_are_looked_at_after_their_own_numbers_and_the_other_side_is_recorded() -> None:
     reference = Paired(REQUEST, name="main (1)", tolerance=0.05, numbers=(5, 10), cases=1)
     samples = Made(1.0)
