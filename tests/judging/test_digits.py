@@ -115,6 +115,17 @@ def test_a_baseline_commit_that_does_not_repeat_itself_here_clears_nobody(losses
     assert (before["loss"].kind, after["loss"].kind) == ("regressed", "regressed")
 
 
+def test_ranks_further_apart_than_those_of_the_baseline_commit_are_red_though_their_mean_is_equal() -> None:
+    def of(scatter: float) -> LaunchRecord:
+        made = launch(LOSSES["negative"])
+        loss, final = made.measurements
+        return replace(made, measurements=[loss, replace(final, scatter=[scatter], ranks=2)])
+
+    before, after = confirmed(of(0.1), of(0.9), of(0.1))
+
+    assert (before["final"].kind, after["final"].kind) == ("regressed", "regressed")
+
+
 def test_what_is_asked_about() -> None:
     curve = Verdict(metric="loss", code="beyond-threshold", unit="", better="curve", baseline=1.0)
 

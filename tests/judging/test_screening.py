@@ -15,7 +15,9 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.screening import (
     CONFIRMED,
     SCREENING_LAUNCHES,
+    SEEN_SHARE,
     SUSPICIOUS,
+    Evidence,
     are_enough,
     explained_by_noise,
     fewest_launches,
@@ -152,6 +154,15 @@ def test_of_healthy_cases_no_more_are_confirmed_than_it_may_and_nearly_all_need_
 
     assert statistics.fmean(found for found, _ in answers) * comparisons < CONFIRMED
     assert statistics.fmean(count for _, count in answers) < 1.3
+
+
+def test_the_smallest_slowdown_that_is_seen_is_beyond_both_limits_in_eight_runs_of_ten() -> None:
+    one = Evidence(
+        keys=("m",), worse_by=0.0, sigma=0.1, stored=10, launches=1, floor=0.05, asking=0.05, confirming=0.01
+    )
+    beyond = [(one.sees - one.limit(n)) / (0.1 * math.sqrt(1 / 10 + 1 / n)) for n in (1, SCREENING_LAUNCHES)]
+
+    assert math.prod(map(statistics.NormalDist().cdf, beyond)) == pytest.approx(SEEN_SHARE, abs=1e-3)
 
 
 def test_another_workload_and_what_nobody_wants_judged_raise_no_suspicion() -> None:

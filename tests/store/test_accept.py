@@ -275,11 +275,15 @@ def test_a_fingerprint_of_one_launch_is_taken_alone() -> None:
             measured(CURVE, codes={"loss": "beyond-threshold", "step": "beyond-threshold"}),
             "step.* has 1 of the 5 launches .* pytest",
         ),
+        (
+            measured(CURVE, codes={"loss": "no-baseline", "step": "beyond-threshold"}),
+            r"step \(and 1 more\) is new or moved, and has 1 of the 5 launches",
+        ),
         (measured(launches=3, codes={"step": "beyond-threshold"}), "step is new or moved, and has 3 of the 5 launches"),
     ],
 )
 def test_what_nobody_knows_the_noise_of_is_refused_and_told_what_measures_it(made: CaseResult, said: str) -> None:
-    stored = recorded() if "2 launches" in said else recorded(CURVE)
+    stored = recorded() if "no-baseline" in [v.code for v in made.verdicts] else recorded(CURVE)
 
     with pytest.raises(NotABaseline, match=said):
         take(made, stored, mode="changed")
