@@ -38,17 +38,14 @@ def times(ranks: int, *slow: tuple[int, int]) -> dict[Link, float]:
         (3, [(0, 1), (0, 2)], Slow((0,), ())),
         (3, [(0, 1)], Slow((), (Link(0, 1),))),
         (4, [], Slow((), ())),
+        (2, links(2), Slow((), (Link(0, 1),))),
+        (4, links(4), Slow((), tuple(links(4)))),  # of all no rank is to blame
     ],
 )
 def test_a_rank_is_named_where_all_its_links_are_slow_else_the_links(
     ranks: int, slow: list[tuple[int, int]], expected: Slow
 ) -> None:
     assert find_slow([Link(*pair) for pair in slow], links(ranks)) == expected
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_where_every_link_is_slow_no_rank_is_to_blame(ranks: int) -> None:
-    assert find_slow(links(ranks), links(ranks)) == Slow((), tuple(links(ranks)))
 
 
 def test_of_links_in_both_directions_a_rank_is_slow_where_it_is_so_both_ways() -> None:

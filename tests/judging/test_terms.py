@@ -128,19 +128,14 @@ def test_what_both_note_must_be_equal_and_what_one_notes_is_not_known_to_differ(
     assert difference(stored(then), measured(now)) == why_not
 
 
-def test_an_entry_stores_the_identity_and_leaves_out_what_only_describes() -> None:
+def test_an_entry_stores_the_identity_alone_and_a_verdict_tells_what_describes_too() -> None:
     case = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
     measurement = Measurement(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
 
-    assert make_entry(case, [launch], {}).metrics["m"].identity == LOOP
-
-
-def test_a_verdict_tells_both() -> None:
-    measurement = Measurement(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
-
     verdict = judge([measurement], None, Circumstances(tolerance=0.1, comparisons=1, max_launches=1)).verdict
 
+    assert make_entry(case, [launch], {}).metrics["m"].identity == LOOP
     assert verdict.facts == {**LOOP, "busbw_factor": 1}
 
 

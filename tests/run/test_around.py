@@ -382,12 +382,9 @@ def test_rows_are_nested_and_each_describes_the_record_when_all_is_over(
     with surroundings.during(make_plan(tmp_path), HERE) as describe:
         events.append("launch")
 
+    assert surroundings.conditions(make_plan(tmp_path)) == {"outer": "gloo", "inner": "gloo"}
     assert events == ["enter outer", "enter inner", "launch", "leave inner", "leave outer"]
     assert [describe(PASSED).remarks for _ in range(2)] == [["inner", "outer"]] * 2  # of a pair both
-
-
-def test_conditions_of_all_rows_are_those_of_the_case(surroundings: Surroundings, tmp_path: Path) -> None:
-    assert surroundings.conditions(make_plan(tmp_path)) == {"outer": "gloo", "inner": "gloo"}
 
 
 def test_all_rows_are_closed_also_where_one_fails_at_it(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

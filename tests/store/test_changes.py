@@ -48,6 +48,8 @@ def test_a_revision_holds_what_was_committed_whatever_lies_there_now(store: Base
     revision.close()
 
     assert revision.paths() == {path}
+    (store.folder.parent / "new").mkdir()
+    assert RevisionVersion(store.folder.parent / "new", "HEAD").paths() == set(), "the revision lacks it"
     assert content == again == before != FolderVersion(store.folder).read(path)
 
 
@@ -155,10 +157,3 @@ def test_worse_is_positive_in_the_metrics_own_direction(
     made = MetricChange(metric="a", unit="s", better=better, old=old, new=new, old_launches=1, new_launches=1)
 
     assert made.worse_by == pytest.approx(worse_by)
-
-
-def test_a_folder_that_the_revision_lacks_is_empty_there(store: BaselineStore) -> None:
-    new = store.folder.parent / "new"
-    new.mkdir()
-
-    assert RevisionVersion(new, "HEAD").paths() == set()
