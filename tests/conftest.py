@@ -154,9 +154,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """From here on no garbage collection goes through torch's objects: that takes longer than most tests."""
+    """From here on no garbage collection goes through torch's objects: that takes longer than most tests.
+
+    And what this process computes has one thread, as in a rank: those of four workers on two cores wait for each other.
+    """
     gc.freeze()
     gc.enable()
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 def _name_group(item: pytest.Item) -> None:

@@ -148,7 +148,7 @@ def both_up(folder: Path) -> bool:
     [
         (signal.SIGKILL, "warm", -signal.SIGKILL),
         (signal.SIGINT, "warm", pytest.ExitCode.INTERRUPTED),
-        (signal.SIGTERM, "warm", TERMINATED),
+        pytest.param(signal.SIGTERM, "warm", TERMINATED, marks=pytest.mark.nightly),
         pytest.param(signal.SIGKILL, "torchrun", -signal.SIGKILL, marks=pytest.mark.nightly),
         (signal.SIGINT, "torchrun", pytest.ExitCode.INTERRUPTED),
         pytest.param(signal.SIGTERM, "torchrun", TERMINATED, marks=pytest.mark.nightly),
@@ -169,7 +169,9 @@ def test_a_run_ended_from_outside_leaves_no_process_socket_or_plan(
     wait_for(lambda: not working_in(pytester.path))
 
 
-@pytest.mark.parametrize("is_of_worker", [False, True], ids=["the controller", "the worker"])
+@pytest.mark.parametrize(
+    "is_of_worker", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["the controller", "the worker"]
+)
 def test_a_run_on_workers_that_gets_sigterm_leaves_nothing(
     pytester: pytest.Pytester, start: Pytest, *, is_of_worker: bool
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -22,6 +23,12 @@ def told(rank: RankContext) -> dict[str, Fingerprint]:
     """The launch's fingerprints, as pytest gets them."""
     report = RankReport(rank=0, outcome="passed", phase="body", phases={}, fingerprints=rank.watch.found)
     return merge_fingerprints([common_prints([report])], world_size=64, stands_for=rank.rank)
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Fingerprint:
+    with fake_rank() as made, warnings.catch_warnings(action="ignore"):
+        return train(made)
 
 
 @pytest.fixture
@@ -70,11 +77,8 @@ FAULTS = {
 
 @pytest.mark.filterwarnings(ROOT_OF_FSDP, "ignore:.*deprecated:FutureWarning")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_at_64_ranks_is_told(fault: str) -> None:
-    with fake_rank() as first:
-        healthy = train(first)
-    with fake_rank() as second:
-        lines = differences(healthy, train(second, fault=fault))
+def test_a_fault_at_64_ranks_is_told(rank: RankContext, healthy: Fingerprint, fault: str) -> None:
+    lines = differences(healthy, train(rank, fault=fault))
 
     assert [line for line in lines if "sent per rank" not in line] == FAULTS[fault]
 

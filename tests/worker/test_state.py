@@ -75,17 +75,14 @@ def run(*programs: str) -> list[str]:
     return done.stdout.split("end\n")[:-1]
 
 
-def test_float32_is_not_rounded_to_tf32_whoever_asked_for_it() -> None:
-    """Matrix products, convolutions and RNNs; and who reads the flags of before is told the same, and no error."""
-    found = run(*(choice + FORBID for choice in CHOICES))
+def test_float32_is_not_rounded_to_tf32_whoever_asked_for_it_and_what_was_chosen_is_told() -> None:
+    """Matrix products, convolutions and RNNs; and who reads the flags of before is told the same, and no error.
 
-    assert found == ["['ieee', 'ieee', 'ieee']\nFalse False\n"] * len(CHOICES)
+    Autocast is told, though the body has left it.
+    """
+    *forbidden, found = run(*(choice + FORBID for choice in CHOICES), CHANGE)
 
-
-def test_what_was_chosen_is_told() -> None:
-    """Autocast, though the body has left it."""
-    [found] = run(CHANGE)
-
+    assert forbidden == ["['ieee', 'ieee', 'ieee']\nFalse False\n"] * len(CHOICES)
     assert found.splitlines() == [
         "autocast off bfloat16",
         "deterministic off on",

@@ -143,6 +143,7 @@ def test_a_hang_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(
     assert "time.sleep(100)" in (tmp_path / "bodies.py").read_text().splitlines()[_line_of(record, rank=1) - 1]
 
 
+@told_by_ranks
 def test_all_skip_is_a_skip(launch: Launch) -> None:
     everyone = launch("all_skip")
 
@@ -173,6 +174,7 @@ def test_ranks_that_disagree_or_end_early_or_have_no_body_are_told(
     assert told in launch(body, world_size=world_size).reason
 
 
+@told_by_ranks
 def test_the_fake_backend_runs(launch: Launch) -> None:
     assert launch("nothing", backend="fake").outcome == "passed"
 
