@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 CULPRIT = 1
 FOREVER_S = 1000.0
-_FORKS = re.compile(r"starters\.parent")
+_FORKS = re.compile(r"starters\.slurm")
 _OF_THIS_HOST = re.compile(r"starters\.warm")
-_RELAY = re.compile(r"launch\.site\.relay|starters\.(parent|warm|torchrun)")
+_RELAY = re.compile(r"launch\.site\.relay|starters\.(slurm|warm|torchrun)")
 """In the command line of what starts the ranks of another host, and waits for them, or of what that was forked from."""
 PHASE_VARIABLE = "DISTBENCH_FAULT_PHASE"
 """``import:hang``, ``rendezvous:kill``: what rank 1 does when it comes to that phase, before any body runs."""

@@ -77,7 +77,7 @@ SUITE = """
     def kill_a_parent():
         lab = Path(os.environ["DISTBENCH_TEST_SLURM"])
         inside = ["nsenter", "--pid", "--mount", "--target", (lab / "node2.init").read_text()]
-        subprocess.run([*inside, "pkill", "-KILL", "--oldest", "-f", "starters.parent"], check=True)
+        subprocess.run([*inside, "pkill", "-KILL", "--oldest", "-f", "starters.slurm"], check=True)
 
     def cancel_the_step():
         job = os.environ["SLURM_JOB_ID"]
@@ -282,7 +282,7 @@ def test_a_pytest_that_is_ended_leaves_no_step(tmp_path: Path, number: signal.Si
     script = (
         'set -m; "$@" & wait $!; '
         "for i in $(seq 100); do squeue -h -s -o %j | grep -q python || break; sleep 0.2; done; "
-        "squeue -h -s -o %j > steps; pgrep -fc '[s]ite.relay|[s]tarters.parent|[d]istbench.worker' > left"
+        "squeue -h -s -o %j > steps; pgrep -fc '[s]ite.relay|[s]tarters.slurm|[d]istbench.worker' > left"
     )
     words = [*words[:at], "bash", "-c", script, "bash", *words[at:]]
     with subprocess.Popen(

@@ -17,7 +17,6 @@ import re
 import selectors
 import signal
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +25,9 @@ from typing import NoReturn
 import msgspec
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.site import processes, relay
-from pytest_distbench.launch.site.guardian import adopt_orphans, end_with
-from pytest_distbench.launch.site.local import ChildRanks
-from pytest_distbench.launch.site.relay import SECRET_VARIABLE, Caller
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.launch.site.stream import Lines
-from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import Record
 from pytest_distbench.worker import forked
 from pytest_distbench.worker.python_internals import (
@@ -322,7 +318,9 @@ def load(run: str, projects: Sequence[str], names: Sequence[str] = PRELOAD) -> N
     gc.enable()
 
 
-def _serve(line: socket.socket, *, keeper: int = 0, on_death: Callable[[], None] = lambda: None) -> NoReturn:
+def serve(line: socket.socket, *, keeper: int = 0, on_death: Callable[[], None] = lambda: None) -> NoReturn:
+    """Fork what the owner at the other end of the line orders. Children keep what is open now, but for the line."""
+    _kept.update(open_descriptors() - {line.fileno()})
     line.set_inheritable(False)
     adopt_orphans()
     server = _Server(line, on_death)
@@ -345,17 +343,7 @@ def serve_host(descriptor: int, stores: int, run: str, projects: Sequence[str], 
     line = socket.socket(fileno=descriptor)
     membership = importlib.import_module("pytest_distbench.worker.membership")
     line.sendall(msgspec.json.encode(Ready(backends=membership.backends(), keeper=keeper)) + b"\n")
-    _serve(line, keeper=keeper, on_death=on_death)
-
-
-def serve_node(port: int, addresses: Sequence[str], projects: Sequence[str]) -> None:
-    """Be the parent of a node: call the controller, and fork the relay of one launch after the other."""
-    load("distbench", projects)
-    _kept.update(open_descriptors())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    line = relay.connect(addresses, port)
-    relay.say(line, Caller(secret=os.environ[SECRET_VARIABLE], host=relay.host_name()))
-    _serve(line)
+    serve(line, keeper=keeper, on_death=on_death)
 
 
 def fork_parent(run: str, projects: Sequence[str], names: Sequence[str]) -> Parent:
@@ -366,39 +354,13 @@ def fork_parent(run: str, projects: Sequence[str], names: Sequence[str]) -> Pare
     if pid == 0:
         try:
             ours.close()
-            _kept.update(open_descriptors() - {theirs.fileno()})
-            _serve(theirs)
+            serve(theirs)
         except BaseException:  # noqa: BLE001 it must not come back into the code of the process it was forked from
             traceback.print_exc()
         finally:
             os._exit(1)
     theirs.close()
     return Parent(ours, pid)
-
-
-RELAY = "pytest_distbench.launch.starters.parent:be_relay"
-
-
-def be_relay(port: str, *addresses: str) -> None:
-    """Serve one launch in this process, which ends with its parent."""
-    end_with(os.getppid())
-    with relay.call(addresses, int(port), os.environ.pop(SECRET_VARIABLE)) as line:  # ranks have no use for it
-        relay.serve(line, lambda order: ChildRanks(order.places, lambda plan, _, place: _ForkedRank(plan, place)))
-    os._exit(0)
-
-
-class _ForkedRank:
-    """A rank that was forked from this process, with torch loaded."""
-
-    def __init__(self, plan: LaunchPlan, place: Mapping[str, str]) -> None:
-        self._code: int | None = None
-        self.pid = fork(RANK, [str(plan.files.plan)], place)
-
-    def poll(self) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
 
 
 _END_S = 3.0

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,19 +20,24 @@ from pathlib import Path
 from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, LauncherError, show
-from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.relay import Caller, Hello
+from pytest_distbench.launch.site import processes, relay
+from pytest_distbench.launch.site.guardian import end_with
+from pytest_distbench.launch.site.local import ChildRanks
+from pytest_distbench.launch.site.relay import SECRET_VARIABLE, Caller, Hello
 from pytest_distbench.launch.site.relayed import RelayedSite
 from pytest_distbench.launch.starters import NO_REVERSE_DNS, HostsFound, HostsWanted, LauncherSetup
 from pytest_distbench.launch.starters.calls import Callers, Connection, NotCalled, make_site, within_s
 from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.launch.starters.parent import (
-    RELAY,
+    RANK,
     Fork,
     Kill,
     Parent,
     SilentParent,
+    fork,
+    load,
     read_at_start,
+    serve,
     variables_of_parent,
 )
 from pytest_distbench.records.launch_files import of_a_step
@@ -198,6 +204,40 @@ def _start(allocation: Allocation, module: str, *words: str, **callers: Any) -> 
     )
 
 
+def serve_node(port: int, addresses: Sequence[str], projects: Sequence[str]) -> None:
+    """Be the parent of a node: call the controller, and fork the relay of one launch after the other."""
+    load("distbench", projects)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    line = relay.connect(addresses, port)
+    relay.say(line, Caller(secret=os.environ[SECRET_VARIABLE], host=relay.host_name()))
+    serve(line)
+
+
+RELAY = "pytest_distbench.launch.starters.slurm:be_relay"
+
+
+def be_relay(port: str, *addresses: str) -> None:
+    """Serve one launch in this process, which ends with its parent."""
+    end_with(os.getppid())
+    with relay.call(addresses, int(port), os.environ.pop(SECRET_VARIABLE)) as line:  # ranks have no use for it
+        relay.serve(line, lambda order: ChildRanks(order.places, lambda plan, _, place: _ForkedRank(plan, place)))
+    os._exit(0)
+
+
+class _ForkedRank:
+    """A rank that was forked from this process, with torch loaded."""
+
+    def __init__(self, plan: LaunchPlan, place: Mapping[str, str]) -> None:
+        self._code: int | None = None
+        self.pid = fork(RANK, [str(plan.files.plan)], place)
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+
 _FORK_S = 20.0
 """How long a parent may take to fork a relay, and that to call."""
 _END_S = 5.0
@@ -294,12 +334,12 @@ class SlurmLauncher:
                 nodes = [node for node, parent in parents.items() if parent.step is step]
                 lines = {node: forked[node] for node in nodes if node in forked}
                 taken = step.take(Hello, names=nodes, limit_s=_FORK_S, among=lines)
-                relays |= {relay.said.host: relay for relay in taken}
+                relays |= {called.said.host: called for called in taken}
             for node in parents.keys() - forked.keys():
                 parents[node].take_relay()  # its relay has called, so it goes on after all
         except BaseException as error:
-            for relay in relays.values():
-                relay.line.close()
+            for called in relays.values():
+                called.line.close()
             missing = error.missing if isinstance(error, NotCalled) else ()
             self._drop(missing)
             for node in set(parents).difference(missing):
@@ -354,7 +394,7 @@ class SlurmLauncher:
     def _parent_command(self, where: Sequence[str]) -> list[str]:
         port, *addresses = where
         arguments = f"{port}, {addresses!r}, {[*self._setup.preload]!r}"
-        code = f"from pytest_distbench.launch.starters.parent import serve_node; serve_node({arguments})"
+        code = f"from pytest_distbench.launch.starters.slurm import serve_node; serve_node({arguments})"
         return [str(self._setup.interpreter or sys.executable), "-c", code]
 
     def _drop(self, nodes: Sequence[str]) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.starters import slurm
-from pytest_distbench.launch.starters.parent import RELAY, Ended, Fork, Forked, Kill, Order, Parent, Word
-from pytest_distbench.launch.starters.slurm import NodeParent
+from pytest_distbench.launch.starters.parent import Ended, Fork, Forked, Kill, Order, Parent, Word
+from pytest_distbench.launch.starters.slurm import RELAY, NodeParent
 
 OWNER = """
 import os, sys
