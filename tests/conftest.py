@@ -45,7 +45,7 @@ SHARED = {"launcher", "launchers", "made_launcher", "cuda_launcher", "run_inside
 LONGEST = [
     Path(__file__).parent / f"{name}.py"
     for name in (
-        "end_to_end/test_soak",
+        "end_to_end/test_suites",
         "end_to_end/test_pages",
         "end_to_end/test_elastic",
         "end_to_end/test_elastic_engines",

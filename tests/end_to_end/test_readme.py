@@ -1,4 +1,4 @@
-"""The examples of the README and of docs/writing.md run as they say. For every page: ``tests/test_documents.py``."""
+"""The examples of the README, docs/writing.md and docs/communication.md run as they say; pages: ``test_pages.py``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.launching import RunInside
+from support.projects import Project, run
+from support.releases import RECORDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md").read_text() + (ROOT / "docs" / "writing.md").read_text()
@@ -57,3 +59,51 @@ def test_a_number_of_several_runs_and_the_phases_of_a_loop_are_as_described(
     assert measured["phase/step/forward"]["summary"]["n"] == 30
     assert measured["step"]["identity"] == {"layers": 1}
     assert (measured["phase/step/backward"]["better"], measured["phase/step/forward"]["better"]) == ("info", "lower")
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "communication.md").read_text()
+
+
+@pytest.mark.spawn
+def test_each_shape_is_one_line_of_a_test(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    pytester.makepyfile(test_shapes=example)
+    result = run_inside("--world-size=2", "--distbench-json=run.json")
+
+    assert result.ret == 0
+    cases = json.loads((pytester.path / "run.json").read_text())["results"]
+    judged = {case["nodeid"].rpartition("::")[2]: {v["metric"] for v in case["verdicts"]} for case in cases}
+    assert len(judged["test_gradients[ws2]"] - {"fingerprint", "peak_memory"}) == 9
+    assert {"communication_time", "compute_time", "both_time"} <= judged["test_beside_computing[ws2]"]
+    assert {"step_time[hook=fp16]", "gradient_error[hook=fp16]"} <= judged["test_half_precision[ws2]"]
+    assert judged["test_cluster[ws2]"] >= {"latency[from=0,to=1]", "bandwidth[from=0,to=1]"}
+    assert not RECORDS or "gradient_bytes[hook=fp16]" in judged["test_half_precision[ws2]"]
+
+
+def links(**slow_s: float) -> str:
+    """Links of four ranks for made-up ranks; ``rank0_rank1=`` is the time of one, the others take 100 us."""
+    times = {f"latency[from={i},to={j}]": slow_s.get(f"rank{i}_rank{j}", 1e-4) for j in range(4) for i in range(j)}
+    return json.dumps(times)
+
+
+@pytest.mark.parametrize(
+    ("slow", "told"),
+    [
+        ({"rank1_rank3": 1e-3}, "rank 1 to rank 3: this link is slow (latency of 6 links)"),
+        (
+            {"rank0_rank2": 1e-3, "rank1_rank2": 1e-3, "rank2_rank3": 1e-3},
+            "rank 2: every link of it is slow (latency of 6 links)",
+        ),
+    ],
+)
+def test_a_failure_names_who_became_slow(
+    project: Project, monkeypatch: pytest.MonkeyPatch, slow: dict[str, float], told: str
+) -> None:
+    made = project("def body(rank):\n    pass\n\n\ndef test_links(distbench):\n    distbench.run(body)\n")
+    monkeypatch.setenv("DISTBENCH_STAND_IN", links())
+    run(made, "--distbench-update").assert_outcomes(passed=1)
+    monkeypatch.setenv("DISTBENCH_STAND_IN", links(**slow))
+    result = run(made)
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*latency from rank ? to rank ? +900.0 %*", f"*{told}"])

@@ -1,4 +1,4 @@
-"""The fixture distbench: what a test gets of it, and what it refuses."""
+"""The fixture distbench: what a test gets of it, what it finds, and what it refuses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 from support.fixtures import made_up_distbench
 from support.projects import TEST, Project, run, stored
+from support.results import verdict
+from support.stores import result
 
 from pytest_distbench.errors import BackendUnavailable
+from pytest_distbench.plugin.outcomes import Run
+from pytest_distbench.run.samples import Samples
 
 
 @pytest.mark.parametrize(
@@ -131,3 +135,23 @@ def test_a_few_derived_values_are_judged_at_once(project: Project, monkeypatch: 
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.8")
 
     run(made).stdout.fnmatch_lines(["FAILED *- Regression: efficiency -20.* %*"])
+
+
+class NoSamples(Samples):
+    """None are made."""
+
+    def add(self, *, only: object = ()) -> None:
+        """Adds none."""
+
+
+RUN = Run(NoSamples(), lambda: result(1.0, None, 3.0, verdicts=[verdict("beyond-threshold", metric="step")]))
+
+
+def test_a_run_has_its_values_by_launch_and_its_verdicts_by_metric() -> None:
+    assert RUN.values("step") == [1.0, None, 3.0]
+    assert len(RUN.launches) == 3
+
+    with pytest.raises(KeyError, match="'gone' was not measured; there are step"):
+        RUN.values("gone")
+
+    assert RUN.verdicts["step"].kind == "regressed"

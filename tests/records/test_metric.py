@@ -1,14 +1,38 @@
-"""Names of metrics at their points, and what their kind says of them."""
+"""Metrics: their names, bounds and quantiles, the iterations of a loop, and the line through a sweep."""
 
 from __future__ import annotations
 
 import math
+import random
 
 import numpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.documents import accepted
 from support.metrics import metric
 
-from pytest_distbench.records.metric import as_scalar, is_own_name, metric_key
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.iteration import (
+    THIS_TREE,
+    Breakdown,
+    BusyCommunication,
+    CaseTrace,
+    PartShare,
+    TracedSide,
+    iteration_name,
+)
+from pytest_distbench.records.metric import (
+    Bound,
+    Term,
+    as_scalar,
+    bounds_between,
+    is_own_name,
+    metric_key,
+    terms_of,
+    tightest,
+)
+from pytest_distbench.records.summaries import MOST_KEPT, WIDEST, distribution, fit_link_terms, nearest_rank, quantile
 
 
 def test_a_key_is_the_name_with_its_point_and_values_are_pythons() -> None:
@@ -29,3 +53,163 @@ def test_a_key_is_the_name_with_its_point_and_values_are_pythons() -> None:
 def test_names_that_the_plugin_records_under_are_its_own(name: str) -> None:
     assert is_own_name(name)
     assert not is_own_name(f"my_{name}")
+
+
+@pytest.mark.parametrize(
+    ("written", "terms"),
+    [
+        (0.0002, [Term(None, 0.0002, "")]),
+        (3, [Term(None, 3.0, "")]),
+        ("200us", [Term(None, 200.0, "us")]),
+        (" >= 10 GB/s ", [Term("least", 10.0, "GB/s")]),
+        ("<=2.5e-1", [Term("most", 0.25, "")]),
+        ("<= 120 samples/s", [Term("most", 120.0, "samples/s")]),
+        (">= 0.5 and <= 2.5", [Term("least", 0.5, ""), Term("most", 2.5, "")]),
+    ],
+)
+def test_a_bound_has_a_sign_a_number_and_a_unit(written: object, terms: list[Term]) -> None:
+    assert terms_of(written) == terms
+
+
+@pytest.mark.parametrize(
+    "written", ["", "fast", "<=", "< 5", "1 2", "nan", "1e999 s", float("inf"), float("nan"), True, None, [1],
+                ">= 1 and >= 2", "1 and 2", "<= 1 and 2", ">= 1 and <= 2 and <= 3"]
+)  # fmt: skip
+def test_what_is_no_bound_is_told_with_examples(written: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no bound: wanted a number, or a text such as '200us'"):
+        terms_of(written)
+
+
+@given(st.text() | st.from_regex(r"[<>=0-9. a-zA-Z/%]{0,20}", fullmatch=True))
+def test_any_text_is_a_bound_or_a_clear_error(text: str) -> None:
+    terms = accepted(terms_of, text, "is no bound")
+
+    assert terms is None or all(abs(term.value) < float("inf") for term in terms)
+
+
+def test_a_bound_is_kept_by_a_value_and_the_tightest_decides() -> None:
+    most, least = Bound(side="most", value=2.0, where="x"), Bound(side="least", value=2.0, where="x")
+    assert [most.holds(value) for value in (1.9, 2.0, 2.1, None)] == [True, True, False, False]
+    assert [least.holds(value) for value in (1.9, 2.0, 2.1, None)] == [False, True, True, False]
+
+    found = bounds_between("1us", "200 us", unit="s", where="a.py:1")
+    assert [(bound.side, bound.value, bound.where) for bound in found] == [
+        ("least", 1e-6, "a.py:1"),
+        ("most", 0.0002, "a.py:1"),
+    ]
+    assert bounds_between(None, None, unit="s", where="") == []
+    assert bounds_between(None, "95 %", unit="", where="")[0].value == 0.95
+
+    bounds = [Bound(side="most", value=value, where="x") for value in (3.0, 2.0)]
+    assert (tightest(bounds, "most"), tightest(bounds, "least")) == (2.0, None)
+
+
+@pytest.mark.parametrize(
+    ("at_least", "at_most", "message"),
+    [
+        (None, "10 GB/s", "at_most: the unit 'GB/s' does not fit: wanted a time such as 200us"),
+        (None, ">= 3", "at_most='>= 3': leave the sign out, at_most says it"),
+        ("1 and 2", None, "at_least: '1 and 2' is no bound"),
+        (2, 1, "at_least=2 is more than at_most=1"),
+    ],
+)
+def test_what_cannot_be_is_told(at_least: object, at_most: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        bounds_between(at_least, at_most, unit="s", where="")
+
+
+finite = st.floats(-1e6, 1e6)
+
+
+@given(st.lists(finite, min_size=1, max_size=40), st.floats(0, 1))
+def test_quantile_is_numpys(values: list[float], q: float) -> None:
+    assert quantile(values, q) == pytest.approx(numpy.quantile(values, q), rel=1e-9, abs=1e-6)
+
+
+def test_quantiles_of_few_values_are_those_values() -> None:
+    assert nearest_rank([5, 1, 3], 0.5) == 3
+    assert nearest_rank([5, 1, 3], 0.99) == 5
+
+    assert distribution([0.3, 0.123456, 0.2]) == [0.1235, 0.2, 0.3]
+    assert distribution([7]) == [7.0]
+    assert distribution([]) == []
+
+
+@given(st.lists(finite, min_size=MOST_KEPT + 1, max_size=500))
+def test_that_of_many_are_observed_quantiles_at_even_steps_with_both_ends(values: list[float]) -> None:
+    found = distribution(values)
+    below, above = (
+        [float(f"{value:.4g}") for value in numpy.quantile(values, numpy.linspace(0, 1, MOST_KEPT), method=method)]
+        for method in ("lower", "higher")
+    )
+
+    assert found == sorted(found)
+    assert len(found) == MOST_KEPT
+    assert (found[0], found[-1]) == (float(f"{min(values):.4g}"), float(f"{max(values):.4g}"))
+    assert all(low <= value <= high for low, value, high in zip(below, found, above, strict=True))
+
+
+def test_parts_of_an_iteration_and_what_is_unaccounted_are_the_whole() -> None:
+    parts = [
+        PartShare(path=["forward"], times_s=[0.2, 0.3]),
+        PartShare(path=["backward"], times_s=[0.5, 0.4]),
+        PartShare(path=["backward", "communication"], times_s=[0.4, 0.1]),
+        PartShare(path=["evaluation"], times_s=[7.0, 7.0], is_apart=True),
+    ]
+    assert Breakdown(times_s=[1.0, 1.1], parts=parts).unaccounted_s == pytest.approx([0.3, 0.4])
+
+    assert BUSY.time_s == pytest.approx(0.2)
+    assert BUSY.share == pytest.approx(0.5)
+
+    base = TracedSide(name="HEAD (1)", busy={"other": BUSY})
+    assert CaseTrace(sides=[base, TracedSide(name=THIS_TREE, busy={"step": BUSY})]).busy == {"step": BUSY}
+    assert CaseTrace(sides=[base]).busy == {}
+
+    assert iteration_name('step[kind="a\\b"]', 3) == "step[kind='a/b'] #3"
+
+
+BUSY = BusyCommunication(ranks_s=[0.1, 0.3], totals_s={"all_reduce": 0.2}, iterations=10, iteration_s=0.4)
+
+
+SIZES = [4 * 2**n for n in range(25)]
+
+
+@pytest.mark.parametrize(("latency_s", "s_per_byte"), [(2e-4, 1e-9), (1e-8, 1e-9), (2e-4, 1e-12)])
+def test_the_terms_a_sweep_was_made_of_are_found(latency_s: float, s_per_byte: float) -> None:
+    terms = fit_link_terms({size: latency_s + s_per_byte * size for size in SIZES})
+
+    assert terms.latency_s == pytest.approx(latency_s, rel=1e-6)
+    assert terms.bandwidth == pytest.approx(1 / s_per_byte, rel=1e-6)
+    assert max(terms.latency_error, terms.bandwidth_error) < 1e-6
+
+
+def test_disturbed_sizes_and_slower_calls_move_their_own_term_alone() -> None:
+    before = fit_link_terms({size: 2e-4 + 1e-9 * size for size in SIZES})
+    after = fit_link_terms({size: 3e-4 + 1e-9 * size for size in SIZES})
+    assert after.latency_s / before.latency_s == pytest.approx(1.5)
+    assert after.bandwidth == pytest.approx(before.bandwidth)
+    assert after.half_size == pytest.approx(3e5)
+
+    times = {size: 2e-4 + 1e-9 * size for size in SIZES}
+    disturbed = fit_link_terms({**times, 4 * 2**3: 5e-3, 2**24: 1.0})
+    assert disturbed.latency_s == pytest.approx(2e-4, rel=0.02)
+    assert disturbed.bandwidth == pytest.approx(1e9, rel=0.02)
+
+    falling = fit_link_terms({4: 2.0, 64: 1.0, 1024: 0.5, 4096: 0.1})
+    steep = fit_link_terms({4: 1e-9, 64: 1e-6, 1024: 1e-2, 4096: 1.0})
+    assert falling.bandwidth_error == WIDEST
+    assert steep.latency_error == WIDEST
+    assert falling.latency_s > 0
+    assert steep.bandwidth > 0
+
+    # 200 sweeps whose times scatter by 10 %: the errors are the standard deviation of the terms, within a third
+    random.seed(1)
+    sweeps = [{size: (2e-4 + 1e-9 * size) * random.lognormvariate(0, 0.1) for size in SIZES} for _ in range(200)]
+    terms = [fit_link_terms(sweep) for sweep in sweeps]
+    errors = {"latency_s": "latency_error", "bandwidth": "bandwidth_error", "half_size": "half_size_error"}
+    for value, error in errors.items():
+        values = [getattr(t, value) for t in terms]
+        mean = sum(values) / len(values)
+        scatter = (sum((v / mean - 1) ** 2 for v in values) / len(values)) ** 0.5
+        claimed = sum(getattr(t, error) for t in terms) / len(terms)
+        assert claimed == pytest.approx(scatter, rel=0.34)

@@ -1,7 +1,12 @@
-"""A launch as it was asked for, and as it is made: what runs, where, and what its processes need."""
+"""A launch as it was asked for and as it is made, its files and variables, and what goes over its socket."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import socket
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -10,8 +15,19 @@ from support.plans import BODY, make_plan
 from support.pools import POOL
 from support.timelines import JOB
 
+import pytest_distbench
 from pytest_distbench.read import stdout
-from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records import launch_files
+from pytest_distbench.records.launch_files import (
+    CONTRACT,
+    HOST_VARIABLES,
+    INTERFACE,
+    LaunchFiles,
+    is_of_a_group,
+    of_a_step,
+    of_ranks,
+    open_left,
+)
 from pytest_distbench.records.plan import (
     BodyReference,
     Command,
@@ -25,6 +41,15 @@ from pytest_distbench.records.plan import (
     Workplace,
 )
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import (
+    collective_s,
+    heartbeat_s,
+    short_address,
+    start_s,
+    store_s,
+    variables_from_wire,
+    variables_to_wire,
+)
 
 SCRIPT = BodyReference(file="/repo/train.py", arguments=["--out={launch_dir}", "/repo/a.yaml", "--config=/repo/b.yaml"])
 TASKS = {job.name: Task(body=BODY, params={"n": 1}, seeds=[index]) for index, job in enumerate(POOL.jobs)}
@@ -106,3 +131,118 @@ def test_the_plan_of_a_job_of_a_pool_runs_its_task_in_a_folder_of_its_own(tmp_pa
     assert part.work == Job(body=BODY, params={"n": 1}, seeds=[1], job=POOL.jobs[1].job)
     assert (part.files, part.world_size) == (plan.files.job(1), POOL.jobs[1].job.most)
     assert replace(part, work=plan.work, directory=plan.directory, world_size=2) == plan
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
+
+
+def test_variables_stand_in_one_row_and_names_in_one_module() -> None:
+    counts = Counter(name for row in HOST_VARIABLES for name in row.names)
+    assert max(counts.values()) == 1
+    assert [name for name in [*counts, INTERFACE] if f"`{name}`" not in PAGE] == []
+    assert [row.of for row in HOST_VARIABLES if row.is_dropped == row.is_the_hosts] == []
+
+    modules = Path(pytest_distbench.__file__).parent.rglob("*.py")
+    assert [path for path in modules if NAME.search(path.read_text())] == [Path(launch_files.__file__)]
+
+    of_a_rank = [
+        file(rank) for file in (FILES.report, FILES.log, FILES.stacks, FILES.flight, FILES.groups) for rank in (1, 11)
+    ]
+    of_all = [FILES.plan, FILES.control, FILES.sockets, FILES.launcher_log, FILES.torchrun_logs]
+    assert len({*of_a_rank, *of_all}) == 15
+
+    assert [name for name in CONTRACT if not is_of_a_group(name)] == ["TORCH_NCCL_ASYNC_ERROR_HANDLING"]
+
+    kept = {"SLURM_JOB_ID": "1", "SLURM_NTASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "WARN"}
+    assert of_a_step({**kept, "SLURM_GPUS_PER_TASK": "1", "SRUN_CPUS_PER_TASK": "2"}) == kept
+
+
+@pytest.mark.parametrize(
+    ("of_pytest", "here", "of_its_ranks"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}),
+        ({"CUDA_VISIBLE_DEVICES": ""}, {}, {}),  # as on a login node without GPUs
+        ({}, {"ROCR_VISIBLE_DEVICES": "1"}, {"ROCR_VISIBLE_DEVICES": "1"}),
+        ({"ZE_AFFINITY_MASK": "0", "MINE": "a"}, {"MINE": "b"}, {"MINE": "a"}),
+        ({"SLURM_STEP_GPUS": "0", "NVIDIA_VISIBLE_DEVICES": "all"}, {"NVIDIA_VISIBLE_DEVICES": "GPU-1"},
+         {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {"CUDA_DEVICE_ORDER": "x"}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+    ],
+)  # fmt: skip
+def test_what_names_devices_is_of_the_ranks_own_host(
+    of_pytest: dict[str, str], here: dict[str, str], of_its_ranks: dict[str, str]
+) -> None:
+    assert of_ranks(of_pytest, here) == of_its_ranks
+
+
+FILES = LaunchFiles(Path("/launch1"))
+
+NAME = re.compile(
+    r"""plan\.json["']|/ ["']control["']|"""
+    r"""rank\{[\w.]+\}\.(json|log)|(stacks|flight|groups)\{|launcher\.log|nccl-flight|["']sockets"""
+)
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+    """A pipe that nobody writes to would block for ever, a device might never end."""
+    os.mkfifo(tmp_path / "rank0.log")
+    (tmp_path / "rank1.log").symlink_to("/dev/zero")
+    (tmp_path / "rank2.log").write_text("words")
+
+    for rank in (0, 1):
+        with pytest.raises(OSError, match="no regular file"):
+            open_left(tmp_path / f"rank{rank}.log")
+    with open_left(tmp_path / "rank2.log") as file:
+        assert file.read() == b"words"
+
+
+def test_variables_that_are_no_utf_8_survive_json() -> None:
+    given = {"PATH": "/bin", "ODD": os.fsdecode(b"\xff\xfe"), "WORD": "gr\u00fc\u00df"}
+    wired = json.loads(json.dumps(variables_to_wire(given)).encode())
+
+    assert variables_from_wire(wired) == given
+
+
+@pytest.mark.parametrize("length", [5, 200])
+def test_a_socket_is_reached_at_its_short_address_however_long_its_path(tmp_path: Path, length: int) -> None:
+    folder = tmp_path / ("x" * length)
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        with short_address(folder / "s") as address:
+            server.bind(address)
+        server.listen()
+        with short_address(folder / "s") as address:
+            client.connect(address)
+            assert len(os.fsencode(address)) <= 107
+
+    assert (folder / "s").is_socket()
+
+
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with short_address(tmp_path / ("x" * 200)):
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("timeout_s", [10.0, 240.0, 301.0, 600.0, 3600.0, 86_400.0])
+def test_nccls_watchdog_never_ends_a_rank_before_the_launch_does(timeout_s: float) -> None:
+    assert collective_s("nccl", timeout_s, {}) > timeout_s
+    assert heartbeat_s(timeout_s) > timeout_s
+
+
+@pytest.mark.parametrize(
+    ("backend", "variables"),
+    [("gloo", {}), ("nccl", {"TORCH_NCCL_BLOCKING_WAIT": "1"}), ("nccl", {"TORCH_NCCL_BLOCKING_WAIT": "True"})],
+)
+def test_what_raises_does_so_between_the_rendezvous_and_the_launchs_end(
+    backend: str, variables: dict[str, str]
+) -> None:
+    assert store_s(100.0) < collective_s(backend, 100.0, variables) < 100.0
+
+
+def test_torchs_limit_is_not_made_shorter_and_ten_thousand_ranks_have_longer_to_come_up() -> None:
+    assert heartbeat_s(10.0) == 480.0
+
+    assert start_s(10_000) - start_s(2) == pytest.approx(99.98)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 
+from support.fingerprints import of, reduce
 from support.results import point, result, verdict
 
 from pytest_distbench.judging.links import Link
+from pytest_distbench.records.case import Conditions
+from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.metric import metric_key
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Verdict
-from pytest_distbench.report.tables.communication import BUCKETS, LINKS, link_points, slowest_links
+from pytest_distbench.report.tables.communication import BUCKETS, GROWTH, LINKS, growth_rows, link_points, slowest_links
 
 
 def bucket(calls: str, tensors: int, seconds: float | None) -> Verdict:
@@ -70,3 +74,33 @@ def test_each_link_is_a_row() -> None:
     assert LINKS.section([result(*links)]).texts[1] == [
         "test_a[ws2]", "0", "2", "500.0", "-", "5.00", "this link", "unchanged",
     ]  # fmt: skip
+
+
+def at(family: str, ranks: int, fingerprint: Fingerprint, *, run: str = "") -> CaseResult:
+    made = result()
+    conditions = Conditions(world_size=ranks, backend="fake", launcher="warm", fake_rank=0)
+    launch = replace(made.launches[0], fingerprints={"step": fingerprint})
+    case_id = f"{family}-ws{ranks}".strip("-")
+    named = replace(made.case, id=case_id, family=family, run=run, names_size=bool(run), conditions=conditions)
+    return replace(made, case=named, launches=[launch])
+
+
+def test_sizes_of_one_test_stand_together_with_the_factor_to_the_smallest() -> None:
+    results = [
+        at("fsdp", 64, of(reduce(1024), parameter_bytes={"0": 128})),
+        at("ddp", 8, of(reduce(4))),
+        at("ddp", 64, of(reduce(4))),
+        at("fsdp", 8, of(reduce(1024), parameter_bytes={"0": 1024})),
+    ]
+
+    assert GROWTH.section(results).texts == [
+        ["test_a[fsdp]", "step", "8", "1", "1 KiB", "1 KiB", "0 B"],
+        ["test_a[fsdp]", "step", "64", "1 (x1)", "1 KiB (x1)", "128 B (x0.125)", "0 B"],
+        ["test_a[ddp]", "step", "8", "1", "4 B", "0 B", "0 B"],
+        ["test_a[ddp]", "step", "64", "1 (x1)", "4 B (x1)", "0 B", "0 B"],
+    ]
+
+
+def test_what_did_not_grow_or_has_no_fingerprint_has_no_row() -> None:
+    assert growth_rows([at("", 2, of()), at("", 2, of())]) == []
+    assert growth_rows([at("", 2, Fingerprint(missing="not recorded")), result()]) == []

@@ -1,4 +1,4 @@
-"""This torch has what the table of releases says; its private parts are used in one place, and documented."""
+"""Private parts of torch and of Python: they are there, used in one place, and documented."""
 
 from __future__ import annotations
 
@@ -90,3 +90,21 @@ def test_the_fast_engine_looks_for_every_part_that_it_uses_of_torchs_rendezvous(
     used |= {n.arg for n in nodes if isinstance(n, ast.keyword)} & {"cache_duration"}
 
     assert used == FAST_PARTS
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "forget_parents_exit()",
+        "wait_for_threads()",
+        "run_exit_handlers()",
+        "place_sockets('/x'); import multiprocessing as m; assert m.util.get_temp_dir() == '/x'",
+        "name_semaphores('/y'); import multiprocessing.synchronize as s; assert s.SemLock._make_name()[:3] == '/y-'",
+        "import tempfile; assert isinstance(tempfile.NamedTemporaryFile(), TEMPORARY_FILE)",
+    ],
+)
+def test_a_part_is_there(code: str) -> None:
+    command = [sys.executable, "-c", f"from pytest_distbench.worker.python_internals import *\n{code}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
