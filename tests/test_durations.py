@@ -1,11 +1,13 @@
-"""Seconds of files of tests: summed from reports, and compared with what they may take."""
+"""Seconds of files of tests, and what runs inside this process leave of it to the tests that follow."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import durations
 import pytest
+from support.projects import Project, run
 
 
 def report(path: Path, **seconds: float) -> str:
@@ -32,3 +34,11 @@ def test_nothing_measured_is_an_error(tmp_path: Path) -> None:
 
 def test_exceptions_are_files_that_are_there() -> None:
     assert [file for file in durations.SHARES if not (durations.ROOT / file).is_file()] == []
+
+
+def test_what_a_project_imports_stays_for_the_tests_that_follow_and_its_own_modules_go(project: Project) -> None:
+    sys.modules.pop("colorsys", None)
+    run(project("import colorsys\n\ndef test_it():\n    assert colorsys.ONE_THIRD\n")).assert_outcomes(passed=1)
+
+    assert "colorsys" in sys.modules
+    assert "test_it" not in sys.modules

@@ -1,4 +1,4 @@
-"""The package as a user's project sees it: its one public name, and its types."""
+"""The package as a user's project sees it: public names, types, data frames, and instruments without the plugin."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.projects import TEST, Project, run
 
 import pytest_distbench
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.frames import read_distributions, read_run
 
 PACKAGE = Path(__file__).parents[1] / "pytest_distbench"
 
@@ -53,3 +58,57 @@ def test_a_type_checker_sees_the_types_of_the_installed_package(tmp_path: Path) 
     assert 'float"' in done.stdout.splitlines()[1]
     assert 'user.py:7: error: Argument "better" to "record" of "Member" has incompatible type' in done.stdout
     assert "Found 1 error in 1 file" in done.stdout
+
+
+def test_a_run_record_becomes_a_data_frame(project: Project) -> None:
+    made = project(TEST)
+    run(made, "--distbench-json=run.json")
+    frame = read_run(made.path / "run.json")
+
+    assert frame[["case", "launch", "metric", "value", "verdict"]].to_dict("records") == [
+        {"case": "ws2", "launch": 0, "metric": "step", "value": 0.02, "verdict": "missing"},
+        {"case": "ws2", "launch": 0, "metric": "count", "value": 7.0, "verdict": "missing"},
+    ]
+
+
+def test_the_iterations_of_a_launch_become_a_data_frame(project: Project) -> None:
+    made = project("""
+        def body(rank):
+            pass
+
+        def test_step(distbench):
+            distbench.run(body, params={"stand_in": {"step": [[0.3, 0.1, 0.2], [0.1, 0.1, 0.4]]}}, launches=2)
+        """)
+    run(made, "--distbench-json=run.json")
+    frame = read_distributions(made.path / "run.json")
+
+    assert set(frame.metric) == {"step"}
+    assert frame[["launch", "quantile", "value"]].to_numpy().tolist() == [
+        [0, 0.0, 0.1], [0, 0.5, 0.2], [0, 1.0, 0.3],
+        [1, 0.0, 0.1], [1, 0.5, 0.1], [1, 1.0, 0.4],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("read", [read_run, read_distributions])
+def test_a_run_record_is_read_by_its_path(read: Callable[[Any], object]) -> None:
+    wanted = f"{read.__name__}: path=3; wanted the path of a file that --distbench-json"  # type: ignore[attr-defined]
+    with pytest.raises(ConfigurationError, match=wanted):
+        read(3)
+
+
+def test_without_the_plugin_they_do_nothing() -> None:
+    pytest_distbench.record("loss", object(), better="nonsense", at=3)  # type: ignore[arg-type]
+    with pytest_distbench.phase("forward"):
+        pass
+
+    assert list(pytest_distbench.timed("step", warmup=2, iterations=3)) == [-2, -1, 0, 1, 2]
+
+
+def test_without_the_plugin_they_import_nothing_heavy() -> None:
+    code = (
+        "import sys; from pytest_distbench import phase, record, timed; record('a', 1)\n"
+        "print([m for m in ('torch', 'msgspec', 'numpy', 'pytest') if m in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert told == "[]\n"

@@ -1,4 +1,4 @@
-"""What the report of a test carries of ours, and how a finished case becomes a pytest outcome."""
+"""What the plugin keeps of a run between its hooks and in reports, and how a finished case becomes an outcome."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from support.projects import TEST, Project, run
 from support.results import point, result, verdict
 
 from pytest_distbench.plugin import carry
+from pytest_distbench.plugin.names import why_partial
 from pytest_distbench.records.record import replace
 
 
@@ -179,3 +180,38 @@ def test_an_attempt_that_ended_in_a_fixture_says_so_and_its_exceptions_text_is_o
     attempts = taken([ended], attempt("2", "passed", result(verdict())))
 
     assert attempts.cases()[0].flaky == ["OSError: 'a' (setup)"]
+
+
+def why(
+    *,
+    args: tuple[str, ...] = ("suites",),
+    options: Any = None,
+    deselected: int = 0,
+    unreported: int = 0,
+    **session: Any,
+) -> str:
+    config = SimpleNamespace(getoption=lambda name, default=None: (options or {}).get(name, default), args=args)
+    ended = {"exitstatus": pytest.ExitCode.OK, "testsfailed": 0, "shouldstop": False, "shouldfail": False} | session
+    told: Any = SimpleNamespace(**ended)
+    return why_partial(config, told, deselected=deselected, unreported=unreported)
+
+
+def test_a_whole_green_run_can_tell() -> None:
+    assert why() == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"options": {"keyword": "a"}}, "-k was given"),
+        ({"options": {"lf": True}}, "--last-failed was given"),
+        ({"args": ("a.py::test_a",)}, "single tests were named"),
+        ({"unreported": 2}, "2 collected tests were not reported"),
+        ({"deselected": 3}, "3 tests were deselected"),
+        ({"exitstatus": pytest.ExitCode.TESTS_FAILED, "testsfailed": 2}, "2 tests failed"),
+        ({"exitstatus": pytest.ExitCode.INTERRUPTED}, "the run did not end well"),
+        ({"shouldstop": "enough"}, "the run was stopped early"),
+    ],
+)
+def test_what_keeps_a_run_from_telling_is_named(given: dict[str, Any], reason: str) -> None:
+    assert why(**given) == reason

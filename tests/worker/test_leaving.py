@@ -1,15 +1,17 @@
-"""A rank's end: threads and exit handlers run as in any Python process, and what does not end is named and ended."""
+"""A rank's end: threads and exit handlers run as in any Python process; and what it says of an exception."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import unittest
 from pathlib import Path
 
 import pytest
 from support.processes import wait_for
 
-pytestmark = pytest.mark.spawn
+from pytest_distbench.records.launch import ErrorReport
+from pytest_distbench.worker.leaving import classify, without_values
 
 PRELUDE = """
 import atexit, os, sys, tempfile, threading, time, weakref
@@ -32,6 +34,7 @@ def run(code: str, *, limit_s: float = 60.0) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.spawn
 def test_threads_are_waited_for_and_handlers_run() -> None:
     """Each in a process of its own, which torch is loaded for once."""
     said = {
@@ -47,6 +50,7 @@ def test_threads_are_waited_for_and_handlers_run() -> None:
     assert run(each) == [line for lines in said.values() for line in (*lines, "left")]
 
 
+@pytest.mark.spawn
 def test_what_goes_on_at_the_end_is_named_and_ended() -> None:
     (told,) = run("threading.Thread(target=time.sleep, args=(1000,), name='poll').start()\nleave()", limit_s=0.5)
     assert told == "told: threads it had started still ran (poll) after 0 s, and were ended"
@@ -55,6 +59,7 @@ def test_what_goes_on_at_the_end_is_named_and_ended() -> None:
     assert told.startswith("told: its exit handlers were not done")
 
 
+@pytest.mark.spawn
 def test_a_forked_process_leaves_its_parents_handlers_and_folders_to_the_parent() -> None:
     lines = run("""
 folder = tempfile.TemporaryDirectory()
@@ -73,6 +78,7 @@ leave()
     assert lines[1:] == ["True True", "left", "True", "the parent's", "left"]
 
 
+@pytest.mark.spawn
 def test_shared_memory_goes_with_the_process_that_made_it() -> None:
     name, _, _ = run("""
 from multiprocessing import resource_tracker, shared_memory
@@ -88,6 +94,7 @@ leave()
     wait_for(lambda: not Path("/dev/shm", name).exists())
 
 
+@pytest.mark.spawn
 def test_files_that_modules_hold_are_written_and_their_temporary_ones_go(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("""
 import tempfile
@@ -116,6 +123,7 @@ named = tempfile.NamedTemporaryFile(dir=".")
     assert [(tmp_path / name).read_text() for name in ("a.txt", "b.txt")] == ["a", "b"]
 
 
+@pytest.mark.spawn
 def test_a_file_that_was_open_before_the_rank_began_is_not_the_rank_s(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         PRELUDE.format(limit_s=60)
@@ -132,3 +140,180 @@ leave()
     subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=True, timeout=120)
 
     assert [(tmp_path / name).read_text() for name in ("a.txt", "b.txt")] == ["", "b"]
+
+
+class Unspeakable(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def told(raised: BaseException) -> ErrorReport:
+    with pytest.raises(type(raised)) as caught:
+        raise raised
+    return classify(caught.value)[2]
+
+
+@pytest.mark.parametrize("kind", [pytest.skip.Exception, unittest.SkipTest])
+def test_a_skip_is_no_failure_and_has_its_reason(kind: type[Exception]) -> None:
+    outcome, reason, _ = classify(kind("no data"))
+
+    assert (outcome, reason) == ("skipped", "no data")
+
+
+def test_what_the_user_raised_is_told_from_what_torch_raised_on_top() -> None:
+    report = told(ValueError("bad"))
+    assert (report.kind, report.message) == ("ValueError", "bad")
+    assert 'test_leaving.py", line' in report.traceback
+    assert report.traceback.endswith("ValueError: bad\n")
+    assert (report.torch_errors, report.began_in_torch) == ([], False)
+
+    class DistError(RuntimeError):
+        __module__ = "torch.distributed"
+
+    on_top = DistError("connection closed")
+    on_top.__context__ = ValueError("bad")
+    report = told(on_top)
+    assert (report.kind, report.message) == ("ValueError", "bad")
+    assert (report.torch_errors, report.began_in_torch) == (["DistError: connection closed"], False)
+
+    assert raised_by("raise KeyError('xid')", "/home/me/torch/train.py").torch_errors == []
+
+    # As CUDA's errors do, which are plain RuntimeErrors
+    native = raised_by("import torch\ntorch.ones(2) @ torch.ones(3)", "/home/me/train.py")
+    own = raised_by("raise RuntimeError('CUDA error: mine')", "/home/me/train.py")
+    assert native.began_in_torch
+    assert native.torch_errors[0].startswith("RuntimeError: inconsistent tensor size")
+    assert (own.torch_errors, own.began_in_torch) == ([], False)
+
+
+def raised_by(code: str, file: str) -> ErrorReport:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 any
+        exec(compile(code, file, "exec"))
+    return classify(caught.value)[2]
+
+
+def as_fake(code: str, file: str) -> tuple[str, str]:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 any
+        exec(compile(code, file, "exec"))
+    outcome, report = without_values(caught.value, classify(caught.value)[2])
+    return outcome, report.message
+
+
+def test_without_values_a_failure_asks_whether_it_needs_them() -> None:
+    outcome, message = as_fake("assert 0, 'all ranks agree'", "/home/me/train.py")
+    assert (outcome, message) == ("skipped", "needs values, and the backend fake has none: all ranks agree")
+    assert as_fake("assert 0, 'must be int'", "/x/site-packages/torch/distributed/x.py")[0] == "failed"
+
+    outcome, message = as_fake("import torch\ntorch.empty(2**60)", "/home/me/train.py")
+    assert outcome == "failed"
+    assert "(the backend fake moves no data: does it need what it received?)" in message.splitlines()[0]
+
+    assert classify(type("Skipped", (Exception,), {"__module__": "mine"})("x"))[:2] == ("failed", "")
+
+    assert "a body returns when it is done" in told(SystemExit(0)).message
+    assert told(SystemExit(3)).message == "3"
+
+
+def test_long_texts_and_chains_of_causes_are_cut() -> None:
+    message = told(ValueError("a" * 5000 + "b" * 5000)).message
+    assert message.startswith("a" * 4000 + "\n... 2000 characters left out ...\nb")
+    assert told(ValueError("\ud800")).message == "\\ud800"
+
+    first = ValueError("bad")
+    error: Exception = first
+    for _ in range(5000):
+        error, before = RuntimeError("then"), error
+        error.__context__ = before
+
+    assert told(error).message == "then"
+
+    class Empty(RuntimeError):
+        __module__ = "torch.distributed"
+
+        def __bool__(self) -> bool:
+            raise RuntimeError
+
+    error = ValueError("bad")
+    error.__cause__ = Empty("connection closed")
+    assert told(error).torch_errors == ["Empty: connection closed"]
+
+
+class Hostile(Exception):
+    """Answers every question with an exception of its own."""
+
+    __module__ = 7  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def __cause__(self) -> None:  # type: ignore[override]
+        raise SystemExit(3)
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class Nameless(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError
+
+
+def test_an_exception_is_told_whatever_its_class_does() -> None:
+    report = told(Hostile())
+    assert report.kind == "Hostile"
+    assert report.message == "<Hostile whose text cannot be made: KeyboardInterrupt>"
+    assert "test_leaving.py" in report.traceback
+
+    # As of a dataclass that holds a tensor: == gives no truth value
+    first, second = Hostile(), ValueError("then")
+    second.__context__ = first
+    assert told(second).message == "then"
+
+    assert told(Nameless("Odd", (Exception,), {})("bad")).kind == "an exception without a name"
+
+    report = told(Endless())
+    assert (report.kind, report.message) == ("Endless", "the text")
+
+    assert told(Unspeakable()).message == "<Unspeakable whose text cannot be made: RuntimeError>"
+
+
+def test_a_stream_that_ends_the_process_does_not_hide_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream:
+        def write(self, text: str) -> None:
+            raise SystemExit(0)
+
+    monkeypatch.setattr("sys.stderr", Stream())
+
+    assert classify(ValueError("bad"))[2].message == "bad"
+
+
+class Slippery(str):
+    def encode(self, *args: object, **options: object) -> bytes:
+        raise SystemExit(6)
+
+
+class Endless(Exception):
+    """Has a new cause each time it is asked."""
+
+    @property
+    def __cause__(self) -> Exception:  # type: ignore[override]
+        return Endless("more")
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise RuntimeError
+
+    def __str__(self) -> str:
+        return Slippery("the text")
+
+
+def test_what_nobody_thought_of_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_distbench.worker.leaving._classify", None)
+
+    assert told(ValueError("bad")).message == "its report could not be made"

@@ -1,14 +1,16 @@
-"""Engines: what each can do, how it is made, and what its failures mean."""
+"""Engines: what each can do, how it is made, what its failures mean, and what its nodes print."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
 from support.timelines import JOB
 
 from pytest_distbench.elastic import join, kill
+from pytest_distbench.jobs.engines import NodeOutputs, Printed
 from pytest_distbench.jobs.engines.table import (
     DEFAULT_ENGINE,
     ENGINES,
@@ -20,6 +22,7 @@ from pytest_distbench.jobs.engines.table import (
 from pytest_distbench.jobs.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
 from pytest_distbench.machine.hardware import installed_version
 from pytest_distbench.records.elastic import PARTS, ChangeResult, ElasticJob
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.timeline import AgentEnded, Changed, Line, Rendezvous, Started, Stepped
 
@@ -108,3 +111,18 @@ def test_what_a_torch_lacks_of_the_private_parts_of_the_fast_engine_is_named_and
     assert fast_problem(tmp_path / "changed.py") == f"{told}_op_executor"
     assert fast_problem(tmp_path / "moved.py") == told + ", ".join(sorted(FAST_PARTS))
     assert ENGINES["fast"].stand_in == "stock"
+
+
+def test_lines_come_whole_with_their_slot_and_an_unfinished_one_at_the_end(tmp_path: Path) -> None:
+    files = LaunchFiles(tmp_path)
+    outputs = NodeOutputs(files, clock=lambda: 7.0)
+    stdout, stderr = outputs.open(1)
+    os.write(stdout, b"step 1\nste")
+    os.write(stdout, b"p 2\r50 %\nthe end")
+    for descriptor in (stdout, stderr):
+        os.close(descriptor)
+    outputs.finish()
+
+    assert outputs.take() == [Printed(1, 7.0, text) for text in ("step 1", "step 2", "50 %", "the end")]
+    assert outputs.take() == []
+    assert files.agent_log(1).read_bytes() == b"step 1\nstep 2\r50 %\nthe end"
