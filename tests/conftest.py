@@ -55,8 +55,6 @@ LONGEST = [
         "end_to_end/test_scaling",
         "end_to_end/test_runs",
         "end_to_end/test_against",
-        "workloads/test_sweep",
-        "plugin/test_confirm",
     )
 ]
 """Files with the longest tests, in the order they are begun in, by whichever worker is free."""

@@ -125,7 +125,10 @@ def test_a_command_that_is_killed_is_told_and_the_next_test_runs(start: Run, pyt
     assert "1 failed, 1 passed" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.nightly), pytest.param(signal.SIGKILL, id="kill -9")],
+)
 def test_nothing_outlives_a_pytest_that_is_ended(start: Run, pytester: pytest.Pytester, number: signal.Signals) -> None:
     tests = """
         def test_long(distbench):
