@@ -45,7 +45,7 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         ),
         (["--distbench-launcher", "cmd"], "*--distbench-launcher cmd: give the command, such as *'mpirun -np {nodes}*"),
         (["--distbench-launcher-cmd", ""], "*--distbench-launcher-cmd*is empty: is the variable it comes from set?*"),
-        (["--distbench-launcher-cmd", "sh {x}"], "*no placeholder {x}; there are {nodes}*"),
+        (["--distbench-launcher-cmd", "sh {x}"], "*'sh {x}'; wanted a program of this host with {nodes}*"),
         (
             ["--distbench-launcher-cmd=sh {nodes} {command}", "--distbench-launcher=warm"],
             "*distbench-launcher (ini: *): warm runs no --distbench-launcher-cmd: leave out one of them*",
