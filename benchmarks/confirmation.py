@@ -256,7 +256,7 @@ def line_of(
     part: str, cell: Cell, recorded_loops: int, loops: int, results: Sequence[CaseResult], seconds: float
 ) -> Line:
     """What is kept of a run."""
-    kinds = [{v.kind for v in result.verdicts if v.is_judged} for result in results]
+    judged = [[v for v in result.verdicts if v.is_judged] for result in results]
     turns = [result.confirmation for result in results if result.confirmation is not None]
     worst = max((result.suspicion for result in results), default=0.0)
     return Line(
@@ -267,10 +267,10 @@ def line_of(
         recorded_loops=recorded_loops,
         loops=loops,
         seconds=seconds,
-        red=sum("regressed" in found for found in kinds),
-        machine=sum("machine" in found for found in kinds),
-        open=sum("inconclusive" in found for found in kinds),
-        unseen=sum("unseen" in found for found in kinds),
+        red=sum(any(v.is_failure for v in found) for found in judged),
+        machine=sum(any(v.kind == "environment" for v in found) for found in judged),
+        open=sum(any(v.is_undecided for v in found) for found in judged),
+        unseen=sum(any(v.code == "low-power" for v in found) for found in judged),
         confirmed=len(turns),
         turns_s=sum(c.took_s for c in turns),
         launches=sum(len(result.launches) for result in results),

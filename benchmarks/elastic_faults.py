@@ -16,7 +16,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts import layout
 from pytest_distbench.store.run_record import read_run_record
@@ -203,7 +202,7 @@ def plant(fault: str) -> list[CaseResult]:
 
 def told(results: list[CaseResult]) -> list[str]:
     """What a run said of a fault: metrics beyond a bound, a launch that failed, a warning."""
-    found = [v.metric for r in results for v in r.verdicts if VERDICT_KINDS[v.kind].fails]
+    found = [v.metric for r in results for v in r.verdicts if v.is_failure]
     for launch in (launch for result in results for launch in result.launches):
         found += [launch.reason.splitlines()[0]] if launch.outcome == "failed" else launch.remarks
     return found

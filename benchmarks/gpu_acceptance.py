@@ -281,7 +281,7 @@ def sharing(bench: Bench) -> Seen:
     has_it = any("all_reduce" in op.lower().replace("allreduce", "all_reduce") for op in prints)
     return Seen(
         f"{ran.totals}; verdicts {', '.join(sorted(judged))}; all_reduce {'seen' if has_it else 'not seen'}",
-        ran.code == 0 and judged <= {"incomparable"} and has_it,
+        ran.code == 0 and judged <= {"inconclusive"} and has_it,
     )
 
 

@@ -25,8 +25,8 @@ from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.case import judge_trainings
 from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.reasons import REASONS, severity_order
 from pytest_distbench.report.texts import layout
 from pytest_distbench.store.run_record import read_run_record
 
@@ -94,30 +94,29 @@ def judged(then: Training, now: Training, *, same_software: bool = True) -> dict
     stored = {name: stored_metric(m, tolerance=None) for name, m in measured(then, steps).items()}
     terms = Terms(default_tolerance=0.1, max_launches=1, cores=2)
     found = judge_trainings(terms, measured(now, steps), stored, same_software=same_software)
-    return {verdict.name: verdict.kind for verdict in found}
+    return {verdict.name: verdict.code for verdict in found}
 
 
 def judged_before(then: Training, now: Training) -> dict[str, str]:
     """Those of the rule before."""
     largest = max(golden_curve.deviations(then["loss_curve"][:STEPS_BEFORE], now["loss_curve"][:STEPS_BEFORE]))
-    found = {"loss_curve": "unchanged" if not largest else "drifted" if largest <= RTOL else "regressed"}
+    found = {"loss_curve": "equal" if not largest else "numerics" if largest <= RTOL else "losses"}
     for name in list(KINDS)[1:]:
         a, b = then[name][0], now[name][0]
         worse = b < a if KINDS[name] == "floor" else abs(b - a) > RTOL * abs(a)
-        moved = "regressed" if not largest else "inconclusive" if worse else "unchanged"
-        found[name] = "unchanged" if a == b else moved
+        moved = "training-number" if not largest else "one-seed" if worse else "within-threshold"
+        found[name] = "equal" if a == b else moved
     return found
 
 
-def gravest(kinds: Mapping[str, str]) -> str:
+def gravest(codes: Mapping[str, str]) -> str:
     """Of the numbers, without the curve."""
-    order = list(VERDICT_KINDS)
-    return min((kind for name, kind in kinds.items() if name != "loss_curve"), key=order.index)
+    return min((code for name, code in codes.items() if name != "loss_curve"), key=severity_order)
 
 
-def is_red(kinds: Mapping[str, str]) -> bool:
+def is_red(codes: Mapping[str, str]) -> bool:
     """Whether it fails its test."""
-    return any(VERDICT_KINDS[kind].fails for kind in kinds.values())
+    return any(REASONS[code].fails for code in codes.values())
 
 
 def main() -> int:

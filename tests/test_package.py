@@ -66,8 +66,8 @@ def test_a_run_record_becomes_a_data_frame(project: Project) -> None:
     frame = read_run(made.path / "run.json")
 
     assert frame[["case", "launch", "metric", "value", "verdict"]].to_dict("records") == [
-        {"case": "ws2", "launch": 0, "metric": "step", "value": 0.02, "verdict": "missing"},
-        {"case": "ws2", "launch": 0, "metric": "count", "value": 7.0, "verdict": "missing"},
+        {"case": "ws2", "launch": 0, "metric": "step", "value": 0.02, "verdict": "new"},
+        {"case": "ws2", "launch": 0, "metric": "count", "value": 7.0, "verdict": "new"},
     ]
 
 

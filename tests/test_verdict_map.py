@@ -16,7 +16,6 @@ from pytest_distbench.commands.runs import judge
 from pytest_distbench.judging.confirmation import can_be_confirmed
 from pytest_distbench.judging.entry import is_wanted, why_not_stored
 from pytest_distbench.judging.terms import Judgement, Strictness, certain_failure, conclude
-from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict, is_found
@@ -55,37 +54,37 @@ class Row(NamedTuple):
 
 
 ROWS = [
-    Row("bound", "beyond", "lower", "fffffx", "r", "1 yy", "nny", "e"),
-    Row("bound", "beyond", "exact", "fffffx", "r", "1 yy", "nyy", "e"),
-    Row("bound", "beyond", "lower", "fffffx", "r", "1 yy", "nny", "e", has_baseline=False),
+    Row("bound", "regressed", "lower", "fffffx", "r", "1 yy", "nny", "e"),
+    Row("bound", "regressed", "exact", "fffffx", "r", "1 yy", "nyy", "e"),
+    Row("bound", "regressed", "lower", "fffffx", "r", "1 yy", "nny", "e", has_baseline=False),
     Row("beyond-threshold", "regressed", "lower", "fffffx", "yyy", "1 yy", "yny", "e"),
     Row("beyond-threshold", "regressed", "higher", "fffffx", "yyy", "1 yy", "yny", "e"),
     Row("beyond-threshold", "regressed", "memory", "fffffx", "yyy", "1 yy", "nyy", "e"),
     Row("goal-missed", "regressed", "steps", "fffffx", "yyy", "1 yy", "yyy", "e"),
     Row("beyond-threshold", "regressed", "floor", "fffffx", "yyy", "1 yy", "yyy", "e"),
     Row("no-value", "regressed", "lower", "fffffx", "yyy", "1 yy", "yny", "e", has_baseline=False),
-    Row("exact-number", "regressed", "exact", "fffffx", "yyy", "1 yy", "nyy", "e"),
-    Row("losses", "regressed", "curve", "fffffx", "yyy", "1 yy", "yyy", "e"),
-    Row("training-number", "regressed", "same", "fffffx", "yyy", "1 yy", "yyy", "e"),
-    Row("seed-lost", "regressed", "curve", "fffffx", "yyy", "1 yy", "yyy", "e"),
-    Row("not-measured", "lost", "lower", "fffffx", "yyy", "1 yy", "nyn", "e"),
-    Row("not-measured", "lost", "exact", "fffffx", "yyy", "1 yy", "nyn", "e"),
+    Row("exact-number", "changed", "exact", "fffffx", "yyy", "1 yy", "nyy", "e"),
+    Row("losses", "changed", "curve", "fffffx", "yyy", "1 yy", "yyy", "e"),
+    Row("training-number", "changed", "same", "fffffx", "yyy", "1 yy", "yyy", "e"),
+    Row("seed-lost", "changed", "curve", "fffffx", "yyy", "1 yy", "yyy", "e"),
+    Row("not-measured", "missing", "lower", "fffffx", "yyy", "1 yy", "nyn", "e"),
+    Row("not-measured", "missing", "exact", "fffffx", "yyy", "1 yy", "nyn", "e"),
     Row("communication", "changed", "exact", "fffffx", "yyy", "1 yy", "nyn", "e"),
-    Row("names-a-run", "volatile", "lower", "fffffx", "yyy", "125 ny", "nnn", "e"),
+    Row("names-a-run", "changed", "lower", "fffffx", "yyy", "125 ny", "nnn", "e"),
     Row("noise", "inconclusive", "lower", "pfpppp", "nnn", "125 nn", "ynn", "w"),
     Row("noise", "inconclusive", "lower", "pfpfsp", "nnn", "125 nn", "ynn", "w", has_baseline=False),
     Row("flat-curve", "inconclusive", "curve", "pfpppp", "nnn", "125 nn", "ynn", "w"),
-    Row("low-power", "unseen", "lower", "pfpppp", "nnn", "125 nn", "ynn", ""),
-    Row("coarse-digits", "unseen", "curve", "pfpppp", "nnn", "125 nn", "ynn", ""),
-    Row("other-workload", "incomparable", "lower", "pfpppp", "nyy", "125 nn", "ynn", "w"),
-    Row("other-software", "incomparable", "exact", "pfpppp", "nyy", "125 nn", "ynn", "w"),
-    Row("unseeded", "unseeded", "curve", "pfpppp", "nnn", "125 nn", "ynn", "w"),
-    Row("unseeded", "unseeded", "curve", "pfpfsp", "nnn", "125 nn", "ynn", "w", has_baseline=False),
-    Row("no-baseline", "missing", "lower", "pppfsp", "nyy", "125 nn", "ynn", "w", has_baseline=False),
-    Row("numerics", "drifted", "curve", "pppppp", "nyy", "125 yn", "ynn", "w"),
-    Row("slower-machine", "machine", "lower", "pppppp", "nyy", "125 yn", "ynn", "w"),
+    Row("low-power", "unchanged", "lower", "pfpppp", "nnn", "125 nn", "ynn", ""),
+    Row("coarse-digits", "unchanged", "curve", "pfpppp", "nnn", "125 nn", "ynn", ""),
+    Row("other-workload", "inconclusive", "lower", "pfpppp", "nyy", "125 nn", "ynn", "w"),
+    Row("other-software", "inconclusive", "exact", "pfpppp", "nyy", "125 nn", "ynn", "w"),
+    Row("unseeded", "inconclusive", "curve", "pfpppp", "nnn", "125 nn", "ynn", "w"),
+    Row("unseeded", "inconclusive", "curve", "pfpfsp", "nnn", "125 nn", "ynn", "w", has_baseline=False),
+    Row("no-baseline", "new", "lower", "pppfsp", "nyy", "125 nn", "ynn", "w", has_baseline=False),
+    Row("numerics", "unchanged", "curve", "pppppp", "nyy", "125 yn", "ynn", "w"),
+    Row("slower-machine", "environment", "lower", "pppppp", "nyy", "125 yn", "ynn", "w"),
     Row("better", "improved", "lower", "ppfppX", "nyy", "0 yn", "ynn", ""),
-    Row("within-bound", "within", "lower", "pppppX", "nyy", "0 yn", "ynn", "", has_baseline=False),
+    Row("within-bound", "unchanged", "lower", "pppppX", "nyy", "0 yn", "ynn", "", has_baseline=False),
     Row("within-threshold", "unchanged", "lower", "pppppX", "nnn", "0 yn", "ynn", ""),
     Row("equal", "unchanged", "exact", "pppppX", "nnn", "0 yn", "ynn", ""),
     Row("equal", "unchanged", "curve", "pppppX", "nnn", "0 yn", "ynn", ""),
@@ -98,9 +97,7 @@ def _made(row: Row) -> Verdict:
 
 
 def _strictness(*options: str) -> Strictness:
-    return Strictness(
-        also_failing=frozenset(name for name, kind in VERDICT_KINDS.items() if kind.fails_under in options)
-    )
+    return Strictness(options=frozenset(options))
 
 
 def _tests(found: Verdict) -> str:
@@ -132,8 +129,7 @@ def _store(found: Verdict) -> str:
 
 def _answers(found: Verdict) -> str:
     code, _ = judge(run(result(found)), metric="", is_exact=False)
-    kind = VERDICT_KINDS[found.kind]
-    return f"{code} {'ny'[kind.is_answer]}{'ny'[kind.fails]}"
+    return f"{code} {'ny'[found.row.is_answer]}{'ny'[found.row.fails]}"
 
 
 def _again(found: Verdict) -> str:
@@ -160,4 +156,4 @@ def test_what_follows_from_a_verdict(row: Row) -> None:
 
 def test_every_reason_but_one_for_information_has_a_row() -> None:
     """What a reason leads to is the same for all of a verdict kind, so that one row of the kind will do."""
-    assert {REASONS[row.code].kind for row in ROWS} == {reason.kind for reason in REASONS.values()}
+    assert {REASONS[row.code].verdict for row in ROWS} == {reason.verdict for reason in REASONS.values()}

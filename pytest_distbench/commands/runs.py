@@ -22,7 +22,7 @@ from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.references import compare_runs
 from pytest_distbench.judging.stats import LEAST_RUNS, change_points, fewest_runs
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import USUAL_LAST, History, RunRecord, Trend, Verdict
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
 from pytest_distbench.report.formats import BINARY, FORMATS, TABLE_FORMATS, write_as
@@ -92,7 +92,7 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
     counts: Counter[str] = Counter()
     for name, verdicts in comparison.verdicts.items():
         counts.update(v.kind for v in verdicts if v.is_judged)
-        moved = [v for v in verdicts if not VERDICT_KINDS[v.kind].is_quiet]
+        moved = [v for v in verdicts if not v.row.is_quiet]
         if moved:
             yield str(name)
             columns = REFERENCE_WORDS["stored"].columns
@@ -112,9 +112,9 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
             f"{comparison.few} cases of {options.old} have fewer than {FEWEST_LAUNCHES} launches, their noise is not "
             f"known: measure both runs with --distbench-launches {FEWEST_LAUNCHES}"
         )
-    judged = sum(counts[kind] for kind, row in VERDICT_KINDS.items() if row.is_answer)
-    failing = sum(counts[kind] for kind, row in VERDICT_KINDS.items() if row.fails)
-    if options.fail and (failing or comparison.failed or comparison.lost or not judged):
+    rows = [v.row for verdicts in comparison.verdicts.values() for v in verdicts if v.is_judged]
+    has_failed = any(row.fails for row in rows) or comparison.failed or comparison.lost
+    if options.fail and (has_failed or not any(row.is_answer for row in rows)):
         raise NegativeError
 
 
@@ -316,27 +316,27 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
         metric: its name, or with its point; empty: every one that is judged.
     """
     told = [
-        (f"{result.nodeid}: {verdict.metric} is {verdict.kind}", VERDICT_KINDS[verdict.kind])
+        (f"{result.nodeid}: {verdict.metric} is {verdict.kind}: {verdict.code}", verdict.row)
         for result in run.results
         for verdict in result.verdicts
         if verdict.is_judged
         and (not metric or metric in (verdict.metric, verdict.name))
         and (not is_exact or _repeats_exactly(verdict))
     ]
-    if worse := [text for text, kind in told if kind.is_answer and kind.fails]:
+    if worse := [text for text, row in told if row.is_answer and row.fails]:
         return BAD, worse[0]
     if failed := [f"{r.nodeid}: {r.headline}" for r in run.results if r.launches[-1].outcome == "failed"]:
         return SKIP, failed[0]
     if run.failed_besides:
         return SKIP, "a test, or a module that could not be collected, failed without measuring anything"
-    if unknown := [text for text, kind in told if not kind.is_answer or kind.is_told]:
+    if unknown := [text for text, row in told if not row.is_answer or row.is_told]:
         return SKIP, unknown[0]
     wanted = metric or ("an exact metric" if is_exact else "a metric")
     return (GOOD, "nothing is worse") if told else (SKIP, f"no verdict on {wanted}")
 
 
 def _repeats_exactly(verdict: Verdict) -> bool:
-    return verdict.metric == FINGERPRINT or verdict.kind == "lost" or METRIC_KINDS[verdict.better].repeats_exactly
+    return verdict.metric == FINGERPRINT or verdict.kind == "missing" or METRIC_KINDS[verdict.better].repeats_exactly
 
 
 MOST_LAST = 10_000

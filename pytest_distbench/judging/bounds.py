@@ -15,7 +15,7 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.case import by_metric
 from pytest_distbench.judging.losses import message_bytes
 from pytest_distbench.judging.terms import Judgement
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
     LINK_PEAK,
@@ -118,7 +118,7 @@ def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord]
 
 def carry_over(verdict: Verdict, own: Verdict | None) -> Verdict:
     """A verdict of another comparison of the same launches, with what their own run said of its bounds."""
-    if own is not None and own.kind == "beyond":
+    if own is not None and own.code == "bound":
         return replace(verdict, code=own.code, reason=own.reason, bounds=own.bounds)
     return verdict if own is None or not own.bounds else _keep(replace(verdict, bounds=own.bounds))
 
@@ -142,7 +142,7 @@ def _judge_doubts(judgement: Judgement, bounds: Sequence[Bound], measured: Measu
     verdict = judgement.verdict
     for bound in bounds:
         values = [m.value for m in measured[verdict.metric] if m.value is not None]
-        if not bound.doubt or VERDICT_KINDS[verdict.kind].fails or not values or any(map(bound.holds, values)):
+        if not bound.doubt or verdict.is_failure or not values or any(map(bound.holds, values)):
             continue
         if len(values) < FEWEST:
             return Judgement(verdict, is_open=True)
@@ -153,7 +153,7 @@ def _judge_doubts(judgement: Judgement, bounds: Sequence[Bound], measured: Measu
 
 def _keep(verdict: Verdict) -> Verdict:
     """The verdict on a metric that keeps to its bounds: it was judged, if by nothing else."""
-    if verdict.kind == "missing":
+    if verdict.kind == "new":
         return replace(verdict, code="within-bound", reason="")
     return verdict if METRIC_KINDS[verdict.better].is_judged else replace(verdict, reason="")
 

@@ -87,7 +87,7 @@ def judge_launches(
     if stale:
         judgements = [
             Judgement(replace(j.verdict, code=stale.code, reason=stale.reason), is_open=False)
-            if j.verdict.kind == "missing"
+            if j.verdict.kind == "new"
             else j
             for j in judgements
         ]
@@ -193,7 +193,7 @@ def judge_fingerprint(
     verdict = judge_fingerprints(stored, current, launches=len(launches), drift=changed)
     if not terms.wants(METRIC):
         return Judgement(replace(verdict, code="not-judged", better="info"), is_open=False)
-    is_doubtful = verdict.kind == "changed" and needs_more(stored, current, launches=len(launches))
+    is_doubtful = verdict.code == "communication" and needs_more(stored, current, launches=len(launches))
     return Judgement(verdict, is_open=is_doubtful and len(launches) < most)
 
 

@@ -61,14 +61,15 @@ def _hosts(result: CaseResult) -> tuple[str, ...]:
 
 
 def _regressions(result: CaseResult) -> list[Verdict]:
-    return sorted((v for v in result.verdicts if v.kind in ("regressed", "beyond")), key=severity, reverse=True)
+    worse = (v for v in result.verdicts if v.kind == "regressed" or v.row.may_be_confirmed)
+    return sorted(worse, key=severity, reverse=True)
 
 
 def _fingerprints(result: CaseResult) -> Iterator[str]:
     """What an iteration does changed, with or without a metric that regressed besides."""
     is_slower = bool(_regressions(result))
     for verdict in result.verdicts:
-        if verdict.kind == "changed":
+        if verdict.code == "communication":
             yield "likely cause: what an iteration does changed" if is_slower else "what an iteration does changed"
             yield from (f"  {line}" for line in verdict.differences[:_MOST_DIFFERENCES])
             if (more := len(verdict.differences) - _MOST_DIFFERENCES) > 0:
@@ -82,7 +83,7 @@ def _sizes(result: CaseResult) -> Iterator[str]:
         if set(verdict.at) == {"message_bytes"} and verdict.unit == "s" and verdict.current and verdict.baseline:
             sweeps.setdefault(verdict.name, []).append(verdict)
     for name, verdicts in sweeps.items():
-        hit = [_size(v) for v in verdicts if v.kind == "regressed"]
+        hit = [_size(v) for v in verdicts if v.row.may_be_confirmed]
         if hit and len(verdicts) >= FEWEST_SIZES:
             then = fit_link_terms({_size(v): v.baseline or 0.0 for v in verdicts})
             now = fit_link_terms({_size(v): v.current or 0.0 for v in verdicts})
@@ -107,7 +108,7 @@ def _links(result: CaseResult) -> Iterator[str]:
     }
     found: dict[Slow, list[str]] = {}
     for name, verdicts in matrices.items():
-        slow = {link for link, verdict in verdicts.items() if verdict.kind in ("regressed", "beyond")}
+        slow = {link for link, verdict in verdicts.items() if verdict.kind == "regressed"}
         if (bound := bounds.get(name)) is not None:
             slow |= set(outliers(times_of(verdicts), bound))
         if slow:
@@ -282,7 +283,9 @@ def _algorithm(result: CaseResult) -> Iterator[str]:
     if result.reference.kind == "paired":
         return
     for verdict in result.verdicts:
-        if METRIC_KINDS[verdict.better].rule == "curve" and verdict.kind in ("regressed", "drifted"):
+        if METRIC_KINDS[verdict.better].rule == "curve" and (
+            verdict.row.may_be_confirmed or verdict.code == "numerics"
+        ):
             metric = verdict.metric
             yield f"{metric}: NCCL_ALGO is not set, so NCCL may sum in another order than it did at the baseline"
             yield "  NCCL_ALGO=Ring (or Tree) fixes it; record the baseline again under it"

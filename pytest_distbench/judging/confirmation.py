@@ -61,8 +61,8 @@ VETO = 2.0
 RECURS = 0.5
 """Of a slowdown, as a logarithm, so much has to be seen again in other process trees."""
 
-_TOLD = ("regressed", "inconclusive", "unchanged", "improved")
-_OF_CODE = (*_TOLD[:3], "unseen")
+_UNDECIDED = ("new", "missing")
+"""Verdicts on pairs that say nothing of how fast either side is."""
 _BY_THE_MACHINE = "the machine or its software changed, not the code; --distbench-update takes new baselines"
 
 
@@ -104,7 +104,7 @@ class Known:
         terms = replaced(terms, max_launches=len(launches) + (not is_last))
         found = judge_launches(terms, launches, self.entry, case=case, comparisons=self.comparisons)
         clocks = [j.verdict for j in found if is_clock(j.verdict, j.verdict.unit)]
-        return {verdict.metric for verdict in clocks if verdict.kind == "regressed"}
+        return {verdict.metric for verdict in clocks if verdict.row.may_be_confirmed}
 
     @property
     def in_turns(self) -> dict[str, float]:
@@ -140,7 +140,7 @@ class Evaluated:
 def can_be_confirmed(verdicts: Sequence[Verdict]) -> bool:
     """Whether nothing speaks against a case but clocks and digits of a training: then turns can decide it."""
     failed = [v for v in verdicts if v.is_failure]
-    return all(v.kind == "regressed" and (is_clock(v, v.unit) or are_asked_about(v)) for v in failed)
+    return all(v.row.may_be_confirmed and (is_clock(v, v.unit) or are_asked_about(v)) for v in failed)
 
 
 def confirm(
@@ -178,13 +178,13 @@ def confirm(
             judged.append(Judgement(v, is_open=False))
             continue
         paired = found.get(v.metric)
-        if paired is None or paired.verdict.kind not in _TOLD:
+        if paired is None or not _tells(paired.verdict):
             why = f": {paired.verdict.reason}" if paired is not None and paired.verdict.reason else ""
             [open_one] = undecided([v], f"not comparable in turns with {revision}{why}")
             judged.append(Judgement(open_one, is_open=False))
         elif paired.verdict.kind == "unchanged" or (paired.verdict.kind == "improved" and known.before is not None):
             [verdict] = not_slower([v], beyond, paired.verdict.reason)
-            if verdict.kind == "machine" and (acting := evaluated()).names:
+            if verdict.kind == "environment" and (acting := evaluated()).names:
                 is_obvious = v.metric in known.beyond(terms, case, sides.launches, is_last=False)
                 verdict = _on_both_sides(v, acting, revision, paired.verdict.reason, is_obvious=is_obvious)
             judged.append(Judgement(verdict, is_open=False))
@@ -237,7 +237,7 @@ def seen_again(verdicts: Sequence[Verdict], in_turns: Mapping[str, Judgement]) -
     judged = []
     for v in verdicts:
         again = in_turns.get(v.metric)
-        if again is None or v.kind != "regressed" or again.verdict.kind not in _TOLD:
+        if again is None or not v.row.may_be_confirmed or not _tells(again.verdict):
             judged.append(Judgement(v, is_open=False))
             continue
         change = format_change(again.verdict.ratio or 1.0)
@@ -291,6 +291,17 @@ def _louder(fast: Judgement, whole: Judgement | None) -> Judgement:
     return whole if whole.is_open and looks_worse and not fast.is_open else fast
 
 
+def _tells(paired: Verdict) -> bool:
+    """Whether a verdict on pairs says how fast one side is beside the other."""
+    return paired.kind not in _UNDECIDED and paired.row.is_comparable
+
+
+def _is_of_code(verdict: Verdict) -> bool:
+    """Whether a verdict on stored numbers gives way to what A/B says of the code."""
+    is_same = verdict.kind == "unchanged" and verdict.code != "within-bound"
+    return verdict.row.may_be_confirmed or verdict.is_undecided or is_same
+
+
 def ratios(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, float]:
     logs: dict[str, list[float]] = {}
     for before, after in zip(then, now, strict=True):
@@ -313,7 +324,8 @@ def split_change(
     """
 
     def split(verdict: Verdict) -> Verdict:
-        if verdict.kind not in ("regressed", "machine") or verdict.metric not in code.keys() & total.keys():
+        is_slower = verdict.row.may_be_confirmed or verdict.kind == "environment"
+        if not is_slower or verdict.metric not in code.keys() & total.keys():
             return verdict
         mine, both = code[verdict.metric], total[verdict.metric]
         shares = f"code {format_change(mine)}, {software} {format_change(both / mine)}"
@@ -326,7 +338,7 @@ def undecided(stored: Sequence[Verdict], reason: str) -> list[Verdict]:
     """The verdicts where nothing could be measured in turns: what only the clock says stays in doubt."""
     return [
         replace(v, code="not-confirmed", reason=f"{reason}{f' ({v.reason})' if v.reason else ''}")
-        if is_clock(v, v.unit) and v.kind in ("regressed", "inconclusive")
+        if is_clock(v, v.unit) and (v.row.may_be_confirmed or v.is_undecided)
         else v
         for v in stored
     ]
@@ -340,7 +352,7 @@ def not_slower(stored: Sequence[Verdict], beyond: Collection[str], reason: str) 
     """
     return [
         v
-        if not is_clock(v, v.unit) or v.kind not in _OF_CODE or v.ratio is None
+        if not is_clock(v, v.unit) or not _is_of_code(v) or v.ratio is None
         else replace(v, code="slower-machine", reason=f"{reason}: {_BY_THE_MACHINE}")
         if v.metric in beyond
         else replace(v, code="cleared", reason=reason)
@@ -359,7 +371,7 @@ def _on_both_sides(v: Verdict, acting: Evaluated, revision: str, reason: str, *,
 
 def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judgement:
     """What pairs say of a clock, beside what the other side differs from itself."""
-    if paired.verdict.kind not in _TOLD:
+    if not _tells(paired.verdict):
         return paired
     verdict = paired.verdict
     pairs = f"over {verdict.launches} pairs"

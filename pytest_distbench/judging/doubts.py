@@ -86,9 +86,6 @@ def _noun(name: str, qualifiers: Container[str] = ()) -> str:
     return words[-1] if words else ""
 
 
-_PASSING = ("unchanged", "improved", "drifted")
-
-
 def out_of_reach(result: CaseResult) -> list[tuple[Verdict, str]]:
     """The metrics that passed and could not have failed, and why, in a clause.
 
@@ -98,11 +95,17 @@ def out_of_reach(result: CaseResult) -> list[tuple[Verdict, str]]:
     changed = result.reference.software and version_changes(result.reference.software, result.environment.software)
     found = []
     for verdict in result.verdicts:
-        if verdict.kind not in _PASSING or not METRIC_KINDS[verdict.better].is_judged or verdict.bounds:
+        if not _has_passed(verdict) or not METRIC_KINDS[verdict.better].is_judged or verdict.bounds:
             continue
         if why := _why(verdict, other_software=", ".join(changed or ())):
             found.append((verdict, why))
     return found
+
+
+def _has_passed(verdict: Verdict) -> bool:
+    """Whether a comparison says that nothing is wrong."""
+    is_seen = verdict.row.is_answer and verdict.code != "within-bound"
+    return verdict.kind == "improved" or (verdict.kind == "unchanged" and is_seen)
 
 
 def _why(verdict: Verdict, *, other_software: str) -> str:

@@ -14,7 +14,7 @@ from pytest_distbench.judging.stored_rule import whole
 from pytest_distbench.judging.terms import version_changes
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
 from pytest_distbench.records.iteration import Fingerprint
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
     CPU_S,
@@ -209,16 +209,16 @@ def is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) ->
     ``all``: always; ``new``: where there is none; ``failed``: where a metric regressed; ``changed``: where any metric
     moved either way, cannot be compared, or has no baseline.
     """
-    kinds = {v.kind for v in verdicts if v.is_judged}
+    rows = [v.row for v in verdicts if v.is_judged]
     match mode:
         case "all":
             return True
         case "new":
             return is_new
         case "failed":
-            return any(VERDICT_KINDS[kind].fails for kind in kinds)
+            return any(row.fails for row in rows)
         case _:
-            return is_new or any(VERDICT_KINDS[kind].moved or VERDICT_KINDS[kind].wants_update for kind in kinds)
+            return is_new or any(row.updates for row in rows)
 
 
 def judged_by_bounds_alone(verdicts: Sequence[Verdict]) -> bool:
@@ -229,7 +229,7 @@ def judged_by_bounds_alone(verdicts: Sequence[Verdict]) -> bool:
 
 def why_not_stored(launches: Sequence[LaunchRecord], verdicts: Sequence[Verdict]) -> str:
     """Why an update refuses what was measured; empty if it does not. Accepting a number does not move its bound."""
-    beyond = next((f"{v.metric} is beyond a bound: {v.reason}" for v in verdicts if v.kind == "beyond"), "")
+    beyond = next((f"{v.metric} is beyond a bound: {v.reason}" for v in verdicts if v.code == "bound"), "")
     return beyond or why_not_storable(launches)
 
 

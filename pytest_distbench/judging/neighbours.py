@@ -38,7 +38,6 @@ LONE_SHARE = 0.5
 """Of a size's error rate, for the size alone."""
 
 _DECIDED = ("regressed", "improved")
-_CAN_MOVE = ("unchanged", "inconclusive", *_DECIDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +106,7 @@ def support(
     found = dict(alone)
     for run, judgement in of_runs.items():
         verdicts = [alone[key].verdict for key in run.keys]
-        if any(v.kind not in _CAN_MOVE for v in verdicts):
+        if any(v.kind not in ("unchanged", "inconclusive", *_DECIDED) or not v.row.is_comparable for v in verdicts):
             continue
         kind = judgement.verdict.kind
         direction = -1.0 if kind == "improved" else 1.0

@@ -20,9 +20,8 @@ from pytest_distbench.judging.bounds import carry_over
 from pytest_distbench.judging.case import by_metric, judge_launches, judge_trainings
 from pytest_distbench.judging.entry import few_launches, make_entry
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.training_rule import ONE_SEED_MOVED
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case, EntryName
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
@@ -34,8 +33,7 @@ def are_asked_about(verdict: Verdict) -> bool:
     """Whether the commit that recorded the baseline can say more of a verdict."""
     if not METRIC_KINDS[verdict.better].is_of_training or verdict.baseline is None:
         return False
-    is_one_seed = verdict.kind == "inconclusive" and verdict.reason.startswith(ONE_SEED_MOVED)
-    return verdict.kind in ("regressed", "drifted") or is_one_seed
+    return verdict.row.may_be_confirmed or verdict.code in ("numerics", "one-seed")
 
 
 def confirm_digits(
@@ -70,24 +68,23 @@ def _trainings(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEn
 
 
 def _attribute(stored: Verdict, beside: Verdict | None, itself: Verdict | None, revision: str) -> Verdict:
-    if beside is None or not (_is_equal(beside) or VERDICT_KINDS[beside.kind].is_answer):
+    if beside is None or not (_is_equal(beside) or beside.row.is_answer):
         return stored
     repeats = itself is not None and _is_equal(itself)
     if _is_equal(beside):
         told = f"{revision} computes the same here: the environment changed the digits, not the code; {_RECORD_ANEW}"
-        code = "numerics" if stored.kind == "drifted" else "numerics-here"
-        return replace(stored, code=code, reason=f"{stored.reason}; {told}")
+        return replace(stored, code="numerics-here", reason=f"{stored.reason}; {told}")
     who = (
         f"{revision} repeats its own here: the code changed them"
         if repeats
         else f"{revision} computes others here, too: both code and environment changed them"
     )
-    if stored.kind == "drifted" and beside.kind == "drifted":
+    if stored.code == "numerics" and beside.code == "numerics":
         return replace(stored, reason=f"{stored.reason}; {who}")
-    if beside.kind == "regressed":
+    if beside.is_failure:
         return replace(beside, reason=f"{beside.reason}; measured against what {revision} computes here")
     told = f"against what {revision} computes here it is {beside.kind}"
-    code = "numerics-here" if stored.kind == "regressed" else beside.code
+    code = "numerics-here" if stored.is_failure else beside.code
     return replace(stored, code=code, reason=f"{stored.reason}; {told}; {who}")
 
 
@@ -100,8 +97,8 @@ def _differs(metric: BaselineMetric | None) -> bool:
 
 def _is_equal(verdict: Verdict) -> bool:
     if METRIC_KINDS[verdict.better].rule == "curve":
-        return verdict.kind in ("unchanged", "unseen", "inconclusive") and verdict.facts.get("deviation") == 0.0
-    return verdict.kind == "unchanged" and verdict.current == verdict.baseline
+        return (verdict.kind == "unchanged" or verdict.code == "flat-curve") and verdict.facts.get("deviation") == 0.0
+    return verdict.kind == "unchanged" and verdict.code != "numerics" and verdict.current == verdict.baseline
 
 
 @dataclass(frozen=True, slots=True)

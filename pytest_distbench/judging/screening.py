@@ -211,16 +211,17 @@ def judge_screened(
         elif verdict.metric in asked:
             made.append(Judgement(replace(verdict, code="more-launches", reason=ASKED), is_open=True))
         else:  # what a verdict on stored launches is worth, where launches in turns are at hand
-            if verdict.kind in ("unchanged", "inconclusive") and not screening.is_suspicious(verdict.metric):
+            if (verdict.kind == "unchanged" or verdict.is_undecided) and not screening.is_suspicious(verdict.metric):
                 is_seen = sees <= tolerances[verdict.metric]
                 verdict = replace(
                     verdict, code="within-threshold" if is_seen else "low-power", reason="", detectable=sees
                 )
             made.append(Judgement(verdict, is_open=False))
-    left = {j.verdict.kind for j in made if is_clock(j.verdict, j.verdict.unit) and j.verdict.is_judged}
-    if left & {"regressed", "inconclusive"}:
+    left = [j.verdict for j in made if is_clock(j.verdict, j.verdict.unit) and j.verdict.is_judged]
+    if any(v.row.may_be_confirmed or v.is_undecided for v in left):
         return made, max(screening.suspicion, SUSPICIOUS)
-    return made, max(screening.suspicion, LEAST) if left & {"unseen", "improved"} or screening.is_loud else 0.0
+    is_open = any(v.code == "low-power" or v.kind == "improved" for v in left)
+    return made, max(screening.suspicion, LEAST) if is_open or screening.is_loud else 0.0
 
 
 def screen(

@@ -51,10 +51,10 @@ from pytest_distbench.judging.stats import (
     worse_pairs,
 )
 from pytest_distbench.records.case import BaselineMetric
-from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_name
-from pytest_distbench.records.reasons import REASONS, ReasonCode
+from pytest_distbench.records.reasons import REASONS, ReasonCode, VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import format_change
@@ -95,7 +95,7 @@ class Answer:
 
     @property
     def kind(self) -> VerdictName:
-        return REASONS[self.code].kind
+        return REASONS[self.code].verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import msgspec
 
 from pytest_distbench.records.case import OVERSUBSCRIBED, BaselineEntry, BaselineMetric, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
-from pytest_distbench.records.kinds import METRIC_KINDS, VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import AskedBound, Measurement
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
@@ -257,8 +257,8 @@ class Draft:
 
 def certain_failure(judgements: Sequence[Judgement]) -> str:
     failed = (j.verdict for j in judgements if j.verdict.is_failure and not j.is_open)
-    first = next((v for v in failed if v.kind in ("lost", "changed") or not v.is_noisy), None)
-    return "" if first is None else f"{first.metric} {_WORDS.get(first.kind, first.kind)}"
+    first = next((v for v in failed if v.kind == "missing" or not v.is_noisy), None)
+    return "" if first is None else f"{first.metric} {_WORDS.get(first.code, first.kind)}"
 
 
 NOT_JUDGED = "not judged: no more launches were made, as the case is red for certain"
@@ -272,7 +272,7 @@ def close(judgement: Judgement, reason: str) -> Judgement:
     return Judgement(replace(judgement.verdict, code="not-evaluated", reason=told), is_open=False)
 
 
-_WORDS = {"beyond": "is beyond a bound", "lost": "is measured no more", "changed": "changed"}
+_WORDS = {"bound": "violates its bound", "not-measured": "is not measured", "nothing-timed": "is not measured"}
 
 
 def severity(verdict: Verdict) -> float:
@@ -284,15 +284,16 @@ def severity(verdict: Verdict) -> float:
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The one to name first: what is beyond a bound, or a training's curve, the earliest, else what moved most."""
-    return max(verdicts, key=lambda v: (v.kind == "beyond", METRIC_KINDS[v.better].rule == "curve", severity(v)))
+    return max(verdicts, key=lambda v: (v.code == "bound", METRIC_KINDS[v.better].rule == "curve", severity(v)))
 
 
-Reason = Literal["", "launch", "nothing_judged", "beyond", "refused", "regressed", "unaccepted", "missing", "not_found"]
+Reason = Literal["", "launch", "nothing_judged", "bound", "refused", "failed", "unaccepted", "new", "not_found"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strictness:
-    also_failing: frozenset[VerdictName] = frozenset()
+    options: frozenset[str] = frozenset()
+    """Those that are given under which more reasons fail, without their dashes."""
     missing: Missing = "warn"
 
 
@@ -319,7 +320,7 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
         return Conclusion(outcome="failed" if last.outcome == "failed" else stood_down, reason="launch")
     judged = tuple(v for v in result.verdicts if v.is_judged)
     is_lost = result.control is not None and not result.control.why_not and not result.control.found
-    if is_lost and "unseen" in strictness.also_failing:
+    if is_lost and "distbench-strict" in strictness.options:
         return Conclusion(outcome="failed", reason="not_found")
     if result.update in ("new", "changed", "rewritten", "kept") or (
         result.reference.kind == "nothing" and not result.verdicts
@@ -331,17 +332,16 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
         return Conclusion(outcome="failed", reason="nothing_judged")
     failing = tuple(v for v in judged if v.is_failure)
     expected: CaseOutcome = "xfailed" if result.xfail_perf else "failed"
-    if any(v.kind == "beyond" for v in failing):
-        return Conclusion(outcome=expected, reason="beyond", verdicts=failing)
+    if any(v.code == "bound" for v in failing):
+        return Conclusion(outcome=expected, reason="bound", verdicts=failing)
     if result.update == "refused":
         return Conclusion(outcome="failed", reason="refused")
     if failing:
-        return Conclusion(outcome=expected, reason="regressed", verdicts=failing)
-    if unaccepted := tuple(v for v in judged if v.kind in strictness.also_failing):
+        return Conclusion(outcome=expected, reason="failed", verdicts=failing)
+    if unaccepted := tuple(v for v in judged if v.row.fails_under in strictness.options):
         return Conclusion(outcome="failed", reason="unaccepted", verdicts=unaccepted)
-    alone = ("unseeded", "inconclusive")  # they may be said without a baseline
-    stored = (v for v in judged if v.kind != "missing" and (v.kind not in alone or v.baseline is not None))
+    stored = (v for v in judged if v.kind != "new" and (v.baseline is not None or not v.is_undecided))
     if not any(stored) and strictness.missing != "warn":
         outcome: CaseOutcome = "skipped" if strictness.missing == "skip" else "failed"
-        return Conclusion(outcome=outcome, reason="missing", verdicts=judged)
+        return Conclusion(outcome=outcome, reason="new", verdicts=judged)
     return Conclusion(outcome="passed")

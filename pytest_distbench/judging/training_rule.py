@@ -133,7 +133,7 @@ FEWEST_OLYMPIC = 5
 def judge_family(family: Family) -> Verdict:
     try:
         verdict = _judge_means(family)
-        if verdict.kind in ("unchanged", "drifted", "unseen") and (apart := _apart(family, verdict)):
+        if verdict.kind == "unchanged" and (apart := _apart(family, verdict)):
             return _settle(family, "ranks-apart", apart, limit=verdict.limit, facts=verdict.facts)
     except OverflowError:
         return _settle(family, "not-possible", "a number is too large to compute with", has_means=False)
@@ -329,7 +329,7 @@ def _not_repeated(
     """Launches that leave one another: nobody seeded the training, or its arithmetic does not repeat."""
     if family.can_repeat or found.starts_at == 1:
         return _settle(family, "unseeded", f"{whose} launches {found.tell(family.first.beside)}", facts=facts)
-    code = "impossible" if family.stored else "no-baseline"
+    code = "not-deterministic" if family.stored else "no-baseline"
     told = f"differ by up to {found.largest:.1e} from value {found.starts_at} on: {golden_curve.ARITHMETIC}"
     return _settle(family, code, f"{whose} launches {told}", facts=facts)
 
@@ -366,11 +366,11 @@ def curve_says(verdict: Verdict) -> CurveSays | None:
     if METRIC_KINDS[verdict.better].rule != "curve" or "deviation" not in verdict.facts:
         return None
     match verdict.kind:
-        case "regressed":
+        case "changed":
             return "departs"
-        case "drifted" | "unchanged" | "unseen":
+        case "unchanged":
             return "other digits" if verdict.facts["deviation"] else "equal"
-        case "inconclusive" if not verdict.facts["deviation"]:
+        case "inconclusive" if verdict.code == "flat-curve" and not verdict.facts["deviation"]:
             return "equal"  # and stands still
         case _:
             return None
@@ -461,6 +461,9 @@ def _judge_floor(family: Family) -> Verdict:
     return _within(family, limit, before)
 
 
+_BEYOND = {"same": "training-number", "steps": "goal-missed", "floor": "beyond-threshold"}
+"""Reason of a number beyond its threshold, by rule."""
+
 _RULES = {"same": _judge_same, "steps": _judge_steps, "floor": _judge_floor}
 
 
@@ -515,7 +518,7 @@ def _judge_one_seed(
     if worse_by > limit and (family.tolerance is not None or family.curve != "nothing"):
         why = "after a curve that departs" if family.curve == "departs" else "more than other digits of a training do"
         reason = moved if family.tolerance is not None else f"{moved}, {why}"
-        return _settle(family, "training-number", reason, limit=_share(limit, scale))
+        return _settle(family, _BEYOND[METRIC_KINDS[family.first.better].rule], reason, limit=_share(limit, scale))
     ways = ", or ".join(("(seeds=range(5); of a script a run each)", *others))
     reason = f"{moved}: that may be chance; more seeds tell {ways}"
     return _settle(family, "one-seed", reason, limit=_share(limit, scale))

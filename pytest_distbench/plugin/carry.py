@@ -186,4 +186,4 @@ def status_of(cases: Sequence[CaseResult]) -> tuple[str, str, str] | None:
     if any(case.is_written for case in cases):
         return "passed", "U", "UPDATED"
     judged = [v for case in cases for v in case.verdicts if v.is_judged]
-    return ("passed", "N", "NEW") if judged and all(v.kind == "missing" for v in judged) else None
+    return ("passed", "N", "NEW") if judged and all(v.kind == "new" for v in judged) else None

@@ -20,7 +20,7 @@ from pytest_distbench.plugin import carry
 if TYPE_CHECKING:
     from pytest_distbench.plugin.progress import Interrupts
     from pytest_distbench.records.case import EntryName
-    from pytest_distbench.records.kinds import Severity
+    from pytest_distbench.records.reasons import Severity
     from pytest_distbench.records.run import CaseResult, RunRecord
     from pytest_distbench.report.texts import Line
     from pytest_distbench.run.loop import Session

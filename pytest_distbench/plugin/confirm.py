@@ -50,8 +50,9 @@ class Held:
     def most_s(self) -> float:
         if not self.is_suspicious:
             return 0.0
-        kinds = {verdict.kind for doubt in self.doubts.values() for verdict in doubt.result.verdicts}
-        return MOST_OF_A_REGRESSION_S if "regressed" in kinds else MOST_BEYOND_BUDGET_S
+        verdicts = (verdict for doubt in self.doubts.values() for verdict in doubt.result.verdicts)
+        is_worse = any(verdict.row.may_be_confirmed for verdict in verdicts)
+        return MOST_OF_A_REGRESSION_S if is_worse else MOST_BEYOND_BUDGET_S
 
     @property
     def takes_s(self) -> float:

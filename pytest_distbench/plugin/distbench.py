@@ -88,11 +88,11 @@ _CAUGHT = (
 _FAILURES = {
     "launch": LaunchFailed,
     "nothing_judged": Misuse,
-    "beyond": BeyondBound,
+    "bound": BeyondBound,
     "refused": NotStored,
-    "regressed": Regression,
+    "failed": Regression,
     "unaccepted": Unaccepted,
-    "missing": MissingBaseline,
+    "new": MissingBaseline,
     "not_found": NotFound,
 }
 
@@ -664,7 +664,7 @@ class Distbench:
         result = replace(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
         self._record(result)
         self._used.append(result.case)
-        self.failed_in_doubt = conclusion.reason in ("regressed", "unaccepted") and result.case.key in self.doubts
+        self.failed_in_doubt = conclusion.reason in ("failed", "unaccepted") and result.case.key in self.doubts
         self._end_test(result, conclusion)
         for line in remark_lines(result.launches):
             self._tell(line)
@@ -690,7 +690,7 @@ class Distbench:
             case "xfailed":
                 pytest.xfail(escape(result.headline))
             case "failed":
-                platforms = self._session.store.platforms() if conclusion.reason == "missing" else []
+                platforms = self._session.store.platforms() if conclusion.reason == "new" else []
                 text = explanation(result, conclusion, command=self._command, platforms=platforms)
                 failure = _FAILURES[conclusion.reason](text)
                 if result.reference.kind != "nothing":  # a check that has to fail may be expected to

@@ -166,7 +166,7 @@ def read_settings(config: pytest.Config) -> Settings:
     from pytest_distbench.judging.terms import Strictness  # late: a plain pytest run must not pay for it
     from pytest_distbench.launch.starters import LAUNCHERS
     from pytest_distbench.machine import gpus, hardware
-    from pytest_distbench.records.kinds import VERDICT_KINDS
+    from pytest_distbench.records.reasons import REASONS
     from pytest_distbench.releases import check_torch
     from pytest_distbench.run.request import ConfirmSettings, Settings
 
@@ -213,10 +213,10 @@ def read_settings(config: pytest.Config) -> Settings:
         prune=given.has("prune"),
         update=given.read("update"),
         policy=Strictness(
-            also_failing=frozenset(
-                verdict
-                for verdict, kind in VERDICT_KINDS.items()
-                if kind.fails_under and given.has(kind.fails_under.removeprefix("distbench-"))
+            options=frozenset(
+                row.fails_under
+                for row in REASONS.values()
+                if row.fails_under and given.has(row.fails_under.removeprefix("distbench-"))
             ),
             missing=given.read("missing"),
         ),

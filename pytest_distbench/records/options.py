@@ -343,7 +343,7 @@ OPTIONS: dict[str, Option] = {
         excludes={"update": "nothing is measured then", f"backend={FAKE}": "none of its ranks can be attached to"},
         is_repeated=False,
     ),
-    "strict": Option(summary="inconclusive, incomparable and unseeded verdicts fail the test too"),
+    "strict": Option(summary="inconclusive verdicts, and those of low power, fail the test too"),
     "fail-on-improvement": Option(summary="an improvement fails the test too: its baseline wants an update"),
 }
 """By name, in the order of the help."""

@@ -12,10 +12,10 @@ import msgspec
 from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.environment import Environment, Experiment, GpuNorm
 from pytest_distbench.records.iteration import CaseTrace
-from pytest_distbench.records.kinds import VERDICT_KINDS, Better, OfKind, VerdictName
+from pytest_distbench.records.kinds import Better, OfKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Scalar, metric_name
-from pytest_distbench.records.reasons import ReasonCode, reason
+from pytest_distbench.records.reasons import REASONS, Reason, ReasonCode, VerdictName, reason
 from pytest_distbench.records.record import Number, Record, replace
 
 
@@ -26,7 +26,7 @@ class Verdict(OfKind, frozen=True, kw_only=True):
     """Name and point: ``latency[message_bytes=4096]``."""
     code: ReasonCode
     """Why the verdict is given."""
-    kind: VerdictName = ""
+    kind: VerdictName = "unchanged"
     """Follows from the code."""
     unit: str
     current: Number | None = None
@@ -52,7 +52,17 @@ class Verdict(OfKind, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        msgspec.structs.force_setattr(self, "kind", reason(self.code).kind)
+        msgspec.structs.force_setattr(self, "kind", reason(self.code).verdict)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether it was looked at, and nobody can tell whether it is worse. That may be said without a baseline."""
+        return self.kind == "inconclusive" and self.row.is_comparable
+
+    @property
+    def row(self) -> Reason:
+        """The row of its code: what follows from it."""
+        return REASONS[self.code]
 
     @property
     def name(self) -> str:
@@ -66,7 +76,7 @@ class Verdict(OfKind, frozen=True, kw_only=True):
     @property
     def is_failure(self) -> bool:
         """Whether this verdict alone fails a test under the default policy."""
-        return VERDICT_KINDS[self.kind].fails
+        return self.row.fails
 
 
 Step = Literal["", "stored", "screening", "turns", "bound"]
@@ -105,7 +115,7 @@ class Control(Record, frozen=True, kw_only=True):
 
 def is_found(verdict: Verdict) -> bool:
     """Whether it would have failed its test."""
-    return verdict.kind in ("regressed", "beyond")
+    return verdict.kind == "regressed" or verdict.row.may_be_confirmed
 
 
 USUAL_LAST = 500

@@ -20,7 +20,7 @@ from pytest_distbench.judging.case import by_metric
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.elastic import ElasticResult
 from pytest_distbench.records.environment import SETTINGS
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
@@ -218,7 +218,13 @@ def number_properties(cases: Sequence[CaseResult]) -> list[tuple[str, str]]:
 def _numbers(case: CaseResult) -> Iterator[tuple[int, str, str]]:
     """How much each number matters (0: most), its metric, and its text."""
     for verdict in case.verdicts:
-        rank = 2 if not verdict.is_judged else 1 if verdict.kind in ("unchanged", "missing") else 0
+        rank = (
+            2
+            if not verdict.is_judged
+            else 1
+            if verdict.kind in ("unchanged", "new") and verdict.code != "numerics"
+            else 0
+        )
         yield rank, verdict.metric, _text(case, verdict)
     if not case.verdicts and case.launches[-1].outcome == "passed":
         values: dict[tuple[str, str], list[float]] = {}
@@ -232,7 +238,7 @@ def _text(case: CaseResult, verdict: Verdict) -> str:
     value = "" if verdict.current is None else current(verdict)
     if not verdict.is_judged:
         return value or "no value"
-    answer = VERDICT_KINDS[verdict.kind].words if verdict.kind == "missing" else verdict.kind
+    answer = "no baseline" if verdict.kind == "new" else verdict.kind
     moved = change(verdict) if change(verdict) != verdict.kind else ""
     most = limit(verdict)
     allowed = {"": "", "exact": "(exact)"}.get(most, f"(limit {most})")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pytest_distbench.errors import DistbenchError, TableError, tell
-from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.exports import write_github_action_benchmark, write_pytorch_benchmark, write_trace
 from pytest_distbench.report.page.content import page_of, write_page
@@ -44,7 +43,7 @@ MAX_COMMENT_BYTES = 60 * 1024
 COMMENT_MARK = "<!-- distbench -->"
 """The first line of a comment: by it the next run finds the one that it has to replace."""
 
-_NO_BASELINE = frozenset({"missing", "within", "beyond"})
+_NO_BASELINE = frozenset({"no-baseline", "within-bound", "bound"})
 
 _SHOWN_CASES = 50
 """Of those that failed, and of flaky ones, above the table."""
@@ -117,8 +116,8 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
         elif result.outcome == "xfailed":
             warnings.append(_command("warning", test, f"expected: {result.headline}", line=at))
         elif result.outcome == "passed" and not result.update:
-            warns = (v for v in result.verdicts if v.is_judged and VERDICT_KINDS[v.kind].warns)
-            unclear = [v for v in warns if not (unjudged and v.kind == "missing")]
+            warns = (v for v in result.verdicts if v.is_judged and v.row.warns)
+            unclear = [v for v in warns if not (unjudged and v.kind == "new")]
             for first in unclear[:1]:
                 message = f"{first.kind}: {metric_text(first)} {first.reason}".rstrip()
                 warnings.append(_command("warning", test, message, line=at))
@@ -130,10 +129,10 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
 def _without_baseline(results: Sequence[CaseResult]) -> list[CaseResult]:
     """The cases that passed unjudged, where this class of machines has no baseline for any of the run's."""
     judged = [verdict for result in results for verdict in result.verdicts if verdict.is_judged]
-    if any(verdict.kind not in _NO_BASELINE for verdict in judged):
+    if any(verdict.code not in _NO_BASELINE for verdict in judged):
         return []
     passed = (result for result in results if result.outcome == "passed" and not result.update)
-    return [r for r in passed if any(v.kind == "missing" for v in r.verdicts if v.is_judged)]
+    return [r for r in passed if any(v.kind == "new" for v in r.verdicts if v.is_judged)]
 
 
 def _command(kind: str, nodeid: str, message: str, *, line: int = 0) -> str:

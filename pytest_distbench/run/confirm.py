@@ -175,7 +175,7 @@ class Doubt:
     @property
     def is_suspicious(self) -> bool:
         """Whether something speaks for a slowdown, or for another training; else it is looked into last."""
-        other = any(v.kind == "regressed" and are_asked_about(v) for v in self.result.verdicts)
+        other = any(v.row.may_be_confirmed and are_asked_about(v) for v in self.result.verdicts)
         return self.result.suspicion >= SUSPICIOUS or other
 
     @property
@@ -313,7 +313,7 @@ class Confirmed:
         if (
             pairs is None
             or not self._doubt.known.by_clock
-            or not any(v.kind in ("regressed", "machine") for v in verdicts)
+            or not any(v.row.may_be_confirmed or v.kind == "environment" for v in verdicts)
         ):
             return list(verdicts)
         while len(pairs) < LOOKS[0] and not pairs.alone and not pairs.failed:
@@ -340,7 +340,7 @@ class Confirmed:
         ):
             return list(verdicts)
         slower = {key for key, j in self._in_turns(samples).items() if j.verdict.kind == "regressed"}
-        red = [v.metric for v in verdicts if v.kind == "regressed" and v.metric in slower]
+        red = [v.metric for v in verdicts if v.row.may_be_confirmed and v.metric in slower]
         each_s = (time.monotonic() - self._began_at) / most  # with its share of the start, as there is one again
         others = [d.takes_s for key, d in self._again.doubts.items() if key != self._request.case.key]
         reserved_s = self._again.others_s + sum(others)

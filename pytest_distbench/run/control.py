@@ -47,7 +47,7 @@ def wants_trace(settings: Settings, result: CaseResult) -> bool:
 
 def _is_slower(verdict: Verdict) -> bool:
     is_timed = is_clock(verdict, verdict.unit) or verdict.unit == "s"
-    return is_timed and verdict.kind in ("regressed", "beyond")
+    return is_timed and verdict.kind == "regressed"
 
 
 def make_trace(session: Session, launched: LaunchRequest, samples: Samples, variant: Variant | None) -> CaseTrace:
@@ -149,7 +149,7 @@ class _Planted:
         if met.xfail_perf:
             return self._untried(f"a regression of it is expected: {met.xfail_perf}")
         found = [v for v in met.verdicts if v.metric in clocks]
-        if any(v.kind == "beyond" for v in found):
+        if any(v.code == "bound" for v in found):
             return self._decided("bound", met, clocks)
         if stored.has_numbers:
             try:

@@ -202,7 +202,7 @@ class Stored(Reference):
         clocks = [v for v in result.verdicts if is_clock(v, v.unit) and v.is_judged]
         if not clocks:
             return False
-        if result.suspicion > 0.0 or any(v.kind in ("regressed", "inconclusive") for v in clocks):
+        if result.suspicion > 0.0 or any(v.row.may_be_confirmed or v.is_undecided for v in clocks):
             return True
         return self.recorders is not None and self.recorders.settings.mode == "always"
 
@@ -264,7 +264,7 @@ class Stored(Reference):
         case = self.request.case
         self._write(completed_entry(self._known, case, lacking))
         keys = {measured.key for launch in lacking for measured in launch.measurements}
-        added = [v for v in result.verdicts if v.metric in keys or v.kind == "missing"]
+        added = [v for v in result.verdicts if v.metric in keys or v.kind == "new"]
         previous = {v.metric: v.baseline for v in added if METRIC_KINDS[v.better].is_judged}
         return replace(result, update="completed", previous=previous)
 

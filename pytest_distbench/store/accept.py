@@ -27,7 +27,7 @@ from pytest_distbench.judging.screening import FEWEST_EXACT
 from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, EntryName
 from pytest_distbench.records.iteration import Fingerprint
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, Better
+from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import AskedBound
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.run import CaseResult, Verdict
@@ -318,7 +318,7 @@ def _is_kept(verdict: Verdict | None, known: BaselineMetric, made: BaselineMetri
     """
     if not few or (verdict is not None and _moved_or_new(verdict)):
         return False
-    is_told = verdict is not None and verdict.kind == "unchanged"
+    is_told = verdict is not None and verdict.kind == "unchanged" and verdict.row.is_answer
     return is_told or not METRIC_KINDS[made.better].is_of_training or set(made.launches) <= set(known.launches)
 
 
@@ -372,8 +372,7 @@ def _is_course_known(stored: Fingerprint, made: Fingerprint | None) -> bool:
 
 
 def _moved_or_new(verdict: Verdict) -> bool:
-    kind = VERDICT_KINDS[verdict.kind]
-    return verdict.is_judged and (kind.moved or kind.wants_update)
+    return verdict.is_judged and verdict.row.updates
 
 
 def _check_origin(result: CaseResult) -> None:
@@ -397,7 +396,7 @@ def _check_bounds(result: CaseResult, stored: BaselineEntry | None) -> None:
     except ConfigurationError as error:
         raise NotABaseline(str(error)) from None
     for verdict in [*result.verdicts, *(judgement.verdict for judgement in judged)]:
-        if verdict.kind == "beyond":
+        if verdict.code == "bound":
             raise NotABaseline(
                 f"{verdict.metric} is beyond a bound: {verdict.reason}; mend what was measured, or change the bound"
             )

@@ -19,8 +19,8 @@ from support.timelines import JOB, killed
 from pytest_distbench.commands.cli import main
 from pytest_distbench.jobs.measures import measure
 from pytest_distbench.records.iteration import Collective, Fingerprint
-from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.reasons import VERDICTS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.formats import FORMATS, Format
@@ -91,7 +91,7 @@ def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.Capture
     assert main(["report", path, "--table", "launches", "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("test,launch,outcome,wall_s,")
     assert main(["report", path, "--format", "markdown"]) == 0
-    assert capsys.readouterr().out.startswith("| verdict | test | metric |")
+    assert capsys.readouterr().out.startswith("| verdict | reason | test | metric |")
     assert main(["report", path, "--format", "parquet", "-o", str(tmp_path / "v.parquet")]) == 0
     assert capsys.readouterr().out == f"1 row written to {tmp_path / 'v.parquet'}\n"
     assert pd.read_parquet(tmp_path / "v.parquet").verdict.tolist() == ["regressed"]
@@ -245,15 +245,15 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 def test_words_are_explained_or_listed(capsys: pytest.CaptureFixture[str]) -> None:
     name, means, next_step, page = told(capsys, "regressed")
     assert name == "regressed (verdict)"
-    assert means == f"  {VERDICT_KINDS['regressed'].means}"
+    assert means == f"  {VERDICTS['regressed'].means}"
     assert next_step.startswith("  next: ")
     assert page == "  docs/verdicts.md#verdicts"
 
-    lines = told(capsys, "rank 1 killed by SIGKILL", "2 no longer measured")
-    assert [line for line in lines if line.endswith(")")] == ["lost (verdict)", "rank N killed by ... (failure)"]
+    lines = told(capsys, "rank 1 killed by SIGKILL", "2 missing")
+    assert [line for line in lines if line.endswith(")")] == ["missing (verdict)", "rank N killed by ... (failure)"]
 
     lines = told(capsys)
-    assert {"verdicts", "metrics", "failures", "  regressed", "  busbw", "  deadlock: ..."} <= set(lines)
+    assert {"verdicts", "reasons", "metrics", "failures", "  regressed", "  busbw", "  deadlock: ..."} <= set(lines)
 
     assert main(["explain", "peak_memroy"]) == 2
     assert "nothing is known of 'peak_memroy'; did you mean 'peak_memory'?" in capsys.readouterr().err

@@ -114,7 +114,7 @@ def test_git_finds_the_commit_that_moved_an_exact_metric(pytester: pytest.Pytest
     )
 
     assert "skip: pytest ended with exit code 4 and measured nothing" in done.stdout, done.stdout + done.stderr
-    assert "bad: test_it.py::test_step[ws2]: count is regressed" in done.stdout
+    assert "bad: test_it.py::test_step[ws2]: count is changed: exact-number" in done.stdout
     assert "first bad commit could be any of" in done.stdout
     broken, planted = git(folder, "rev-parse", "main~2", "main~1").split()
     assert {line for line in done.stdout.splitlines() if len(line) == 40} == {broken, planted}

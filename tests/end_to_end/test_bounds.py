@@ -50,7 +50,7 @@ def test_a_bound_fails_at_the_first_run_with_value_bound_and_place(project: Proj
             "step: 40 ms, bound: at most 25 ms (marker of test_step[[]ws2])",
             "!  step * 40 ms * <= 25 ms * 3",
             "no update accepts this: mend what was measured, or change the bound where it was set",
-            "1 metric of 1 case in 3 launches: 1 beyond a bound",
+            "1 metric of 1 case in 3 launches: 1 regressed",
             "FAILED test_it.py::test_step[[]ws2] - BeyondBound: step: 40 ms*",
         ]
     )
@@ -143,7 +143,7 @@ def test_what_is_told_afterwards_knows_bounds(
     )
     assert "| beyond | test_step[ws2] | step | 40 ms |" in (made.path / "summary.md").read_text()
     rows = read_run(bad)
-    assert (set(rows.verdict), set(rows.at_most), rows.at_least.notna().any()) == ({"beyond"}, {0.025}, False)
+    assert (set(rows.verdict), set(rows.at_most), rows.at_least.notna().any()) == ({"regressed"}, {0.025}, False)
     capsys.readouterr()
     assert main(["report", bad, "--table", "verdicts", "--format", "csv"]) == 0
     header, row = capsys.readouterr().out.splitlines()
@@ -176,7 +176,7 @@ def test_the_example_of_the_page_runs_as_it_says(pytester: pytest.Pytester, run_
 
     result.stdout.fnmatch_lines([line.replace("[", "[[]") for line in told.splitlines() if line])
     result.assert_outcomes(failed=1, passed=3)
-    result.stdout.fnmatch_lines(["*1 beyond a bound, *5 within bounds, without a baseline*"])
+    result.stdout.fnmatch_lines(["*1 regressed, *5 unchanged*"])
 
     pytester.makepyfile(train="print('step 1: 2500 ms')")
     slower = run_inside(*options, "-k", "script")
@@ -201,7 +201,7 @@ def test_what_keeps_to_its_bound_is_judged_without_a_baseline(project: Project) 
     result.stdout.fnmatch_lines(
         [
             "*test_it.py .*",
-            "1 metric of 1 case in 1 launch: 1 within bounds, without a baseline",
+            "1 metric of 1 case in 1 launch: 1 unchanged",
             "no baseline for 1 of 1 case on cpu-*: measured, not judged, but for bounds in 1 case",
         ]
     )
@@ -240,7 +240,7 @@ def test_bounds_of_information_alone_leave_nothing_to_store(project: Project) ->
     made = project(test)
     result = run(made, "--distbench-update")
 
-    result.stdout.fnmatch_lines(["* step * <= 3 *", "*1 within limits"])
+    result.stdout.fnmatch_lines(["* step * <= 3 *", "*1 unchanged"])
     assert (result.ret, stored(made)) == (0, [])
 
 

@@ -152,7 +152,7 @@ def test_a_derived_number_carries_what_happened_around_the_launches_it_is_made_o
     cooled = record(made, "--distbench-missing=fail")
 
     assert cooled["efficiency"]["case"]["conditions"]["around"] == {"cooling": "low", "size": "1+2"}  # type: ignore[index]
-    assert [verdict["kind"] for verdict in cooled["efficiency"]["verdicts"]] == ["missing"]  # type: ignore[attr-defined]
+    assert [verdict["kind"] for verdict in cooled["efficiency"]["verdicts"]] == ["new"]  # type: ignore[attr-defined]
 
 
 def test_launches_of_several_runs_alternate(project: Project, tmp_path: Path) -> None:

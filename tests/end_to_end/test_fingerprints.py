@@ -557,7 +557,7 @@ def test_a_changed_fingerprint_fails_and_says_how(recorded: pytest.Pytester, mon
             "what an iteration does changed",
             "  step: 2 all_reduce of 25 MiB became 214 of 102.4 KiB",
             "  step: 50 MiB sent per rank became 21.4 MiB",
-            "2 metrics of 1 case in 1 launch: 1 with another fingerprint, 1 within limits",
+            "2 metrics of 1 case in 1 launch: 1 changed, 1 unchanged",
         ]
     )
 
@@ -596,7 +596,7 @@ def test_a_baseline_without_fingerprint_says_so_and_passes(
     monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "1x4")
     result = run(made)
 
-    result.stdout.fnmatch_lines(["2 metrics of 1 case in 1 launch: 1 within limits, 1 without a baseline"])
+    result.stdout.fnmatch_lines(["2 metrics of 1 case in 1 launch: 1 unchanged, 1 new"])
     assert result.ret == 0
 
 

@@ -230,7 +230,7 @@ def test_the_shipped_suites_come_from_lease_to_report(suites: Suites, capsys: py
     [stored] = suites.folder.glob("baselines/**/*.json")
     assert stored.relative_to(suites.folder / "baselines").parts[0] == update[0].environment.platform
     assert ".nccl." in stored.name
-    assert exact(update) == {"missing"}
+    assert exact(update) == {"new"}
     assert exact(again) == exact(against) == {"unchanged"}
     assert (again[0].reference.kind, against[0].reference.kind) == ("stored", "paired")
 

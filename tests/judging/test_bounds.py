@@ -33,13 +33,13 @@ def judge(made: list[LaunchRecord], *asked: tuple[str, Any], code: str = "no-bas
 def test_beyond_goes_before_what_the_reference_says(reference: str) -> None:
     found = judge(launches(0.03, 0.031, 0.029), ("step", "20ms"), code=reference).verdict
 
-    assert (found.kind, found.is_failure) == ("beyond", True)
+    assert (found.kind, found.is_failure) == ("regressed", True)
     assert found.reason == "30 ms, bound: at most 20 ms (marker of test_x)"
 
 
 def test_a_bound_is_of_a_number_and_a_time_below_zero_or_no_value_keeps_none() -> None:
-    assert judge(launches(-0.005), ("step", "20ms")).verdict.kind == "beyond"
-    assert judge(launches(-0.005, unit=""), ("step", 0.02)).verdict.kind == "within"
+    assert judge(launches(-0.005), ("step", "20ms")).verdict.kind == "regressed"
+    assert judge(launches(-0.005, unit=""), ("step", 0.02)).verdict.kind == "unchanged"
 
     given = [Judgement(verdict("no-baseline"), is_open=True)]
     assert judge_bounds(given, launches(0.01), [AskedBound("other", 1, WHERE)]) == given
@@ -57,7 +57,7 @@ def test_a_bound_is_of_a_number_and_a_time_below_zero_or_no_value_keeps_none() -
 
 @pytest.mark.parametrize(
     ("reference", "kind"),
-    [("no-baseline", "within"), ("within-threshold", "unchanged"), ("beyond-threshold", "regressed")],
+    [("no-baseline", "unchanged"), ("within-threshold", "unchanged"), ("beyond-threshold", "regressed")],
 )
 def test_a_bound_that_holds_judges_where_nothing_else_does(reference: str, kind: str) -> None:
     found = judge(launches(0.01), ("step", "20ms"), code=reference)
@@ -67,7 +67,7 @@ def test_a_bound_that_holds_judges_where_nothing_else_does(reference: str, kind:
 
 
 @pytest.mark.parametrize(
-    ("asked", "kind"), [([], "beyond"), ([("step", "<= 20ms")], "within"), ([("step", ">= 1ms")], "beyond")]
+    ("asked", "kind"), [([], "regressed"), ([("step", "<= 20ms")], "unchanged"), ([("step", ">= 1ms")], "regressed")]
 )
 def test_a_bound_of_the_test_replaces_the_plugin_s_own_of_the_same_side(
     asked: list[tuple[str, Any]], kind: str
@@ -77,7 +77,7 @@ def test_a_bound_of_the_test_replaces_the_plugin_s_own_of_the_same_side(
     found = judge(launches(0.01, better="exact", bounds=[own]), *asked).verdict
 
     assert found.kind == kind
-    assert (own in found.bounds) == (kind == "beyond")
+    assert (own in found.bounds) == (kind == "regressed")
 
 
 @pytest.mark.parametrize(
@@ -109,15 +109,15 @@ def test_an_efficiency_beyond_one_in_each_launch_is_in_doubt(
 @pytest.mark.parametrize(
     ("values", "kind", "is_open"),
     [
-        ((0.03,), "beyond", True),
-        ((0.03, 0.01), "within", True),
-        ((0.03, 0.01, 0.01), "within", False),
-        ((0.03, 0.03, 0.01), "beyond", False),
-        ((0.01,), "within", False),
-        ((None,), "beyond", True),
-        ((None, None, 0.01), "beyond", False),
-        ((None, 0.01, 0.01), "within", False),
-        ((None, 0.03, 0.01), "beyond", False),
+        ((0.03,), "regressed", True),
+        ((0.03, 0.01), "unchanged", True),
+        ((0.03, 0.01, 0.01), "unchanged", False),
+        ((0.03, 0.03, 0.01), "regressed", False),
+        ((0.01,), "unchanged", False),
+        ((None,), "regressed", True),
+        ((None, None, 0.01), "regressed", False),
+        ((None, 0.01, 0.01), "unchanged", False),
+        ((None, 0.03, 0.01), "regressed", False),
     ],
 )
 def test_the_median_of_three_launches_decides_about_a_noisy_one(
@@ -132,14 +132,14 @@ def test_the_median_of_three_launches_decides_about_a_noisy_one(
 def test_what_is_not_noisy_is_beyond_at_once_in_any_launch(better: str) -> None:
     found = judge(launches(1.0, 3.0, 1.0, better=better), ("step", "<= 2"))
 
-    assert (found.verdict.kind, found.is_open) == ("beyond", False)
+    assert (found.verdict.kind, found.is_open) == ("regressed", False)
     assert found.verdict.reason.startswith("3 s, bound: at most 2 s")
 
 
 def test_a_bound_has_a_direction_and_a_unit_that_fits() -> None:
-    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "10 GB/s")).verdict.kind == "beyond"
-    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "<= 10 GB/s")).verdict.kind == "within"
-    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", 8)).verdict.kind == "within"
+    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "10 GB/s")).verdict.kind == "regressed"
+    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "<= 10 GB/s")).verdict.kind == "unchanged"
+    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", 8)).verdict.kind == "unchanged"
     with pytest.raises(
         ConfigurationError, match=r"its kind is 'exact', which has no worse side: write '<= 5' or '>= 5'"
     ):
@@ -162,13 +162,13 @@ def test_a_name_holds_for_all_points_and_a_key_for_one() -> None:
     def kinds(name: str) -> list[str]:
         return [j.verdict.kind for j in judge_bounds(given, made, [AskedBound(name, "20ms", WHERE)])]
 
-    assert kinds("latency") == ["beyond", "within"]
-    assert kinds("latency[message_bytes=8192]") == ["missing", "within"]
+    assert kinds("latency") == ["regressed", "unchanged"]
+    assert kinds("latency[message_bytes=8192]") == ["new", "unchanged"]
 
 
 def test_rates_and_shares_of_a_peak_bound_the_time_of_a_sweep() -> None:
     made = launches(1e-3, 1e-3, 1e-3, name="latency", at={"message_bytes": 10**6}, facts={"busbw_factor": 1.5})
-    assert judge(made, ("busbw", "1.4 GB/s")).verdict.kind == "within"
+    assert judge(made, ("busbw", "1.4 GB/s")).verdict.kind == "unchanged"
     found = judge(made, ("busbw[message_bytes=1000000]", ">= 2 GB/s")).verdict
     assert found.reason == "1 ms, bound: at most 750 us, that is busbw >= 2 GB/s (marker of test_x)"
     assert judge(made, ("algbw", 2)).verdict.bounds[0].value == pytest.approx(0.5e-3)
@@ -177,7 +177,7 @@ def test_rates_and_shares_of_a_peak_bound_the_time_of_a_sweep() -> None:
 
     facts = {"busbw_factor": 1.5, LINK_PEAK: 3.0}  # 1.5 GB/s of 3
     made = launches(1e-3, 1e-3, 1e-3, name="latency", at={"message_bytes": 10**6}, facts=facts)
-    assert judge(made, ("busbw_share", ">= 45 %")).verdict.kind == "within"
+    assert judge(made, ("busbw_share", ">= 45 %")).verdict.kind == "unchanged"
     found = judge(made, ("busbw_share", ">= 0.8")).verdict
     assert found.reason == "1 ms, bound: at most 625 us, that is busbw_share >= 0.8 (marker of test_x)"
     check_measured([AskedBound("busbw_share", 0.5, WHERE)], made, None)
@@ -197,7 +197,7 @@ def test_of_a_training_a_bound_holds_for_all_seeds_and_for_a_goal_that_was_misse
     made = launches(None, name="steps_to_accuracy", better="steps", unit="steps")
     found = judge(made, ("time_to_accuracy", "5 s"), code="beyond-threshold").verdict
     check_measured([AskedBound("time_to_accuracy", "5 s", WHERE)], made, None)
-    assert found.kind == "beyond"
+    assert found.kind == "regressed"
     assert found.reason == "not reached: no time_to_accuracy, bound: 5 s (marker of test_x)"
 
 
@@ -221,8 +221,8 @@ def test_a_comparison_of_runs_has_the_bounds_of_the_newer() -> None:
     bounds = [Bound(side="most", value=0.02, where=WHERE)]
     beyond = verdict("bound", reason="30 ms, bound: ...", bounds=bounds)
 
-    assert carry_over(verdict("better"), beyond).kind == "beyond"
+    assert carry_over(verdict("better"), beyond).kind == "regressed"
     assert carry_over(verdict("better"), verdict("within-bound", bounds=bounds)).kind == "improved"
-    assert carry_over(verdict("no-baseline"), verdict("within-bound", bounds=bounds)).kind == "within"
-    assert carry_over(verdict("no-baseline"), None).kind == "missing"
-    assert carry_over(verdict("beyond-threshold"), verdict("bound")).kind == "beyond"
+    assert carry_over(verdict("no-baseline"), verdict("within-bound", bounds=bounds)).kind == "unchanged"
+    assert carry_over(verdict("no-baseline"), None).kind == "new"
+    assert carry_over(verdict("beyond-threshold"), verdict("bound")).kind == "regressed"

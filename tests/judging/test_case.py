@@ -37,13 +37,13 @@ def test_each_metric_has_its_own_launches_and_without_an_entry_none() -> None:
     assert verdicts(launches(*QUIET))["step"].kind == "unchanged"
     assert verdicts(launches(*[1.5 * v for v in QUIET]))["step"].kind == "regressed"
 
-    assert verdicts(launches(1.0), None)["step"].kind == "missing"
+    assert verdicts(launches(1.0), None)["step"].kind == "new"
 
     shown = verdicts(launches(*[9.0] * 5), metrics=("other",))["step"]
     assert (shown.kind, shown.is_judged) == ("unchanged", False)
 
     both = replace(STORED, metrics={**STORED.metrics, "gone": STORED.metrics["step"]})
-    assert verdicts(launches(*QUIET), both)["gone"].kind == "lost"
+    assert verdicts(launches(*QUIET), both)["gone"].kind == "missing"
     assert "gone" not in verdicts(launches(*QUIET), both, metrics=("step",))
 
     made = launches(*QUIET)
@@ -51,7 +51,7 @@ def test_each_metric_has_its_own_launches_and_without_an_entry_none() -> None:
     made[0] = replace(made[0], measurements=[*made[0].measurements, *exact])
     part = [made[0], *(replace(launch, only=["step"]) for launch in made[1:])]
     assert verdicts(made, None)["count"].kind == "regressed"
-    assert verdicts(part, None)["count"].kind == "missing"
+    assert verdicts(part, None)["count"].kind == "new"
 
 
 def test_what_is_set_by_hand_in_the_metric_goes_before_the_entry_and_that_before_the_run() -> None:
@@ -95,7 +95,7 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
     stored = replace(STORED, fingerprints={"step": of()})
 
     assert verdicts(made, stored)["fingerprint"].kind == "changed"
-    assert [verdicts(*sides)["fingerprint"].kind for sides in ((launches(1.0), stored), (made,))] == ["lost", "missing"]
+    assert [verdicts(*sides)["fingerprint"].kind for sides in ((launches(1.0), stored), (made,))] == ["missing", "new"]
     assert not verdicts(made, stored, metrics=("step",))["fingerprint"].is_judged
 
 
@@ -115,11 +115,11 @@ def test_a_curve_that_departs_asks_for_one_launch_more_to_know_whether_the_code_
         found = judge_launches(terms, made, known, case=case, comparisons=1)
         return [(j.verdict.kind, j.is_open) for j in found if j.verdict.metric == "loss"]
 
-    assert judged([2.1, 1.0]) == [("regressed", True)]
-    assert judged([2.1, 1.0], most=1) == [("regressed", False)]
-    assert judged([2.1, 1.0], [2.1, 1.0]) == [("regressed", False)]
-    assert judged([2.0013, 1.1]) == [("regressed", True)]
-    assert judged([2.0013, 1.1], [2.0013, 1.1]) == [("regressed", False)]
+    assert judged([2.1, 1.0]) == [("changed", True)]
+    assert judged([2.1, 1.0], most=1) == [("changed", False)]
+    assert judged([2.1, 1.0], [2.1, 1.0]) == [("changed", False)]
+    assert judged([2.0013, 1.1]) == [("changed", True)]
+    assert judged([2.0013, 1.1], [2.0013, 1.1]) == [("changed", False)]
     assert judged([2.0013, 1.0]) == [("unchanged", False)]
 
     on, off = (replace(launches(1.0)[0], software={"cuda": "13", "deterministic": d}) for d in ("on", "off"))

@@ -27,9 +27,9 @@ from pytest_distbench.judging.confirmation import (
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.judging.training_rule import NOT_REPEATED
-from pytest_distbench.records.kinds import VerdictName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.reasons import VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 
@@ -84,16 +84,16 @@ def test_the_revision_decides_whether_it_is_the_code_or_the_machine() -> None:
     assert "3f2a91c0d4 against itself" in found.verdict.reason
 
     [found] = confirmed(turns(1.0, moods=0.01))
-    assert (found.verdict.kind, found.verdict.ratio, found.is_open) == ("machine", 1.4, False)
+    assert (found.verdict.kind, found.verdict.ratio, found.is_open) == ("environment", 1.4, False)
     assert "not the code; --distbench-update takes new baselines" in found.verdict.reason
 
-    for beyond, kind in (({"step"}, "machine"), (set[str](), "unchanged")):
+    for beyond, kind in (({"step"}, "environment"), (set[str](), "unchanged")):
         found = not_slower([SLOWER, EXACT], beyond, "the same code")
 
         assert [v.kind for v in found] == [kind, "changed"]
 
     found = confirmed(turns(1.0, moods=0.01), SLOWER, EXACT)
-    assert [j.verdict.kind for j in found] == ["machine", "changed"]
+    assert [j.verdict.kind for j in found] == ["environment", "changed"]
     assert not can_be_confirmed([SLOWER, EXACT])
     assert can_be_confirmed([SLOWER, replace(SLOWER, code="within-threshold")])
 
@@ -134,7 +134,7 @@ def test_turns_do_not_clear_what_pytest_evaluates_for_both_sides(
         (1.5, (1.5, 1.51, 1.5), "unchanged"),  # it was accepted
         (1.9, (1.5, 1.51, 1.5), "regressed"),  # not all of it
         (0.5, (0.5, 0.51, 0.5), "unchanged"),
-        (1.0, (0.7, 0.71, 0.7), "machine"),
+        (1.0, (0.7, 0.71, 0.7), "environment"),
     ],
 )
 def test_the_recorder_before_a_later_baseline_tells_whether_its_numbers_are_of_its_code(
@@ -176,7 +176,8 @@ def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("beyond-threshold", "inconclusive"), ("communication", "changed"), ("low-power", "unseen")]
+    ("before", "after"),
+    [("beyond-threshold", "inconclusive"), ("communication", "changed"), ("low-power", "unchanged")],
 )
 def test_where_nothing_ran_in_turns_what_only_the_clock_says_is_inconclusive(before: str, after: VerdictName) -> None:
     verdict = replace(EXACT if before == "communication" else SLOWER, code=before, reason="why")
@@ -221,5 +222,5 @@ def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(o
 
     [found] = confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=1)
 
-    assert found.verdict.kind == "regressed"
+    assert found.verdict.kind == "changed"
     assert NOT_REPEATED in found.verdict.reason

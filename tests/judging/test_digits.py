@@ -61,7 +61,7 @@ def test_other_digits_are_the_codes_unless_the_baseline_commit_computes_them_too
     before, code = confirmed(launch(losses), launch(rounded(losses)), launch(losses))
     _, machine = confirmed(launch(losses), launch(rounded(losses)), launch(rounded(losses)))
 
-    assert [found["loss"].kind for found in (before, code, machine)] == ["drifted"] * 3
+    assert [found["loss"].code for found in (before, code, machine)] == ["numerics", "numerics", "numerics-here"]
     assert code["loss"].reason.endswith("3f2a91c0d4 repeats its own here: the code changed them")
     assert "3f2a91c0d4 computes the same here: the environment changed the digits, not" in machine["loss"].reason
 
@@ -72,8 +72,8 @@ def test_another_training_that_the_baseline_commit_computes_too_passes_and_says_
     moved = launch(other(losses), 5.0)
     before, after = confirmed(launch(losses), moved, moved)
 
-    assert (before["loss"].kind, before["final"].kind) == ("regressed", "regressed")
-    assert (after["loss"].kind, after["final"].kind) == ("machine", "machine")
+    assert (before["loss"].code, before["final"].code) == ("losses", "training-number")
+    assert (after["loss"].kind, after["final"].kind) == ("environment", "environment")
     assert "the environment changed the digits" in after["final"].reason
 
 
@@ -82,9 +82,9 @@ def test_another_training_than_the_baseline_commit_computes_is_red_whatever_is_s
     for there in (launch(losses), launch(other(losses, -0.4), 3.9)):
         before, after = confirmed(launch(losses), launch(other(losses), 5.0), there)
 
-        assert (before["loss"].kind, after["loss"].kind) == ("regressed", "regressed")
+        assert (before["loss"].code, after["loss"].code) == ("losses", "losses")
         assert after["loss"].reason.endswith("measured against what 3f2a91c0d4 computes here")
-        assert after["final"].kind == "regressed"
+        assert after["final"].kind == "changed"
 
 
 @every
@@ -92,7 +92,7 @@ def test_an_environment_beyond_and_a_code_within_the_limit_pass_and_name_both(lo
     moved = other(losses)
     _, after = confirmed(launch(losses), launch(rounded(moved)), launch(moved))
 
-    assert after["loss"].kind == "machine"
+    assert after["loss"].kind == "environment"
     assert "both code and environment changed them" in after["loss"].reason
 
 
@@ -104,7 +104,7 @@ def test_a_number_of_one_seed_that_other_software_left_in_doubt_is_answered(loss
     _, healthy = confirmed(launch(losses), here, here)
 
     assert before["final"].kind == "inconclusive"
-    assert (fault["final"].kind, healthy["final"].kind) == ("regressed", "machine")
+    assert (fault["final"].kind, healthy["final"].kind) == ("changed", "environment")
 
 
 @every
@@ -112,7 +112,7 @@ def test_a_baseline_commit_that_does_not_repeat_itself_here_clears_nobody(losses
     here = launch(other(losses), 5.0)
     before, after = confirmed(launch(losses), here, here, beside=launch(losses))
 
-    assert (before["loss"].kind, after["loss"].kind) == ("regressed", "regressed")
+    assert (before["loss"].code, after["loss"].code) == ("losses", "losses")
 
 
 def test_ranks_further_apart_than_those_of_the_baseline_commit_are_red_though_their_mean_is_equal() -> None:
@@ -123,7 +123,7 @@ def test_ranks_further_apart_than_those_of_the_baseline_commit_are_red_though_th
 
     before, after = confirmed(of(0.1), of(0.9), of(0.1))
 
-    assert (before["final"].kind, after["final"].kind) == ("regressed", "regressed")
+    assert (before["final"].code, after["final"].code) == ("ranks-apart", "ranks-apart")
 
 
 def test_what_is_asked_about() -> None:

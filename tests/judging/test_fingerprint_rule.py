@@ -112,10 +112,10 @@ def test_a_rank_that_differs_is_named_and_another_wording_of_the_same_is_no_diff
     [
         ({"a": of(BARRIER)}, {"a": of(BARRIER)}, "unchanged", ""),
         ({"a": of(BARRIER)}, {"a": of()}, "changed", "a: 1 barrier is gone (and the software: torch 1 -> 2)"),
-        ({}, {"a": of()}, "missing", "the baseline has no fingerprint of a"),
-        ({"a": of()}, {}, "lost", "the baseline has a fingerprint of a, this run has none"),
-        ({"a": of()}, {"a": Fingerprint(missing="off")}, "incomparable", "a: off"),
-        ({"a": Fingerprint(missing="off")}, {"a": of()}, "missing", "the baseline has no fingerprint of a"),
+        ({}, {"a": of()}, "new", "the baseline has no fingerprint of a"),
+        ({"a": of()}, {}, "missing", "the baseline has a fingerprint of a, this run has none"),
+        ({"a": of()}, {"a": Fingerprint(missing="off")}, "inconclusive", "a: off"),
+        ({"a": Fingerprint(missing="off")}, {"a": of()}, "new", "the baseline has no fingerprint of a"),
         ({"a": Fingerprint(missing="off")}, {"a": Fingerprint(missing="off")}, "unchanged", "a: off"),
         ({"a": Fingerprint(missing=DIFFERS)}, {"a": of()}, "unchanged", f"a: {DIFFERS}"),
         (
@@ -138,7 +138,7 @@ def test_the_verdict_on_all_fingerprints_of_a_case(
     verdict = judge_fingerprints(stored, current, launches=1, drift="torch 1 -> 2")
 
     assert (verdict.kind, verdict.reason) == (kind, reason)
-    assert verdict.is_failure == (kind in ("changed", "lost"))
+    assert verdict.is_failure == (kind in ("changed", "missing"))
 
 
 # In numbers

@@ -29,9 +29,9 @@ from pytest_distbench.records.run import CaseResult, Control, ReferenceRecord, V
     [
         ("beyond-threshold", "exact", False, "m regressed"),
         ("beyond-threshold", "curve", False, "m regressed"),
-        ("bound", "exact", False, "m is beyond a bound"),
+        ("bound", "exact", False, "m violates its bound"),
         ("communication", "exact", False, "m changed"),
-        ("not-measured", "lower", False, "m is measured no more"),
+        ("not-measured", "lower", False, "m is not measured"),
         ("beyond-threshold", "lower", False, ""),
         ("bound", "lower", True, ""),
         ("noise", "lower", True, ""),
@@ -74,9 +74,7 @@ def test_the_gravest_is_named_first() -> None:
     assert worst([regressed("loss", None, "curve"), beyond, regressed("a", None)]).metric == "b"
 
     slow, fine = verdict("beyond-threshold", metric="slow"), verdict("within-threshold", metric="fine")
-    assert conclude(result(fine, slow), Strictness()) == Conclusion(
-        outcome="failed", reason="regressed", verdicts=(slow,)
-    )
+    assert conclude(result(fine, slow), Strictness()) == Conclusion(outcome="failed", reason="failed", verdicts=(slow,))
 
 
 BOUND = Bound(side="most", value=1.0, where="x")
@@ -97,13 +95,13 @@ def told(made: CaseResult, **policy: Any) -> tuple[str, str]:
     [
         (result(verdict("within-threshold")), ("passed", "")),
         (result(verdict("better"), verdict("noise")), ("passed", "")),
-        (result(verdict("within-threshold"), verdict("beyond-threshold")), ("failed", "regressed")),
-        (result(verdict("beyond-threshold"), xfail_perf="bug 12"), ("xfailed", "regressed")),
+        (result(verdict("within-threshold"), verdict("beyond-threshold")), ("failed", "failed")),
+        (result(verdict("beyond-threshold"), xfail_perf="bug 12"), ("xfailed", "failed")),
         (result(verdict("beyond-threshold"), **ended("failed")), ("failed", "launch")),
         (result(**ended("skipped")), ("skipped", "launch")),
-        (result(verdict("beyond-threshold"), verdict("bound")), ("failed", "beyond")),
-        (result(verdict("bound"), update="refused"), ("failed", "beyond")),
-        (result(verdict("bound"), xfail_perf="bug 12"), ("xfailed", "beyond")),
+        (result(verdict("beyond-threshold"), verdict("bound")), ("failed", "bound")),
+        (result(verdict("bound"), update="refused"), ("failed", "bound")),
+        (result(verdict("bound"), xfail_perf="bug 12"), ("xfailed", "bound")),
         (result(verdict("within-threshold", better="info", bounds=[BOUND])), ("passed", "")),
         (result(), ("failed", "nothing_judged")),
         (result(verdict("within-threshold", better="info")), ("failed", "nothing_judged")),
@@ -122,19 +120,19 @@ def test_the_policy_decides_what_fails_and_what_counts_as_judged() -> None:
     assert conclude(result(**ended("skipped")), Strictness(), stood_down="xfailed").outcome == "xfailed"
 
     made = result(verdict("better"), reference=STORED)
-    assert told(made, also_failing=frozenset({"improved"})) == ("failed", "unaccepted")
-    assert told(made, also_failing=frozenset({"inconclusive"})) == ("passed", "")
+    assert told(made, options=frozenset({"distbench-fail-on-improvement"})) == ("failed", "unaccepted")
+    assert told(made, options=frozenset({"distbench-strict"})) == ("passed", "")
 
     assert told(result(verdict("within-bound"), verdict("no-baseline")), missing="fail") == ("passed", "")
 
     for stored in (verdict("within-threshold"), verdict("noise")):
         assert told(result(verdict("no-baseline"), stored), missing="fail") == ("passed", "")
-    assert told(result(verdict("no-baseline"), verdict("noise", baseline=None)), missing="fail")[1] == "missing"
+    assert told(result(verdict("no-baseline"), verdict("noise", baseline=None)), missing="fail")[1] == "new"
 
 
 @pytest.mark.parametrize(
     ("missing", "expected"),
-    [("warn", ("passed", "")), ("skip", ("skipped", "missing")), ("fail", ("failed", "missing"))],
+    [("warn", ("passed", "")), ("skip", ("skipped", "new")), ("fail", ("failed", "new"))],
 )
 def test_without_any_baseline_the_policy_decides(missing: str, expected: tuple[str, str]) -> None:
     assert told(result(verdict("no-baseline")), missing=missing) == expected
@@ -153,5 +151,5 @@ def test_a_planted_slowdown_that_was_not_found_fails_under_strict_alone(
 ) -> None:
     made = result(reference=NOTHING, control=control)
 
-    assert told(made, also_failing=frozenset({"unseen"})) == strict
+    assert told(made, options=frozenset({"distbench-strict"})) == strict
     assert told(made) == ("passed", "")

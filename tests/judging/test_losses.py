@@ -71,11 +71,11 @@ def test_a_metric_that_is_gone_or_only_shown_is_lost_where_the_baseline_has_it()
     assert lost_part(stored, [replace(timed(1.0), ranks=1, reduce="min")]) == ""
 
     verdict = judged([metric(1.0), replace(metric(7.0, "exact"), name="sum")], [metric(1.0)])["sum"]
-    assert (verdict.kind, verdict.is_failure, verdict.baseline) == ("lost", True, 7.0)
+    assert (verdict.kind, verdict.is_failure, verdict.baseline) == ("missing", True, 7.0)
     assert verdict.reason == "in the baseline, and not measured by this run"
 
     now = metric(1.0, "info")
-    assert judged([metric(1.0)], [now])["latency"].kind == "lost"
+    assert judged([metric(1.0)], [now])["latency"].kind == "missing"
     assert judged([metric(1.0)], [now], metrics=("other",))["latency"].kind == "unchanged"
 
 
@@ -89,7 +89,7 @@ def judged(stored: list[Measurement], *launches: list[Measurement], **terms: Any
     )
     given = Terms(**({"default_tolerance": 0.1, "max_launches": 10, "cores": 2} | terms))
     found = judge_launches(given, made, kept, case=result(1.0).case, comparisons=1)
-    assert not any(j.is_open for j in found if j.verdict.kind == "lost")
+    assert not any(j.is_open for j in found if j.verdict.kind == "missing")
     return {j.verdict.metric: j.verdict for j in found}
 
 
@@ -106,7 +106,7 @@ def test_an_improvement_of_a_series_that_became_much_longer_is_none() -> None:
     verdict = judged([series(19)], *[[series(19, value=0.2, summary=fast)]] * 3)["t"]
 
     assert (verdict.kind, verdict.reason) == (
-        "incomparable",
+        "inconclusive",
         "better, but of 43 values in a launch, 19 in the baseline: is it the same number?",
     )
 
@@ -114,13 +114,13 @@ def test_an_improvement_of_a_series_that_became_much_longer_is_none() -> None:
 def test_sizes_that_were_left_out_or_had_no_memory_are_not_lost() -> None:
     stored = [of_size(4), of_size(4096)]
     found = judged(stored, [of_size(4)], largest_message=1024)
-    assert {v.kind for v in found.values() if v.current is None} == {"incomparable"}
+    assert {v.kind for v in found.values() if v.current is None} == {"inconclusive"}
     assert found["latency[message_bytes=4096]"].reason == "left out by --distbench-max-message"
-    assert judged(stored, [of_size(4)])["latency[message_bytes=4096]"].kind == "lost"
+    assert judged(stored, [of_size(4)])["latency[message_bytes=4096]"].kind == "missing"
 
     largest = Measurement(name="largest_message", unit="B", better="info", value=1024)
     found = judged([of_size(4), of_size(4096)], [of_size(4), largest])
-    assert found["latency[message_bytes=4096]"].kind == "incomparable"
+    assert found["latency[message_bytes=4096]"].kind == "inconclusive"
 
 
 def test_of_a_goal_that_was_missed_the_steps_are_red_and_the_time_is_not_lost() -> None:
@@ -128,8 +128,8 @@ def test_of_a_goal_that_was_missed_the_steps_are_red_and_the_time_is_not_lost() 
     time = Measurement(name="time_to_accuracy", unit="s", better="lower", value=1.0)
     found = judged([steps, time], [replace(steps, value=None)])
 
-    assert (found["steps_to_accuracy"].kind, found["time_to_accuracy"].kind) == ("regressed", "incomparable")
-    assert judged([steps, time], [steps])["time_to_accuracy"].kind == "lost"
+    assert (found["steps_to_accuracy"].kind, found["time_to_accuracy"].kind) == ("changed", "inconclusive")
+    assert judged([steps, time], [steps])["time_to_accuracy"].kind == "missing"
 
 
 def test_a_clock_of_a_change_that_did_not_come_about_is_not_lost_and_a_count_of_samples_is() -> None:
@@ -155,4 +155,4 @@ def test_a_clock_of_a_change_that_did_not_come_about_is_not_lost_and_a_count_of_
         j.verdict.name: j.verdict.kind for j in judge_launches(terms, made, kept, case=result(1.0).case, comparisons=1)
     }
 
-    assert (found["stall"], found["samples_skipped"]) == ("incomparable", "lost")
+    assert (found["stall"], found["samples_skipped"]) == ("inconclusive", "missing")

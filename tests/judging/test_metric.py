@@ -180,7 +180,8 @@ def clock(value: float) -> Measurement:
 
 
 @pytest.mark.parametrize(
-    ("stored", "kind"), [([0.0] * 10, "inconclusive"), (STORED, "lost"), ([0.0, *STORED[1:]], "lost"), ([1e-6], "lost")]
+    ("stored", "kind"),
+    [([0.0] * 10, "inconclusive"), (STORED, "missing"), ([0.0, *STORED[1:]], "missing"), ([1e-6], "missing")],
 )
 def test_a_clock_that_reads_nothing_is_lost_where_there_was_a_time(stored: list[float], kind: str) -> None:
     verdict = judge([clock(0.0)] * 5, baseline(stored), rule()).verdict
@@ -193,7 +194,7 @@ def test_a_clock_that_reads_nothing_is_lost_where_there_was_a_time(stored: list[
 def test_a_clock_that_reads_nothing_matches_no_revision_and_other_numbers_may_be_nothing() -> None:
     pairs = [(clock(v), clock(0.0)) for v in STORED]
     under = PairCircumstances(tolerance=0.05, comparisons=2, looks=(10,))
-    assert judge_pairs(pairs, under).verdict.kind == "lost"
+    assert judge_pairs(pairs, under).verdict.kind == "missing"
 
     assert why_nothing_was_timed(metric(0.0)) == ""
     assert why_nothing_was_timed(clock(1e-9)) == ""
@@ -223,34 +224,34 @@ def test_a_change_beyond_the_tolerance_is_judged_by_its_direction() -> None:
 
 def test_exact_numbers_must_be_equal_digit_by_digit_under_the_same_software() -> None:
     assert kind([52, 52], [52] * 10, "exact") == "unchanged"
-    assert kind([53], [52] * 10, "exact") == "regressed"
-    assert kind([47], [52] * 10, "exact") == "regressed"
+    assert kind([53], [52] * 10, "exact") == "changed"
+    assert kind([47], [52] * 10, "exact") == "changed"
 
     entry = msgspec.json.decode(msgspec.json.encode(replace(baseline([2**60], "exact"), unit="")), type=BaselineMetric)
     assert judge([replace(metric(2**60, "exact"), unit="")], entry, rule()).verdict.kind == "unchanged"
     verdict = judge([replace(metric(2**60 + 1, "exact"), unit="")], entry, rule()).verdict
-    assert verdict.kind == "regressed"
+    assert verdict.kind == "changed"
     assert verdict.reason == "exact: 1,152,921,504,606,846,976 -> 1,152,921,504,606,846,977"
 
-    assert kind([53], [52] * 10, "exact", same_software=False) == "incomparable"
+    assert kind([53], [52] * 10, "exact", same_software=False) == "inconclusive"
     assert kind([52], [52] * 10, "exact", same_software=False) == "unchanged"
 
-    assert kind([52, 53], [52] * 10, "exact") == "regressed"
-    assert kind([52, 53], [52, 53], "exact") == "incomparable"
+    assert kind([52, 53], [52] * 10, "exact") == "changed"
+    assert kind([52, 53], [52, 53], "exact") == "inconclusive"
 
     assert judge([metric(None, "exact")], baseline([52.0] * 10, "exact"), rule()).verdict.kind == "regressed"
     assert judge([metric(None, "exact")], None, rule()).verdict.kind == "regressed"
 
 
 def test_what_cannot_be_compared_is_missing_or_incomparable_and_information_never_judged() -> None:
-    assert judge([metric(1.0)], None, rule()).verdict.kind == "missing"
+    assert judge([metric(1.0)], None, rule()).verdict.kind == "new"
 
-    assert judge([metric(1.0, "higher")], baseline(STORED, "lower"), rule()).verdict.kind == "incomparable"
+    assert judge([metric(1.0, "higher")], baseline(STORED, "lower"), rule()).verdict.kind == "inconclusive"
 
-    assert kind([1.0], [1.0]) == "incomparable"
+    assert kind([1.0], [1.0]) == "inconclusive"
 
     verdict = judge([replace(metric(1.0), unit="ms")], baseline(STORED), rule()).verdict
-    assert (verdict.kind, verdict.reason) == ("incomparable", "the unit was 's', now it is 'ms'")
+    assert (verdict.kind, verdict.reason) == ("inconclusive", "the unit was 's', now it is 'ms'")
 
     assert judge([metric(99.0, "info")], baseline(STORED), rule()).verdict.kind == "unchanged"
 
@@ -267,7 +268,7 @@ def test_of_an_exact_series_every_value_counts(series: list[float], reason: str)
     then = replace(metric(3, "exact"), series=[1, 2, 3])
     verdict = judge([replace(then, series=series)], stored_metric([then, then], tolerance=None), rule()).verdict
 
-    assert (verdict.kind, verdict.reason) == ("regressed" if reason else "unchanged", reason)
+    assert (verdict.kind, verdict.reason) == ("changed" if reason else "unchanged", reason)
 
 
 @pytest.mark.parametrize("better", ["lower", "higher"])
@@ -318,7 +319,7 @@ def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_
 ) -> None:
     verdict = judge([of_doubling], baseline([1.0, 1.0], "mine"), rule()).verdict
     assert (verdict.kind, verdict.reason, verdict.ratio) == ("regressed", "it doubled", 2.0)
-    assert judge([of_doubling], None, rule()).verdict.kind == "missing"
+    assert judge([of_doubling], None, rule()).verdict.kind == "new"
 
     stored = baseline([2.0], "mine")
     assert judge([of_doubling], stored, rule(max_launches=2)).is_open

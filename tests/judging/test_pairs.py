@@ -79,22 +79,22 @@ def test_pairs_are_judged_from_three_on_at_each_look() -> None:
 def test_what_one_side_lacks_is_missing_lost_or_incomparable() -> None:
     assert judge_pairs([(metric(2.0), metric(None))] * 5, rule())[0].kind == "regressed"
 
-    assert judged([1.0] * 5, reference=None)[0].kind == "incomparable"
+    assert judged([1.0] * 5, reference=None)[0].kind == "inconclusive"
 
     verdict = judge_pairs([(metric(1.0), replace(metric(1.0), unit="ms"))] * 5, rule())[0]
-    assert (verdict.kind, verdict.reason) == ("incomparable", "the unit was 's', now it is 'ms'")
+    assert (verdict.kind, verdict.reason) == ("inconclusive", "the unit was 's', now it is 'ms'")
 
-    assert judge_pairs([(None, metric(1.0))] * 5, rule())[0].kind == "missing"
+    assert judge_pairs([(None, metric(1.0))] * 5, rule())[0].kind == "new"
 
-    assert judge_pairs([(metric(1.0), None)] * 5, rule())[0].kind == "lost"
+    assert judge_pairs([(metric(1.0), None)] * 5, rule())[0].kind == "missing"
 
 
 def test_exact_numbers_are_compared_at_once_and_under_another_python_only_if_equal() -> None:
     assert judged([1.0], "exact") == (judged([1.0], "exact")[0], False)
     assert judged([1.0], "exact")[0].kind == "unchanged"
-    assert judged([1.0 + 1e-12], "exact")[0].kind == "regressed"
+    assert judged([1.0 + 1e-12], "exact")[0].kind == "changed"
 
-    assert judged([1.5], "exact", same_software=False)[0].kind == "incomparable"
+    assert judged([1.5], "exact", same_software=False)[0].kind == "inconclusive"
     assert judged([1.0], "exact", same_software=False)[0].kind == "unchanged"
 
 
@@ -149,16 +149,14 @@ def test_a_test_that_the_reference_has_not_is_missing_there_whatever_it_records(
     [launch, *_] = launches(number("w", 1.0, better))
     [verdict] = not_there(TERMS, launch, "the test does not exist in HEAD")
 
-    wanted = (
-        ("missing", "the test does not exist in HEAD") if verdict.is_judged else ("unchanged", "recorded, not judged")
-    )
+    wanted = ("new", "the test does not exist in HEAD") if verdict.is_judged else ("unchanged", "recorded, not judged")
     assert (verdict.kind, verdict.reason) == wanted
 
 
 def test_a_training_and_a_fingerprint_are_compared_in_pairs_too() -> None:
     references = launches(curve(2.003, 1.507, 1.009))
     assert judged_of_pairs(references, launches(curve(2.003, 1.507, 1.009)))["loss_curve[seed=0]"].kind == "unchanged"
-    assert judged_of_pairs(references, launches(curve(2.003, 1.6, 1.2)))["loss_curve[seed=0]"].kind == "regressed"
+    assert judged_of_pairs(references, launches(curve(2.003, 1.6, 1.2)))["loss_curve[seed=0]"].kind == "changed"
 
     found = judged_of_pairs(launches(number("step", 1.0)), launches(number("step", 1.0), bytes_sent=8192))
     assert found["fingerprint"].kind == "changed"
@@ -170,8 +168,8 @@ def test_what_only_the_reference_records_is_lost() -> None:
 
     assert {name: v.kind for name, v in found.items()} == {
         "step": "unchanged",
-        "gone": "lost",
-        "loss_curve[seed=0]": "lost",
+        "gone": "missing",
+        "loss_curve[seed=0]": "missing",
         "fingerprint": "unchanged",
     }
 

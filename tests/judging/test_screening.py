@@ -107,7 +107,7 @@ def test_a_faster_machine_may_hide_a_slowdown_and_says_so() -> None:
     entry = baseline(alone(random.Random(1), 0.02, STORED))
     found, suspicion = screened(entry, alone(random.Random(2), 0.02, 1, 0.8))
 
-    assert (found["step"].verdict.kind, 0 < suspicion < SUSPICIOUS) == ("unseen", True)
+    assert (found["step"].verdict.code, 0 < suspicion < SUSPICIOUS) == ("low-power", True)
     assert (found["step"].verdict.detectable or 0) > 0.25
 
 
@@ -168,13 +168,13 @@ def test_the_smallest_slowdown_that_is_seen_is_beyond_both_limits_in_eight_runs_
 def test_another_workload_and_what_nobody_wants_judged_raise_no_suspicion() -> None:
     entry = replace(baseline(alone(random.Random(1), 0.01, STORED)), workload="other")
     found, suspicion = screened(entry, alone(random.Random(2), 0.01, 1, 2.0))
-    assert (found["step"].verdict.kind, suspicion) == ("incomparable", 0)
+    assert (found["step"].verdict.kind, suspicion) == ("inconclusive", 0)
 
     entry = baseline(alone(random.Random(1), 0.01, STORED))
     terms = replace_terms(metrics=("other",))
     assert screened(entry, alone(random.Random(2), 0.01, SCREENING_LAUNCHES, 2.0), terms=terms)[1] == 0
 
-    for odd, said in ((measurement(0.0), ("inconclusive", 1)), (measurement(2.0, better="higher"), ("lost", 0))):
+    for odd, said in ((measurement(0.0), ("inconclusive", 1)), (measurement(2.0, better="higher"), ("missing", 0))):
         found, suspicion = screened(entry, [launch(0, odd)])
         assert (found["step"].verdict.kind, suspicion) == said
 

@@ -107,7 +107,7 @@ def test_a_line_is_coloured_by_what_it_says(project: Project, monkeypatch: pytes
     result = run(made, "--color=yes")
 
     assert [line for line in result.outlines if line.startswith("\x1b[31m!  test_step[ws2]  step")]
-    assert "2 metrics of 1 case in 3 launches: 1 regressed, 1 within limits" in result.outlines
+    assert "2 metrics of 1 case in 3 launches: 1 regressed, 1 unchanged" in result.outlines
 
 
 def test_two_files_with_a_test_of_one_name_are_told_apart_wherever_it_is_named(project: Project) -> None:

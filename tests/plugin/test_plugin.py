@@ -49,7 +49,7 @@ def test_an_update_writes_and_tells_old_and_new(project: Project) -> None:
 def test_unchanged_code_passes_also_under_strict_and_every_metric_is_shown_on_demand(recorded: pytest.Pytester) -> None:
     result = run(recorded, "--distbench-strict", "--distbench-fail-on-improvement")
 
-    result.stdout.fnmatch_lines(["*test_it.py .*", "2 metrics of 1 case in 1 launch: 2 within limits"])
+    result.stdout.fnmatch_lines(["*test_it.py .*", "2 metrics of 1 case in 1 launch: 2 unchanged"])
     assert result.ret == 0
     assert "distbench 0." not in run(recorded, "-q").stdout.str()
     run(recorded, "-v").stdout.fnmatch_lines(
@@ -82,7 +82,7 @@ def test_a_slower_body_fails_with_table_and_command_and_a_faster_one_is_told(
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.5")
     result = run(recorded)
 
-    result.stdout.fnmatch_lines(["*1 better than the baseline*"])
+    result.stdout.fnmatch_lines(["*1 improved*"])
     assert result.ret == 0
 
 
@@ -94,7 +94,7 @@ def test_strict_fails_what_could_not_be_compared(recorded: pytest.Pytester) -> N
 
     result.stdout.fnmatch_lines(
         [
-            "step: incomparable: the workload's definition changed since*; --distbench-strict",
+            "step: inconclusive: the workload's definition changed since*; --distbench-strict",
             "If what was measured is right:  pytest 'test_it.py::test_step?ws2?' --distbench-update",
         ]
     )
@@ -233,7 +233,7 @@ def test_the_run_record_holds_everything_and_no_foreign_variable(
     assert record["schema"] == 4
     assert record["results"][0]["case"]["id"] == "ws2"
     assert record["results"][0]["launches"][0]["measurements"][0]["name"] == "step"
-    assert record["results"][0]["verdicts"][0]["kind"] == "missing"
+    assert record["results"][0]["verdicts"][0]["kind"] == "new"
     assert record["results"][0]["environment"]["variables"]["GLOO_SOCKET_IFNAME"] == "lo"
     assert "hunter2" not in text
 
@@ -498,7 +498,7 @@ def test_a_page_says_first_what_keeps_its_run_from_being_whole_or_green(
 def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester) -> None:
     for arguments in (["-p", "no:terminalprogress"], ["-s"], ["--force-sugar"]):
         result = run(recorded, *arguments)
-        result.stdout.fnmatch_lines(["*2 metrics of 1 case in 1 launch: 2 within limits"])
+        result.stdout.fnmatch_lines(["*2 metrics of 1 case in 1 launch: 2 unchanged"])
         assert result.ret == 0
 
 

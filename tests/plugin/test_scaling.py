@@ -217,7 +217,7 @@ def test_beyond_the_cores_of_this_host_sizes_are_labelled_and_their_clocks_are_n
     two, four = labels["scaling_efficiency[workers=2]", 2], labels["scaling_efficiency[workers=4]", 2]
 
     assert result.ret == 0
-    assert (two["update"], [v["kind"] for v in two["verdicts"]]) == ("new", ["missing"])
+    assert (two["update"], [v["kind"] for v in two["verdicts"]]) == ("new", ["new"])
     assert (four["update"], four["verdicts"]) == ("", [])
     assert four["case"]["conditions"]["around"] == {"oversubscribed": "2-cores"}
     assert labels["workers", 4]["update"] != "new"

@@ -10,9 +10,9 @@ import pytest
 
 from pytest_distbench.judging.training_rule import judge_family
 from pytest_distbench.records.case import BaselineMetric
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, MetricKind, metric_kind
+from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind, metric_kind
 from pytest_distbench.records.metric import Measurement
-from pytest_distbench.records.reasons import reason
+from pytest_distbench.records.reasons import REASONS, reason
 from pytest_distbench.records.run import Verdict
 
 assert judge_family  # imported, so that a rule without a judge would be noticed at once
@@ -44,18 +44,10 @@ def test_a_limit_is_printed_as_the_metric_moves(name: str, text: str) -> None:
 
 
 def test_marks_are_one_character_and_only_a_failure_has_the_exclamation_mark() -> None:
-    assert {len(kind.mark) for kind in VERDICT_KINDS.values()} == {1}
-    assert {name for name, kind in VERDICT_KINDS.items() if kind.mark == "!"} == {
-        name for name, kind in VERDICT_KINDS.items() if kind.fails
-    }
-
-    found = {name: kind.severity for name, kind in VERDICT_KINDS.items() if kind.severity != "plain"}
-    assert {name for name, severity in found.items() if severity == "failure"} == {
-        "beyond", "regressed", "lost", "changed", "volatile",
-    }  # fmt: skip
-    assert {name for name, severity in found.items() if severity == "doubt"} == {
-        "inconclusive", "incomparable", "unseeded",
-    }  # fmt: skip
+    assert {len(row.mark) for row in REASONS.values()} == {1}
+    assert {row.severity for row in REASONS.values() if row.mark == "!"} == {"failure"}
+    assert {code for code, row in REASONS.items() if row.fails and row.mark != "!"} == set()
+    assert {row.verdict for row in REASONS.values() if row.severity == "doubt"} == {"inconclusive"}
 
     with pytest.raises(ValueError, match="unknown kind of metrics 'lwoer'; wanted one of higher, lower, exact"):
         metric_kind("lwoer")

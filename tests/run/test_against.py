@@ -105,7 +105,7 @@ def test_an_unchanged_tree_is_green_needs_no_baseline_and_leaves_nothing(committ
             "*test*metric*this tree*reference*change*limit*finds*pairs",
             "*test_step?ws2?*step*20 ms*20 ms*+0.0 %*+5%*+5.0%*5",
             "*count*7*7*exact*5",
-            "2 metrics of 1 case in 10 launches: 2 within limits",
+            "2 metrics of 1 case in 10 launches: 2 unchanged",
             "[?] HEAD (*) is what is checked out here, and no tracked file differs: it was compared with itself, *",
         ]
     )

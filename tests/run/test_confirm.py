@@ -109,14 +109,14 @@ def settle(
     return verdict.kind, verdict.reason, len(made.confirmation.references) if made.confirmation else -1
 
 
-@pytest.mark.parametrize(("slower", "kind"), [(1.3, "regressed"), (1.0, "machine")])
+@pytest.mark.parametrize(("slower", "kind"), [(1.3, "regressed"), (1.0, "environment")])
 def test_as_many_pairs_are_made_as_it_takes(slower: float, kind: str) -> None:
     raised = doubt()
 
     assert settle(Turns(slower), raised, again(raised))[::2] == (kind, LOOKS[0])
 
 
-@pytest.mark.parametrize(("now", "kind", "told"), [(1.0, "machine", "beyond"), (0.71, "unchanged", "within")])
+@pytest.mark.parametrize(("now", "kind", "told"), [(1.0, "environment", "beyond"), (0.71, "unchanged", "within")])
 def test_the_same_tree_is_launched_again_alone(now: float, kind: str, told: str) -> None:
     raised = doubt(is_itself=True)
     found, reason, pairs = settle(Alone(now), raised, again(raised))
@@ -140,7 +140,7 @@ def test_the_same_tree_is_launched_again_alone(now: float, kind: str, told: str)
         ((1.3, 1.3), "regressed", "*; in other process trees +* % over 3 pairs", 3),
         ((1.5, 1.2), "regressed", "*; in other process trees +19.? % over 3 pairs", 3),
         ((1.16, 1.09), "regressed", "*; in other process trees +8.? % over 3 pairs", 3),
-        ((1.0, 1.3), "machine", "*", 0),
+        ((1.0, 1.3), "environment", "*", 0),
     ],
 )
 def test_a_slowdown_in_turns_is_seen_in_other_process_trees_before_it_is_red(
@@ -230,7 +230,7 @@ def test_with_the_old_software_at_hand_the_change_is_split() -> None:
         old.references.append(launch(index, 1.0, "2.12.0"))
     kind, reason, _ = settle(Turns(1.0), raised, again(raised), old)
 
-    assert kind == "machine"
+    assert kind == "environment"
     assert reason.endswith("of +20.0 % in turns: code +0.0 %, torch 2.12.0 -> 2.13.0 +20.0 %")
 
 

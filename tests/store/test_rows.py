@@ -76,7 +76,7 @@ def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each
 
     assert list(table.columns.items())[-3:] == [("message_bytes", int), ("seed", int), ("level", str)]
     assert [row[6:] for row in table.rows] == [
-        (4, "latency", "s", "lower", 0.1, "beyond", None, 0.05, 8, None, None),
+        (4, "latency", "s", "lower", 0.1, "regressed", None, 0.05, 8, None, None),
         (4, "steps", "", "steps", 3.0, "unchanged", None, None, None, 1, "0.5"),
         (4, "steps", "", "steps", None, "", None, None, None, 2, "best"),
     ]

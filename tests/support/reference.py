@@ -22,8 +22,9 @@ from pytest_distbench.plugin.scaling import Scaling
 from pytest_distbench.plugin.settings import MARKERS, SHORT
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
 from pytest_distbench.plugin.traffic import Communication
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.options import OPTIONS
+from pytest_distbench.records.reasons import REASONS, VERDICTS, Reason
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.texts.glossary import entries
 from pytest_distbench.worker.context import RankContext
@@ -160,9 +161,14 @@ def _lines() -> Iterator[str]:
     ]
     kinds = METRIC_KINDS.items()
     yield from _table(["`better=`", "meaning", "reduce"], ([f"`{name}`", k.summary, k.reduce] for name, k in kinds))
-    yield from ["", "## Verdicts", "", "The gravest first; [verdicts.md](verdicts.md) says when each is given.", ""]
-    rows = ([k.mark.strip() and f"`{k.mark}`", name, k.words, _outcome(k)] for name, k in VERDICT_KINDS.items())
-    yield from _table(["", "verdict", "in the counts", "the test"], rows)
+    yield from ["", "## Verdicts", "", "The most severe first; [verdicts.md](verdicts.md) says when each is given.", ""]
+    verdicts = (
+        [row.mark.strip() and f"`{row.mark}`", name, row.means, _outcome(row)] for name, row in VERDICTS.items()
+    )
+    yield from _table(["", "verdict", "meaning", "the test"], verdicts)
+    yield from ["", "Each verdict has a reason, with a code that `distbench explain CODE` knows:", ""]
+    reasons = ([f"`{code}`", row.verdict, _outcome(row)] for code, row in REASONS.items())
+    yield from _table(["reason", "verdict", "the test"], reasons)
     yield from [
         "",
         "## Tables",
@@ -252,10 +258,10 @@ def _properties(of: type) -> Iterator[list[str]]:
             yield [f"`{name}{'(metric)' if is_call else ''}`", _first(member)]
 
 
-def _outcome(kind: Any) -> str:
-    if kind is VERDICT_KINDS["missing"]:
+def _outcome(row: Reason) -> str:
+    if row.verdict == "new":
         return "as `--distbench-missing` says"
-    return "fails" if kind.fails else f"passes; fails with `--{kind.fails_under}`" if kind.fails_under else "passes"
+    return "fails" if row.fails else f"passes; fails with `--{row.fails_under}`" if row.fails_under else "passes"
 
 
 def _commands(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -13,7 +13,6 @@ from pytest_distbench.errors import tell
 from pytest_distbench.judging.stats import ChangePoint, change_points
 from pytest_distbench.records.environment import TERMS, Prices
 from pytest_distbench.records.iteration import UNACCOUNTED
-from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.run import CaseResult, History, Trend
 from pytest_distbench.report.page import Axis, Bars, Chart, Lines, Series, case_charts, points, short
 from pytest_distbench.report.page.case_charts import curves_of, median_curve, over_time, target_of, unit_of
@@ -35,14 +34,10 @@ def trends_of(history: History | None) -> Trends:
 
 def trends_of_case(result: CaseResult, trends: Trends) -> Iterator[Lines]:
     """The way of each metric of a case that moved, or of which nobody knows, through runs before and after this one."""
-    told = {verdict.metric for verdict in result.verdicts if verdict.is_judged and not _is_quiet(verdict.kind)}
+    told = {verdict.metric for verdict in result.verdicts if verdict.is_judged and not verdict.row.is_quiet}
     for trend in trends.get((result.environment.platform, result.case.test, result.case.key), ()):
         if trend.metric in told and len(trend.points) > 1:
             yield trend_chart(trend, change_points([point.value for point in trend.points]))
-
-
-def _is_quiet(kind: str) -> bool:
-    return VERDICT_KINDS[kind].is_quiet
 
 
 def trend_chart(trend: Trend, changes: Sequence[ChangePoint]) -> Lines:

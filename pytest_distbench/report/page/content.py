@@ -25,9 +25,9 @@ from pytest_distbench.judging.stats import median_interval
 from pytest_distbench.judging.terms import Strictness, conclude
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
-from pytest_distbench.records.kinds import VERDICT_KINDS, Severity
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS
+from pytest_distbench.records.reasons import VERDICTS, Severity, severity_order
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.run import CaseResult, History, RunRecord, Verdict
 from pytest_distbench.report.page import Chart, short
@@ -164,7 +164,7 @@ def page_of(
     """
     kinds: dict[str, tuple[str, Severity, str, str]] = {
         BROKEN: ("!", "failure", "A rank did not come to its end: nothing is judged.", ""),
-        **{name: (kind.mark, kind.severity, kind.means, kind.words) for name, kind in VERDICT_KINDS.items()},
+        **{name: (row.mark, row.severity, row.means, name) for name, row in VERDICTS.items()},
         MEASURED: (" ", "plain", "Measured, and judged by nobody.", ""),
     }
     order = list(kinds)
@@ -248,7 +248,7 @@ def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
 def _state(result: CaseResult) -> str:
     if result.launches[-1].outcome == "failed":
         return BROKEN
-    order = list(VERDICT_KINDS)
+    order = list(VERDICTS)
     return min((v.kind for v in result.verdicts if v.is_judged), key=order.index, default=MEASURED)
 
 
@@ -273,8 +273,7 @@ def _rows(result: CaseResult) -> Iterator[Row]:
     """The judged ones first, the gravest before the others."""
     values = _values(result.launches)
     others = {name: _values(launches) for name, launches in _beside(result).items()}
-    order = list(VERDICT_KINDS)
-    for verdict in sorted(result.verdicts, key=lambda v: (not v.is_judged, order.index(v.kind))):
+    for verdict in sorted(result.verdicts, key=lambda v: (not v.is_judged, severity_order(v.code))):
         beside = {name: found[verdict.metric] for name, found in others.items() if verdict.metric in found}
         yield _row(verdict, values.get(verdict.metric, []), beside)
     if not result.verdicts:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Literal
 
-from pytest_distbench.records.kinds import VERDICT_KINDS
 from pytest_distbench.records.metric import LINK_PEAK, Scalar
 from pytest_distbench.records.network import NETWORK
+from pytest_distbench.records.reasons import REASONS, VERDICTS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, microseconds, number
 from pytest_distbench.units import GIGABYTE, format_bytes
@@ -30,7 +30,7 @@ class SweepPoint:
 
     message_bytes: int
     time: Verdict
-    gravest: str
+    gravest: ReasonCode
     time_s: float
     algbw: float
     busbw: float | None
@@ -74,7 +74,7 @@ def _point(size: int, time: Verdict, time_s: float, found: dict[str, Verdict]) -
     return SweepPoint(
         message_bytes=size,
         time=time,
-        gravest=min((v.kind for v in found.values()), key=list(VERDICT_KINDS).index),
+        gravest=min((v.code for v in found.values()), key=severity_order),
         time_s=time_s,
         algbw=algbw,
         busbw=algbw * factor if factor else None,
@@ -146,7 +146,7 @@ def collective_rows(results: Sequence[CaseResult]) -> list[CollectiveRow]:
                 continue
             other.sides |= row.sides
             other.note = other.note or row.note
-            other.verdict = min(other.verdict, row.verdict, key=list(VERDICT_KINDS).index)
+            other.verdict = min(other.verdict, row.verdict, key=[*map(str, VERDICTS)].index)
     return [row for found in rows.values() for row in found]
 
 
@@ -161,7 +161,7 @@ def _rows_of(result: CaseResult) -> Iterator[CollectiveRow]:
             message_bytes=point.message_bytes,
             count=int(count) if count is not None else None,
             sides={bool(facts.get("in_place", True)): point},
-            verdict=point.gravest,
+            verdict=REASONS[point.gravest].verdict,
             note=_ON_A_COPY if facts.get("copies") else "",
         )
     for refused in refusals(result):

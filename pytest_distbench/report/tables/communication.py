@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pytest_distbench.judging.fingerprint_rule import UNITS, structure_of
 from pytest_distbench.judging.links import Link, by_link, find_slow, outliers, times_of, typical_time
-from pytest_distbench.records.kinds import VERDICT_KINDS
+from pytest_distbench.records.reasons import REASONS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, num_bytes, number
 from pytest_distbench.report.texts import quantity
@@ -78,7 +78,7 @@ class LinkPoint:
     bandwidth: float | None
     share: float | None
     note: str
-    gravest: str
+    gravest: ReasonCode
     hosts: tuple[str, str] = ("", "")
 
 
@@ -107,7 +107,7 @@ def link_points(result: CaseResult) -> Iterator[LinkPoint]:
             share=shares.get(link),
             note=notes.get(link, ""),
             hosts=(hosts[link.source], hosts[link.target]) if hosts else ("", ""),
-            gravest=min((v.kind for v in own.values()), key=list(VERDICT_KINDS).index),
+            gravest=min((v.code for v in own.values()), key=severity_order),
         )
 
 
@@ -134,7 +134,7 @@ LINKS: TableKind[LinkPoint] = TableKind(
         Column("bandwidth_gb_per_s", float, "bandwidth GB/s", lambda point: number(point.bandwidth, ".3f")),
         Column("times_typical", float, "x typical", lambda point: number(point.share, ".2f")),
         Column("slow", str, "slow", lambda point: point.note),
-        Column("verdict", str, "verdict", lambda point: point.gravest),
+        Column("verdict", str, "verdict", lambda point: REASONS[point.gravest].verdict),
     ],
 )
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_distbench.judging.stats import LEAST_RUNS, ChangePoint
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import tightest
+from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Point, Trend, Verdict, is_found
 from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds, section_of_rows
 from pytest_distbench.report.texts import change, current, limit, metric_text, reference, test_name, words_for
@@ -181,9 +182,8 @@ class VerdictRow(NamedTuple):
 
 
 def _rows(results: Sequence[CaseResult]) -> list[VerdictRow]:
-    order = list(VERDICT_KINDS)
     judged = [VerdictRow(result, v) for result in results for v in result.verdicts if v.is_judged]
-    return sorted(judged, key=lambda row: order.index(row.verdict.kind))
+    return sorted(judged, key=lambda row: severity_order(row.verdict.code))
 
 
 def _other_side(rows: Sequence[VerdictRow]) -> str:
@@ -195,6 +195,7 @@ VERDICTS: TableKind[VerdictRow] = TableKind(
     rows=_rows,
     columns=[
         Column("verdict", str, "verdict", lambda row: row.verdict.kind),
+        Column("code", str, "reason", lambda row: row.verdict.code),
         Column("test", str, "test", lambda row: Cell(row.result.nodeid, test_name(row.result))),
         Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),
         Column("unit", str, None, lambda row: row.verdict.unit),

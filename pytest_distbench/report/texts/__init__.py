@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, Severity
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar, Side, metric_key, tightest
+from pytest_distbench.records.reasons import Severity
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.units import format_bytes, format_change, format_quantity
 
@@ -157,7 +158,7 @@ def reference(verdict: Verdict) -> str:
 
 def change(verdict: Verdict) -> str:
     """The change against the reference, signed, as the metric itself moves."""
-    if verdict.kind == "changed":
+    if verdict.code == "communication":
         return "changed"
     return "" if verdict.ratio is None or not verdict.is_judged else format_change(verdict.ratio)
 
@@ -195,7 +196,7 @@ def _launches(verdict: Verdict) -> str:
 Columns = Mapping[str, Callable[[Verdict], str]]
 """Heading -> the text below it."""
 
-_MEASURED: Columns = {"": lambda verdict: VERDICT_KINDS[verdict.kind].mark, "metric": metric_text}
+_MEASURED: Columns = {"": lambda verdict: verdict.row.mark, "metric": metric_text}
 _ALLOWED: Columns = {"change": change, "limit": limit}
 
 

@@ -18,7 +18,7 @@ from pytest_distbench.judging.entry import why_not_stored
 from pytest_distbench.judging.terms import NOT_JUDGED, Conclusion, software_changes, worst
 from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import PEAK_MEMORY
@@ -133,7 +133,7 @@ _MOST_REASONS = 8
 
 
 def regression_text(result: CaseResult, *, command: str) -> str:
-    failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
+    failed = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
     left_open = [v for v in result.verdicts if v.reason.startswith(NOT_JUDGED)]
     return _text(result, regression_headline(result), [*failed, *left_open[:1]], command=command, causes=True)
 
@@ -165,12 +165,12 @@ def _text(result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, com
 
 def _next_steps(result: CaseResult, command: str, *, intended: str) -> list[str]:
     """An update accepts a change, and no value beyond a bound."""
-    if any(v.kind == "beyond" for v in result.verdicts):
+    if any(v.code == "bound" for v in result.verdicts):
         return [
             "no update accepts this: mend what was measured, or change the bound where it was set",
             f"again:  {command}",
         ]
-    regressed = [v for v in result.verdicts if v.kind == "regressed"]
+    regressed = [v for v in result.verdicts if v.row.may_be_confirmed]
     if any(v.current is None and METRIC_KINDS[v.better].rule != "steps" for v in regressed):
         return ["no update accepts a metric without a value: mend what was measured", f"again:  {command}"]
     return [
@@ -241,15 +241,16 @@ def nothing_judged_headline(result: CaseResult) -> str:
 def unaccepted_headline(unaccepted: Sequence[Verdict]) -> str:
     """One line: the first metric, its verdict, why, how many, and the option that makes it fail."""
     first = unaccepted[0]
-    option = f"--{VERDICT_KINDS[first.kind].fails_under}"
+    option = f"--{first.row.fails_under}"
     more = f" (and {len(unaccepted) - 1} more)" if len(unaccepted) > 1 else ""
-    return f"{metric_text(first)}: {first.kind}: {first.reason or change(first)}{more}; {option}"
+    answer = first.code if first.kind == "unchanged" else first.kind
+    return f"{metric_text(first)}: {answer}: {first.reason or change(first)}{more}; {option}"
 
 
 def regression_headline(result: CaseResult) -> str:
     against = f" against {result.reference.name}" if result.reference.name else ""
-    changed = next((v.reason for v in result.verdicts if v.kind == "changed"), "")
-    failed = [v for v in result.verdicts if v.is_failure and v.kind != "changed"]
+    changed = next((v.reason for v in result.verdicts if v.code == "communication"), "")
+    failed = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
     if not failed:
         return f"fingerprint changed{against}: {changed}"
     return _movement(result, failed, against) + ("; the fingerprint changed" if changed else "")
@@ -259,10 +260,10 @@ def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> st
     first = worst(failed)
     of = _how_many(result, first, failed)
     name, kind = metric_text(first), METRIC_KINDS[first.better]
-    if first.kind == "beyond":
+    if first.code == "bound":
         return f"{name}: {first.reason}{of}"
     other = words_for(result).name
-    if first.kind != "regressed":
+    if not first.row.may_be_confirmed:
         return f"{name}{against}: {first.kind}: {first.reason or change(first)}{of}"
     if first.current is None:
         return f"{name}{against}: no value ({first.reason}), {other} {quantity(first.baseline, first.unit)}{of}"
@@ -328,13 +329,13 @@ def headline(result: CaseResult, conclusion: Conclusion) -> str:
             return nothing_judged_headline(result)
         case "refused":
             return refused_headline(result)
-        case "regressed" | "beyond" if conclusion.outcome == "xfailed":
+        case "failed" | "bound" if conclusion.outcome == "xfailed":
             return result.xfail_perf
-        case "regressed" | "beyond":
+        case "failed" | "bound":
             return regression_headline(result)
         case "unaccepted":
             return unaccepted_headline(conclusion.verdicts)
-        case "missing":
+        case "new":
             return missing_headline(result)
         case "not_found":
             return not_found_headline(result)
@@ -349,11 +350,11 @@ def explanation(result: CaseResult, conclusion: Conclusion, *, command: str, pla
             return launch_text(result, rerun_command=command)
         case "refused":
             return refused_text(result)
-        case "regressed" | "beyond":
+        case "failed" | "bound":
             return regression_text(result, command=command)
         case "unaccepted":
             return unaccepted_text(result, conclusion.verdicts, command=command)
-        case "missing":
+        case "new":
             return missing_text(result, platforms=platforms, command=command)
         case "not_found":
             return not_found_text(result, command=command)

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.launch.diagnosis.texts import SIGNS
-from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictKind
 from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS
-from pytest_distbench.records.reasons import REASONS
+from pytest_distbench.records.reasons import REASONS, VERDICTS, Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +103,8 @@ METRICS: Sequence[Entry] = (
 """That the plugin names. A name that stands here in no other sense is one that a body recorded."""
 
 _ALSO = {
-    "regressed": r"[+-][\d.,]+ % .*\(limit",
-    "beyond": r"(above|below) (its|the) bound",
-    "missing": r"no baseline|measured, not judged",
+    "regressed": r"[+-][\d.,]+ % .*\(limit|(above|below) (its|the) bound",
+    "new": r"no baseline|measured, not judged",
 }
 """What else a run prints of a verdict."""
 
@@ -207,18 +205,18 @@ def entries() -> list[Entry]:
         Entry(
             kind="verdict",
             name=name,
-            means=kind.means or kind.words,
-            next_step=kind.next_step,
+            means=row.means,
+            next_step=row.next_step,
             page="verdicts.md#verdicts",
-            pattern=re.compile("|".join(_printed(name, kind)), re.IGNORECASE | re.MULTILINE),
+            pattern=re.compile("|".join(_printed(name, row)), re.IGNORECASE | re.MULTILINE),
         )
-        for name, kind in VERDICT_KINDS.items()
+        for name, row in VERDICTS.items()
     ]
     reasons = [
         Entry(
             kind="reason",
             name=code,
-            means=f"{row.means} Verdict: {row.kind}.",
+            means=f"{row.means} Verdict: {row.verdict}.",
             next_step=row.next_step,
             page="verdicts.md#verdicts",
             pattern=re.compile(rf"^\s*{code}\s*$"),
@@ -228,12 +226,11 @@ def entries() -> list[Entry]:
     return [*verdicts, *reasons, *COLUMNS, *METRICS, *FAILURES]
 
 
-def _printed(name: str, kind: VerdictKind) -> Iterator[str]:
-    """What a run prints of a verdict: its name, its words in the counts, the sign before its rows, and more."""
+def _printed(name: str, row: Reason) -> Iterator[str]:
+    """What a run prints of a verdict: its name, the sign before its rows, and more."""
     yield _whole(re.escape(name)).pattern
-    yield re.escape(kind.words)
-    if kind.mark.strip():
-        yield rf"^{re.escape(kind.mark)}(?=\s|$)"
+    if row.mark.strip():
+        yield rf"^{re.escape(row.mark)}(?=\s|$)"
     if name in _ALSO:
         yield _ALSO[name]
 

@@ -227,7 +227,7 @@ def _out_of_reach(results: Sequence[CaseResult]) -> list[Line]:
 
 def _tolerances_out_of_sight(results: Sequence[CaseResult]) -> list[Line]:
     """One line for all clocks whose tolerance the screening would not have seen, with what it would."""
-    found = [(v.detectable or 0.0, r, v) for r in results for v in r.verdicts if v.kind == "unseen" and v.is_noisy]
+    found = [(v.detectable or 0.0, r, v) for r in results for v in r.verdicts if v.code == "low-power"]
     if not found:
         return []
     cases = {(result.case.test, result.case.key) for _, result, _ in found}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +21,9 @@ from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.iteration import NOT_RECORDED
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.reasons import REASONS, VERDICTS, ReasonCode
 from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.releases import __version__
@@ -34,7 +35,6 @@ from pytest_distbench.units import format_change
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
-_WITHOUT_BASELINE = frozenset({"missing", "unseeded", "inconclusive", "within", "beyond"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,14 +184,14 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
     lines += control_lines(results)
     lines += doubt_lines(compared)
     lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or _lacks_baseline(r)])
-    lines += _told(compared, {name for name, kind in VERDICT_KINDS.items() if kind.is_told})
+    lines += _told(compared, lambda v: v.row.is_told)
     for texts in (_flaky(results), _needless(compared), _drift(results), _unrecorded(results), _unseen(results)):
         lines += map(Line, texts)
     lines += [line for result in results for line in _trace(result)]
     if updated:
         lines += _updates(updated, folder)
         besides = [r for r in updated if r.update != "completed"]
-        lines += _told(besides, {"unseeded", "inconclusive"}, trainings_alone=True)
+        lines += _told(besides, lambda v: v.is_undecided and METRIC_KINDS[v.better].is_of_training)
     if failed:
         lines.append(Line(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored"))
     lines += moved_lines(compared)
@@ -224,7 +224,12 @@ def ending_lines(record: RunRecord) -> list[Line]:
 
 def _lacks_baseline(result: CaseResult) -> bool:
     storable = [v for v in result.verdicts if METRIC_KINDS[v.better].is_judged]
-    return bool(storable) and all(v.baseline is None and v.kind in _WITHOUT_BASELINE for v in storable)
+    return bool(storable) and all(v.baseline is None and _needs_none(v) for v in storable)
+
+
+def _needs_none(verdict: Verdict) -> bool:
+    """Whether a verdict may be given where nothing is stored."""
+    return verdict.kind == "new" or verdict.is_undecided or verdict.code in ("within-bound", "bound")
 
 
 def left_out_line(ran: int, long_forms: int, *, seconds: float | None) -> str:
@@ -322,10 +327,9 @@ def _title(result: CaseResult) -> str:
 def _counts(results: Sequence[CaseResult]) -> str:
     counts = Counter(v.kind for r in results for v in _told_verdicts(r))
     total = sum(counts.values())
-    is_paired = any(r.reference.kind == "paired" for r in results)
     parts = [
-        f"{counts[name]} {(is_paired and kind.paired_words) or kind.words}"
-        for name, kind in sorted(VERDICT_KINDS.items(), key=lambda item: not item[1].is_answer)
+        f"{counts[name]} {name}"
+        for name, row in sorted(VERDICTS.items(), key=lambda item: not item[1].is_answer)
         if counts[name]
     ]
     launches = sum(len(r.launches) + len(r.reference.launches) for r in results)
@@ -337,16 +341,20 @@ def _counts(results: Sequence[CaseResult]) -> str:
 
 
 def _hint(results: Sequence[CaseResult]) -> list[Line]:
-    found = {verdict.kind for result in results for verdict in _told_verdicts(result)}
-    asked = [name for name, kind in VERDICT_KINDS.items() if name in found and (kind.fails or kind.is_told)]
+    found = {verdict.code for result in results for verdict in _told_verdicts(result)}
+    asked = [code for code, row in REASONS.items() if code in found and (row.fails or row.is_told)]
     return [Line(f"what that means:  distbench explain {' '.join(asked)}")] if asked else []
 
 
 def _told_verdicts(result: CaseResult) -> list[Verdict]:
     """The verdicts that the tables tell too: of what nobody asked for only what is not as it should be."""
     judged = [v for v in result.verdicts if v.is_judged]
-    as_it_should = {"unchanged", "missing"} if _lacks_baseline(result) else {"unchanged"}
-    return [v for v in judged if v.name not in (FINGERPRINT, PEAK_MEMORY) or v.kind not in as_it_should]
+    lacks = _lacks_baseline(result)
+    return [
+        v
+        for v in judged
+        if v.name not in (FINGERPRINT, PEAK_MEMORY) or not (v.row.is_quiet or (lacks and v.kind == "new"))
+    ]
 
 
 def _cases(number: int) -> str:
@@ -357,23 +365,22 @@ def _were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
-def _told(results: Sequence[CaseResult], kinds: set[VerdictName], *, trainings_alone: bool = False) -> list[Line]:
+def _told(results: Sequence[CaseResult], is_asked: Callable[[Verdict], bool]) -> list[Line]:
     """What was not judged and why: a line per reason, numbers aside, however many cases it is of."""
-    groups: dict[tuple[VerdictName, str], list[tuple[CaseResult, Verdict]]] = {}
+    groups: dict[tuple[ReasonCode, str], list[tuple[CaseResult, Verdict]]] = {}
     for result in results:
-        unclear = kinds | ({"missing"} if result.reference.kind == "paired" else set())
         for verdict in result.verdicts:
-            is_asked = METRIC_KINDS[verdict.better].is_of_training or not trainings_alone
-            if verdict.kind in unclear and is_asked and NOT_RECORDED not in verdict.reason:
-                groups.setdefault((verdict.kind, _NUMBER.sub("", verdict.reason)), []).append((result, verdict))
+            is_without = verdict.kind == "new" and result.reference.kind == "paired"
+            if (is_asked(verdict) or is_without) and NOT_RECORDED not in verdict.reason:
+                groups.setdefault((verdict.code, _NUMBER.sub("", verdict.reason)), []).append((result, verdict))
     lines = []
     for found in groups.values():
         result, verdict = found[0]
         cases = len({id(other) for other, _ in found})
         more = f" and {len(found) - 1} more{f' of {cases} cases' if cases > 1 else ''}" if len(found) > 1 else ""
-        kind = VERDICT_KINDS[verdict.kind]
+        row = verdict.row
         lines.append(
-            Line(f"{kind.mark} {result.case.title} {metric_text(verdict)}{more}: {verdict.reason}", kind.severity)
+            Line(f"{row.mark} {result.case.title} {metric_text(verdict)}{more}: {verdict.reason}", row.severity)
         )
     return lines
 
@@ -395,11 +402,16 @@ def _flaky(results: Sequence[CaseResult]) -> list[str]:
     return lines[:_SHOWN_NAMES] + ([f"{more} more tests are flaky"] if more > 0 else [])
 
 
+def _is_fine(verdict: Verdict) -> bool:
+    """Whether the number is seen to be no worse; other digits of a training are not seen to be harmless."""
+    return verdict.kind in ("unchanged", "improved") and verdict.row.is_answer and not verdict.row.is_told
+
+
 def _needless(compared: Sequence[CaseResult]) -> list[str]:
     return [
         f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
         for r in compared
-        if r.xfail_perf and all(v.kind in ("unchanged", "within", "improved") for v in r.verdicts if v.is_judged)
+        if r.xfail_perf and all(_is_fine(v) for v in r.verdicts if v.is_judged)
     ][:_SHOWN_NAMES]
 
 
@@ -420,7 +432,7 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:
                 continue
             note = "regression accepted" if verdict.is_failure else ""
             if old is None:
-                note = "changed" if verdict.kind == "changed" else "new"
+                note = "changed" if verdict.code == "communication" else "new"
             metric = metric_text(verdict)
             rows.append(
                 (

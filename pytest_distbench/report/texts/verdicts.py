@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from pytest_distbench.judging.links import link_at
-from pytest_distbench.records.kinds import METRIC_KINDS, VERDICT_KINDS, VerdictName
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.report.tables.collectives import is_sweep, refusals, sweep_points
 from pytest_distbench.report.tables.communication import slowest_links
@@ -61,18 +62,18 @@ def _measured_table(result: CaseResult) -> list[Line]:
 
 def verdict_table(result: CaseResult, verdicts: Sequence[Verdict], *, show_all: bool) -> list[Line]:
     words = words_for(result)
-    shown = [v for v in verdicts if show_all or not VERDICT_KINDS[v.kind].is_quiet]
-    lines = _layout([*words.columns], [(v.kind, cells(v, words.columns)) for v in shown], left=2)
+    shown = [v for v in verdicts if show_all or not v.row.is_quiet]
+    lines = _layout([*words.columns], [(v.code, cells(v, words.columns)) for v in shown], left=2)
     hidden = sum(v.is_judged for v in verdicts) - sum(v.is_judged for v in shown)
     return lines + ([Line(f"  {hidden} more {words.unchanged} (-v shows all)")] if hidden else [])
 
 
-def _layout(header: Sequence[str], rows: Sequence[tuple[VerdictName, Sequence[str]]], *, left: int = 1) -> list[Line]:
+def _layout(header: Sequence[str], rows: Sequence[tuple[ReasonCode, Sequence[str]]], *, left: int = 1) -> list[Line]:
     if not rows:
         return []
     head, *texts = layout(header, [row for _, row in rows], left=left)
-    kinds = (VERDICT_KINDS[kind] for kind, _ in rows)
-    return [Line(head), *(Line(text, kind.severity) for text, kind in zip(texts, kinds, strict=True))]
+    severities = (REASONS[code].severity for code, _ in rows)
+    return [Line(head), *(Line(text, severity) for text, severity in zip(texts, severities, strict=True))]
 
 
 def overview(results: Sequence[CaseResult]) -> list[Line]:
@@ -86,7 +87,7 @@ def overview(results: Sequence[CaseResult]) -> list[Line]:
             name = result.case.title
             for verdict in telling_verdicts(result):
                 mark, *rest = cells(verdict, words_for(result).columns)
-                rows.append((verdict.kind, (mark, name, *rest)))
+                rows.append((verdict.code, (mark, name, *rest)))
                 name = ""
         if rows:
             mark, *headings = words_for(group[0]).columns
@@ -107,7 +108,7 @@ def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
     judged = [v for v in result.verdicts if v.is_judged and not _is_quiet_company(v)]
     if result.reference.kind == "paired":
         ends = judged if len(judged) <= _SHOWN_METRICS else [judged[0], judged[-1]]
-        return [v for v in judged if not VERDICT_KINDS[v.kind].is_quiet or v in ends]
+        return [v for v in judged if not v.row.is_quiet or v in ends]
     judged = [v for v in judged if v.current is not None or v.is_failure]
     if slowest := slowest_links(result):
         return [v for v in judged if v in slowest or v.is_failure or link_at(v.at) is None]
@@ -119,11 +120,11 @@ def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
         return judged[:3]
     largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
     chosen = {times[0].metric, largest_change.metric, times[-1].metric}
-    return [v for v in judged if v.metric in chosen or v.kind in ("changed", "beyond") or v.name == PEAK_MEMORY]
+    return [v for v in judged if v.metric in chosen or v.code in ("communication", "bound") or v.name == PEAK_MEMORY]
 
 
 def _is_quiet_company(verdict: Verdict) -> bool:
-    return verdict.name == PEAK_MEMORY and VERDICT_KINDS[verdict.kind].is_quiet
+    return verdict.name == PEAK_MEMORY and verdict.row.is_quiet
 
 
 def note_on_change(verdicts: Iterable[Verdict]) -> list[Line]:
@@ -145,12 +146,12 @@ def is_of_fastest_iterations(verdict: Verdict) -> bool:
 
 def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     points = list(sweep_points(result))
-    shown = [point for point in points if show_all or not VERDICT_KINDS[point.gravest].is_quiet]
+    shown = [point for point in points if show_all or not REASONS[point.gravest].is_quiet]
     rows = [
         (
             point.gravest,
             (
-                VERDICT_KINDS[point.gravest].mark,
+                REASONS[point.gravest].mark,
                 point.text,
                 f"{point.time_s * 1e6:.1f}",
                 f"{point.algbw:.3f}",

@@ -159,10 +159,10 @@ def named(case: CaseResult, name: str) -> CaseResult:
             verdict("beyond-threshold", better="exact", limit=0.0, unit="", current=8.0, baseline=7.0, ratio=8 / 7),
             "8, regressed: +14.3 % (exact), baseline 7",
         ),
-        (verdict("no-baseline", baseline=None, ratio=None, limit=None), "30 ms, without a baseline"),
+        (verdict("no-baseline", baseline=None, ratio=None, limit=None), "30 ms, no baseline"),
         (
             verdict("other-workload", baseline=None, ratio=None, limit=None, reason="another workload"),
-            "30 ms, incomparable: another workload",
+            "30 ms, inconclusive: another workload",
         ),
         (
             verdict("communication", current=None, baseline=None, ratio=None, limit=None, reason="1 all_reduce more"),

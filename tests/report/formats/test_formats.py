@@ -34,9 +34,9 @@ def written(name: str, section: Section) -> bytes:
 @pytest.mark.parametrize(
     ("name", "first", "cell"),
     [
-        ("text", "verdict    test         metric", "a|\\x1bb"),
-        ("markdown", "| verdict | test | metric |", "| a&#124; b |"),
-        ("csv", "verdict,test,metric", "a|\\x1bb"),
+        ("text", "verdict    reason            test          metric", "a|\\x1bb"),
+        ("markdown", "| verdict | reason | test | metric |", "| a&#124; b |"),
+        ("csv", "verdict,code,test,metric", "a|\\x1bb"),
     ],
 )
 def test_a_table_is_written_so_that_its_readers_are_safe(name: str, first: str, cell: str) -> None:

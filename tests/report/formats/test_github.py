@@ -47,7 +47,7 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
     assert "nothing was judged, there is no baseline for this class" in summary(cases, max_bytes=5000)
 
     lines = workflow_commands([result(verdict("no-baseline", reason="none")), result(verdict("within-threshold"))])
-    assert lines == [f"::warning {WHERE}::missing: step none"]
+    assert lines == [f"::warning {WHERE}::new: step none"]
 
     cases = [result(verdict("within-threshold"), flaky=["step +50 %"])] * 2
     assert workflow_commands(cases) == [f"::warning {WHERE}::flaky: passed at attempt 2, before: step +50 %25"]
@@ -85,4 +85,4 @@ def test_the_summary_names_what_failed_above_the_table(tmp_path: Path) -> None:
 
     assert "### distbench: 1 of 2 metrics failed, 1 of 2 cases failed" in text
     assert "- test_a[ws2]: no baseline &#124; for &lt;x&gt;" in text
-    assert text.index("| regressed |") < text.index("| missing |")
+    assert text.index("| regressed |") < text.index("| new |")

@@ -85,8 +85,18 @@ def test_each_clock_is_a_row_with_what_was_planted_and_seen() -> None:
 def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
     section = VERDICTS.section([result(verdict("within-threshold")), result(verdict("beyond-threshold"))])
     assert [row[0].value for row in section.rows] == ["regressed", "unchanged"]
-    assert section.header == ["verdict", "test", "metric", "this run", "baseline", "change", "limit", "n"]
-    assert section.texts[0] == ["regressed", "test_a[ws2]", "step", "30 ms", "20 ms", "+50.0 %", "+10%", "5"]
+    assert section.header == ["verdict", "reason", "test", "metric", "this run", "baseline", "change", "limit", "n"]
+    assert section.texts[0] == [
+        "regressed",
+        "beyond-threshold",
+        "test_a[ws2]",
+        "step",
+        "30 ms",
+        "20 ms",
+        "+50.0 %",
+        "+10%",
+        "5",
+    ]
     row = dict(zip(section.columns, next(iter(section.table.rows)), strict=True))
     assert (row["test"], row["current"], row["ratio"]) == ("suites/test_a.py::test_a[ws2]", 0.03, 1.5)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_distbench.launch.diagnosis.texts import SIGNS
-from pytest_distbench.records.kinds import VERDICT_KINDS, VerdictKind
-from pytest_distbench.records.reasons import REASONS
+from pytest_distbench.records.reasons import REASONS, VERDICTS, because
 from pytest_distbench.report.texts.glossary import entries, explain
 
 
@@ -14,7 +13,7 @@ def names(text: str) -> list[str]:
     return [entry.name for entry in explain(text)]
 
 
-@pytest.mark.parametrize("name", VERDICT_KINDS)
+@pytest.mark.parametrize("name", VERDICTS)
 def test_each_verdict_says_what_it_means_and_what_to_do(name: str) -> None:
     [entry] = (entry for entry in explain(name) if entry.kind == "verdict")
 
@@ -28,14 +27,14 @@ def test_each_reason_says_what_happened_and_its_verdict(code: str) -> None:
     [entry] = (entry for entry in explain(code) if entry.kind == "reason")
 
     assert entry.name == code
-    assert entry.means.endswith(f". Verdict: {REASONS[code].kind}.")
-    assert entry.next_step or not VERDICT_KINDS[REASONS[code].kind].fails
+    assert entry.means.endswith(f". Verdict: {REASONS[code].verdict}.")
+    assert entry.next_step or not REASONS[code].fails
 
 
 @pytest.mark.parametrize(
     ("printed", "name"),
     [
-        ("3 no longer measured", "lost"),
+        ("3 missing", "missing"),
         ("!  latency[message_bytes=4096]  33 us", "latency"),
         ("steps_to_bleu", "steps_to_<metric>"),
         ("phase/forward", "phase/<name>"),
@@ -52,14 +51,14 @@ def test_what_was_printed_leads_to_its_entry(printed: str, name: str) -> None:
 
 
 def test_only_whole_words_lead_to_an_entry() -> None:
-    assert "lost" not in names("lost_fraction")
+    assert "new" not in names("new_fraction")
     assert names("blatency") == []
 
     assert {sign.meaning for sign in SIGNS if sign.meaning} <= {entry.name for entry in entries()}
 
 
-def test_a_verdict_of_a_conftest_is_explained_by_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERDICT_KINDS, "odd", VerdictKind(mark="o", words="odd in a way"))
+def test_a_reason_of_a_conftest_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REASONS, "odd", because("regressed", "Odd in a way."))
     [entry] = explain("odd")
 
-    assert (entry.means, entry.next_step) == ("odd in a way", "")
+    assert (entry.means, entry.next_step) == ("Odd in a way. Verdict: regressed.", "")

@@ -67,7 +67,7 @@ def test_remarks_about_a_run_are_told_once() -> None:
     [
         ("slower-machine", ["3 launches are beyond"] * 3, 1),
         ("noise", [f"it would take about {s} s, and {s} s are left" for s in (3, 30, 7)], 1),
-        ("other-workload", ["another unit", "another workload", "another unit"], 2),
+        ("other-workload", ["another unit", "another model", "another unit"], 2),
     ],
 )
 def test_a_reason_of_many_cases_is_one_line(code: ReasonCode, reasons: list[str], lines: int) -> None:
