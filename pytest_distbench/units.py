@@ -162,6 +162,16 @@ def as_float(value: object) -> float | None:
         return None
 
 
+def as_share(value: object) -> float | None:
+    """A fraction from a number, or from text such as ``0.1``, ``10%`` or ``10 %``; None where it is neither."""
+    if not isinstance(value, str):
+        return as_float(value)
+    try:
+        return convert(*parse_quantity(value), "")
+    except ConfigurationError:
+        return None
+
+
 def as_int(value: object) -> int | None:
     """A whole number of whatever library as an int; None where it is none. True, False and 2.0 are none."""
     if _is_yes_or_no(value) or not hasattr(value, "__index__"):

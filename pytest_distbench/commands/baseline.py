@@ -39,7 +39,7 @@ from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.perf_output import PerfOutput, Rows, baselines_of, bounds_of, read_perf_output
 from pytest_distbench.store.rows import entries_of, entry_rows, write_csv, write_json, write_parquet
 from pytest_distbench.store.run_record import read_run_record
-from pytest_distbench.units import parse_bytes, parse_quantity
+from pytest_distbench.units import as_share, parse_bytes
 
 
 def add_entries(add_parser: Adder) -> None:
@@ -460,8 +460,7 @@ def _operation(program: str) -> str:
 
 
 def _margin(text: str) -> float:
-    value, unit = parse_quantity(text)
-    share = value / 100 if unit == "%" else value
-    if unit not in ("", "%") or not 0 <= share < 1:
+    share = as_share(text)
+    if share is None or not 0 <= share < 1:
         raise ConfigurationError(f"--margin {text!r}: wanted a share such as 10% or 0.1, from 0 to below 1")
     return share

@@ -24,7 +24,7 @@ from pytest_distbench.judging.references import compare_runs
 from pytest_distbench.judging.stats import LEAST_RUNS, change_points, fewest_runs
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import USUAL_LAST, History, RunRecord, Trend, Verdict
-from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, MOST_TOLERANCE, TOLERANCE_WANTED
+from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, FRACTION
 from pytest_distbench.report.formats import BINARY, FORMATS, TABLE_FORMATS, write_as
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of, write_page
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
@@ -50,7 +50,6 @@ def add_report(add_parser: Adder) -> None:
     compare.add_argument(
         "--tolerance",
         metavar="X",
-        type=float,
         default=DEFAULT_TOLERANCE,
         help=f"accepted change towards worse (default: {DEFAULT_TOLERANCE})",
     )
@@ -83,10 +82,9 @@ def add_report(add_parser: Adder) -> None:
 
 
 def _compare(options: argparse.Namespace) -> Iterator[str]:
-    if not 0 <= options.tolerance <= MOST_TOLERANCE:
-        raise DistbenchError(f"--tolerance {options.tolerance}: wanted {TOLERANCE_WANTED}")
+    tolerance = FRACTION("--tolerance", options.tolerance)
     old, new = (_read_possible(path) for path in (options.old, options.new))
-    comparison = compare_runs(old, new, tolerance=options.tolerance)
+    comparison = compare_runs(old, new, tolerance=tolerance)
     if not comparison.verdicts and not comparison.lost:
         raise DistbenchError(f"{options.old} and {options.new} hold no judged case")
     counts: Counter[str] = Counter()

@@ -132,7 +132,7 @@ class Judged(Repeated, total=False):
     """How they are judged.
 
     Attributes:
-        tolerance: accepted change towards worse, as a fraction, or one per metric name.
+        tolerance: accepted change towards worse, 0.1 or "10 %", or one per metric name.
     """
 
     tolerance: float | Mapping[str, float] | None

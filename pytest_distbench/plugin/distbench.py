@@ -438,7 +438,7 @@ class Distbench:
                 judged, by bounds neither.
             unit: as in ``rank.record``.
             better: as in ``rank.record``.
-            tolerance: accepted change towards worse, as a fraction.
+            tolerance: accepted change towards worse, 0.1 or "10 %".
             at: the point, where one name is judged at several; part of the metric's identity.
             params: identity of what was derived.
             at_most: a bound: the test fails where the number is above it, with or without a baseline. A number in

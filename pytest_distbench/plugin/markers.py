@@ -140,7 +140,7 @@ class Requirement:
     Attributes:
         timeout_s: seconds that one launch may take.
         launches: process groups that are judged first.
-        tolerance: accepted change towards worse, as a fraction, or one per metric name.
+        tolerance: accepted change towards worse, 0.1 or "10 %", or one per metric name.
         metrics: names of the metrics that are judged; the others are only shown.
         bounds: limits that need no baseline, by a metric's key or its name: docs/bounds.md.
         xfail_perf: reason why a regression is expected.

@@ -67,10 +67,11 @@ def add_short_options(parser: pytest.Parser) -> list[str]:
 
 
 def _declaration(option: Option) -> dict[str, Any]:
+    shown = option.help.replace("%", "%%")  # argparse puts values into it
     if not option.metavar:
-        return {"action": "store_true", "help": option.help}
+        return {"action": "store_true", "help": shown}
     optional = {"nargs": "?", "const": option.const} if option.const else {}
-    return {"metavar": option.metavar, "help": option.help, **optional}
+    return {"metavar": option.metavar, "help": shown, **optional}
 
 
 def _known_options(parser: pytest.Parser) -> set[str]:

@@ -24,7 +24,7 @@ from pytest_distbench.records.wanted import (
     one_of,
     whole,
 )
-from pytest_distbench.units import parse_bytes
+from pytest_distbench.units import as_share, parse_bytes
 
 FAKE = "fake"
 """The backend that moves no data: one process stands for a rank of a group of any size; structure alone is judged."""
@@ -63,7 +63,7 @@ def _backends(text: Any) -> tuple[str, ...] | None:
 
 
 def _share(text: Any) -> float | str | None:
-    share = text if text == BY_TOLERANCE else _float(text)
+    share = text if text == BY_TOLERANCE else as_share(text)
     return share if share == BY_TOLERANCE or (share is not None and 0 < share <= MOST_TOLERANCE) else None
 
 
@@ -79,7 +79,6 @@ def _network(text: Any) -> Any:
 
 _MOST = 10**_MOST_DIGITS
 _LAUNCHES = whole(1, MOST_LAUNCHES, read=_int)
-_FRACTION = Wanted(FRACTION.words, lambda text: FRACTION.take(_float(text)))
 _TEXT: Wanted[str] = Wanted("text", str)
 
 
@@ -236,9 +235,9 @@ OPTIONS: dict[str, Option] = {
     ),
     "tolerance": Option(
         metavar="X",
-        summary="change from the baseline towards worse that is accepted, as a fraction",
+        summary="change from the baseline towards worse that is accepted: 0.1 or 10 %",
         default=DEFAULT_TOLERANCE,
-        wanted=_FRACTION,
+        wanted=FRACTION,
     ),
     "logs": Option(
         metavar="DIR",
@@ -282,9 +281,9 @@ OPTIONS: dict[str, Option] = {
     ),
     "against-tolerance": Option(
         metavar="X",
-        summary="smallest slowdown that counts in such a comparison, as a fraction",
+        summary="smallest slowdown that counts in such a comparison: 0.05 or 5 %",
         default=PAIRED_TOLERANCE,
-        wanted=_FRACTION,
+        wanted=FRACTION,
     ),
     "against-link": Option(
         metavar="PATH[,PATH...]",
@@ -310,8 +309,8 @@ OPTIONS: dict[str, Option] = {
         summary="plant a slowdown in every case, and say whether this run would have found it; X: its share, as a "
         "fraction (default: a third more than the case's tolerance); nothing is judged or stored",
         wanted=Wanted(
-            f"a number above 0 and at most {MOST_TOLERANCE:g}, such as 0.2, which makes what is timed 20 % slower; or "
-            "nothing, for a third more than each case's tolerance",
+            f"a number above 0 and at most {MOST_TOLERANCE:g}, such as 0.2 or 20%, by which timings are slowed down; "
+            "or nothing, for a third more than each case's tolerance",
             _share,
         ),
         excludes={

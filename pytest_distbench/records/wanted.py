@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.units import as_float, as_int
+from pytest_distbench.units import as_float, as_int, as_share
 
 Update = Literal["new", "failed", "changed", "all"]
 
@@ -63,7 +63,7 @@ layout, which pairs do not cancel. Tolerances of stored baselines, which allow f
 MOST_TOLERANCE = 5.0
 """A number that may become six times as large is not judged; one above is meant in per cent."""
 
-TOLERANCE_WANTED = "a fraction from 0 to 5, such as 0.05, which is 5 %"
+TOLERANCE_WANTED = "a fraction from 0 to 5, such as 0.05 or 5%"
 
 ANY_PLATFORM = "any"
 """Where baselines of the ``fake`` backend lie: what a program sends does not depend on the hardware it runs on."""
@@ -147,7 +147,7 @@ def seconds(*, least: float = -math.inf, above: float = -math.inf) -> Wanted[flo
     return Wanted(f"seconds, {limit} and at most {LONGEST_TIMEOUT_S:g}", kind.take)
 
 
-FRACTION = Wanted(TOLERANCE_WANTED, number(least=0, most=MOST_TOLERANCE).take)
+FRACTION = Wanted(TOLERANCE_WANTED, number(least=0, most=MOST_TOLERANCE, read=as_share).take)
 
 
 def _tolerance(value: object) -> float | dict[str, float] | None:

@@ -27,6 +27,7 @@ from pytest_distbench.records.wanted import (
 )
 
 NO_NUMBERS = [None, True, numpy.bool_(1), torch.tensor(True), "3", b"3", [3], object(), math.nan, math.inf, 10**400]
+NO_SHARES = [value for value in NO_NUMBERS if value != "3"]
 
 
 @pytest.mark.parametrize(
@@ -47,12 +48,17 @@ NO_NUMBERS = [None, True, numpy.bool_(1), torch.tensor(True), "3", b"3", [3], ob
         ),
         (number(), [-3, 1e300], NO_NUMBERS, "a finite number"),
         (seconds(above=0), [0.1, 604800], [*NO_NUMBERS, 0, 604801], "seconds, above 0 and at most 604800"),
-        (FRACTION, [0, 0.5, 5], [*NO_NUMBERS, -0.1, 10], "a fraction from 0 to 5, such as 0.05, which is 5 %"),
+        (
+            FRACTION,
+            [0, 0.5, 5],
+            [*NO_SHARES, -0.1, 10, "-1%", "501%", "10 m"],
+            "a fraction from 0 to 5, such as 0.05 or 5%",
+        ),
         (
             TOLERANCE,
             [0.1, {"step": 0.1}],
-            [*NO_NUMBERS, {}, {"step": "x"}, {" ": 0.1}, {3: 0.1}, {"a": 0.1, "b": 10}],
-            "a fraction from 0 to 5, such as 0.05, which is 5 %, or one per metric name",
+            [*NO_SHARES, {}, {"step": "x"}, {" ": 0.1}, {3: 0.1}, {"a": 0.1, "b": 10}],
+            "a fraction from 0 to 5, such as 0.05 or 5%, or one per metric name",
         ),
         (
             text(without="[]", longest=5),
@@ -81,3 +87,9 @@ def test_what_is_not_wanted_is_refused_with_name_value_and_words(
 def test_numbers_of_other_libraries_become_python_s() -> None:
     assert [type(whole(1)("x", v)) for v in (numpy.int64(3), torch.tensor(3))] == [int, int]
     assert [type(number()("x", v)) for v in (numpy.float32(3), torch.tensor(3.0), Fraction(3))] == [float] * 3
+
+
+@pytest.mark.parametrize(("given", "share"), [(0.1, 0.1), ("0.1", 0.1), ("10%", 0.1), ("10 %", 0.1), ("0%", 0.0)])
+def test_a_fraction_may_be_given_in_per_cent(given: object, share: float) -> None:
+    assert FRACTION("tolerance", given) == share
+    assert TOLERANCE("tolerance", {"step": given}) == {"step": share}
