@@ -141,19 +141,19 @@ def test_what_is_told_afterwards_knows_bounds(
     result.stdout.fnmatch_lines(
         ["::error file=test_it.py,line=*,title=test_step[[]ws2]::step: 40 ms, bound: at most 25 ms *"]
     )
-    assert "| beyond | test_step[ws2] | step | 40 ms |" in (made.path / "summary.md").read_text()
+    assert "| regressed | bound | test_step[ws2] | step | 40 ms |" in (made.path / "summary.md").read_text()
     rows = read_run(bad)
     assert (set(rows.verdict), set(rows.at_most), rows.at_least.notna().any()) == ({"regressed"}, {0.025}, False)
     capsys.readouterr()
     assert main(["report", bad, "--table", "verdicts", "--format", "csv"]) == 0
     header, row = capsys.readouterr().out.splitlines()
     assert "at_least,at_most" in header
-    assert row.startswith("beyond,")
+    assert row.startswith("regressed,bound,")
     store = ["--baselines", str(made.path / "baselines")]
     assert main(["baseline", "accept", bad, "--force", *store]) == 1
     assert "step is beyond a bound: 40 ms, bound: at most 25 ms (marker of test_step[ws2])" in capsys.readouterr().out
     assert main(["compare", bad, bad, "--fail"]) == 1
-    assert "1 metric of 1 case: 1 beyond" in capsys.readouterr().out
+    assert "1 metric of 1 case: 1 regressed" in capsys.readouterr().out
     assert main(["compare", bad, good, "--fail"]) == 0
     assert main(["baseline", "accept", good, *store]) == 0
     path = set_by_hand(made, step="10ms")

@@ -226,7 +226,7 @@ def test_a_reason_and_a_rule_are_one_row_each(
             "::error file=test_it.py,line=*,title=test_step[[]ws2]::step -80.0 *",
         ]
     )
-    assert "| regressed | test_step[ws2] | step |" in (made.path / "summary.md").read_text()
+    assert "| regressed | too-fast | test_step[ws2] | step |" in (made.path / "summary.md").read_text()
 
 
 REMARK = """

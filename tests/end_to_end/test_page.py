@@ -32,7 +32,7 @@ def tab() -> Iterator[Tab]:
         yield opened
 
 
-def case(name: str, *values: float, kind: str = "unchanged", outcome: str = "passed") -> CaseResult:
+def case(name: str, *values: float, code: str = "within-threshold", outcome: str = "passed") -> CaseResult:
     measured = [
         LaunchRecord(
             index=i,
@@ -44,7 +44,7 @@ def case(name: str, *values: float, kind: str = "unchanged", outcome: str = "pas
     ]
     made = Case(test="suites/test_a.py::test_a", id=name, conditions=ON_TWO, device="cpu")
     return result(
-        verdict(kind), launches=measured, outcome=outcome, nodeid=f"suites/test_a.py::test_a[{name}]", case=made
+        verdict(code), launches=measured, outcome=outcome, nodeid=f"suites/test_a.py::test_a[{name}]", case=made
     )
 
 
