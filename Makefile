@@ -15,7 +15,7 @@ suites-full: $(TOX)
 
 # What trainings send and hold at 8 and 64 ranks: one process for a rank, on any machine.
 structure: $(TOX)
-	$(TOX) run -q -e py -- suites/structure --world-size 8,64 --distbench-backend fake --distbench-missing fail
+	$(TOX) run -q -e py -- suites/structure --world-size 8,64 --distbench-backend fake --distbench-no-baseline fail
 
 # Does it do on these GPUs what it promises? About an hour; `make gpu LINES="--only clock,hang --json seen.json"`. A Python, and
 # the build of torch that fits the driver, come by uv; made-up GPUs (`LINES=--stand-in`) need none but tox's.

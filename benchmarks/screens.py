@@ -667,7 +667,7 @@ distbench_timeout = 60
 distbench_baselines = stored
 distbench_data = .
 distbench_platform = a-machine
-distbench_missing = skip
+distbench_no_baseline = skip
 distbench_tolerance = 0.2
 distbench_logs = logs
 distbench_json = run.json
@@ -729,8 +729,8 @@ ROWS = [
         "unseen",
         """
         pytest --world-size 2 -v
-        pytest -q --world-size 2 --distbench-missing=fail -k planted
-        pytest -q --world-size 2 --distbench-missing=skip -k planted
+        pytest -q --world-size 2 --distbench-no-baseline=fail -k planted
+        pytest -q --world-size 2 --distbench-no-baseline=skip -k planted
         pytest -q --world-size 3,64 -k planted
         pytest -q --world-size 0
         pytest -q --world-size 2 --distbench-launches=0
@@ -1104,7 +1104,7 @@ ROWS = [
         {COMMIT}
         pytest --world-size 8,64 --distbench-backend=fake -v
         distbench report run.json --table growth
-        pytest -q --world-size 8 --distbench-backend=fake --distbench-fake-rank=3 --distbench-missing=fail
+        pytest -q --world-size 8 --distbench-backend=fake --distbench-fake-rank=3 --distbench-no-baseline=fail
         sed -i 's/Linear(64, 64)/Linear(64, 65)/' test_t.py
         pytest -q --world-size 8 --distbench-backend=fake
         """,

@@ -30,7 +30,7 @@ PARTS = {
     "suites": (
         "suites",
         "--world-size=2",
-        "--distbench-missing=warn",
+        "--distbench-no-baseline=warn",
         "--override-ini=pythonpath=suites/training suites/structure",
     ),
 }

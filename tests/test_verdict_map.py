@@ -32,8 +32,8 @@ class Row(NamedTuple):
         kind: of the verdict.
         better: kind of the metric.
         tests: outcome by default, with --distbench-strict, with --distbench-fail-on-improvement, with
-            --distbench-missing=fail and =skip, and where the test is marked xfail_perf: p(assed), f(ailed), s(kipped),
-            x(failed), and X where that mark is called needless.
+            --distbench-no-baseline=fail and =skip, and where the test is marked xfail_perf: p(assed), f(ailed),
+            s(kipped), x(failed), and X where that mark is called needless.
         store: whether --distbench-update=failed, =changed and distbench baseline accept write it: y or n; r where an
             update refuses it.
         answers: exit code of distbench verdict; whether compare counts it as an answer and as a failure.
@@ -105,8 +105,8 @@ def _tests(found: Verdict) -> str:
         Strictness(),
         _strictness("distbench-strict"),
         _strictness("distbench-fail-on-improvement"),
-        Strictness(missing="fail"),
-        Strictness(missing="skip"),
+        Strictness(no_baseline="fail"),
+        Strictness(no_baseline="skip"),
     ]
     outcomes = "".join(conclude(result(found), policy).outcome[0] for policy in policies)
     marked = result(found, xfail_perf="known")

@@ -19,7 +19,7 @@ from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseOutcome, CaseResult, Verdict
 from pytest_distbench.records.summaries import median
-from pytest_distbench.records.wanted import Missing
+from pytest_distbench.records.wanted import NoBaseline
 
 _NEAR = 0.8
 """Of the letters of two names that are taken for one, so many are the same, in order."""
@@ -294,7 +294,7 @@ Reason = Literal["", "launch", "nothing_judged", "bound", "refused", "failed", "
 class Strictness:
     options: frozenset[str] = frozenset()
     """Those that are given under which more reasons fail, without their dashes."""
-    missing: Missing = "warn"
+    no_baseline: NoBaseline = "warn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +341,7 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
     if unaccepted := tuple(v for v in judged if v.row.fails_under in strictness.options):
         return Conclusion(outcome="failed", reason="unaccepted", verdicts=unaccepted)
     stored = (v for v in judged if v.kind != "new" and (v.baseline is not None or not v.is_undecided))
-    if not any(stored) and strictness.missing != "warn":
-        outcome: CaseOutcome = "skipped" if strictness.missing == "skip" else "failed"
+    if not any(stored) and strictness.no_baseline != "warn":
+        outcome: CaseOutcome = "skipped" if strictness.no_baseline == "skip" else "failed"
         return Conclusion(outcome=outcome, reason="new", verdicts=judged)
     return Conclusion(outcome="passed")

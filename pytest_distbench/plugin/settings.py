@@ -219,7 +219,7 @@ def read_settings(config: pytest.Config) -> Settings:
                 for row in REASONS.values()
                 if row.fails_under and given.has(row.fails_under.removeprefix("distbench-"))
             ),
-            missing=given.read("missing"),
+            no_baseline=given.read("no-baseline"),
         ),
         tolerance=given.read("tolerance"),
         json=record_file,

@@ -13,9 +13,9 @@ from pytest_distbench.records.wanted import (
     DEFAULT_TOLERANCE,
     FRACTION,
     LONGEST_TIMEOUT_S,
-    MISSING,
     MOST_LAUNCHES,
     MOST_TOLERANCE,
+    NO_BASELINE,
     PAIRED_TOLERANCE,
     TRACED_CASES,
     UPDATES,
@@ -227,11 +227,11 @@ OPTIONS: dict[str, Option] = {
         "the URL of an object store, s3://bucket/prefix",
     ),
     "platform": Option(metavar="NAME", summary="hardware class of this machine, in place of the one found"),
-    "missing": Option(
+    "no-baseline": Option(
         metavar="POLICY",
         summary="no baseline for a case: warn (default), fail or skip",
         default="warn",
-        wanted=one_of(MISSING),
+        wanted=one_of(NO_BASELINE),
     ),
     "tolerance": Option(
         metavar="X",

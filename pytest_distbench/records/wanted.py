@@ -25,10 +25,10 @@ CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
 CONFIRM_BUDGET_S = 60.0
 """Seconds of a run that go into that."""
 
-Missing = Literal["warn", "fail", "skip"]
+NoBaseline = Literal["warn", "fail", "skip"]
 """What a case without a baseline does to its test."""
 
-MISSING: tuple[Missing, ...] = get_args(Missing)
+NO_BASELINE: tuple[NoBaseline, ...] = get_args(NoBaseline)
 
 TracedCases = Literal["regressed", "all"]
 

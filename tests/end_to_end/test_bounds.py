@@ -196,7 +196,7 @@ def test_the_import_of_the_page_runs_as_it_says(
 
 
 def test_what_keeps_to_its_bound_is_judged_without_a_baseline(project: Project) -> None:
-    result = run(project(BOUNDED), "--distbench-missing=fail")
+    result = run(project(BOUNDED), "--distbench-no-baseline=fail")
 
     result.stdout.fnmatch_lines(
         [

@@ -149,7 +149,7 @@ def test_a_derived_number_carries_what_happened_around_the_launches_it_is_made_o
         file.write(textwrap.dedent(COOLING))
     run(made, "--distbench-update")
     monkeypatch.setenv("COOLING", "low")
-    cooled = record(made, "--distbench-missing=fail")
+    cooled = record(made, "--distbench-no-baseline=fail")
 
     assert cooled["efficiency"]["case"]["conditions"]["around"] == {"cooling": "low", "size": "1+2"}  # type: ignore[index]
     assert [verdict["kind"] for verdict in cooled["efficiency"]["verdicts"]] == ["new"]  # type: ignore[attr-defined]

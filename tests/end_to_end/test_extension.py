@@ -82,7 +82,7 @@ def test_what_happens_around_every_launch_is_one_row(
     command = ("-p", "pytest_distbench.testing", "--distbench-launcher=stand-in")
     plain = pytester.runpytest_inprocess(*command, "--distbench-update", "--distbench-launches=3")
     monkeypatch.setenv("COOLING", "low")
-    cooled = pytester.runpytest_inprocess(*command, "--distbench-missing=fail", "--distbench-json=run.json")
+    cooled = pytester.runpytest_inprocess(*command, "--distbench-no-baseline=fail", "--distbench-json=run.json")
 
     assert (plain.ret, cooled.ret) == (0, 1)
     cooled.assert_outcomes(failed=2)  # what was measured under other conditions is no baseline

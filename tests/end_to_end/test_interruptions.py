@@ -275,7 +275,7 @@ def test_two_runs_update_one_folder_at_once(
     options = [*MADE_UP, "--distbench-update", "--distbench-launches=1"]
     first, second = start(*options, "-k", "0 or 1"), start(*options, "-k", "1 or 2")
     outputs = [process.communicate(timeout=LIMIT_S)[0] for process in (first, second)]
-    after = start(*MADE_UP, "--distbench-missing=fail")
+    after = start(*MADE_UP, "--distbench-no-baseline=fail")
     output, _ = after.communicate(timeout=LIMIT_S)
 
     assert (first.returncode, second.returncode) == (0, 0), outputs

@@ -229,7 +229,7 @@ BODIES = """
 
 def test_bodies_of_tests_that_measure_nothing(project: pytest.Pytester) -> None:
     write(project, {"test_bodies.py": BODIES})
-    found = project.runpytest_subprocess("--world-size", "3", "-rs", "--distbench-missing", "fail")
+    found = project.runpytest_subprocess("--world-size", "3", "-rs", "--distbench-no-baseline", "fail")
 
     found.assert_outcomes(passed=3, skipped=1, failed=2)
     text = found.stdout.str()

@@ -94,7 +94,7 @@ def test_a_training_that_does_not_learn_is_told_so_without_a_baseline_at_the_upd
 ) -> None:
     made = project(TEST.replace("[2.303, 2.101, 1.897]", str(curve)))
     first, updated, after = run(made), run(made, "--distbench-update"), run(made)
-    strict, missing = run(made, "--distbench-strict"), run(made, "--distbench-missing=fail")
+    strict, missing = run(made, "--distbench-strict"), run(made, "--distbench-no-baseline=fail")
 
     for result in (first, updated, after):
         result.stdout.fnmatch_lines([f"[?] test_train?ws2? loss: it does not move: all {len(curve)} values are *"])

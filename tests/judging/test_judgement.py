@@ -123,19 +123,19 @@ def test_the_policy_decides_what_fails_and_what_counts_as_judged() -> None:
     assert told(made, options=frozenset({"distbench-fail-on-improvement"})) == ("failed", "unaccepted")
     assert told(made, options=frozenset({"distbench-strict"})) == ("passed", "")
 
-    assert told(result(verdict("within-bound"), verdict("no-baseline")), missing="fail") == ("passed", "")
+    assert told(result(verdict("within-bound"), verdict("no-baseline")), no_baseline="fail") == ("passed", "")
 
     for stored in (verdict("within-threshold"), verdict("noise")):
-        assert told(result(verdict("no-baseline"), stored), missing="fail") == ("passed", "")
-    assert told(result(verdict("no-baseline"), verdict("noise", baseline=None)), missing="fail")[1] == "new"
+        assert told(result(verdict("no-baseline"), stored), no_baseline="fail") == ("passed", "")
+    assert told(result(verdict("no-baseline"), verdict("noise", baseline=None)), no_baseline="fail")[1] == "new"
 
 
 @pytest.mark.parametrize(
-    ("missing", "expected"),
+    ("no_baseline", "expected"),
     [("warn", ("passed", "")), ("skip", ("skipped", "new")), ("fail", ("failed", "new"))],
 )
-def test_without_any_baseline_the_policy_decides(missing: str, expected: tuple[str, str]) -> None:
-    assert told(result(verdict("no-baseline")), missing=missing) == expected
+def test_without_any_baseline_the_policy_decides(no_baseline: str, expected: tuple[str, str]) -> None:
+    assert told(result(verdict("no-baseline")), no_baseline=no_baseline) == expected
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from pytest_distbench.plugin.progress import TERMINATED
 
 def test_without_a_baseline_a_test_is_new_or_fails_or_is_skipped_as_the_policy_says(project: Project) -> None:
     made = project(TEST)
-    new, failed = run(made), run(made, "--distbench-missing=fail")
+    new, failed = run(made), run(made, "--distbench-no-baseline=fail")
 
     new.stdout.fnmatch_lines(
         ["*test_it.py N*", "no baseline for 1 of 1 case on cpu-*", "record them:  pytest *--distbench-update=new"]
@@ -27,7 +27,7 @@ def test_without_a_baseline_a_test_is_new_or_fails_or_is_skipped_as_the_policy_s
         ["*no baseline for cpu-* (have: none)*", "record it:  pytest *test_step?ws2?* --distbench-update=new"]
     )
     assert (new.ret, failed.ret) == (0, 1)
-    run(made, "--distbench-missing=skip").assert_outcomes(skipped=1)
+    run(made, "--distbench-no-baseline=skip").assert_outcomes(skipped=1)
 
 
 def test_an_update_writes_and_tells_old_and_new(project: Project) -> None:

@@ -59,7 +59,7 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
             ["--distbench-update", "sometimes"],
             "*distbench-update*'sometimes'; wanted one of new, failed, *",
         ),
-        (["--distbench-missing", "shrug"], "*distbench-missing*'shrug'; wanted one of warn, fail, skip*"),
+        (["--distbench-no-baseline", "shrug"], "*distbench-no-baseline*'shrug'; wanted one of warn, fail, skip*"),
         (
             ["--distbench-timeout", "soon"],
             "*distbench-timeout*'soon'; wanted a finite number of at least 0.1, at most 604800*",
@@ -154,11 +154,11 @@ def test_without_a_gpu_there_is_no_run_on_gpus(project: Project) -> None:
 
 def test_a_wrong_value_in_the_ini_file_is_one_usage_error_that_names_its_key(project: Project) -> None:
     made = project(TEST)
-    made.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_missing = shrug\n")
+    made.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_no_baseline = shrug\n")
     result = run(made)
 
     assert result.stderr.lines == [
-        "ERROR: --distbench-missing (ini: distbench_missing): 'shrug'; wanted one of warn, fail, skip",
+        "ERROR: --distbench-no-baseline (ini: distbench_no_baseline): 'shrug'; wanted one of warn, fail, skip",
         "",
     ]
     assert "UsageError" not in result.stdout.str()
@@ -182,7 +182,7 @@ def test_a_torch_that_ranks_cannot_run_under_is_a_usage_error(
 
 def test_ini_keys_are_read(project: Project) -> None:
     made = project(TEST)
-    made.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_world_size = 3\ndistbench_missing = fail\n")
+    made.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_world_size = 3\ndistbench_no_baseline = fail\n")
 
     run(made).stdout.fnmatch_lines(["*test_step?ws3?*no baseline*"])
 
@@ -213,7 +213,7 @@ def test_ranks_of_other_hosts_need_no_gpu_and_no_core_of_this_one_and_wait_for_n
     made.makeconftest(MANY_HOSTS)
     with alone_on_this_host(on_wait=lambda told: None):
         result = run(made, "--distbench-launcher=far", "--gpu", "--world-size=100000", "--collect-only")
-        measured = run(made, "--distbench-launcher=far", "--gpu", "--world-size=3", "--distbench-missing=warn")
+        measured = run(made, "--distbench-launcher=far", "--gpu", "--world-size=3", "--distbench-no-baseline=warn")
 
     result.assert_outcomes()
     assert (result.ret, measured.ret) == (0, 0)

@@ -260,7 +260,7 @@ def _properties(of: type) -> Iterator[list[str]]:
 
 def _outcome(row: Reason) -> str:
     if row.verdict == "new":
-        return "as `--distbench-missing` says"
+        return "as `--distbench-no-baseline` says"
     return "fails" if row.fails else f"passes; fails with `--{row.fails_under}`" if row.fails_under else "passes"
 
 

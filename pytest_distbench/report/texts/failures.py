@@ -276,7 +276,9 @@ def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> st
         return f"{name}{against}: {now}, {other} {then} (exact){of}"
     is_fastest = result.reference.kind == "stored" and is_of_fastest_iterations(first)
     moved = change(first) + (" in its fastest iterations" if is_fastest else "")
-    return f"{name} {moved or first.reason}{against} (limit {limit(first)}){of}"
+    most = limit(first)
+    allowed = f" (limit {most})" if most else f": {first.reason}"
+    return f"{name} {moved or first.reason}{against}{allowed}{of}"
 
 
 def _how_many(result: CaseResult, first: Verdict, failed: Sequence[Verdict]) -> str:

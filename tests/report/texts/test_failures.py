@@ -28,7 +28,7 @@ def ended(outcome: Any, reason: str) -> dict[str, Any]:
     return {"launches": [LaunchRecord(index=0, outcome=outcome, wall_s=1.0, reason=reason)]}
 
 
-STRICT = Strictness(missing="fail", options=frozenset({"distbench-strict"}))
+STRICT = Strictness(no_baseline="fail", options=frozenset({"distbench-strict"}))
 
 
 @pytest.mark.parametrize(
