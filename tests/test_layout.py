@@ -16,8 +16,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "pytest_distbench": Budget(234, 60_430),  # each reason of a verdict is a row with its sentence and next step
-    "tests": Budget(307, 55_160),  # what follows from each verdict is a table
+    "pytest_distbench": Budget(237, 60_450),  # three files that held two ideas are two each; reasons of verdicts are rows
+    "tests": Budget(307, 55_170),  # what follows from each verdict is a table
 }
 """A number that rises needs its reason in its line."""
 

@@ -16,9 +16,9 @@ from pytest_distbench.judging.metric import BUSIER_SHARE
 from pytest_distbench.judging.terms import severity
 from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.link_terms import FEWEST_SIZES, fit_link_terms
 from pytest_distbench.records.metric import WALL_TIME, metric_name, tightest
 from pytest_distbench.records.run import CaseResult, Verdict
-from pytest_distbench.records.summaries import FEWEST_SIZES, fit_link_terms
 from pytest_distbench.units import format_bytes, format_change, format_seconds
 
 _LATE_SHARE = 0.1

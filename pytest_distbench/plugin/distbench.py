@@ -64,11 +64,11 @@ from pytest_distbench.report.texts.failures import explanation, headline, lost_t
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Allowance, Doubt
 from pytest_distbench.run.control import DERIVED, make_trace, plant, wants_trace
+from pytest_distbench.run.evaluation import Evaluation
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import DerivedNumbers, GivenNumbers, SampleFailed, Samples
-from pytest_distbench.run.worktree import Evaluation
 from pytest_distbench.store.baselines import NotRecorded
 from pytest_distbench.units import why_impossible
 

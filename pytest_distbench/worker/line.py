@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -25,7 +26,6 @@ from pytest_distbench.records.wire import (
     short_address,
     start_s,
 )
-from pytest_distbench.worker import notebook
 from pytest_distbench.worker.clock import HostClock
 
 PROGRESS_INTERVAL_S = 0.2
@@ -123,7 +123,7 @@ class ControlLine(Line):
         with contextlib.suppress(OSError):
             while request := self._socket.recv(1):
                 if request == FLIGHT_REQUEST:
-                    notebook.dump(self._flight, self._groups)
+                    _dump(self._flight, self._groups)
                 elif request == ALL_UP:
                     self._all_up.set()
                 elif request == ALL_JOINED:
@@ -143,3 +143,31 @@ def _kill_own_group() -> None:
                 if pid != own and os.getpgid(pid) == own and not cleans_up(Path(f"/proc/{pid}/cmdline").read_bytes()):
                     os.kill(pid, signal.SIGKILL)
     os.kill(own, signal.SIGKILL)
+
+
+def _dump(path: Path, groups: Path) -> None:
+    """Write what the recorders hold, by name, and before it the ranks of every group, as JSON, whole or not at all.
+
+    An empty file where torch records nothing here. Best effort: it runs while the process is already in trouble.
+    """
+    content = b""
+    members: dict[str, list[int]] = {}
+    with contextlib.suppress(Exception):
+        from pytest_distbench.worker import torch_internals
+
+        members = torch_internals.group_members()
+        found = torch_internals.recordings(whole=True)
+        telling = {name: text for name, text in found.items() if b'"entries":[{' in text}
+        # All that have seen something: under NCCL our own barriers are in one, and the workload's collectives in the
+        # other. Where none has, silence tells only if every backend is recorded.
+        if telling or torch_internals.has_recorder():
+            content = b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), text) for name, text in telling.items())
+    _write(groups, json.dumps(members).encode())
+    _write(path, content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with contextlib.suppress(OSError):
+        draft = path.with_suffix(".tmp")
+        draft.write_bytes(content)
+        draft.rename(path)

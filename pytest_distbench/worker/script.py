@@ -28,10 +28,7 @@ from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import PHASE, WALL_TIME, Scalar, metric_key
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
-from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.fingerprint import Watch
-from pytest_distbench.worker.line import Line
-from pytest_distbench.worker.notebook import (
+from pytest_distbench.worker.checks import (
     check_bounds,
     check_choice,
     check_metric,
@@ -39,6 +36,9 @@ from pytest_distbench.worker.notebook import (
     check_point,
     check_values,
 )
+from pytest_distbench.worker.context import RankContext
+from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.line import Line
 
 CURRENT: ScriptNotes | None = None
 """Of the rank that this process is; None outside of ranks that run a script."""

@@ -22,6 +22,7 @@ from pytest_distbench.records.iteration import (
     TracedSide,
     iteration_name,
 )
+from pytest_distbench.records.link_terms import WIDEST, fit_link_terms
 from pytest_distbench.records.metric import (
     Bound,
     Term,
@@ -32,7 +33,7 @@ from pytest_distbench.records.metric import (
     terms_of,
     tightest,
 )
-from pytest_distbench.records.summaries import MOST_KEPT, WIDEST, distribution, fit_link_terms, nearest_rank, quantile
+from pytest_distbench.records.summaries import MOST_KEPT, distribution, nearest_rank, quantile
 
 
 def test_a_key_is_the_name_with_its_point_and_values_are_pythons() -> None:

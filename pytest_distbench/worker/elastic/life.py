@@ -25,13 +25,13 @@ from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.plan import Job, LaunchPlan, Pool
 from pytest_distbench.records.timeline import Finished, Joined, Raised, ServerFailed, ServerReady, Started, append
 from pytest_distbench.worker import bodies
+from pytest_distbench.worker.checks import check_whole
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.elastic.training import Node, Training
 from pytest_distbench.worker.forked import check_fork
 from pytest_distbench.worker.leaving import classify, flush_output, leave
 from pytest_distbench.worker.load import process_began
 from pytest_distbench.worker.membership import join_group, leave_group
-from pytest_distbench.worker.notebook import check_whole
 from pytest_distbench.worker.process import MemoryPeak, arm_nccl, software, take_output, take_program, take_signals
 from pytest_distbench.worker.state import RandomStreams, note_autocast
 

@@ -31,13 +31,13 @@ from pytest_distbench.records.timeline import (
     append,
     read_timeline,
 )
+from pytest_distbench.worker.checks import check_unread, check_whole, real, refuse
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.elastic import checkpoints
 from pytest_distbench.worker.elastic.ledger import Ledger, Place, is_per_rank, objects_of
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import Line as RankLine
-from pytest_distbench.worker.notebook import check_unread, check_whole, real, refuse
 from pytest_distbench.worker.state import OptimizerMemory
 
 _COUNTERS = "distbench"
