@@ -69,8 +69,9 @@ def main() -> None:
     from measuring import launched
 
     from pytest_distbench.launch.starters import Engine, LauncherSetup
+    from pytest_distbench.launch.starters.allocation import read_allocation
     from pytest_distbench.launch.starters.cmd import CmdLauncher
-    from pytest_distbench.launch.starters.slurm import SlurmLauncher, read_allocation
+    from pytest_distbench.launch.starters.slurm import SlurmLauncher
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)

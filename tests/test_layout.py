@@ -16,7 +16,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "pytest_distbench": Budget(237, 60_450),  # reasons of verdicts are rows; three files were split
+    "pytest_distbench": Budget(239, 60_478),  # reasons of verdicts are rows; files that held two ideas are two
     "tests": Budget(307, 55_170),  # what follows from each verdict is a table
 }
 """A number that rises needs its reason in its line."""

@@ -14,7 +14,8 @@ from support.pools import POOL, shared
 from support.timelines import ERROR, JOB, LOST, Timeline, killed
 
 from pytest_distbench.elastic import kill
-from pytest_distbench.jobs.launch import launch_elastic, make_pool_record, make_record
+from pytest_distbench.jobs.launch import launch_elastic, make_record
+from pytest_distbench.jobs.pool_launch import make_pool_record
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.read import stdout

@@ -18,7 +18,8 @@ from support.processes import wait_for
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.site.relay import Hello
 from pytest_distbench.launch.starters import HostsWanted, LauncherSetup, calls, slurm
-from pytest_distbench.launch.starters.slurm import Allocation, SlurmLauncher, read_allocation, start_step
+from pytest_distbench.launch.starters.allocation import Allocation, read_allocation
+from pytest_distbench.launch.starters.slurm import SlurmLauncher, start_step
 from pytest_distbench.machine import hardware
 
 ALL = 'for node in $nodes; do SLURMD_NODENAME=$node "$@" & done; wait'
