@@ -263,7 +263,7 @@ def sharing(bench: Bench) -> Seen:
         "suites",
         *FEW,
         "--world-size=2",
-        "--distbench-share-gpu",
+        "--distbench-share=gpu",
         "--distbench-max-message=64KiB",
         "--distbench-launches=1",
         f"--distbench-baselines={bench.baselines}",
@@ -443,7 +443,7 @@ LINES_IN_ORDER: dict[str, Callable[[Bench], Seen]] = {
 
 def _share(bench: Bench, name: str, *options: str, **variables: str) -> Ran:
     return bench.pytest(
-        f"{LINES}::test_line", "-k", name, "--world-size=2", "--distbench-share-gpu", *options, name=name, **variables
+        f"{LINES}::test_line", "-k", name, "--world-size=2", "--distbench-share=gpu", *options, name=name, **variables
     )
 
 

@@ -681,7 +681,6 @@ distbench_strict = true
 distbench_fail_on_improvement = true
 distbench_full = true
 distbench_gpu = false
-distbench_share_host = false
 distbench_update = new
 distbench_preload = json
 distbench_short_options = false
@@ -691,7 +690,7 @@ OTHER_KEYS = {
     "against_python": "distbench_against_python = missing/python\n",
     "attach": "distbench_attach = 0\n",
     "trace": "distbench_trace = none\n",
-    "fake": "distbench_backend = fake\ndistbench_fake_rank = 1\n",
+    "fake": "distbench_backend = fake:1\n",
     "cmd": "distbench_launcher_cmd = {command}\ndistbench_ranks_per_node = 2\n",
     "network": "distbench_network = fast\n",
     "numa": "distbench_numa_binding = node\n",
@@ -739,8 +738,8 @@ ROWS = [
         pytest -q --distbench-nothing
         pytest -q --gpu
         pytest -q --distbench-gpu
-        pytest -q --gpu --distbench-share-gpu --distbench-share-host --distbench-numa-binding=node
-        pytest -q --distbench-share-gpu
+        pytest -q --gpu --distbench-share=gpu,host --distbench-numa-binding=node
+        pytest -q --distbench-share=gpu
         pytest --collect-only -q --world-size 2
         """,
         PLAIN,
@@ -1104,7 +1103,7 @@ ROWS = [
         {COMMIT}
         pytest --world-size 8,64 --distbench-backend=fake -v
         distbench report run.json --table growth
-        pytest -q --world-size 8 --distbench-backend=fake --distbench-fake-rank=3 --distbench-no-baseline=fail
+        pytest -q --world-size 8 --distbench-backend=fake:3 --distbench-no-baseline=fail
         sed -i 's/Linear(64, 64)/Linear(64, 65)/' test_t.py
         pytest -q --world-size 8 --distbench-backend=fake
         """,

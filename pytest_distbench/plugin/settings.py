@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,10 +100,11 @@ class Given:
         return str(given or "").strip()
 
     def has(self, wanted: str) -> bool:
-        """Whether an option was given; behind ``=``, with that value."""
+        """Whether an option was given; behind ``=``, with that value, whatever follows its ``:``."""
         name, _, value = wanted.partition("=")
         text = self.text(name)
-        return value in text.split(",") if value else text not in ("", NOTHING)
+        given = {part.partition(":")[0].strip() for part in text.split(",")}
+        return value in given if value else text not in ("", NOTHING)
 
     def refuse(self, name: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"{spell(name)}: {why}")
@@ -173,18 +175,18 @@ def read_settings(config: pytest.Config) -> Settings:
 
     given = Given(config)
     given.check()
-    gpu, shares_gpu = given.has("gpu"), given.has("share-gpu")
+    gpu, shared = given.has("gpu"), given.read("share", "").split(",")
     name = _launcher(given)
     launcher = LAUNCHERS[name]
     found = gpus.read_gpus(os.environ) if gpu and launcher.hosts != "many" else gpus.Gpus()
     if launcher.hosts != "none":
         check_torch(hardware.installed_version("torch"))
-    backends = given.read("backend", ("nccl" if gpu else "gloo",))
+    backends: dict[str, int] = given.read("backend", {"nccl" if gpu else "gloo": 0})
     _check_backends(given, backends)
-    fake_rank = given.read("fake-rank") if FAKE in backends else None
+    fake_rank = backends.get(FAKE)
     has_gpus_here = gpu and launcher.hosts != "many"
     is_here = launcher.hosts == "one" and fake_rank is None
-    sizes = _world_sizes(given, gpu=has_gpus_here, gpus=found, shares_gpu=shares_gpu, is_here=is_here)
+    sizes = _world_sizes(given, gpu=has_gpus_here, gpus=found, shares_gpu="gpu" in shared, is_here=is_here)
     launches, steady = given.read("launches", 1), None if fake_rank is None else 1
     record_file, page_file = _file(given, "json"), _file(given, "report")
     if record_file is not None and record_file == page_file:
@@ -196,11 +198,11 @@ def read_settings(config: pytest.Config) -> Settings:
         only_these_sizes="," in given.text("world-size"),
         gpu=gpu,
         gpus=found,
-        shares_gpu=shares_gpu,
-        shares_host=given.has("share-host"),
+        shares_gpu="gpu" in shared,
+        shares_host="host" in shared,
         numa_binding=_numa_binding(given),
         attach=_attach(given, launcher, name, sizes[-1]),
-        backends=backends,
+        backends=tuple(backends),
         fake_rank=fake_rank,
         launcher=name,
         engine=_engine(given, name),
@@ -290,7 +292,7 @@ def _numa_binding(given: Given) -> str:
     return mode
 
 
-def _check_backends(given: Given, backends: tuple[str, ...]) -> None:
+def _check_backends(given: Given, backends: Collection[str]) -> None:
     gpu = given.has("gpu")
     if FAKE in backends and (len(backends) > 1 or gpu):
         other = "--gpu" if gpu else ", ".join(name for name in backends if name != FAKE)
@@ -431,7 +433,7 @@ def _world_sizes(given: Given, *, gpu: bool, gpus: Gpus, shares_gpu: bool, is_he
     if gpu and not shares_gpu and sizes[-1] > visible:
         raise ConfigurationError(
             f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {found}. "
-            f"Ask for at most {visible}, or add --distbench-share-gpu to test without measuring"
+            f"Ask for at most {visible}, or add --distbench-share=gpu to test without measuring"
         )
     most, why = most_ranks()
     if is_here and not gpu and sizes[-1] > most:

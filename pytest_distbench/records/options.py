@@ -37,6 +37,7 @@ BY_TOLERANCE = "tolerance"
 """Given to --distbench-control: what is planted follows from the tolerance of each case."""
 
 _MOST_DIGITS = 9
+_BACKEND = re.compile(rf"({'|'.join(BACKENDS)})(?:(?<={FAKE}):(-?[0-9]{{1,{_MOST_DIGITS}}}))?")
 
 
 def _int(text: str) -> int | None:
@@ -56,19 +57,16 @@ def _world_sizes(text: Any) -> tuple[int, ...] | None:
     return None if 0 in sizes else tuple(sorted(size for size in sizes if size))
 
 
-def _backends(text: Any) -> tuple[str, ...] | None:
-    """Each once, in the order given."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    return names if set(names) <= set(BACKENDS) else None
+def _backends(text: Any) -> dict[str, int] | None:
+    """Each once, in the order given, with the rank that the process of the fake one stands for."""
+    parts = [_BACKEND.fullmatch(part.strip()) for part in text.split(",")]
+    named = [(part[1], int(part[2] or 0)) for part in parts if part]
+    return dict(named) if all(parts) and len(dict(named)) == len(set(named)) else None
 
 
 def _share(text: Any) -> float | str | None:
     share = text if text == BY_TOLERANCE else as_share(text)
     return share if share == BY_TOLERANCE or (share is not None and 0 < share <= MOST_TOLERANCE) else None
-
-
-def _rank(text: Any) -> int | None:
-    return int(text) if re.fullmatch(rf"-?[0-9]{{1,{_MOST_DIGITS}}}", text) else None
 
 
 def _network(text: Any) -> Any:
@@ -118,7 +116,7 @@ An empty text is an error: it is what a variable that is not set leaves of an op
 _NOT_AGAINST = {
     "update": "baselines are neither read nor written",
     "prune": "no stored entry is used, so none is unused",
-    "share-gpu": "nothing is judged then",
+    "share=gpu": "nothing is judged then",
     f"backend={FAKE}": "that has no clocks to compare in turns: run it in both trees, and give the two run records to "
     "distbench compare",
 }
@@ -136,6 +134,7 @@ OPTIONS: dict[str, Option] = {
         const="changed",
         wanted=one_of(UPDATES),
         summary="measure, write baselines and pass: new, failed, changed (default) or all; never deletes one",
+        excludes={"share=gpu": "what ranks measure that share a GPU could be no baseline"},
         is_repeated=False,
     ),
     "prune": Option(
@@ -143,16 +142,12 @@ OPTIONS: dict[str, Option] = {
         has_ini_key=False,
         is_repeated=False,
     ),
-    "share-gpu": Option(
-        summary="with --gpu: let several ranks run on one GPU, to test the plumbing; nothing is judged or stored",
-        needs={"gpu": "it puts several ranks on one GPU"},
-        excludes={"update": "what it measures could be no baseline"},
-        has_ini_key=False,
-    ),
-    "share-host": Option(
-        summary="with --gpu: measure beside other runs that say so too, each alone on its GPUs: for jobs that share a "
-        "node",
-        needs={"gpu": "each run is alone on its GPUs, and without that there are none"},
+    "share": Option(
+        metavar="WHAT",
+        wanted=one_of(("gpu", "host", "gpu,host")),
+        summary="with --gpu: gpu lets several ranks run on one GPU, to test the plumbing, and nothing is judged or "
+        "stored; host lets other runs that say so too measure at the same time, each alone on its GPUs",
+        needs={"gpu": "it shares GPUs, or the host between runs on different GPUs"},
     ),
     "full": Option(summary="run the tests with the marker full too: the long forms of others"),
     "numa-binding": Option(
@@ -166,15 +161,12 @@ OPTIONS: dict[str, Option] = {
         metavar="NAME[,NAME...]",
         summary=f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo); of several, "
         "every test runs with each, and those this torch has not are skipped; fake, alone: one process for a group of "
-        "any size; structure is judged, no clocks and values",
-        wanted=Wanted(f"one or more of {', '.join(BACKENDS)}", _backends),
-    ),
-    "fake-rank": Option(
-        metavar="RANK",
-        summary="with the fake backend: the rank that the one process stands for; -1: the last",
-        default=0,
-        wanted=Wanted("a rank: 0 or more, or -1 for the last", _rank),
-        needs={f"backend={FAKE}": "on others each rank has a process"},
+        "any size; structure is judged, no clocks and values; fake:63 stands for rank 63, fake:-1 for the last",
+        wanted=Wanted(
+            f"one or more of {', '.join(BACKENDS)}; fake:RANK names the rank that its process stands for, as in "
+            "fake:63, or fake:-1 for the last",
+            _backends,
+        ),
     ),
     "launcher": Option(
         metavar="NAME",
@@ -319,7 +311,7 @@ OPTIONS: dict[str, Option] = {
             "against": "it compares with this tree itself, without the slowdown",
             "against-python": "it compares with this tree itself, without the slowdown",
             "attach": "it needs clocks, and under a debugger they mean nothing",
-            "share-gpu": "it needs clocks, and where ranks share a GPU they mean nothing",
+            "share=gpu": "it needs clocks, and where ranks share a GPU they mean nothing",
             f"backend={FAKE}": "it needs clocks, and that has none",
         },
         has_ini_key=False,

@@ -1,4 +1,4 @@
-"""Jobs that share a node: under --distbench-share-host runs measure at once, each alone on its GPUs."""
+"""Jobs that share a node: under --distbench-share=host runs measure at once, each alone on its GPUs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.spawn, pytest.mark.timeout(4 * LIMIT_S)]
 
 
 def start(folder: Path, devices: str, me: str, other: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "pytest", "--gpu", "--world-size=1", "--distbench-share-host"]
+    command = [sys.executable, "-m", "pytest", "--gpu", "--world-size=1", "--distbench-share=host"]
     return subprocess.Popen(
         [*command, *gpu_acceptance.STAND_IN, f"--distbench-json={me}.json"],
         cwd=folder,
@@ -58,7 +58,7 @@ def test_runs_on_different_gpus_measure_at_once(pytester: pytest.Pytester) -> No
     told = [run.communicate(timeout=LIMIT_S)[0] for run in runs]
 
     assert [run.returncode for run in runs] == [0, 0], "".join(told)
-    assert all("the host is shared (--distbench-share-host)" in text for text in told)
+    assert all("the host is shared (--distbench-share=host)" in text for text in told)
     records = [read_run_record(pytester.path / f"{name}.json") for name in ("a", "b")]
     assert all(case.environment.shares_host for record in records for case in record.results)
 

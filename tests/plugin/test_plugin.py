@@ -329,9 +329,9 @@ def test_ranks_that_share_a_gpu_are_compared_with_nothing(project: Project, gpus
     gpus(1)
     made = project(TEST)
     refused = run(made, "--gpu", "--world-size=2")
-    shared = run(made, "--gpu", "--world-size=2", "--distbench-share-gpu", "--distbench-json=run.json")
+    shared = run(made, "--gpu", "--world-size=2", "--distbench-share=gpu", "--distbench-json=run.json")
 
-    refused.stderr.fnmatch_lines(["*needs 2 GPUs, one per rank; 1 visible*--distbench-share-gpu*"])
+    refused.stderr.fnmatch_lines(["*needs 2 GPUs, one per rank; 1 visible*--distbench-share=gpu*"])
     assert refused.ret == EXIT_USAGE
     shared.stdout.fnmatch_lines(["x test_step?ws2? step and 1 more: ranks share a GPU*"])
     assert shared.ret == 0
@@ -449,7 +449,7 @@ def test_an_update_that_sigterm_ends_says_when_it_was(project: Project, hook: st
 
 
 def test_a_rank_that_there_is_not_is_told(structure: pytest.Pytester) -> None:
-    result = run(structure, "--distbench-backend=fake", "--world-size=2", "--distbench-fake-rank=7", "-rs")
+    result = run(structure, "--distbench-backend=fake:7", "--world-size=2", "-rs")
 
     result.stdout.fnmatch_lines(["*not run: there is no rank 7 among 2*"])
 
@@ -506,7 +506,7 @@ def test_ranks_that_share_a_gpu_keep_to_bounds(project: Project, gpus: Callable[
     gpus(1)
     bounded = "import pytest\n\n" + "@pytest.mark.distbench(bounds={'count': '<= 6'})\ndef test_step"
     made = project(textwrap.dedent(TEST).replace("def test_step", bounded))
-    shared = run(made, "--gpu", "--world-size=2", "--distbench-share-gpu")
+    shared = run(made, "--gpu", "--world-size=2", "--distbench-share=gpu")
 
     shared.stdout.fnmatch_lines(["count: 7, bound: at most 6 (marker of test_step[[]ws2])", "x test_step?ws2? step: *"])
     assert shared.ret == 1

@@ -154,7 +154,7 @@ SIGNS: Sequence[Sign] = (
         "cause",
         r"duplicate GPU detected|multiple ranks are using the same (GPU|partition)",
         "two ranks have one GPU",
-        "give each its own (CUDA_VISIBLE_DEVICES), or let them share one: --distbench-share-gpu",
+        "give each its own (CUDA_VISIBLE_DEVICES), or let them share one: --distbench-share=gpu",
     ),
     Sign(
         "cause",

@@ -181,7 +181,7 @@ FAILURES: Sequence[Entry] = (
         "waiting for ...",
         r"waiting( since \d+ min)? for |waited \d+ min for ",
         "Another pytest measures on this machine, and the two would disturb each other.",
-        "wait, or let them share the host: --distbench-share-host",
+        "wait, or let them share the host: --distbench-share=host",
         "gpus.md#which-gpus-a-run-gets",
     ),
     *(

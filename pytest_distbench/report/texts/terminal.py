@@ -154,7 +154,7 @@ def header_lines(
     missing = [f"distbench: not used: {reason}" for reason in gpus.unreadable]
     missing += [f"distbench: note: {remark}" for remark in gpus.remarks]
     if environment.shares_host:
-        missing.append("distbench: note: the host is shared (--distbench-share-host): CPU clocks are others' too")
+        missing.append("distbench: note: the host is shared (--distbench-share=host): CPU clocks are others' too")
     compared = f"baselines {store.folder / store.platform} ({entries} {'entry' if entries == 1 else 'entries'})"
     if against:
         compared = f"against {against}, in turns; nothing is compared with stored baselines"

@@ -44,8 +44,8 @@ def test_the_header_names_gpus_updates_and_revisions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("against", ["", "main"])
 def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, against: str) -> None:
-    assert "(--distbench-share-host): CPU clocks" in lines(tmp_path, shares_host=True, against=against)[1]
-    assert not any("share-host" in line for line in lines(tmp_path, against=against))
+    assert "(--distbench-share=host): CPU clocks" in lines(tmp_path, shares_host=True, against=against)[1]
+    assert not any("share=host" in line for line in lines(tmp_path, against=against))
 
 
 @pytest.mark.parametrize(
