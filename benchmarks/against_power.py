@@ -109,7 +109,7 @@ def run(folder: Path, *, slowdown: float) -> list[Point]:
                 change=(verdict.ratio or math.nan) - 1,
                 pairs=verdict.launches,
                 noise=noise,
-                finds=verdict.detectable or math.nan,
+                finds=verdict.mde or math.nan,
                 seconds=seconds,
             )
         )

@@ -111,7 +111,7 @@ def _has_passed(verdict: Verdict) -> bool:
 def _why(verdict: Verdict, *, other_software: str) -> str:
     kind = METRIC_KINDS[verdict.better]
     if kind.is_noisy:
-        seen = verdict.detectable
+        seen = verdict.mde
         is_blind = seen is not None and seen > BLIND_LIMIT
         return f"no slowdown below {format_change(1 + (seen or 0.0))} would have been red" if is_blind else ""
     if not other_software or verdict.name == "fingerprint":

@@ -131,7 +131,7 @@ def _verdict(code: ReasonCode, reason: str, launches: int, *, differences: Seque
         code=code,
         unit="",
         better="exact",
-        limit=0.0,
+        threshold=0.0,
         launches=launches,
         reason=reason,
         differences=list(differences),

@@ -61,15 +61,15 @@ def judge_by_size(
     if above == len(now):
         rank = draft.metric.facts.get("rank")
         whose = "" if rank is None else f"rank {rank} needs most"
-        return draft.settle("beyond-threshold", whose, limit=limit, is_open=not is_enough)
+        return draft.settle("beyond-threshold", whose, threshold=limit, is_open=not is_enough)
     if reason := _hungrier(current, baseline.series, tolerance):
-        return draft.settle("beyond-threshold", reason, limit=limit, is_open=not is_enough)
+        return draft.settle("beyond-threshold", reason, threshold=limit, is_open=not is_enough)
     if above * 2 > len(now):
         reason = f"above {format_bytes(highest)} in {above} of {len(now)} launches"
-        return draft.settle("noise", reason, limit=limit)
+        return draft.settle("noise", reason, threshold=limit)
     if all(v + _margin(v, tolerance) < min(then) for v in now):
-        return draft.settle("better", limit=limit, is_open=not is_enough)
-    return draft.settle("within-threshold", limit=limit)
+        return draft.settle("better", threshold=limit, is_open=not is_enough)
+    return draft.settle("within-threshold", threshold=limit)
 
 
 def most_of_ranks(launches: Sequence[Measurement]) -> list[float]:
@@ -273,12 +273,12 @@ def judge_exact(
         return draft.settle("unstable-number", f"differs between launches of this run: {now}")
     where = first_difference(baseline.series, current)
     if set(values) == set(baseline.launches) and not where:
-        return draft.settle("equal", limit=0.0)
+        return draft.settle("equal", threshold=0.0)
     if not under.same_software:
-        return draft.settle("other-software", "the number changed, and so did the software", limit=0.0)
+        return draft.settle("other-software", "the number changed, and so did the software", threshold=0.0)
     then = format_values(baseline.launches, draft.metric.unit)
     what = where or f"{then} -> {format_values(values, draft.metric.unit)}"
-    return draft.settle("exact-number", f"exact: {what}", limit=0.0)
+    return draft.settle("exact-number", f"exact: {what}", threshold=0.0)
 
 
 def first_difference(stored: Sequence[float], current: Sequence[Measurement]) -> str:
@@ -321,7 +321,7 @@ def judge_noisy(
         if is_beyond:
             slower = Answer("beyond-threshold", wholes.told)
             answer = _unless_disturbed(slower, under, draft.metric.unit, wholes.worse_by)
-            settled = draft.settle(answer.code, answer.reason, limit=math.expm1(min(limit, LARGEST_EXPONENT)))
+            settled = draft.settle(answer.code, answer.reason, threshold=math.expm1(min(limit, LARGEST_EXPONENT)))
             return settled._replace(verdict=wholes.shown(settled.verdict))
     answer = _unless_disturbed(found.answer, under, draft.metric.unit, found.worse_by)
     limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
@@ -330,8 +330,8 @@ def judge_noisy(
         answer.code,
         answer.reason,
         ratio=found.ratio,
-        limit=limit,
-        detectable=max(found.detectable, 0.0 if is_size(draft.metric.unit) else math.expm1(excused)),
+        threshold=limit,
+        mde=max(found.mde, 0.0 if is_size(draft.metric.unit) else math.expm1(excused)),
         is_open=answer.is_open,
     )
 

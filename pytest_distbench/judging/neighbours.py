@@ -115,11 +115,11 @@ def support(
         if kind in _DECIDED and have_moved:
             of_run = judgement.verdict
             moved = format_change(of_run.ratio) if of_run.ratio is not None else kind
-            limit = METRIC_KINDS[of_run.better].limit_text(of_run.limit or 0.0)
+            limit = METRIC_KINDS[of_run.better].limit_text(of_run.threshold or 0.0)
             where = f"{format_bytes(run.sizes[0])} to {format_bytes(run.sizes[-1])}"
             reason = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, limit {limit}"
             for verdict in undecided:
-                supported = replace(verdict, code=of_run.code, limit=of_run.limit, reason=reason)
+                supported = replace(verdict, code=of_run.code, threshold=of_run.threshold, reason=reason)
                 found[verdict.metric] = Judgement(supported, is_open=False)
         elif judgement.is_open and can_ask and all(worse_by(v) > 0 for v in verdicts):
             for verdict in undecided:

@@ -10,7 +10,7 @@ One pair of launches is one sample, its value ``d`` the logarithm of this tree's
 3. The upper 95 % bound of ``d`` below the tolerance: *unchanged*: a slowdown of that size is ruled out.
 4. Otherwise more pairs; at the last look *inconclusive*.
 
-``detectable`` is the smallest slowdown that is found at the last look in nine of ten runs, for the noise seen.
+``mde`` is the smallest slowdown that is found at the last look in nine of ten runs, for the noise seen.
 Values that are zero or negative have no logarithm: they are judged by their order.
 """
 
@@ -215,13 +215,13 @@ def _judge_exact(
     draft: Draft, old: list[float | None], new: list[float | None], under: PairCircumstances, *, where: str
 ) -> Judgement:
     if set(old) == set(new) and not where:
-        return draft.settle("equal", limit=0.0)
+        return draft.settle("equal", threshold=0.0)
     then, now = (format_values(values, draft.metric.unit) for values in (old, new))
     if len(set(old)) > 1:
         return draft.settle("unfit-baseline", f"differs between launches of the reference ({then}): not exact")
     if not under.same_software:
-        return draft.settle("other-software", f"{then} -> {now}, and the software differs", limit=0.0)
-    return draft.settle("exact-number", f"exact: {where or f'{then} -> {now}'}", limit=0.0)
+        return draft.settle("other-software", f"{then} -> {now}, and the software differs", threshold=0.0)
+    return draft.settle("exact-number", f"exact: {where or f'{then} -> {now}'}", threshold=0.0)
 
 
 def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, null: Sequence[float]) -> Judgement:
@@ -249,7 +249,7 @@ def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, 
         reason = f"not clear after {n} pairs: the smallest slowdown we could have seen is {size}"
     is_open = code == "more-launches" and n < under.looks[-1]
     return draft.settle(
-        code, reason, ratio=ratio, limit=math.expm1(min(limit, LARGEST_EXPONENT)), detectable=seen, is_open=is_open
+        code, reason, ratio=ratio, threshold=math.expm1(min(limit, LARGEST_EXPONENT)), mde=seen, is_open=is_open
     )
 
 

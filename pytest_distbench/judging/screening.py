@@ -213,9 +213,7 @@ def judge_screened(
         else:  # what a verdict on stored launches is worth, where launches in turns are at hand
             if (verdict.kind == "unchanged" or verdict.is_undecided) and not screening.is_suspicious(verdict.metric):
                 is_seen = sees <= tolerances[verdict.metric]
-                verdict = replace(
-                    verdict, code="within-threshold" if is_seen else "low-power", reason="", detectable=sees
-                )
+                verdict = replace(verdict, code="within-threshold" if is_seen else "low-power", reason="", mde=sees)
             made.append(Judgement(verdict, is_open=False))
     left = [j.verdict for j in made if is_clock(j.verdict, j.verdict.unit) and j.verdict.is_judged]
     if any(v.row.may_be_confirmed or v.is_undecided for v in left):

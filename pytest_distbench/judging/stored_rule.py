@@ -139,7 +139,7 @@ class Comparison:
         sign: 1 where a larger number is worse, else -1.
         wanted: the user's tolerance, or what the stored digits hide.
         noise: what the noise allows with the most launches.
-        detectable: smallest slowdown found with 90 % power, as a fraction.
+        mde: smallest slowdown found with 90 % power, as a fraction.
     """
 
     is_timed: bool
@@ -150,7 +150,7 @@ class Comparison:
     sigma: float
     wanted: float
     noise: float
-    detectable: float
+    mde: float
 
     @classmethod
     def of(
@@ -178,7 +178,7 @@ class Comparison:
             sigma=sigma,
             wanted=max(math.log1p(tolerance), LAST_DIGIT),
             noise=noise_limit(sigma, stored, most, alpha, drift=drift),
-            detectable=detectable_slowdown(sigma, stored, most, alpha, drift=drift, tolerance=tolerance),
+            mde=detectable_slowdown(sigma, stored, most, alpha, drift=drift, tolerance=tolerance),
         )
 
     @property
@@ -234,7 +234,7 @@ class Comparison:
 
     @property
     def _too_noisy(self) -> Answer:
-        size = f"+{self.detectable:.0%}" if self.detectable <= BLIND_LIMIT else "more than a doubling"
+        size = f"+{self.mde:.0%}" if self.mde <= BLIND_LIMIT else "more than a doubling"
         return Answer("noise", f"too noisy: the smallest slowdown we could have seen is {size}")
 
 

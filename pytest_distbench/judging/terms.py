@@ -231,8 +231,8 @@ class Draft:
         reason: str = "",
         *,
         ratio: float | None = None,
-        limit: float | None = None,
-        detectable: float | None = None,
+        threshold: float | None = None,
+        mde: float | None = None,
         is_open: bool = False,
     ) -> Judgement:
         now, then = median(self.current), median(self.reference)
@@ -244,8 +244,8 @@ class Draft:
             current=now,
             baseline=then,
             ratio=ratio if ratio is not None else now / then if now is not None and then else None,
-            limit=limit,
-            detectable=detectable,
+            threshold=threshold,
+            mde=mde,
             launches=len(self.current),
             baseline_launches=len(self.reference),
             reason=reason,

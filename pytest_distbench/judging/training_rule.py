@@ -134,7 +134,7 @@ def judge_family(family: Family) -> Verdict:
     try:
         verdict = _judge_means(family)
         if verdict.kind == "unchanged" and (apart := _apart(family, verdict)):
-            return _settle(family, "ranks-apart", apart, limit=verdict.limit, facts=verdict.facts)
+            return _settle(family, "ranks-apart", apart, threshold=verdict.threshold, facts=verdict.facts)
     except OverflowError:
         return _settle(family, "not-possible", "a number is too large to compute with", has_means=False)
     return verdict
@@ -232,12 +232,12 @@ def _judge_exact(family: Family) -> Verdict:
             known = [v for v in now if v is not None and then]
             largest = max(largest, *(abs(v / then - 1) for v in known)) if then and len(known) == len(now) else math.inf
     if not changes:
-        return _settle(family, "equal", limit=0.0)
+        return _settle(family, "equal", threshold=0.0)
     more = f" and {len(changes) - 2} more" if len(changes) > 2 else ""
     reason = f"exact under the same software: {'; '.join(changes[:2])}{more}{_where(family)}"
     if METRIC_KINDS[family.first.better].rule == "same" and largest <= golden_curve.ROUNDING:
-        return _settle(family, "numerics", f"{reason}: rounding, first seen behind the curve", limit=0.0)
-    return _settle(family, "training-number", reason, limit=0.0)
+        return _settle(family, "numerics", f"{reason}: rounding, first seen behind the curve", threshold=0.0)
+    return _settle(family, "training-number", reason, threshold=0.0)
 
 
 def _where(family: Family) -> str:
@@ -293,24 +293,26 @@ def _judge_curve(family: Family) -> Verdict:
     if own and (family.can_repeat or own.starts_at == 1):
         lost = f"{LOST_SEED if own.starts_at == 1 else NOT_REPEATED}: its launches {own.tell(launch.beside)}"
         code = "seed-lost" if own.starts_at == 1 else "not-repeatable"
-        return _settle(family, code, lost, limit=rtol, facts=facts)
+        return _settle(family, code, lost, threshold=rtol, facts=facts)
     if own and (departure.exceeds_at is None or departure.exceeds_at >= own.starts_at):
         return _not_repeated(family, own, "its", facts=facts)
     if departure.exceeds_at is not None and _launches(family) > 1:
         what += f"; the {_launches(family)} launches of this run agree"
         what += ": it is seeded" if departure.exceeds_at == 1 else ""
     if departure.exceeds_at is not None:
-        return _settle(family, "losses", f"{what}; {departure.suggest(launch.beside)}", limit=rtol, facts=facts)
+        return _settle(family, "losses", f"{what}; {departure.suggest(launch.beside)}", threshold=rtol, facts=facts)
     if still := _stands_still(family):
-        return _settle(family, "flat-curve", still, limit=rtol, facts=facts)
+        return _settle(family, "flat-curve", still, threshold=rtol, facts=facts)
     if coarse and family.tolerance is None and (departure.is_identical or not repeats):
-        return _settle(family, "coarse-digits", coarse, limit=rtol, facts=facts)
+        return _settle(family, "coarse-digits", coarse, threshold=rtol, facts=facts)
     if departure.is_identical:
-        return _settle(family, "equal", "equal in every digit", limit=rtol, facts=facts)
+        return _settle(family, "equal", "equal in every digit", threshold=rtol, facts=facts)
     if repeats:
         reason = f"{what}; within the tolerance, but the same software computed other digits before"
-        return _settle(family, "numerics", reason, limit=rtol, facts=facts)
-    return _settle(family, "within-threshold", f"deviates by up to {departure.largest:.1e}", limit=rtol, facts=facts)
+        return _settle(family, "numerics", reason, threshold=rtol, facts=facts)
+    return _settle(
+        family, "within-threshold", f"deviates by up to {departure.largest:.1e}", threshold=rtol, facts=facts
+    )
 
 
 def _judge_unseeded(family: Family, stored: BaselineMetric, own: golden_curve.Disagreement | None) -> Verdict:
@@ -388,17 +390,17 @@ def _judge_same(family: Family) -> Verdict:
         if abs(shift) <= limit:
             return _within(family, limit, scale)
         reason = f"moved {'up' if shift > 0 else 'down'} beyond what {len(old) + len(new)} launches differ by"
-        return _settle(family, "training-number", reason, limit=_share(limit, scale))
+        return _settle(family, "training-number", reason, threshold=_share(limit, scale))
     shifts = [] if family.is_by_launch else [b - a for a, b in zip(old, new, strict=True)]
     if abs(shift) <= accepted:
-        return _settle(family, "within-threshold", limit=_share(accepted, scale))
+        return _settle(family, "within-threshold", threshold=_share(accepted, scale))
     if len(shifts) < 2:
         return _judge_one_seed(family, shift, abs(shift), scale, accepted)
     noise = student_t_quantile(1 - ALPHA / 2, len(shifts) - 1) * statistics.stdev(shifts) / math.sqrt(len(shifts))
     limit = max(accepted, noise)
     if abs(shift) > limit:
         reason = f"moved {'up' if shift > 0 else 'down'} over {len(shifts)} seeds, where it should stay the same"
-        return _settle(family, "training-number", reason, limit=_share(limit, scale))
+        return _settle(family, "training-number", reason, threshold=_share(limit, scale))
     return _within(family, limit, scale)
 
 
@@ -426,14 +428,14 @@ def _judge_steps(family: Family) -> Verdict:
     note = f"goal missed in 1 of {len(new)} {family.samples}, counted as the slowest" if missed else ""
     if n_old + n_new < 3:
         if abs(now - before) <= accepted:
-            return _settle(family, "within-threshold", "within the resolution", limit=_share(accepted, before))
+            return _settle(family, "within-threshold", "within the resolution", threshold=_share(accepted, before))
         return _judge_one_seed(family, now - before, now - before, before, accepted)
     stdev = math.sqrt((squares_old + squares_new) / (n_old + n_new - 2))
     limit = max(accepted, noise_limit(stdev, n_old, n_new, STEPS_ALPHA))
     if now - before > limit:
-        return _settle(family, "goal-missed", note, limit=_share(limit, before))
+        return _settle(family, "goal-missed", note, threshold=_share(limit, before))
     if before - now > limit:
-        return _settle(family, "better", note, limit=_share(limit, before))
+        return _settle(family, "better", note, threshold=_share(limit, before))
     return _within(family, limit, before, note)
 
 
@@ -455,9 +457,9 @@ def _judge_floor(family: Family) -> Verdict:
     if len(old) == 1 and samples is None and now < before - limit:
         return _judge_one_seed(family, now - before, before - now, before, limit, "evaluation_samples=")
     if before - now > limit:
-        return _settle(family, "beyond-threshold", limit=_share(limit, before))
+        return _settle(family, "beyond-threshold", threshold=_share(limit, before))
     if now - before > limit and len(bounds) > 1:
-        return _settle(family, "better", limit=_share(limit, before))
+        return _settle(family, "better", threshold=_share(limit, before))
     return _within(family, limit, before)
 
 
@@ -470,8 +472,8 @@ _RULES = {"same": _judge_same, "steps": _judge_steps, "floor": _judge_floor}
 def _within(family: Family, limit: float, scale: float, reason: str = "") -> Verdict:
     share = _share(limit, scale)
     if share > BLIND_LIMIT:
-        return _settle(family, "noise", "too noisy: it hides a doubling; give more seeds", limit=share)
-    return _settle(family, "within-threshold", reason, limit=share)
+        return _settle(family, "noise", "too noisy: it hides a doubling; give more seeds", threshold=share)
+    return _settle(family, "within-threshold", reason, threshold=share)
 
 
 def _settle(
@@ -479,7 +481,7 @@ def _settle(
     code: ReasonCode,
     reason: str = "",
     *,
-    limit: float | None = None,
+    threshold: float | None = None,
     facts: Mapping[str, Scalar] | None = None,
     has_means: bool = True,
 ) -> Verdict:
@@ -496,7 +498,7 @@ def _settle(
         current=now,
         baseline=then,
         ratio=now / then if now is not None and then else None,
-        limit=limit,
+        threshold=threshold,
         launches=len(next(iter(family.current.values()))),
         baseline_launches=max((len(m.launches) for m in family.stored.values()), default=0),
         reason=reason,
@@ -518,10 +520,10 @@ def _judge_one_seed(
     if worse_by > limit and (family.tolerance is not None or family.curve != "nothing"):
         why = "after a curve that departs" if family.curve == "departs" else "more than other digits of a training do"
         reason = moved if family.tolerance is not None else f"{moved}, {why}"
-        return _settle(family, _BEYOND[METRIC_KINDS[family.first.better].rule], reason, limit=_share(limit, scale))
+        return _settle(family, _BEYOND[METRIC_KINDS[family.first.better].rule], reason, threshold=_share(limit, scale))
     ways = ", or ".join(("(seeds=range(5); of a script a run each)", *others))
     reason = f"{moved}: that may be chance; more seeds tell {ways}"
-    return _settle(family, "one-seed", reason, limit=_share(limit, scale))
+    return _settle(family, "one-seed", reason, threshold=_share(limit, scale))
 
 
 def _share(limit: float, scale: float) -> float:

@@ -34,9 +34,9 @@ class Verdict(OfKind, frozen=True, kw_only=True):
     baseline: Number | None = None
     ratio: float | None = None
     """current / baseline, of a clock that of the fast sides, which are judged; None where one of them is missing."""
-    limit: float | None = None
+    threshold: float | None = None
     """The largest change towards worse that is not called a regression, as a fraction."""
-    detectable: float | None = None
+    mde: float | None = None
     """Smallest slowdown this comparison finds with 90 % power, as a fraction; None where nothing is estimated."""
     launches: int = 0
     baseline_launches: int = 0

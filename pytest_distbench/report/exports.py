@@ -2,7 +2,7 @@
 
 Elastic jobs are a Chrome trace, for ``chrome://tracing`` and ui.perfetto.dev, with a line per slot. Judged numbers are
 medians over launches, with their spread, for dashboards; and named texts for the reports of JUnit, JSON, HTML, Allure:
-``distbench.latency[message_bytes=4096]`` is ``33.73 ms, regressed: +60.0 % (limit +10%), baseline 21.08 ms``.
+``distbench.latency[message_bytes=4096]`` is ``33.73 ms, regressed: +60.0 % (threshold +10%), baseline 21.08 ms``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
-from pytest_distbench.report.texts import change, current, escape, limit, quantity, reference, words_for
+from pytest_distbench.report.texts import change, current, escape, quantity, reference, threshold, words_for
 
 
 def write_trace(record: RunRecord, out: BinaryIO) -> None:
@@ -240,8 +240,8 @@ def _text(case: CaseResult, verdict: Verdict) -> str:
         return value or "no value"
     answer = "no baseline" if verdict.kind == "new" else verdict.kind
     moved = change(verdict) if change(verdict) != verdict.kind else ""
-    most = limit(verdict)
-    allowed = {"": "", "exact": "(exact)"}.get(most, f"(limit {most})")
+    most = threshold(verdict)
+    allowed = {"": "", "exact": "(exact)"}.get(most, f"(threshold {most})")
     told = " ".join(filter(None, [moved, allowed])) or verdict.reason
     compared = f"{words_for(case).name} {reference(verdict)}" if verdict.baseline is not None else ""
     stored = f"{case.update} baseline" if case.is_written else ""

@@ -12,7 +12,7 @@ from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, History, Point, RunRecord, Trend
 from pytest_distbench.store.files import FileKind
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the file format."""
 
 RUN_RECORDS = FileKind(

@@ -91,7 +91,7 @@ def test_slower_code_is_red_and_seen_again_in_other_process_trees_with_the_paths
 
     result.stdout.fnmatch_lines([
         "*in turns with what recorded their baselines, as far as 300 s reach: cases 1 in doubt; about * s",
-        "step +* % *(limit +15%)",
+        "step +* % *(threshold +15%)",
         f"step: in turns with {recorded}, which recorded the baseline: +* %; in other process trees +* % over 3 pairs*",
         f"in turns  this tree ({here}) and twice {recorded}, which recorded the baseline: * times in * s",
     ])  # fmt: skip

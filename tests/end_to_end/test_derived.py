@@ -54,7 +54,7 @@ def test_a_derived_number_that_falls_is_a_regression(project: Project) -> None:
     make(project, two=[2 * v for v in STEADY])
     result = run(made)
 
-    result.stdout.fnmatch_lines(["efficiency -50.0 % (limit -9%)", "*FAILED*efficiency -50.0 %*"])
+    result.stdout.fnmatch_lines(["efficiency -50.0 % (threshold -9%)", "*FAILED*efficiency -50.0 %*"])
     assert result.ret == 1
 
 
@@ -85,7 +85,7 @@ def test_a_derived_regression_against_another_revision_fails(project: Project, m
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
     result = run(made, "--distbench-against=HEAD")
 
-    result.stdout.fnmatch_lines(["*total +50.0 % against HEAD (*) (limit +5%)*"])
+    result.stdout.fnmatch_lines(["*total +50.0 % against HEAD (*) (threshold +5%)*"])
     assert result.ret == 1
 
 

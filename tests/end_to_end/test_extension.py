@@ -145,7 +145,7 @@ def test_a_metric_kind_is_one_row(
     slower = run_inside()
 
     assert (recorded.ret, same.ret, slower.ret) == (0, 0, 1)
-    slower.stdout.re_match_lines([r"pause \+(9\d|10\d)\.\d % .*\(limit <= 1\.\d times\)"])
+    slower.stdout.re_match_lines([r"pause \+(9\d|10\d)\.\d % .*\(threshold <= 1\.\d times\)"])
 
 
 RECORD = str(Path(__file__).parents[1] / "store" / "run_record.json")

@@ -570,7 +570,7 @@ def test_beside_a_slowdown_the_changed_fingerprint_is_the_likely_cause(
 
     run(recorded, "--distbench-launches=3").stdout.fnmatch_lines(
         [
-            "step +50.* % (limit +10%); the fingerprint changed",
+            "step +50.* % (threshold +10%); the fingerprint changed",
             "likely cause: what an iteration does changed",
             "  step: 2 all_reduce of 25 MiB became 214 of 102.4 KiB",
         ]

@@ -80,7 +80,7 @@ def test_a_script_that_keeps_what_it_computes_is_red_by_its_memory(
     kept = run_inside("--world-size=2")
 
     assert (stored.ret, kept.ret) == (0, 1)
-    kept.stdout.fnmatch_lines(["peak_memory*(limit *"])
+    kept.stdout.fnmatch_lines(["peak_memory*(threshold *"])
 
 
 def test_a_bound_of_memory_needs_no_baseline(

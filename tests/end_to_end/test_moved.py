@@ -112,7 +112,7 @@ def test_the_commit_that_moves_a_test_and_makes_it_slower_is_red(
     result = run(recorded, *([now] if selected else []))
 
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["step +*% *(limit +*%)*", f"FAILED *{pattern(now)} - *"])
+    result.stdout.fnmatch_lines(["step +*% *(threshold +*%)*", f"FAILED *{pattern(now)} - *"])
     assert names(recorded) == before
 
 

@@ -34,8 +34,8 @@ FLAKY = """
 """
 """Where there is a file ``attempts`` the first two attempts are slow."""
 
-STEP = {"distbench.step": "20 ms, unchanged: +0.0 % (limit +10%), baseline 20 ms"}
-SIZE = {"distbench.latency[message_bytes=4096]": "100 us, unchanged: +0.0 % (limit +10%), baseline 100 us"}
+STEP = {"distbench.step": "20 ms, unchanged: +0.0 % (threshold +10%), baseline 20 ms"}
+SIZE = {"distbench.latency[message_bytes=4096]": "100 us, unchanged: +0.0 % (threshold +10%), baseline 100 us"}
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "xdist"])
@@ -52,7 +52,7 @@ def test_reports_of_others_hold_the_numbers_and_a_test_that_is_run_again_counts_
     )
 
     result.assert_outcomes(passed=1)
-    before = "Regression: step +100.0 % (limit +10%), 2 of 2 metrics"
+    before = "Regression: step +100.0 % (threshold +10%), 2 of 2 metrics"
     result.stdout.fnmatch_lines(
         [
             "2 metrics of 1 case in 1 launch: 2 unchanged",

@@ -34,7 +34,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 
 TERMS = Terms(default_tolerance=0.15, max_launches=10, cores=2)
-SLOWER = Verdict(metric="step", code="beyond-threshold", unit="s", better="lower", ratio=1.4, limit=0.15)
+SLOWER = Verdict(metric="step", code="beyond-threshold", unit="s", better="lower", ratio=1.4, threshold=0.15)
 NOTHING = Evaluated()
 EXACT = Verdict(metric="sum", code="communication", unit="", better="exact")
 

@@ -52,7 +52,7 @@ def test_what_is_red_speaks_against_a_case_and_was_in_reach() -> None:
     assert spoken_against([clock], ["step"]) is None
     assert spoken_against([clock, curve], ["step"]) == curve
 
-    assert out_of_reach(result(verdict("beyond-threshold", detectable=9.0))) == []
+    assert out_of_reach(result(verdict("beyond-threshold", mde=9.0))) == []
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ SAME = {"torch": "2.13.0"}
 @pytest.mark.parametrize(
     ("changes", "software", "why"),
     [
-        ({"detectable": 2.1}, SAME, "no slowdown below +210.0 % would have been red"),
-        ({"detectable": 0.4}, SAME, ""),
-        ({"detectable": None}, SAME, ""),
-        ({"detectable": 2.1, "bounds": [Bound(side="most", value=1.0, where="here")]}, SAME, ""),
+        ({"mde": 2.1}, SAME, "no slowdown below +210.0 % would have been red"),
+        ({"mde": 0.4}, SAME, ""),
+        ({"mde": None}, SAME, ""),
+        ({"mde": 2.1, "bounds": [Bound(side="most", value=1.0, where="here")]}, SAME, ""),
         ({"better": "exact"}, SAME, ""),
         (
             {"better": "exact"},

@@ -62,7 +62,7 @@ def test_the_message_names_the_rank_that_needs_most() -> None:
 
     assert verdict.reason == "rank 1 needs most"
     assert verdict.ratio == 2.0
-    assert verdict.limit == pytest.approx(0.2)
+    assert verdict.threshold == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def kind(current: list[float], stored: list[float], better: Better = "lower", **
 
 def test_a_change_beyond_the_tolerance_is_judged_by_its_direction() -> None:
     verdict = judge([metric(1.5)] * 5, baseline(STORED), rule()).verdict
-    assert (verdict.kind, verdict.ratio, verdict.limit) == ("regressed", pytest.approx(1.5), pytest.approx(0.1))
+    assert (verdict.kind, verdict.ratio, verdict.threshold) == ("regressed", pytest.approx(1.5), pytest.approx(0.1))
 
     assert kind([0.5] * 5, STORED, "higher") == "regressed"
     assert kind([1.5] * 5, STORED, "higher") == "improved"
@@ -286,7 +286,7 @@ def test_every_input_gets_a_verdict_and_the_loop_ends(
     found = judge([metric(v, better) for v in new], baseline(stored, better), given_rule)
 
     assert not found.is_open
-    for number in (found.verdict.limit, found.verdict.detectable):
+    for number in (found.verdict.threshold, found.verdict.mde):
         assert number is None or number >= 0
 
 

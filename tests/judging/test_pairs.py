@@ -60,7 +60,7 @@ def test_pairs_are_judged_from_three_on_at_each_look() -> None:
     verdict, is_open = judged([1.1 * r for r in QUIET])
     assert (verdict.kind, is_open) == ("regressed", False)
     assert verdict.ratio == pytest.approx(1.1, rel=1e-3)
-    assert verdict.limit == pytest.approx(0.05)
+    assert verdict.threshold == pytest.approx(0.05)
 
     assert judged([0.9 * r for r in QUIET], "higher")[0].kind == "regressed"
     assert judged([0.9 * r for r in QUIET], "lower")[0].kind == "improved"
@@ -72,8 +72,8 @@ def test_pairs_are_judged_from_three_on_at_each_look() -> None:
     verdict, is_open = judged(ratios * 4)
     assert judged(ratios)[1]
     assert (verdict.kind, is_open) == ("inconclusive", False)
-    assert verdict.detectable is not None
-    assert f"the smallest slowdown we could have seen is +{verdict.detectable:.0%}" in verdict.reason
+    assert verdict.mde is not None
+    assert f"the smallest slowdown we could have seen is +{verdict.mde:.0%}" in verdict.reason
 
 
 def test_what_one_side_lacks_is_missing_lost_or_incomparable() -> None:

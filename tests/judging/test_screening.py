@@ -108,7 +108,7 @@ def test_a_faster_machine_may_hide_a_slowdown_and_says_so() -> None:
     found, suspicion = screened(entry, alone(random.Random(2), 0.02, 1, 0.8))
 
     assert (found["step"].verdict.code, 0 < suspicion < SUSPICIOUS) == ("low-power", True)
-    assert (found["step"].verdict.detectable or 0) > 0.25
+    assert (found["step"].verdict.mde or 0) > 0.25
 
 
 def test_cpu_time_tells_a_slowdown_but_not_of_what_waits_on_a_gpu() -> None:
@@ -138,7 +138,7 @@ def test_the_sizes_of_a_sweep_are_looked_at_together() -> None:
     found, _ = screened(entry, [sweep(rng, 0, 0.9)], comparisons=len(sizes))
 
     assert suspicion > 1
-    assert all((j.verdict.detectable or 1.0) < 0.3 for j in found.values())
+    assert all((j.verdict.mde or 1.0) < 0.3 for j in found.values())
 
 
 @pytest.mark.parametrize("comparisons", [1, 30])

@@ -49,9 +49,9 @@ def test_launches_are_added_while_the_answer_is_open() -> None:
     assert kind([1.5] * 5, STORED, tolerance=3.0) == "unchanged"
 
     verdict = judge([metric(1.0)], baseline(STORED), rule(tolerance=0.0)).verdict
-    assert verdict.limit is not None
-    assert verdict.detectable is not None
-    assert 0 < verdict.limit < verdict.detectable < 0.2
+    assert verdict.threshold is not None
+    assert verdict.mde is not None
+    assert 0 < verdict.threshold < verdict.mde < 0.2
 
     assert variance_of_iterations(metric(1.0)) is None
 
@@ -74,9 +74,9 @@ def test_noise_widens_the_limit_as_that_of_its_siblings_does() -> None:
 
     few = judge([metric(1.06)] * 5, baseline(STORED), rule(tolerance=0.0, comparisons=1)).verdict
     many = judge([metric(1.06)] * 5, baseline(STORED), rule(tolerance=0.0, comparisons=10_000)).verdict
-    assert few.limit is not None
-    assert many.limit is not None
-    assert few.limit < many.limit
+    assert few.threshold is not None
+    assert many.threshold is not None
+    assert few.threshold < many.threshold
 
 
 def test_a_busier_machine_excuses_clocks_as_far_as_it_explains_them() -> None:
@@ -84,7 +84,7 @@ def test_a_busier_machine_excuses_clocks_as_far_as_it_explains_them() -> None:
     assert judgement.verdict.kind == "inconclusive"
     assert "0.9 cores more" in judgement.verdict.reason
     assert "up to 3.6 times as slow" in judgement.verdict.reason
-    assert judgement.verdict.detectable == pytest.approx(2 / 0.55 - 1)
+    assert judgement.verdict.mde == pytest.approx(2 / 0.55 - 1)
 
     verdict = judge([metric(9.0)] * 5, baseline(STORED), rule(busier_cores=0.9, cores=2)).verdict
     assert verdict.kind == "regressed"
@@ -94,8 +94,8 @@ def test_a_busier_machine_excuses_clocks_as_far_as_it_explains_them() -> None:
     memory = replace(metric(1.5), unit="MiB")
     verdict = judge([memory] * 5, replace(baseline(STORED), unit="MiB"), rule(busier_cores=0.9, cores=2)).verdict
     assert (verdict.kind, verdict.reason) == ("regressed", "")
-    assert verdict.detectable is not None
-    assert verdict.detectable < 0.2
+    assert verdict.mde is not None
+    assert verdict.mde < 0.2
 
 
 def test_a_kind_whose_value_is_not_of_the_fast_side_is_judged_by_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ def stored_verdict(shape: Shape, better: Better) -> str:
     count = 1
     while (found := judge(now[:count], then, under)).is_open:
         count += 1
-    assert 0 < (found.verdict.limit or 0.0) < 2
+    assert 0 < (found.verdict.threshold or 0.0) < 2
     return found.verdict.kind
 
 

@@ -654,7 +654,7 @@ def test_an_accuracy_is_judged_by_the_size_of_its_test_set_where_that_is_known()
     assert judged("floor", [0.95], [0.97], identity=identity).kind == "unchanged"
     assert judged("floor", [0.93], [0.97], identity=identity).kind == "regressed"
     assert judged("floor", [0.93] * 5, [0.97] * 5, identity=identity).kind == "regressed"
-    assert judged("floor", [0.93] * 5, [0.97] * 5, identity=identity).limit == pytest.approx(0.0141, abs=0.001)
+    assert judged("floor", [0.93] * 5, [0.97] * 5, identity=identity).threshold == pytest.approx(0.0141, abs=0.001)
 
     assert judged("floor", [0.99], [1.0], identity={"evaluation_samples": 100}).kind == "unchanged"
 

@@ -68,7 +68,7 @@ def test_derived_metrics_are_judged_against_their_own_baseline(
     monkeypatch.setenv("EFF", "0.5 0.51 0.5 0.5 0.5")
     result = run(made)
 
-    result.stdout.fnmatch_lines(["efficiency -44.* % (limit -*%)"])
+    result.stdout.fnmatch_lines(["efficiency -44.* % (threshold -*%)"])
     assert result.ret == 1
 
 

@@ -70,10 +70,10 @@ def test_a_slower_body_fails_with_table_and_command_and_a_faster_one_is_told(
 
     result.stdout.fnmatch_lines(
         [
-            "step +50.* % (limit +10%)",
+            "step +50.* % (threshold +10%)",
             "!  step *30 ms *20 ms *+50.? % *+10% *3",
             "If this change is intended:  pytest 'test_it.py::test_step?ws2?' --world-size 2 --distbench-update",
-            "FAILED test_it.py::test_step?ws2? - Regression: step +50.* % (limit +10%)",
+            "FAILED test_it.py::test_step?ws2? - Regression: step +50.* % (threshold +10%)",
         ]
     )
     assert result.ret == 1
@@ -230,7 +230,7 @@ def test_the_run_record_holds_everything_and_no_foreign_variable(
     text = (made.path / "out" / "run.json").read_text()
     record = json.loads(text)
 
-    assert record["schema"] == 4
+    assert record["schema"] == 5
     assert record["results"][0]["case"]["id"] == "ws2"
     assert record["results"][0]["launches"][0]["measurements"][0]["name"] == "step"
     assert record["results"][0]["verdicts"][0]["kind"] == "new"

@@ -102,7 +102,7 @@ def test_an_unchanged_tree_is_green_needs_no_baseline_and_leaves_nothing(committ
     result.stdout.fnmatch_lines(
         [
             "distbench: against HEAD (*), in turns; nothing is compared with stored baselines",
-            "*test*metric*this tree*reference*change*limit*finds*pairs",
+            "*test*metric*candidate*baseline*change*threshold*MDE*pairs",
             "*test_step?ws2?*step*20 ms*20 ms*+0.0 %*+5%*+5.0%*5",
             "*count*7*7*exact*5",
             "2 metrics of 1 case in 10 launches: 2 unchanged",
@@ -121,7 +121,7 @@ def test_a_slower_tree_fails_and_the_failure_names_what_it_was_compared_with(
 
     result.stdout.fnmatch_lines(
         [
-            "step +10.0 % against HEAD (*) (limit +5%)",
+            "step +10.0 % against HEAD (*) (threshold +5%)",
             "!  step *",
             "  1 more unchanged (-v shows all)",
             "again:  pytest *test_step?ws2?* --distbench-against HEAD",

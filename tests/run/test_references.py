@@ -54,7 +54,7 @@ def test_launches_are_looked_at_as_the_reference_wants() -> None:
 
     dear, cheap = Made(1.0), Made(1.0)
     dear.most_open = 2
-    limits = [stored(entry(*QUIET)).judge(samples)[0].verdict.detectable or 0.0 for samples in (dear, cheap)]
+    limits = [stored(entry(*QUIET)).judge(samples)[0].verdict.mde or 0.0 for samples in (dear, cheap)]
     assert limits[0] > limits[1]
 
 

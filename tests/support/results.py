@@ -26,7 +26,7 @@ def verdict(code: str = "within-threshold", **changes: Any) -> Verdict:
         current=0.03,
         baseline=0.02,
         ratio=1.5,
-        limit=0.1,
+        threshold=0.1,
         launches=5,
     )
     return replace(made, **changes)

@@ -237,7 +237,7 @@ def change_by_size(result: CaseResult) -> Iterator[Chart]:
     series: list[Series] = []
     allowed: list[tuple[float, float, float]] = []
     for name, found in sweeps.items():
-        judged = [(p.message_bytes, p.time.ratio, p.time.limit) for p in found if p.time.ratio is not None]
+        judged = [(p.message_bytes, p.time.ratio, p.time.threshold) for p in found if p.time.ratio is not None]
         if len(judged) > 1:
             series.append(Series(name=name or "this run", points=points((size, ratio) for size, ratio, _ in judged)))
             limits = [(size, limit) for size, _, limit in judged if limit is not None]

@@ -40,9 +40,10 @@ from pytest_distbench.report.texts import (
     change,
     current,
     escape,
-    limit,
+    mde,
     metric_text,
     quantity,
+    threshold,
 )
 from pytest_distbench.report.texts.failures import comparison_lines, explanation
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
@@ -72,13 +73,12 @@ class Row(Record, frozen=True, kw_only=True, array_like=True):
     current: str
     reference: str
     change: str
-    limit: str
+    threshold: str
     interval: str
     """Of the median of the launches, in nine of ten runs; empty: there are too few."""
     noise: str
     """Standard deviation of the launches, as a share of their mean."""
-    finds: str
-    """The smallest change that would have been seen."""
+    mde: str
     launches: int
     reason: str
     values: list[float]
@@ -281,7 +281,6 @@ def _rows(result: CaseResult) -> Iterator[Row]:
 
 
 def _row(verdict: Verdict, values: list[float], others: dict[str, list[float]]) -> Row:
-    seen = verdict.detectable
     return Row(
         kind=verdict.kind if verdict.is_judged else MEASURED,
         metric=verdict.metric,
@@ -291,15 +290,15 @@ def _row(verdict: Verdict, values: list[float], others: dict[str, list[float]]) 
         current=current(verdict),
         reference=quantity(verdict.baseline, verdict.unit) if verdict.baseline is not None else "",
         change=change(verdict),
-        limit=limit(verdict),
+        threshold=threshold(verdict),
         **_spread(values, verdict.unit, scatters=verdict.is_noisy),
-        finds="" if seen is None else f"{seen:.1%}" if seen <= 1 else "> 100%",
+        mde=mde(verdict),
         launches=verdict.launches or len(values),
         reason=verdict.reason,
         values=values,
         others=others,
         base=None if verdict.baseline is None else short(verdict.baseline),
-        allowed=verdict.limit if verdict.is_judged else None,
+        allowed=verdict.threshold if verdict.is_judged else None,
     )
 
 

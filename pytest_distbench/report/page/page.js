@@ -732,10 +732,10 @@
   // The page.
   const COLUMNS = {
     change: "What is judged; where the case says so, of the fastest iterations",
-    limit: "The largest change that is accepted: wider where the machine was busier, or the noise asks for it",
+    threshold: "The change that fails this time: never below the tolerance, wider with the noise and on a busier machine",
     interval: "Between which two launches the true median lies, in nine of ten runs",
     noise: "Standard deviation of the launches, as a share of their mean",
-    finds: "The smallest change that would have been noticed. It is measured further then, and red beyond the limit",
+    mde: "Minimum detectable effect: the smallest slowdown detected with 90 % power",
     launches: "Launches that it was made of",
   };
   const MOST_NOTES = 8;
@@ -749,10 +749,10 @@
     "current",
     "reference",
     "change",
-    "limit",
+    "threshold",
     "interval",
     "noise",
-    "finds",
+    "mde",
     "launches",
     "reason",
     "values",
@@ -791,10 +791,10 @@
         ["this run", "r", (row) => row.current],
         ["reference", "r", (row) => row.reference, one.reference],
         ["change", "r", (row) => row.change],
-        ["limit", "r", (row) => row.limit],
+        ["threshold", "r", (row) => row.threshold],
         ["interval", "r", (row) => row.interval, "median in"],
         ["noise", "r", (row) => row.noise],
-        ["finds", "r", (row) => row.finds, "could see"],
+        ["mde", "r", (row) => row.mde, "MDE"],
         ["launches", "r", (row) => String(row.launches || ""), "n"],
       ].filter(([name, , text]) => ["", "metric", "verdict", "this run"].includes(name) || told.some(text));
       if (beside) {

@@ -14,7 +14,7 @@ from pytest_distbench.records.metric import tightest
 from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Point, Trend, Verdict, is_found
 from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds, section_of_rows
-from pytest_distbench.report.texts import change, current, limit, metric_text, reference, test_name, words_for
+from pytest_distbench.report.texts import change, current, metric_text, reference, test_name, threshold, words_for
 from pytest_distbench.report.texts.remarks import planted_ratio
 from pytest_distbench.units import format_change, format_quantity
 
@@ -202,7 +202,7 @@ VERDICTS: TableKind[VerdictRow] = TableKind(
         Column("current", float, "this run", lambda row: Cell(row.verdict.current, current(row.verdict))),
         Column("baseline", float, _other_side, lambda row: Cell(row.verdict.baseline, reference(row.verdict))),
         Column("ratio", float, "change", lambda row: Cell(row.verdict.ratio, change(row.verdict))),
-        Column("limit", float, "limit", lambda row: Cell(row.verdict.limit, limit(row.verdict))),
+        Column("threshold", float, "threshold", lambda row: Cell(row.verdict.threshold, threshold(row.verdict))),
         Column("at_least", float, None, lambda row: tightest(row.verdict.bounds, "least")),
         Column("at_most", float, None, lambda row: tightest(row.verdict.bounds, "most")),
         Column("launches", int, "n", lambda row: row.verdict.launches),

@@ -163,7 +163,7 @@ def change(verdict: Verdict) -> str:
     return "" if verdict.ratio is None or not verdict.is_judged else format_change(verdict.ratio)
 
 
-def limit(verdict: Verdict) -> str:
+def threshold(verdict: Verdict) -> str:
     """The largest accepted change towards worse, and the bounds: ``+10%, <= 200 us``."""
     sides: tuple[tuple[str, Side], ...] = ((">=", "least"), ("<=", "most"))
     found = [(sign, tightest(verdict.bounds, side)) for sign, side in sides]
@@ -176,17 +176,17 @@ _LARGEST_SHARE = 2.0
 
 
 def _largest_change(verdict: Verdict) -> str:
-    if verdict.limit is None or not METRIC_KINDS[verdict.better].is_judged:
+    if verdict.threshold is None or not METRIC_KINDS[verdict.better].is_judged:
         return ""
     kind = METRIC_KINDS[verdict.better]
-    if kind.rule == "memory" and verdict.limit > _LARGEST_SHARE and verdict.baseline is not None:
-        return f"+{quantity(verdict.limit * verdict.baseline, verdict.unit)}"
-    return "exact" if kind.repeats_exactly and verdict.limit == 0.0 else kind.limit_text(verdict.limit)
+    if kind.rule == "memory" and verdict.threshold > _LARGEST_SHARE and verdict.baseline is not None:
+        return f"+{quantity(verdict.threshold * verdict.baseline, verdict.unit)}"
+    return "exact" if kind.repeats_exactly and verdict.threshold == 0.0 else kind.limit_text(verdict.threshold)
 
 
-def _finds(verdict: Verdict) -> str:
-    seen = verdict.detectable
-    return "" if seen is None else f"+{seen:.1%}" if seen <= 1 else "> +100%"
+def mde(verdict: Verdict) -> str:
+    found = verdict.mde
+    return "" if found is None else f"+{found:.1%}" if found <= 1 else "> +100%"
 
 
 def _launches(verdict: Verdict) -> str:
@@ -197,7 +197,7 @@ Columns = Mapping[str, Callable[[Verdict], str]]
 """Heading -> the text below it."""
 
 _MEASURED: Columns = {"": lambda verdict: verdict.row.mark, "metric": metric_text}
-_ALLOWED: Columns = {"change": change, "limit": limit}
+_ALLOWED: Columns = {"change": change, "threshold": threshold}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,15 +231,15 @@ REFERENCE_WORDS: dict[str, ReferenceWords] = {
     "paired": ReferenceWords(
         columns={
             **_MEASURED,
-            "this tree": current,
-            "reference": reference,
+            "candidate": current,
+            "baseline": reference,
             **_ALLOWED,
-            "finds": _finds,
+            "MDE": mde,
             "pairs": _launches,
         },
-        name="reference",
+        name="baseline",
         unchanged="unchanged",
-        drift="software differs from the reference's",
+        drift="software differs from the baseline's",
     ),
     "nothing": _STORED,
 }

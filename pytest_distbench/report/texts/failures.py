@@ -23,7 +23,7 @@ from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult, Verdict
-from pytest_distbench.report.texts import change, escape, limit, metric_text, quantity, words_for
+from pytest_distbench.report.texts import change, escape, metric_text, quantity, threshold, words_for
 from pytest_distbench.report.texts.remarks import not_found_headline, not_found_text
 from pytest_distbench.report.texts.verdicts import case_table, is_of_fastest_iterations, note_on_change
 
@@ -269,15 +269,15 @@ def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> st
         return f"{name}{against}: no value ({first.reason}), {other} {quantity(first.baseline, first.unit)}{of}"
     if kind.is_of_training and first.reason:
         return f"{name}{against}: {first.reason.partition(';')[0]}{of}"
-    if kind.rule == "memory" and first.ratio is not None and first.ratio <= 1 + (first.limit or 0.0):
+    if kind.rule == "memory" and first.ratio is not None and first.ratio <= 1 + (first.threshold or 0.0):
         return f"{name}{against}: {first.reason}{of}"  # what decided is not the number that is shown
     if kind.rule == "exact":
         now, then = quantity(first.current, first.unit), quantity(first.baseline, first.unit)
         return f"{name}{against}: {now}, {other} {then} (exact){of}"
     is_fastest = result.reference.kind == "stored" and is_of_fastest_iterations(first)
     moved = change(first) + (" in its fastest iterations" if is_fastest else "")
-    most = limit(first)
-    allowed = f" (limit {most})" if most else f": {first.reason}"
+    most = threshold(first)
+    allowed = f" (threshold {most})" if most else f": {first.reason}"
     return f"{name} {moved or first.reason}{against}{allowed}{of}"
 
 
@@ -293,7 +293,7 @@ def comparison_lines(result: CaseResult) -> list[str]:
     stored = result.reference.software
     current = result.launches[0].software if result.launches else {}
     if result.reference.kind == "paired":
-        sides = [("reference", result.reference.name, stored), ("this tree", "", current)]
+        sides = [("baseline", result.reference.name, stored), ("candidate", "", current)]
         lines = ["  ".join(filter(None, [side, name, _versions(software)])) for side, name, software in sides]
     else:
         platform = result.environment.platform

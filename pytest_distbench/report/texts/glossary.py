@@ -103,7 +103,7 @@ METRICS: Sequence[Entry] = (
 """That the plugin names. A name that stands here in no other sense is one that a body recorded."""
 
 _ALSO = {
-    "regressed": r"[+-][\d.,]+ % .*\(limit|(above|below) (its|the) bound",
+    "regressed": r"[+-][\d.,]+ % .*\(threshold|(above|below) (its|the) bound",
     "new": r"no baseline|measured, not judged",
 }
 """What else a run prints of a verdict."""
@@ -114,10 +114,13 @@ COLUMNS: Sequence[Entry] = tuple(
         ("this run", "The median of the launches, each at its 25th percentile on the fast side.", "verdicts.md"),
         ("baseline", "The same of the launches that are stored.", "baselines.md"),
         ("change", "What is judged; of the fastest iterations where the case says so.", "verdicts.md"),
-        ("limit", "The largest change that is accepted, wider where machine or noise ask for it.", "verdicts.md"),
+        (
+            "threshold",
+            "The change that fails this time: never below the tolerance, wider with noise.",
+            "verdicts.md",
+        ),
         ("n", "Launches that it was made of.", "verdicts.md"),
-        ("finds", "The smallest change that would have been noticed, and then measured further.", "sensitivity.md"),
-        ("could see", "What tables in a terminal call finds.", "sensitivity.md"),
+        ("MDE", "Minimum detectable effect: the smallest slowdown detected with 90 % power.", "sensitivity.md"),
         ("noise", "Standard deviation between launches, as a share of their mean.", "verdicts.md"),
         (
             "against itself",

@@ -120,8 +120,8 @@ def not_found_text(result: CaseResult, *, command: str) -> str:
             metric_text(v),
             format_change(planted_ratio(control, v)),
             format_change(v.ratio) if v.ratio is not None else "-",
-            f"+{v.limit:.1%}" if v.limit is not None else "-",
-            f"+{v.detectable:.1%}" if v.detectable is not None and math.isfinite(v.detectable) else "-",
+            f"+{v.threshold:.1%}" if v.threshold is not None else "-",
+            f"+{v.mde:.1%}" if v.mde is not None and math.isfinite(v.mde) else "-",
         )
         for v in control.verdicts
     ]
@@ -130,7 +130,7 @@ def not_found_text(result: CaseResult, *, command: str) -> str:
         [
             escape(not_found_headline(result)),
             "",
-            *map(escape, layout(("metric", "planted", "seen", "limit", "finds"), rows, left=1)),
+            *map(escape, layout(("metric", "planted", "seen", "threshold", "MDE"), rows, left=1)),
             "",
             *map(escape, reasons[:_MOST_REASONS]),
             *([f"not run in turns: {escape(control.why_alone)}"] if control.why_alone else []),
@@ -227,7 +227,7 @@ def _out_of_reach(results: Sequence[CaseResult]) -> list[Line]:
 
 def _tolerances_out_of_sight(results: Sequence[CaseResult]) -> list[Line]:
     """One line for all clocks whose tolerance the screening would not have seen, with what it would."""
-    found = [(v.detectable or 0.0, r, v) for r in results for v in r.verdicts if v.code == "low-power"]
+    found = [(v.mde or 0.0, r, v) for r in results for v in r.verdicts if v.code == "low-power"]
     if not found:
         return []
     cases = {(result.case.test, result.case.key) for _, result, _ in found}

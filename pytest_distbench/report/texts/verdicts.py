@@ -19,11 +19,11 @@ from pytest_distbench.report.texts import (
     change,
     escape_markdown,
     layout,
-    limit,
     point_text,
     quantity,
     row_line,
     table_head,
+    threshold,
     words_for,
 )
 from pytest_distbench.store.accept import EntryChange, MetricChange
@@ -34,12 +34,12 @@ FAST_SIDE = (
     "the median launch, and may tell less, more, or the opposite"
 )
 MEAN_OVER_PAIRS = "change: mean over pairs, which is what is judged"
-FINDS = "finds: the smallest slowdown called regressed in nine of ten runs, with as many pairs as a run makes at most"
+FINDS = "MDE: the smallest slowdown called regressed in nine of ten runs, with as many pairs as a run makes at most"
 
 _NOTICEABLE = 0.01
 _SHOWN_CASES = 20
 _SHOWN_METRICS = 6
-_SWEEP_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "limit", "n")
+_SWEEP_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "threshold", "n")
 
 
 def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
@@ -159,7 +159,7 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
                 "" if point.wrong_elements is None else quantity(point.wrong_elements, ""),
                 f"{point.time.baseline * 1e6:.1f}" if point.time.baseline else "-",
                 change(point.time),
-                limit(point.time),
+                threshold(point.time),
                 str(point.time.launches),
             ),
         )

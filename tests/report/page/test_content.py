@@ -64,17 +64,17 @@ def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
 
 
 def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
-    [row] = only_case(result(verdict(detectable=0.25), launches=launches(0.03, 0.031, 0.029, 0.03, 0.032))).rows
-    assert (row.current, row.reference, row.change, row.limit) == ("30 ms", "20 ms", "+50.0 %", "+10%")
+    [row] = only_case(result(verdict(mde=0.25), launches=launches(0.03, 0.031, 0.029, 0.03, 0.032))).rows
+    assert (row.current, row.reference, row.change, row.threshold) == ("30 ms", "20 ms", "+50.0 %", "+10%")
     assert (row.values, row.base, row.allowed) == ([0.03, 0.031, 0.029, 0.03, 0.032], 0.02, 0.1)
-    assert (row.interval, row.noise, row.finds) == ("29 ms to 32 ms", "3.8%", "25.0%")
+    assert (row.interval, row.noise, row.mde) == ("29 ms to 32 ms", "3.8%", "+25.0%")
 
     [row] = only_case(result(verdict(better="exact", unit=""), launches=launches(1.0, 2.0, 1.0, 2.0, 1.0))).rows
     assert (row.interval, row.noise) == ("", "")
 
     beside = replace(PAIRED, launches=launches(0.02, 0.021))
     [row] = only_case(result(verdict(), launches=launches(0.03), reference=beside)).rows
-    assert row.others == {"reference": [0.02, 0.021]}
+    assert row.others == {"baseline": [0.02, 0.021]}
 
     case = only_case(result(launches=launches(0.01, 0.03, 0.02), reference=ReferenceRecord(kind="nothing")))
     assert case.state == MEASURED

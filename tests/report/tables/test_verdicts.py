@@ -85,7 +85,7 @@ def test_each_clock_is_a_row_with_what_was_planted_and_seen() -> None:
 def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
     section = VERDICTS.section([result(verdict("within-threshold")), result(verdict("beyond-threshold"))])
     assert [row[0].value for row in section.rows] == ["regressed", "unchanged"]
-    assert section.header == ["verdict", "reason", "test", "metric", "this run", "baseline", "change", "limit", "n"]
+    assert section.header == ["verdict", "reason", "test", "metric", "this run", "baseline", "change", "threshold", "n"]
     assert section.texts[0] == [
         "regressed",
         "beyond-threshold",
@@ -100,4 +100,4 @@ def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
     row = dict(zip(section.columns, next(iter(section.table.rows)), strict=True))
     assert (row["test"], row["current"], row["ratio"]) == ("suites/test_a.py::test_a[ws2]", 0.03, 1.5)
 
-    assert "reference" in VERDICTS.section([result(verdict(), reference=PAIRED)]).header
+    assert "baseline" in VERDICTS.section([result(verdict(), reference=PAIRED)]).header

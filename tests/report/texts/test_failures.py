@@ -38,7 +38,7 @@ STRICT = Strictness(no_baseline="fail", options=frozenset({"distbench-strict"}))
         (result(**ended("failed", "hung")), "launch 1: hung"),
         (result(**ended("skipped", "no data")), "no data"),
         (result(**ended("skipped", "")), "all ranks skipped"),
-        (result(verdict("beyond-threshold")), "step +50.0 % (limit +10%)"),
+        (result(verdict("beyond-threshold")), "step +50.0 % (threshold +10%)"),
         (result(verdict("beyond-threshold"), xfail_perf="bug 12"), "bug 12"),
     ],
 )
@@ -134,40 +134,44 @@ def test_a_debugger_is_offered_where_there_is_a_terminal(launcher: str, is_told:
 
 
 CHANGED = Verdict(metric="fingerprint", code="communication", unit="", better="exact", reason="2 became 3")
-EXACT = verdict("beyond-threshold", metric="steps", unit="", better="exact", current=3, baseline=2, limit=0.0)
+EXACT = verdict("beyond-threshold", metric="steps", unit="", better="exact", current=3, baseline=2, threshold=0.0)
 
 
 @pytest.mark.parametrize(
     ("verdicts", "reference", "line"),
     [
-        ([verdict("beyond-threshold")], STORED, "step +50.0 % (limit +10%)"),
+        ([verdict("beyond-threshold")], STORED, "step +50.0 % (threshold +10%)"),
         (
             [verdict("beyond-threshold", current=0.019, ratio=1.22)],
             STORED,
-            "step +22.0 % in its fastest iterations (limit +10%)",
+            "step +22.0 % in its fastest iterations (threshold +10%)",
         ),
         (
             [verdict("beyond-threshold", current=0.019, ratio=1.22)],
             PAIRED,
-            "step +22.0 % against main (123) (limit +10%)",
+            "step +22.0 % against main (123) (threshold +10%)",
         ),
-        ([verdict("beyond-threshold")], PAIRED, "step +50.0 % against main (123) (limit +10%)"),
+        ([verdict("beyond-threshold")], PAIRED, "step +50.0 % against main (123) (threshold +10%)"),
         (
             [verdict("beyond-threshold"), verdict("beyond-threshold")],
             STORED,
-            "step +50.0 % (limit +10%), 2 of 2 metrics",
+            "step +50.0 % (threshold +10%), 2 of 2 metrics",
         ),
-        ([point(8), point(4096, "beyond-threshold")], STORED, "latency at 4 KiB +50.0 % (limit +10%), 1 of 2 sizes"),
+        (
+            [point(8), point(4096, "beyond-threshold")],
+            STORED,
+            "latency at 4 KiB +50.0 % (threshold +10%), 1 of 2 sizes",
+        ),
         (
             [point(8), point(4096, "beyond-threshold")],
             PAIRED,
-            "latency at 4 KiB +50.0 % against main (123) (limit +10%), 1 of 2 sizes",
+            "latency at 4 KiB +50.0 % against main (123) (threshold +10%), 1 of 2 sizes",
         ),
         ([EXACT], STORED, "steps: 3, baseline 2 (exact)"),
-        ([EXACT], PAIRED, "steps against main (123): 3, reference 2 (exact)"),
+        ([EXACT], PAIRED, "steps against main (123): 3, baseline 2 (exact)"),
         ([CHANGED], STORED, "fingerprint changed: 2 became 3"),
         ([CHANGED], PAIRED, "fingerprint changed against main (123): 2 became 3"),
-        ([verdict("beyond-threshold"), CHANGED], STORED, "step +50.0 % (limit +10%); the fingerprint changed"),
+        ([verdict("beyond-threshold"), CHANGED], STORED, "step +50.0 % (threshold +10%); the fingerprint changed"),
         (
             [verdict("beyond-threshold", current=None, ratio=None, reason="no value in 1 of 5 launches")],
             STORED,
@@ -184,10 +188,10 @@ def test_the_headline_says_what_moved_by_how_much_against_what(
 def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
     lines = regression_text(result(verdict("beyond-threshold", reason="why")), command="pytest x").splitlines()
     assert lines == [
-        "step +50.0 % (limit +10%)",
+        "step +50.0 % (threshold +10%)",
         "",
-        "   metric  this run  baseline   change  limit  n",
-        "!  step       30 ms     20 ms  +50.0 %   +10%  5",
+        "   metric  this run  baseline   change  threshold  n",
+        "!  step       30 ms     20 ms  +50.0 %       +10%  5",
         "",
         "step: why",
         "baseline  cpu-x  torch 2.13.0  baselines/x.json",
@@ -197,9 +201,9 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
         "If this change is intended:  pytest x --distbench-update",
     ]
 
-    text = regression_text(result(verdict("beyond-threshold", detectable=0.05), reference=PAIRED), command="pytest x")
-    assert "   metric  this tree  reference   change  limit  finds  pairs" in text
-    assert "reference  main (123)  torch 2.13.0\nthis tree  torch 2.14.0\n" in text
+    text = regression_text(result(verdict("beyond-threshold", mde=0.05), reference=PAIRED), command="pytest x")
+    assert "   metric  candidate  baseline   change  threshold    MDE  pairs" in text
+    assert "baseline   main (123)  torch 2.13.0\ncandidate  torch 2.14.0\n" in text
     assert text.endswith("again:  pytest x")
     assert "update" not in text
 

@@ -30,7 +30,7 @@ LOST = Control(
     share=0.2,
     step="screening",
     has_baseline=True,
-    verdicts=[verdict("low-power", ratio=1.02, detectable=0.3)],
+    verdicts=[verdict("low-power", ratio=1.02, mde=0.3)],
     launches=1,
 )
 UNTRIED = Control(why_not="its clocks are its own")
@@ -99,9 +99,7 @@ def test_doubts_about_a_run_are_a_line_each() -> None:
     assert line.severity == "plain"
     assert line.text.startswith("all 4 cases with clocks are slower than their baselines, by 1.20 to 1.20 times: that")
 
-    blind = result(
-        verdict("within-threshold", ratio=1.0, detectable=2.1), verdict("within-threshold", ratio=1.0, detectable=3.0)
-    )
+    blind = result(verdict("within-threshold", ratio=1.0, mde=2.1), verdict("within-threshold", ratio=1.0, mde=3.0))
     [line] = doubt_lines([blind, blind])
     first, _, why = line.text.partition(" and 3 more: ")
     assert first == "? 4 metrics could not have turned red: test_a[ws2] step"

@@ -19,7 +19,7 @@ from pytest_distbench.report.texts.verdicts import FINDS, case_table, overview
     ("reference", "line"),
     [
         (STORED, "software differs from the baselines': torch 2.13.0 -> 2.14.0 (2 cases)"),
-        (PAIRED, "software differs from the reference's: torch 2.13.0 -> 2.14.0 (2 cases)"),
+        (PAIRED, "software differs from the baseline's: torch 2.13.0 -> 2.14.0 (2 cases)"),
     ],
 )
 def test_software_that_differs_is_told_once_in_the_words_of_the_reference(
@@ -82,8 +82,8 @@ def test_a_reason_of_many_cases_is_one_line(code: ReasonCode, reasons: list[str]
 def test_cases_of_both_kinds_have_a_table_each() -> None:
     lines = overview([result(verdict()), result(verdict(), reference=PAIRED)])
     assert [line.text.split() for line in lines if " test " in line.text] == [
-        ["test", "metric", "this", "run", "baseline", "change", "limit", "n"],
-        ["test", "metric", "this", "tree", "reference", "change", "limit", "finds", "pairs"],
+        ["test", "metric", "this", "run", "baseline", "change", "threshold", "n"],
+        ["test", "metric", "candidate", "baseline", "change", "threshold", "MDE", "pairs"],
     ]
     assert (FINDS, "plain") in lines
 
@@ -93,8 +93,8 @@ def test_cases_of_both_kinds_have_a_table_each() -> None:
     )
     time = point(8, current=1e-5, baseline=1e-5, ratio=1.0)
     assert [line.text for line in case_table(result(time, point(16), wrong), show_all=False)] == [
-        "   size  time us  algbw GB/s  busbw GB/s  #wrong  baseline us  change  limit  n",
-        "!   8 B     10.0       0.001       0.001       3         10.0  +0.0 %   +10%  5",
+        "   size  time us  algbw GB/s  busbw GB/s  #wrong  baseline us  change  threshold  n",
+        "!   8 B     10.0       0.001       0.001       3         10.0  +0.0 %       +10%  5",
         "  1 size within their limits not shown (-v shows all)",
     ]
 

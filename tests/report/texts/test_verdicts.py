@@ -116,33 +116,33 @@ def told(**changes: Any) -> dict[str, str]:
 
 
 def test_cells_and_points_are_named_as_people_say_them() -> None:
-    assert told(code="beyond-threshold", detectable=0.2) == {
-        "": "!", "metric": "step", "this run": "30 ms", "baseline": "20 ms", "this tree": "30 ms", "reference": "20 ms",
-        "change": "+50.0 %", "limit": "+10%", "finds": "+20.0%", "n": "5", "pairs": "5",
+    assert told(code="beyond-threshold", mde=0.2) == {
+        "": "!", "metric": "step", "this run": "30 ms", "baseline": "20 ms", "candidate": "30 ms",
+        "change": "+50.0 %", "threshold": "+10%", "MDE": "+20.0%", "n": "5", "pairs": "5",
     }  # fmt: skip
 
     assert metric_text(point(4096)) == "latency at 4 KiB"
 
     stored, paired = (words_for(made).columns for made in (result(), result(reference=PAIRED)))
-    assert [*stored] == ["", "metric", "this run", "baseline", "change", "limit", "n"]
+    assert [*stored] == ["", "metric", "this run", "baseline", "change", "threshold", "n"]
     assert cells(verdict(), stored)[1:4] == ("step", "30 ms", "20 ms")
-    assert [*paired][2:4] == ["this tree", "reference"]
+    assert [*paired][2:4] == ["candidate", "baseline"]
 
 
 @pytest.mark.parametrize(
     ("changes", "cell", "text"),
     [
-        ({"baseline": None, "ratio": None}, "reference", "-"),
+        ({"baseline": None, "ratio": None}, "baseline", "-"),
         ({"baseline": None, "ratio": None}, "change", ""),
-        ({"better": "info"}, "reference", ""),
+        ({"better": "info"}, "baseline", ""),
         ({"better": "info"}, "change", ""),
-        ({"better": "info"}, "limit", ""),
-        ({"better": "higher"}, "limit", "-9%"),
-        ({"better": "exact", "limit": 0.0}, "limit", "exact"),
-        ({"limit": None}, "limit", ""),
-        ({"better": "memory", "unit": "B", "limit": 2.0, "baseline": 1024.0}, "limit", "+200%"),
-        ({"better": "memory", "unit": "B", "limit": 16384.0, "baseline": 1024.0}, "limit", "+16 MiB"),
-        ({"detectable": 1.5}, "finds", "> +100%"),
+        ({"better": "info"}, "threshold", ""),
+        ({"better": "higher"}, "threshold", "-9%"),
+        ({"better": "exact", "threshold": 0.0}, "threshold", "exact"),
+        ({"threshold": None}, "threshold", ""),
+        ({"better": "memory", "unit": "B", "threshold": 2.0, "baseline": 1024.0}, "threshold", "+200%"),
+        ({"better": "memory", "unit": "B", "threshold": 16384.0, "baseline": 1024.0}, "threshold", "+16 MiB"),
+        ({"mde": 1.5}, "MDE", "> +100%"),
         ({"launches": 0}, "n", ""),
         ({"code": "communication"}, "change", "changed"),
     ],
