@@ -24,7 +24,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
-from pytest_distbench.report.texts import change, current, escape, quantity, reference, threshold, words_for
+from pytest_distbench.report.texts import change, current, escape, quantity, reference, threshold
 
 
 def write_trace(record: RunRecord, out: BinaryIO) -> None:
@@ -243,7 +243,7 @@ def _text(case: CaseResult, verdict: Verdict) -> str:
     most = threshold(verdict)
     allowed = {"": "", "exact": "(exact)"}.get(most, f"(threshold {most})")
     told = " ".join(filter(None, [moved, allowed])) or verdict.reason
-    compared = f"{words_for(case).name} {reference(verdict)}" if verdict.baseline is not None else ""
+    compared = f"baseline {reference(verdict)}" if verdict.baseline is not None else ""
     stored = f"{case.update} baseline" if case.is_written else ""
     return ", ".join(filter(None, [value, f"{answer}: {told}" if told else answer, compared, stored]))
 

@@ -25,7 +25,7 @@ from pytest_distbench.report.page import Axis, Bars, Chart, Heat, Lines, Point, 
 from pytest_distbench.report.tables.collectives import SweepPoint, sweep_points
 from pytest_distbench.report.tables.communication import link_points
 from pytest_distbench.report.tables.phases import PHASES, whole_of
-from pytest_distbench.report.texts import point_text, words_for
+from pytest_distbench.report.texts import point_text
 from pytest_distbench.units import GIGABYTE
 
 MOST_TIMELINES = 3
@@ -220,7 +220,7 @@ def bandwidth(result: CaseResult) -> Iterator[Chart]:
             for point, rate in zip(found, rates, strict=True)
         ]
         if any(before):
-            called = f"{name} {words_for(result).name}".strip()
+            called = f"{name} baseline".strip()
             series.append(Series(name=called, points=_rates(found, before), look="reference"))
     title = "Bus bandwidth by message size" if has_factor else "Bandwidth by message size"
     yield Lines(title=title, x=_MESSAGE, y=Axis(name="bandwidth", unit="B/s", scale="log"), series=series)
@@ -243,9 +243,8 @@ def change_by_size(result: CaseResult) -> Iterator[Chart]:
             limits = [(size, limit) for size, _, limit in judged if limit is not None]
             allowed = allowed or [(float(size), short(1 / (1 + limit)), short(1 + limit)) for size, limit in limits]
     if series:
-        name = words_for(result).name
-        y = Axis(name=f"time, % of the {name}", unit="%")
-        yield Lines(title=f"Time as % of the {name}", x=_MESSAGE, y=y, series=series, allowed=allowed)
+        y = Axis(name="time, % of the baseline", unit="%")
+        yield Lines(title="Time as % of the baseline", x=_MESSAGE, y=y, series=series, allowed=allowed)
 
 
 def _sweeps(result: CaseResult) -> dict[str, list[SweepPoint]]:
@@ -261,7 +260,7 @@ def curves(result: CaseResult) -> Iterator[Chart]:
     """Series that the record keeps, step by step: every launch or seed thin, their median thick."""
     before = curves_of(result.reference.launches)
     for name, here in curves_of(result.launches).items():
-        drawn = [*_thick(here, ""), *_thick(before.get(name, []), f"{words_for(result).name} ")]
+        drawn = [*_thick(here, ""), *_thick(before.get(name, []), "baseline ")]
         y = Axis(name=name, unit=unit_of([result], name))
         yield Lines(title=f"{name} by step", x=Axis(name="step"), y=y, series=drawn, target=target_of([result], name))
 

@@ -35,7 +35,6 @@ from pytest_distbench.report.page.charts import Trends, charts_above, charts_of,
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts import (
-    REFERENCE_WORDS,
     Line,
     change,
     current,
@@ -110,8 +109,6 @@ class PageCase(Record, frozen=True, kw_only=True, omit_defaults=True):
     notes: list[str] = []
     command: str = ""
     """That runs it again; empty: nothing is to be looked into."""
-    reference: str
-    """What the other side of its table is called."""
     rows: list[Row]
     charts: list[Chart] = []
 
@@ -239,7 +236,6 @@ def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
         story=_story(result, command) if failed else [],
         notes=[*(line.text for line in [*note_on_change(result.verdicts), *refusal_lines(result)]), *problems],
         command=command,
-        reference=REFERENCE_WORDS[result.reference.kind].name,
         rows=list(_rows(result)),
         charts=charts,
     )
@@ -332,7 +328,7 @@ def _values(launches: Sequence[LaunchRecord]) -> dict[str, list[float]]:
 
 def _beside(result: CaseResult) -> dict[str, list[LaunchRecord]]:
     """Launches that ran beside those of the case, by whose they are."""
-    beside = {REFERENCE_WORDS["paired"].name: result.reference.launches}
+    beside = {"baseline": result.reference.launches}
     if (turns := result.confirmation) is not None:
         beside |= {"in turns, this tree": turns.launches, "in turns, that of the baseline": turns.references}
     return {name: launches for name, launches in beside.items() if launches}

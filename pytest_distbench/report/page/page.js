@@ -789,7 +789,7 @@
         ["metric", "", (row) => row.text],
         ["verdict", "verdict", (row) => el("span", { title: meaning(row.kind) }, row.kind)],
         ["this run", "r", (row) => row.current],
-        ["reference", "r", (row) => row.reference, one.reference],
+        ["reference", "r", (row) => row.reference, "baseline"],
         ["change", "r", (row) => row.change],
         ["threshold", "r", (row) => row.threshold],
         ["interval", "r", (row) => row.interval, "median in"],

@@ -14,7 +14,7 @@ from pytest_distbench.records.metric import tightest
 from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Point, Trend, Verdict, is_found
 from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds, section_of_rows
-from pytest_distbench.report.texts import change, current, metric_text, reference, test_name, threshold, words_for
+from pytest_distbench.report.texts import change, current, metric_text, reference, test_name, threshold
 from pytest_distbench.report.texts.remarks import planted_ratio
 from pytest_distbench.units import format_change, format_quantity
 
@@ -186,10 +186,6 @@ def _rows(results: Sequence[CaseResult]) -> list[VerdictRow]:
     return sorted(judged, key=lambda row: severity_order(row.verdict.code))
 
 
-def _other_side(rows: Sequence[VerdictRow]) -> str:
-    return words_for(rows[0].result).name if rows else ""
-
-
 VERDICTS: TableKind[VerdictRow] = TableKind(
     summary="Every judged metric, the gravest verdicts first.",
     rows=_rows,
@@ -200,7 +196,7 @@ VERDICTS: TableKind[VerdictRow] = TableKind(
         Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),
         Column("unit", str, None, lambda row: row.verdict.unit),
         Column("current", float, "this run", lambda row: Cell(row.verdict.current, current(row.verdict))),
-        Column("baseline", float, _other_side, lambda row: Cell(row.verdict.baseline, reference(row.verdict))),
+        Column("baseline", float, "baseline", lambda row: Cell(row.verdict.baseline, reference(row.verdict))),
         Column("ratio", float, "change", lambda row: Cell(row.verdict.ratio, change(row.verdict))),
         Column("threshold", float, "threshold", lambda row: Cell(row.verdict.threshold, threshold(row.verdict))),
         Column("at_least", float, None, lambda row: tightest(row.verdict.bounds, "least")),

@@ -204,12 +204,10 @@ _ALLOWED: Columns = {"change": change, "threshold": threshold}
 class ReferenceWords:
     """How a comparison is told, by what the reference is.
 
-    The name is that of the other side, ``baseline``; ``unchanged`` is said of rows that are not shown, and ``drift``
-    before the software that differs.
+    ``unchanged`` is said of rows that are not shown, and ``drift`` before the software that differs.
     """
 
     columns: Columns
-    name: str
     unchanged: str
     drift: str
 
@@ -222,7 +220,6 @@ _STORED = ReferenceWords(
         **_ALLOWED,
         "n": _launches,
     },
-    name="baseline",
     unchanged="within their limits",
     drift="software differs from the baselines'",
 )
@@ -237,7 +234,6 @@ REFERENCE_WORDS: dict[str, ReferenceWords] = {
             "MDE": mde,
             "pairs": _launches,
         },
-        name="baseline",
         unchanged="unchanged",
         drift="software differs from the baseline's",
     ),

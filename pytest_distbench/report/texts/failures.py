@@ -23,7 +23,7 @@ from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult, Verdict
-from pytest_distbench.report.texts import change, escape, metric_text, quantity, threshold, words_for
+from pytest_distbench.report.texts import change, escape, metric_text, quantity, threshold
 from pytest_distbench.report.texts.remarks import not_found_headline, not_found_text
 from pytest_distbench.report.texts.verdicts import case_table, is_of_fastest_iterations, note_on_change
 
@@ -262,18 +262,17 @@ def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> st
     name, kind = metric_text(first), METRIC_KINDS[first.better]
     if first.code == "bound":
         return f"{name}: {first.reason}{of}"
-    other = words_for(result).name
     if not first.row.may_be_confirmed:
         return f"{name}{against}: {first.kind}: {first.reason or change(first)}{of}"
     if first.current is None:
-        return f"{name}{against}: no value ({first.reason}), {other} {quantity(first.baseline, first.unit)}{of}"
+        return f"{name}{against}: no value ({first.reason}), baseline {quantity(first.baseline, first.unit)}{of}"
     if kind.is_of_training and first.reason:
         return f"{name}{against}: {first.reason.partition(';')[0]}{of}"
     if kind.rule == "memory" and first.ratio is not None and first.ratio <= 1 + (first.threshold or 0.0):
         return f"{name}{against}: {first.reason}{of}"  # what decided is not the number that is shown
     if kind.rule == "exact":
         now, then = quantity(first.current, first.unit), quantity(first.baseline, first.unit)
-        return f"{name}{against}: {now}, {other} {then} (exact){of}"
+        return f"{name}{against}: {now}, baseline {then} (exact){of}"
     is_fastest = result.reference.kind == "stored" and is_of_fastest_iterations(first)
     moved = change(first) + (" in its fastest iterations" if is_fastest else "")
     most = threshold(first)
@@ -293,7 +292,7 @@ def comparison_lines(result: CaseResult) -> list[str]:
     stored = result.reference.software
     current = result.launches[0].software if result.launches else {}
     if result.reference.kind == "paired":
-        sides = [("baseline", result.reference.name, stored), ("candidate", "", current)]
+        sides = [("baseline ", result.reference.name, stored), ("candidate", "", current)]
         lines = ["  ".join(filter(None, [side, name, _versions(software)])) for side, name, software in sides]
     else:
         platform = result.environment.platform
