@@ -669,7 +669,7 @@ distbench_data = .
 distbench_platform = a-machine
 distbench_no_baseline = skip
 distbench_tolerance = 0.2
-distbench_logs = logs
+distbench_out = out
 distbench_json = run.json
 distbench_report = run.html
 distbench_experiment = experiment.toml
@@ -753,7 +753,7 @@ ROWS = [
         distbench baseline show planted
         distbench baseline show -k efficiency
         {COMMIT}
-        pytest --world-size 2 -v --distbench-json=a.json --distbench-logs=logs --distbench-experiment=experiment.toml
+        pytest --world-size 2 -v --distbench-json=a.json --distbench-out=out --distbench-experiment=experiment.toml
         {WORSE}
         pytest --world-size 2 --distbench-json=b.json --distbench-confirm=never --distbench-tolerance=0.1
         distbench baseline accept b.json --only failed --dry-run
@@ -1033,7 +1033,7 @@ ROWS = [
         f"""
         pytest --world-size 2 --distbench-update=new -v
         {COMMIT}
-        pytest --world-size 2 --distbench-json=run.json --distbench-logs=logs -k 'script or module'
+        pytest --world-size 2 --distbench-json=run.json --distbench-out=out -k 'script or module'
         sed -i 's/lr=0.02/lr=0.03/' train.py
         pytest -q --world-size 2 -k 'script or command' --distbench-confirm=never
         distbench report run.json --table phases

@@ -23,7 +23,7 @@ def test_the_job_on_gpus_looks_at_the_machine_before_it_measures_and_keeps_what_
         "distbench doctor",
         '"--distbench-against=$AGAINST"',
         "pytest ",
-        "--distbench-logs=distbench-out/",
+        "--distbench-out=distbench-out ",
         "path: distbench-out/\n",
     ]
     places = [job.index(step) for step in steps]

@@ -190,10 +190,9 @@ class ResultsPlugin:
         yield from unused_lines(self._unused or [], pruned=self._pruned)
         if settings.prune and self._why_not_pruned:
             yield Line(f"nothing was pruned: {self._why_not_pruned}", "doubt")
-        if settings.json is not None and not self._trouble:
-            yield Line(f"run record: {_shorten(settings.json, config)}")
-        if settings.report is not None and not self._trouble:
-            yield Line(f"report: {_shorten(settings.report, config)}")
+        for what, path in (("run record", settings.json), ("report", settings.report)):
+            if path is not None and not self._trouble:
+                yield Line(f"{what}: {_shorten(path, config)}")
         if settings.attach is not None:
             yield Line(f"rank {settings.attach} had the terminal: nothing was judged or stored")
         if self.session is not None and (variant := self.session.launching.compared_with) and variant.is_itself:

@@ -188,11 +188,11 @@ def read_settings(config: pytest.Config) -> Settings:
     is_here = launcher.hosts == "one" and fake_rank is None
     sizes = _world_sizes(given, gpu=has_gpus_here, gpus=found, shares_gpu="gpu" in shared, is_here=is_here)
     launches, steady = given.read("launches", 1), None if fake_rank is None else 1
-    record_file, page_file = _file(given, "json"), _file(given, "report")
+    out = _out_folder(given)
+    record_file, page_file = _file(given, "json", out), _file(given, "report", out)
     if record_file is not None and record_file == page_file:
         raise ConfigurationError(f"{spell('json')} and {spell('report')} name one file, {record_file}: give two")
     platform = given.text("platform") or ("" if fake_rank is None else ANY_PLATFORM)
-    logs = _logs_folder(given)
     return Settings(
         world_sizes=sizes,
         only_these_sizes="," in given.text("world-size"),
@@ -226,7 +226,7 @@ def read_settings(config: pytest.Config) -> Settings:
         tolerance=given.read("tolerance"),
         json=record_file,
         report=page_file,
-        logs=logs,
+        logs=out and out / "logs",
         experiment=_experiment(given),
         max_message_bytes=given.read("max-message"),
         preload=tuple(config.getini("distbench_preload")),
@@ -242,7 +242,7 @@ def read_settings(config: pytest.Config) -> Settings:
         ),
         control=given.read("control"),
         trace=given.read("trace"),
-        traces=_traces_folder(given, logs),
+        traces=_traces_folder(given, out),
     )
 
 
@@ -301,25 +301,21 @@ def _check_backends(given: Given, backends: Collection[str]) -> None:
         )
 
 
-def _logs_folder(given: Given) -> Path | None:
-    if not (text := given.text("logs")):
+def _out_folder(given: Given) -> Path | None:
+    if not (text := given.text("out")):
         return None
-    path = given.folder / text
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise given.refuse("logs", f"cannot make the folder {path}: {error.strerror}") from None
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise given.refuse("logs", f"the folder {path} is not writable")
-    return path
+    from pytest_distbench.store.files import check_target  # late: for those who ask for it
+
+    check_target(given.folder / text / "logs" / "*", b"", option=spell("out"))
+    return given.folder / text
 
 
-def _traces_folder(given: Given, logs: Path | None) -> Path:
-    folder = logs or given.folder / ".distbench" / "traces"
+def _traces_folder(given: Given, out: Path | None) -> Path:
+    folder = (out or given.folder / ".distbench") / "traces"
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if given.has("trace") and (not there.is_dir() or not os.access(there, os.W_OK | os.X_OK)):
         why = "is not writable" if there.is_dir() else "is no folder"
-        raise given.refuse("trace", f"its files go to {folder}, and {there} {why}: give --distbench-logs")
+        raise given.refuse("trace", f"its files go to {folder}, and {there} {why}: give --distbench-out")
     return folder
 
 
@@ -352,15 +348,20 @@ def _experiment(given: Given) -> Experiment:
         raise given.refuse("experiment", str(error)) from None
 
 
-def _file(given: Given, name: str) -> Path | None:
-    if not (text := given.text(name)):
+def _file(given: Given, name: str, out: Path | None) -> Path | None:
+    """The file that an option names, else the one of this kind in the folder for all of the run."""
+    is_page = name == "report"
+    if text := given.text(name):
+        path = given.folder / text
+    elif out is not None:
+        path, name = out / ("run.html" if is_page else "run.json"), "out"
+    else:
         return None
-    path = given.folder / text
     if path.is_dir():
         raise given.refuse(name, f"{path} is a folder; give a file")
     from pytest_distbench.store.files import PAGE_SIGN, RECORD_SIGN, check_target  # late: for those who ask for a file
 
-    check_target(path, PAGE_SIGN if name == "report" else RECORD_SIGN, option=spell(name))
+    check_target(path, PAGE_SIGN if is_page else RECORD_SIGN, option=spell(name))
     return path
 
 

@@ -230,5 +230,5 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"no output of rank {rank} of launch {self.index + 1} in {self.logs}: there is no such rank, or the "
-                "test is over. Read it in the test, or keep it with --distbench-logs DIR"
+                "test is over. Read it in the test, or keep it with --distbench-out DIR"
             ) from None

@@ -231,11 +231,6 @@ OPTIONS: dict[str, Option] = {
         default=DEFAULT_TOLERANCE,
         wanted=FRACTION,
     ),
-    "logs": Option(
-        metavar="DIR",
-        summary="keep what the ranks of every launch print, in files below this folder",
-        is_repeated=False,
-    ),
     "json": Option(
         metavar="FILE",
         summary="write the run record: environment, cases, launches, verdicts",
@@ -244,6 +239,11 @@ OPTIONS: dict[str, Option] = {
     "report": Option(
         metavar="FILE.html",
         summary="write the page of the run: one file for a browser, with verdicts, launches, charts and tables",
+        is_repeated=False,
+    ),
+    "out": Option(
+        metavar="DIR",
+        summary="write into one folder: run.json and run.html (the two above), logs/ of all ranks, and traces/",
         is_repeated=False,
     ),
     "experiment": Option(
@@ -321,7 +321,7 @@ OPTIONS: dict[str, Option] = {
         metavar="CASES",
         const="regressed",
         summary="launch a case once more, with torch's profiler on, and keep a trace of all ranks, and of both sides "
-        "where there are two, in one file: regressed (default), by a clock or a rate; all; below --distbench-logs, "
+        "where there are two, in one file: regressed (default), by a clock or a rate; all; below --distbench-out, "
         "else in .distbench/traces",
         wanted=one_of(TRACED_CASES),
         excludes={f"backend={FAKE}": "that moves no data and has no clocks"},

@@ -96,7 +96,7 @@ def _write(settings: Settings, title: str, sides: Sequence[Side]) -> Path:
     path = known.with_name(known.name + SUFFIX)
     files = {path: write_file(sides)} | ({settings.traces / ".gitignore": b"*\n"} if settings.logs is None else {})
     for target, content in files.items():
-        with replace_file(target, next_step="Give a writable folder: --distbench-logs DIR") as file:
+        with replace_file(target, next_step="Give a writable folder: --distbench-out DIR") as file:
             file.write(content)
     return path
 

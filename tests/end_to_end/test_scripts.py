@@ -133,11 +133,11 @@ def test_an_unchanged_script_gives_numbers_that_are_judged(
     project: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(project, {**FILES, "test_scripts.py": TEST})
-    only = ("-k", "test_train", "--distbench-logs", "logs")
+    only = ("-k", "test_train", "--distbench-out", "out")
 
     run_inside(*only, "--distbench-update=new").assert_outcomes(passed=1)
     assert not (project.path / "scripts" / "snapshot.pt").exists()
-    logs = sorted(p.parent.name for p in (project.path / "logs").rglob("rank0.log"))
+    logs = sorted(p.parent.name for p in (project.path / "out" / "logs").rglob("rank0.log"))
     assert logs == sorted(f"launch{i}" for i in range(1, 11))
     again = run_inside(*only)
     again.assert_outcomes(passed=1)
@@ -333,9 +333,9 @@ def test_secrets_that_a_script_prints_are_in_its_logs_alone(
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", INHERITED)
     write(project, {"tells.py": TELLS, "test_scripts.py": TELLING_TEST})
-    found = run_inside(*options, "--distbench-json", "run.json", "--distbench-logs", "logs")
+    found = run_inside(*options, "--distbench-json", "run.json", "--distbench-out", "out")
     told = found.stdout.str() + found.stderr.str() + (project.path / "run.json").read_text()
-    logs = "".join(path.read_text() for path in (project.path / "logs").rglob("rank*.log"))
+    logs = "".join(path.read_text() for path in (project.path / "out" / "logs").rglob("rank*.log"))
 
     found.assert_outcomes(failed=2)
     assert "tokens: *** ***" in told

@@ -145,13 +145,13 @@ def test_ranks_of_four_hosts_measure_and_their_numbers_and_output_come_back(
         def test_it(distbench):
             distbench.run(measures)
     """
-    done = cluster(4, tests, "--world-size=4", "--distbench-json=run.json", "--distbench-logs=logs", launcher=launcher)
+    done = cluster(4, tests, "--world-size=4", "--distbench-json=run.json", "--distbench-out=out", launcher=launcher)
 
     assert done.returncode == 0, done.stdout + done.stderr
     [launch] = read_run_record(tmp_path / "run.json").results[0].launches
     found = {measured.name: measured.value for measured in launch.measurements}
     assert (found["node"], found["sum"]) == (1 + 2 + 3 + 4, 256 * 4**6)
-    logs = {path.name: path.read_text().split()[-1] for path in (tmp_path / "logs").rglob("rank*.log")}
+    logs = {path.name: path.read_text().split()[-1] for path in (tmp_path / "out" / "logs").rglob("rank*.log")}
     assert logs == {f"rank{rank}.log": f"node{rank + 1}" for rank in range(4)}
 
 

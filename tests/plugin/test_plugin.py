@@ -295,6 +295,16 @@ BLOCKS = """
             "*--distbench-json*: *test_it.py is another kind of file, and would be lost*",
         ),
         (["--distbench-json=a", "--distbench-report=a"], "*--distbench-json* and --distbench-report* name one file*"),
+        (
+            ["--distbench-out=out"],
+            "*--distbench-out*: *out/logs/[*] cannot be written: *out is no folder that may be *",
+        ),
+        (
+            ["--distbench-out=logged"],
+            "*--distbench-out*: *cannot be written: */logged/logs is no folder that may be written to*",
+        ),
+        (["--distbench-out=mine"], "*--distbench-out*: *mine/run.json is another kind of file, and would be lost*"),
+        (["--distbench-out=mine", "--distbench-json=a"], "*--distbench-out*: *mine/run.html is a folder; give a file*"),
     ],
 )
 def test_what_would_be_lost_or_could_not_be_written_is_refused_at_the_start(
@@ -303,6 +313,10 @@ def test_what_would_be_lost_or_could_not_be_written_is_refused_at_the_start(
     made = project(TEST)
     before = (made.path / "test_it.py").read_text()
     (made.path / "out").write_text("a file, not a folder")
+    (made.path / "mine" / "run.html").mkdir(parents=True)
+    (made.path / "mine" / "run.json").write_text("another kind of file")
+    (made.path / "logged").mkdir()
+    (made.path / "logged" / "logs").write_text("a file, not a folder")
     result = run(made, *options)
 
     result.stderr.fnmatch_lines([told])
@@ -315,6 +329,20 @@ def test_the_page_of_a_run_is_written_where_its_record_is(recorded: pytest.Pytes
 
     result.stdout.fnmatch_lines(["report: out/page.html"])
     assert "<h1>distbench: none of 1 case failed</h1>" in (recorded.path / "out" / "page.html").read_text()
+
+
+def test_one_folder_has_all_of_a_run_but_what_another_option_names(project: Project) -> None:
+    made = project(TEST)
+    (made.path / "out").mkdir()
+    (made.path / "out" / "notes.txt").write_text("mine")
+    result = run(made, "--distbench-out=out")
+    named = run(made, "--distbench-out=other", "--distbench-json=run.json")
+
+    result.stdout.fnmatch_lines(["run record: out/run.json", "report: out/run.html"])
+    named.stdout.fnmatch_lines(["run record: run.json", "report: other/run.html"])
+    assert sorted(path.name for path in (made.path / "out").iterdir()) == ["notes.txt", "run.html", "run.json"]
+    assert sorted(path.name for path in (made.path / "other").iterdir()) == ["run.html"]
+    assert run(made, "--distbench-out=out").ret == 0, "our own files are written over"
 
 
 @pytest.mark.parametrize("option", ["--distbench-report=out/page.html", "--distbench-json=out/run.json"])
@@ -367,7 +395,7 @@ def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses_wher
     made.makeini("[pytest]\ndistbench_experiment = stated/experiment.toml\n")
 
     def recorded(*options: str) -> Any:
-        run(made, "--distbench-json=run.json", "--distbench-logs=of 10.1.2.4", *options)
+        run(made, "--distbench-json=run.json", "--distbench-out=of 10.1.2.4", *options)
         return json.loads((made.path / "run.json").read_text())
 
     masked, whole = recorded(), recorded("--distbench-addresses")
@@ -378,7 +406,7 @@ def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses_wher
     assert whole["experiment"]["statements"][1]["fields"]["cluster"] == "Cruiser10, behind 10.1.2.3"
     assert "s3cr3t" not in json.dumps(whole)
     for record, keeps in ((masked, False), (whole, True)):
-        assert ["of 10.1.2.4" in text for text in (record["settings"]["logs"], record["command"])] == [keeps] * 2
+        assert ["of 10.1.2.4" in text for text in (record["settings"]["out"], record["command"])] == [keeps] * 2
 
 
 def test_the_run_record_says_how_it_came_about(project: Project) -> None:

@@ -35,7 +35,7 @@ def test_output_can_be_read_until_the_test_is_over(folder: Path, tmp_path: Path)
     outputs.forget()
     assert not folder.exists()
     assert tmp_path.exists()
-    with pytest.raises(FileNotFoundError, match="--distbench-logs"):
+    with pytest.raises(FileNotFoundError, match="--distbench-out"):
         record.output()
 
 

@@ -250,8 +250,8 @@ def _cluster_info(row: RecordRow) -> str:
 
 
 def _results(row: RecordRow) -> str:
-    logs = row.run.settings.get("logs", "")
-    return f"this run record{logs and f'; logs in {logs}'}"
+    out = row.run.settings.get("out", "")
+    return f"this run record{out and f'; logs in {out}/logs'}"
 
 
 def _expected(row: RecordRow) -> str:

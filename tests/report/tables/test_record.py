@@ -166,7 +166,7 @@ def test_what_was_stated_counts_and_planned_things_are_seen() -> None:
     assert row_of(run(result(reference=PAIRED)))["Expected results"] == "main (123)"
     assert row_of(run(result(reference=new)))["Expected results"] == "-"
 
-    assert row_of(run(result(), settings={"logs": "kept"}))["Pointer to results"] == "this run record; logs in kept"
+    assert row_of(run(result(), settings={"out": "kept"}))["Pointer to results"] == "this run record; logs in kept/logs"
 
 
 def test_what_report_000_writes_down_is_seen_where_there_is_some() -> None:
