@@ -133,13 +133,12 @@ def main() -> int:
         folder = Path(name)
         (folder / "test_planted.py").write_text(TEST)
         (folder / "pytest.ini").write_text("[pytest]\n")
-        launches = f"--distbench-launches={options.launches}"
-        run(folder, HEALTHY, options.world_size, launches, "--distbench-update")
-        few = [launches, f"--distbench-max-launches={options.launches}"]
-        for result in run(folder, HEALTHY, options.world_size, *few):
+        few = f"--distbench-launches={options.launches}:{options.launches}"
+        run(folder, HEALTHY, options.world_size, few, "--distbench-update")
+        for result in run(folder, HEALTHY, options.world_size, few):
             blamed += [result.case.title] if result.outcome == "failed" else []
         for fault in FAULTS:
-            [result] = run(folder, fault, options.world_size, *few)
+            [result] = run(folder, fault, options.world_size, few)
             lines = [result.headline, *filter(None, cause_lines(result))]
             is_named = result.outcome == "failed" and any(fault.told in line for line in lines)
             print(f"{fault.name}: {'named' if is_named else 'MISSED'}")

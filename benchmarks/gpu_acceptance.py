@@ -57,7 +57,7 @@ STAND_IN = [
 MADE_UP = {"DISTBENCH_NVML": "8xH100", "PYTHONPATH": str(ROOT / "tests")}
 """What they are, and where they lie."""
 
-SMALL = ["--distbench-max-message=64KiB", "--distbench-launches=3", "--distbench-max-launches=3"]
+SMALL = ["--distbench-max-message=64KiB", "--distbench-launches=3:3"]
 """For the suites on made-up GPUs, whose times mean nothing: they are to come to their end."""
 
 SOME = ["-k", "float32 and not mlbench or test_operation or links or training"]

@@ -63,7 +63,7 @@ def train() -> dict[str, dict[str, Training]]:
             (folder / "test_recipes.py").write_text(TEST.format(folder=str(Path(__file__).parent), other=other))
             (folder / "pytest.ini").write_text("[pytest]\n")
             command = [sys.executable, "-m", "pytest", str(folder), "-q", f"--rootdir={folder}", "--world-size=2"]
-            command += ["-p", "no:cacheprovider", "--distbench-launches=1", "--distbench-max-launches=1"]
+            command += ["-p", "no:cacheprovider", "--distbench-launches=1:1"]
             command += ["-o", "distbench_preload=sklearn.datasets", "--distbench-json=run.json"]
             environment = {**os.environ, **(OTHER_CPU if other else {})}
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)

@@ -73,7 +73,7 @@ def main() -> int:
         (folder / "pytest.ini").write_text("[pytest]\n")
         run(folder, options.world_size, "--distbench-update", "--distbench-launches=2", "-k=healthy1")
         entry = share_baseline(folder)
-        once = ["--distbench-launches=1", "--distbench-max-launches=1", "--distbench-json=run.json"]
+        once = ["--distbench-launches=1:1", "--distbench-json=run.json"]
         run(folder, options.world_size, *once)
         results = read_run_record(folder / "run.json").results
     rows = [row_of(fault, result, entry) for fault, result in zip(CASES, results, strict=True)]

@@ -661,8 +661,7 @@ TYPED = """[pytest]
 distbench_world_size = 2
 distbench_backend = gloo
 distbench_launcher = warm
-distbench_launches = 2
-distbench_max_launches = 3
+distbench_launches = 2:3
 distbench_timeout = 60
 distbench_baselines = stored
 distbench_data = .
@@ -701,7 +700,7 @@ SUITES = {
     "pytest.ini": "[pytest]\npythonpath = suites/training suites/structure\ndistbench_preload = sklearn.datasets\n",
     ".gitignore": "__pycache__/\n",
 }
-ONE_LAUNCH = "--distbench-launches=1 --distbench-max-launches=1"
+ONE_LAUNCH = "--distbench-launches=1:1"
 SUITE = f"pytest -q -rA --world-size 2 --distbench-json=run.json --distbench-confirm=never {ONE_LAUNCH}"
 
 
@@ -792,7 +791,7 @@ ROWS = [
         sed -i '/"answer"/d' test_it.py
         pytest -q --world-size 2 --distbench-confirm=never
         distbench baseline update --only all test_it.py --world-size 2 -q
-        pytest -q --world-size 2 -k planted --distbench-update=all --distbench-launches=2 --distbench-max-launches=4
+        pytest -q --world-size 2 -k planted --distbench-update=all --distbench-launches=2:4
         """,
         PLAIN,
         is_planted=True,
@@ -930,7 +929,7 @@ ROWS = [
         pytest -q --world-size 2 --distbench-against=HEAD --distbench-update
         pytest -q --world-size 2 --distbench-against-python=missing/python
         pytest -q --world-size 2 --distbench-against=HEAD --distbench-against-python=$(which python) \
-            --distbench-launches=3 --distbench-max-launches=3
+            --distbench-launches=3:3
         """,
         SLEEPS,
     ),

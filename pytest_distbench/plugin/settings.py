@@ -187,7 +187,8 @@ def read_settings(config: pytest.Config) -> Settings:
     has_gpus_here = gpu and launcher.hosts != "many"
     is_here = launcher.hosts == "one" and fake_rank is None
     sizes = _world_sizes(given, gpu=has_gpus_here, gpus=found, shares_gpu="gpu" in shared, is_here=is_here)
-    launches, steady = given.read("launches", 1), None if fake_rank is None else 1
+    first, most = given.read("launches")
+    launches, steady = first or 1, None if fake_rank is None else 1
     out = _out_folder(given)
     record_file, page_file = _file(given, "json", out), _file(given, "report", out)
     if record_file is not None and record_file == page_file:
@@ -207,9 +208,9 @@ def read_settings(config: pytest.Config) -> Settings:
         launcher=name,
         engine=_engine(given, name),
         launches=launches,
-        max_launches=_most(given, launches, RUN_LAUNCHES),
-        given_max_launches=given.has("max-launches"),
-        update_launches=launches if given.has("launches") else steady,
+        max_launches=max(launches, most or RUN_LAUNCHES),
+        given_max_launches=most is not None,
+        update_launches=steady if first is None else first if most in (None, first) else None,
         timeout_s=given.read("timeout"),
         baselines=_folder(given),
         platform=given.read("platform", platform or None, Wanted("a name", hardware.check_platform_name)),
@@ -365,13 +366,6 @@ def _file(given: Given, name: str, out: Path | None) -> Path | None:
     return path
 
 
-def _most(given: Given, first: int, default: int) -> int:
-    most: int = given.read("max-launches", max(first, default))
-    if most < first and given.has("launches"):
-        raise given.refuse("max-launches", f"{most} is less than the {first} of --distbench-launches")
-    return max(first, most)
-
-
 def _links(given: Given) -> tuple[str, ...]:
     return tuple(filter(None, (part.strip() for part in re.split(r"[,\n]", given.text("against-link")))))
 
@@ -397,7 +391,8 @@ def _against(given: Given, launcher: LauncherKind, name: str) -> AgainstSettings
             option,
             f"holds two groups open at once, which the {name} launcher cannot; take one of {who_hold_two()}",
         )
-    first: int = given.read("launches", FIRST_LOOK)
+    first, most = given.read("launches")
+    first = first or FIRST_LOOK
     if first < FEWEST_PAIRS:
         raise given.refuse("launches", f"--distbench-{option} needs at least {FEWEST_PAIRS} pairs of launches")
     return AgainstSettings(
@@ -405,7 +400,7 @@ def _against(given: Given, launcher: LauncherKind, name: str) -> AgainstSettings
         interpreter=interpreter,
         links=_links(given),
         tolerance=given.read("against-tolerance"),
-        looks=looks(first, _most(given, first, LAST_LOOK)),
+        looks=looks(first, most or max(first, LAST_LOOK)),
     )
 
 

@@ -64,6 +64,14 @@ def _backends(text: Any) -> dict[str, int] | None:
     return dict(named) if all(parts) and len(dict(named)) == len(set(named)) else None
 
 
+def _launches(text: Any) -> tuple[int | None, int | None] | None:
+    """Those judged first, and the most of a case; None for what is not said."""
+    found = re.fullmatch(r"([0-9]{1,4})?(?::([0-9]{1,4}))?", text)
+    first, most = (int(part) if part else None for part in found.groups()) if found else (None, None)
+    given = [number for number in (first, most) if number is not None]
+    return (first, most) if given == sorted(given) and given and given[0] >= 1 and given[-1] <= MOST_LAUNCHES else None
+
+
 def _share(text: Any) -> float | str | None:
     share = text if text == BY_TOLERANCE else as_share(text)
     return share if share == BY_TOLERANCE or (share is not None and 0 < share <= MOST_TOLERANCE) else None
@@ -76,7 +84,6 @@ def _network(text: Any) -> Any:
 
 
 _MOST = 10**_MOST_DIGITS
-_LAUNCHES = whole(1, MOST_LAUNCHES, read=_int)
 _TEXT: Wanted[str] = Wanted("text", str)
 
 
@@ -105,8 +112,7 @@ class Option(NamedTuple):
 
     @property
     def help(self) -> str:
-        is_told = self.default is None or isinstance(self.default, str)
-        return self.summary if is_told else f"{self.summary} (default: {self.default:g})"
+        return f"{self.summary} (default: {self.default:g})" if isinstance(self.default, float) else self.summary
 
 
 NOTHING = "-"
@@ -193,15 +199,11 @@ OPTIONS: dict[str, Option] = {
         wanted=Wanted("a network", _network),
     ),
     "launches": Option(
-        metavar="N",
-        summary="launches of each case judged first (default: 1; of pairs 5), or made "
-        "of it in an update (default: as many as its noise needs)",
-        wanted=_LAUNCHES,
-    ),
-    "max-launches": Option(
-        metavar="N",
-        summary="the most launches of a case: while its answer is open (default: 10; of pairs 28), or of an update",
-        wanted=_LAUNCHES,
+        metavar="N[:MAX]",
+        summary="launches of each case judged first, and the most made while its answer is open (default: 1:10; of "
+        "pairs 5:28); an update makes N, or without one or with another MAX as many as its noise needs; :MAX leaves N",
+        default=(None, None),
+        wanted=Wanted(f"N, N:MAX or :MAX, such as 5 or 5:20, from 1 to {MOST_LAUNCHES} and N at most MAX", _launches),
     ),
     "timeout": Option(
         metavar="S",

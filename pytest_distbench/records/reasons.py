@@ -249,7 +249,7 @@ REASONS: dict[ReasonCode, Reason] = {
     "more-launches": because(
         "inconclusive",
         means="The launches so far cannot decide, and the run may make no more of them.",
-        next_step="allow more launches with --distbench-max-launches",
+        next_step="allow more launches with --distbench-launches=N:MAX",
     ),
     "machine-busy": because(
         "inconclusive",

@@ -173,7 +173,7 @@ def repository(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> py
     return pytester
 
 
-THREE = ("--distbench-launches=3", "--distbench-max-launches=3", "test_it.py")
+THREE = ("--distbench-launches=3:3", "test_it.py")
 
 
 def worktrees(folder: Path) -> int:

@@ -245,7 +245,7 @@ def test_why_a_doubt_is_not_settled_is_one_line(project: Path, run_inside: RunIn
     git(project, "reset", "--quiet", "--soft", "HEAD~1")
     assert callable(spoil)
     spoil(project)
-    result = run_inside("--distbench-max-launches=3")
+    result = run_inside("--distbench-launches=:3")
     result.stdout.fnmatch_lines([f"*? not decided in turns: test_step[[]ws2]: {told}"])
 
 

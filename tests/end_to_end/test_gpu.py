@@ -218,7 +218,7 @@ def test_the_shipped_suites_come_from_lease_to_report(suites: Suites, capsys: py
         "--distbench-against=HEAD",
         "--distbench-against-tolerance=5",
         "--distbench-launches=3",
-        "--distbench-max-launches=3",
+        "--distbench-launches=:3",
     )
 
     for [result] in (update, again, against):

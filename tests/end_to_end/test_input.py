@@ -69,7 +69,7 @@ def test_a_slow_loader_is_red_on_generated_input_and_green_on_synthetic(
     monkeypatch.setenv("READS_SLOWER_S", "0")
     run_inside("--distbench-update", "--distbench-launches=2").assert_outcomes(passed=2)
     monkeypatch.setenv("READS_SLOWER_S", "0.05")  # 0.8 s a batch, beside a step of some 10 ms
-    result = run_inside("--distbench-json=run.json", "--distbench-max-launches=5")
+    result = run_inside("--distbench-json=run.json", "--distbench-launches=:5")
 
     result.assert_outcomes(passed=1, failed=1)
     found = verdicts_of(project)

@@ -108,7 +108,7 @@ def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(
     ):
         shutil.copy(ROOT / "suites" / name, pytester.path)
     one_case = ["-k", "logistic_regression[accuracy-ws2]"]
-    options = [*one_case, "--distbench-launches=2", "--distbench-max-launches=2"]  # clocks are no subject
+    options = [*one_case, "--distbench-launches=2:2"]  # clocks are no subject
     assert run_inside(*options, "--distbench-update").ret == 0
     training = pytester.path / "logistic_regression.py"
     right = training.read_text()

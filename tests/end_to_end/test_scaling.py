@@ -49,7 +49,7 @@ def test_the_page_runs_as_it_says(example: Path, run_inside: RunInside) -> None:
 
 
 def test_a_collective_that_is_added_is_red_in_the_runs_that_have_it(example: Path, run_inside: RunInside) -> None:
-    few = ("--world-size", "2", "--distbench-launches=2", "--distbench-max-launches=2", "--distbench-confirm=never")
+    few = ("--world-size", "2", "--distbench-launches=2:2", "--distbench-confirm=never")
     run_inside("--distbench-update", *few).assert_outcomes(passed=1)
     example.write_text(
         example.read_text().replace(
@@ -70,7 +70,7 @@ def test_a_collective_that_is_added_is_red_in_the_runs_that_have_it(example: Pat
 SUITE = Path(__file__).parents[2] / "suites" / "scaling"
 IMAGES = {"model": "mobilenet_v2", "batch": 8, "communication": "on"}
 FILES = {"kind": "generated", "batch": 16, "steps": 6}
-ONCE = ("--distbench-launches=1", "--distbench-max-launches=1")
+ONCE = ("--distbench-launches=1:1",)
 """A curve is exact; what a clock says has no part in it."""
 
 

@@ -153,10 +153,10 @@ def test_an_expectation_that_is_no_longer_needed_is_named(recorded: pytest.Pytes
     run(recorded).stdout.fnmatch_lines(["xfail_perf of test_other[[]ws2] is no longer needed: * (bug 12)"])
 
 
-@pytest.mark.parametrize("option", ["--distbench-launches=2", "--distbench-max-launches=2"])
-def test_an_update_makes_no_more_launches_than_allowed_and_is_warned_of_few(project: Project, option: str) -> None:
+@pytest.mark.parametrize("launches", ["=2", "=:2", "=1:2"])
+def test_an_update_makes_no_more_launches_than_allowed_and_is_warned_of_few(project: Project, launches: str) -> None:
     made = project(TEST)
-    result = run(made, "--distbench-update", option)
+    result = run(made, "--distbench-update", f"--distbench-launches{launches}")
 
     assert {len(read_file(path).entry.metrics["step"].launches) for path in stored(made)} == {2}
     result.stdout.fnmatch_lines(["[?] 3 cases stored with fewer than 5 launches: their noise is not known*"])

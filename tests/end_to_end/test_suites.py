@@ -39,7 +39,7 @@ SHOWN = {
 @pytest.mark.timeout(300)
 def test_the_collectives_pass_on_one_rank_which_is_what_one_gpu_has(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "suites/collectives", "--world-size=1", "-rs", "-p", "no:cacheprovider"]
-    short = ["--distbench-max-message=4KiB", "--distbench-launches=1", "--distbench-max-launches=1"]
+    short = ["--distbench-max-message=4KiB", "--distbench-launches=1:1"]
     chosen = ["-k", "not mlbench and not nccl_tests", f"--distbench-baselines={tmp_path}", "-o", "filterwarnings="]
     done = subprocess.run([*command, *short, *chosen], cwd=ROOT, check=False, capture_output=True, text=True)
 

@@ -26,7 +26,7 @@ SUITE = """
     def test_step(distbench):
         distbench.run(body, tolerance=0.15)
 """
-SHORT = ("--distbench-launches=3", "--distbench-max-launches=3")
+SHORT = ("--distbench-launches=3:3",)
 
 
 @pytest.fixture

@@ -201,10 +201,7 @@ def test_a_body_that_the_revision_lacks_is_missing_and_one_that_fails_there_fail
             "*which the torchrun launcher cannot; take one of warm, slurm, cmd, stand-in*",
         ),
         (["--distbench-against", "HEAD", "--distbench-launches", "2"], "*needs at least 3 pairs*"),
-        (
-            ["--distbench-against", "HEAD", "--distbench-launches=9", "--distbench-max-launches=5"],
-            "*5 is less than the 9*",
-        ),
+        (["--distbench-against", "HEAD", "--distbench-launches=9:5"], "*'9:5'; wanted N, N:MAX or :MAX,*"),
         (["--distbench-against", ""], "*--distbench-against (ini: *) is empty: is the variable it comes from set?*"),
         (["--distbench-against-python", ""], "*is empty: is the variable it comes from set?*"),
         (["--distbench-against-python", "tmp"], "*that is a folder; give the executable*"),

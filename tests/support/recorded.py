@@ -1,8 +1,8 @@
 """Run records of the commands of docs/reports.md, as small as they can be kept: tests/data/reports.
 
-``python tests/support/recorded.py RUN.json 004 --without light`` makes one of a run with ``--distbench-launches 1
---distbench-max-launches 1``: without the tests that have the word in their names, without what they were compared with
-and what is at its default, and with numbers of four digits.
+``python tests/support/recorded.py RUN.json 004 --without light`` makes one of a run with ``--distbench-launches=1:1``:
+without the tests that have the word in their names, without what they were compared with and what is at its default,
+and with numbers of four digits.
 """
 
 from __future__ import annotations
