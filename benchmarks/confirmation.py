@@ -97,7 +97,7 @@ PARTS: Mapping[str, Sequence[Cell]] = {
 
 
 OPTIONS = {
-    "planted": ["--distbench-confirm=always", "--distbench-confirm-budget=300"],
+    "planted": ["--distbench-confirm=always:300"],
     "against": ["--distbench-against=HEAD"],
 }
 

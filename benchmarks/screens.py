@@ -114,7 +114,7 @@ PLAIN = {"test_it.py": PLANTED, "work.py": WORK, "pytest.ini": INI, ".gitignore"
 COMMIT = "git add --all && git commit --quiet --message baselines"
 RECORD = "pytest -q --world-size 2 --distbench-update=new"
 WORSE = "sed -i 's/0.0200, 0.0201, 0.0199, 0.0202, 0.0198/0.0260, 0.0261, 0.0259, 0.0262, 0.0258/' work.py"
-QUIET = "pytest -q --world-size 1 -k planted --distbench-confirm=never --distbench-json"
+QUIET = "pytest -q --world-size 1 -k planted --distbench-confirm=off --distbench-json"
 BETTER = "sed -i 's/0.0200, 0.0201, 0.0199, 0.0202, 0.0198/0.0140, 0.0141, 0.0139, 0.0142, 0.0138/' work.py"
 BROKEN = "sed -i 's/ANSWER = 7/ANSWER = 8/; s/2.25, 2.0/2.35, 2.1/; s/= 40/= 60/; s/0.75/0.60/; s/26/27/' work.py"
 
@@ -674,8 +674,7 @@ distbench_report = run.html
 distbench_experiment = experiment.toml
 distbench_addresses = true
 distbench_max_message = 4MiB
-distbench_confirm = never
-distbench_confirm_budget = 30
+distbench_confirm = off
 distbench_strict = true
 distbench_fail_on_improvement = true
 distbench_full = true
@@ -701,7 +700,7 @@ SUITES = {
     ".gitignore": "__pycache__/\n",
 }
 ONE_LAUNCH = "--distbench-launches=1:1"
-SUITE = f"pytest -q -rA --world-size 2 --distbench-json=run.json --distbench-confirm=never {ONE_LAUNCH}"
+SUITE = f"pytest -q -rA --world-size 2 --distbench-json=run.json --distbench-confirm=off {ONE_LAUNCH}"
 
 
 def of_suites(name: str, arguments: str, tables: str, more: str = "", first: str = "") -> Row:
@@ -754,7 +753,7 @@ ROWS = [
         {COMMIT}
         pytest --world-size 2 -v --distbench-json=a.json --distbench-out=out --distbench-experiment=experiment.toml
         {WORSE}
-        pytest --world-size 2 --distbench-json=b.json --distbench-confirm=never --distbench-tolerance=0.1
+        pytest --world-size 2 --distbench-json=b.json --distbench-confirm=off --distbench-tolerance=0.1
         distbench baseline accept b.json --only failed --dry-run
         distbench compare a.json b.json
         distbench compare a.json b.json --fail --tolerance 0.5
@@ -768,7 +767,7 @@ ROWS = [
         distbench baseline accept b.json --only all --force
         distbench baseline diff
         distbench baseline diff --markdown
-        pytest -q --world-size 2 --distbench-confirm=never
+        pytest -q --world-size 2 --distbench-confirm=off
         git checkout --quiet baselines work.py
         """,
         {**PLAIN, "experiment.toml": EXPERIMENT},
@@ -780,16 +779,16 @@ ROWS = [
         {RECORD}
         {COMMIT}
         {BROKEN}
-        pytest --world-size 2 --distbench-confirm=never --distbench-json=run.json
-        pytest -q --world-size 2 --distbench-confirm=never --distbench-platform=other --distbench-strict
+        pytest --world-size 2 --distbench-confirm=off --distbench-json=run.json
+        pytest -q --world-size 2 --distbench-confirm=off --distbench-platform=other --distbench-strict
         pytest -q --world-size 2 --distbench-update=changed
         git checkout --quiet work.py baselines
         {BETTER}
-        pytest -q --world-size 2 --distbench-confirm=never
-        pytest -q --world-size 2 --distbench-confirm=never --distbench-fail-on-improvement
+        pytest -q --world-size 2 --distbench-confirm=off
+        pytest -q --world-size 2 --distbench-confirm=off --distbench-fail-on-improvement
         pytest -q --world-size 2 --distbench-confirm=always
         sed -i '/"answer"/d' test_it.py
-        pytest -q --world-size 2 --distbench-confirm=never
+        pytest -q --world-size 2 --distbench-confirm=off
         distbench baseline update --only all test_it.py --world-size 2 -q
         pytest -q --world-size 2 -k planted --distbench-update=all --distbench-launches=2:4
         """,
@@ -838,7 +837,7 @@ ROWS = [
         """
         pytest --world-size 2 test_marked.py -v --distbench-json=run.json
         pytest --world-size 2 test_marked.py -q --distbench-full --distbench-update=new
-        pytest --world-size 2 test_marked.py -q --distbench-confirm=never
+        pytest --world-size 2 test_marked.py -q --distbench-confirm=off
         pytest --distbench-world-size 4 test_marked.py -q -k large
         pytest --world-size 2 test_misspelled.py -q
         pytest --markers | grep -A1 -E 'mark.(world_size|gpu|cpu|network|full|distbench)'
@@ -911,7 +910,7 @@ ROWS = [
         pytest -q --world-size 2 --distbench-update=new --distbench-launches=3
         {COMMIT}
         {SLOWER}
-        pytest --world-size 2 --distbench-confirm=auto --distbench-confirm-budget=60 \
+        pytest --world-size 2 --distbench-confirm=auto:60 \
             --distbench-trace=regressed --distbench-json=run.json
         distbench report run.json --html run.html
         """,
@@ -1034,7 +1033,7 @@ ROWS = [
         {COMMIT}
         pytest --world-size 2 --distbench-json=run.json --distbench-out=out -k 'script or module'
         sed -i 's/lr=0.02/lr=0.03/' train.py
-        pytest -q --world-size 2 -k 'script or command' --distbench-confirm=never
+        pytest -q --world-size 2 -k 'script or command' --distbench-confirm=off
         distbench report run.json --table phases
         """,
         SCRIPT,
@@ -1120,7 +1119,7 @@ ROWS = [
         distbench report run.json --format mllog
         distbench report run.json --html run.html --prices prices.toml
         sed -i 's/lr=0.1/lr=0.02/' test_g.py
-        pytest --world-size 1,2 --distbench-confirm=never
+        pytest --world-size 1,2 --distbench-confirm=off
         """,
         {"test_g.py": GOALS, "prices.toml": PRICES, "pytest.ini": INI, ".gitignore": "__pycache__/\n"},
     ),

@@ -254,7 +254,7 @@ ABORT = 128
 """git ends its search: from here on it takes no exit code for an answer."""
 
 _PYTEST_FAILED, _PYTEST_INTERRUPTED = 1, 2
-_ONE_LAUNCH = ("--distbench-launches=1:1", "--distbench-confirm=never")
+_ONE_LAUNCH = ("--distbench-launches=1:1", "--distbench-confirm=off")
 
 
 def add_verdict(add_parser: Adder) -> None:

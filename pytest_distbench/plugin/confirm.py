@@ -184,7 +184,7 @@ class ConfirmPlugin:
                     test.log(why="")
                     continue
                 left = f"the budget of {budget_s:g} s has {max(0.0, left_s):.0f} s left"
-                why_not = f"it would take about {test.takes_s:.0f} s, and {left}: --distbench-confirm-budget"
+                why_not = f"it would take about {test.takes_s:.0f} s, and {left}: --distbench-confirm=auto:SECONDS"
                 is_first = False
                 cases = sum(len(other.doubts) for other in [test, *self._held])
                 others_s = sum(other.takes_s for other in self._held if other.is_suspicious)
@@ -213,7 +213,7 @@ class ConfirmPlugin:
             cases, least_s = sum(len(test.doubts) for test in held), min(test.takes_s for test in held)
             reporter.write_line(
                 f"distbench: {cases} case{'s' * (cases != 1)} too noisy to tell, and none runs in turns: that would "
-                f"take about {least_s:.0f} s, and --distbench-confirm-budget is {budget_s:g} s"
+                f"take about {least_s:.0f} s, and --distbench-confirm allows {budget_s:g} s"
             )
             return
         doubts = [doubt for test in begun for doubt in test.doubts.values()]

@@ -146,7 +146,7 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
 def _recorders(config: pytest.Config, settings: Settings) -> Recorders | None:
     """What finds the revisions that recorded baselines; None where nothing is compared with baselines, or confirmed."""
     is_compared = settings.against is None and settings.attach is None and settings.fake_rank is None
-    if not is_compared or settings.update is not None or settings.confirm.mode == "never":
+    if not is_compared or settings.update is not None or settings.confirm.mode == "off":
         return None
     from pytest_distbench.run.confirm import Recorders
 

@@ -189,6 +189,7 @@ def read_settings(config: pytest.Config) -> Settings:
     sizes = _world_sizes(given, gpu=has_gpus_here, gpus=found, shares_gpu="gpu" in shared, is_here=is_here)
     first, most = given.read("launches")
     launches, steady = first or 1, None if fake_rank is None else 1
+    mode, budget_s = given.read("confirm")
     out = _out_folder(given)
     record_file, page_file = _file(given, "json", out), _file(given, "report", out)
     if record_file is not None and record_file == page_file:
@@ -236,8 +237,8 @@ def read_settings(config: pytest.Config) -> Settings:
         data=_data(given),
         against=_against(given, launcher, name),
         confirm=ConfirmSettings(
-            mode=given.read("confirm"),
-            budget_s=given.read("confirm-budget"),
+            mode=mode,
+            budget_s=budget_s,
             links=_links(given),
             interpreter=given.read("against-python", "") if given.is_of_recorders else "",
         ),

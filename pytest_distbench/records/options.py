@@ -72,6 +72,12 @@ def _launches(text: Any) -> tuple[int | None, int | None] | None:
     return (first, most) if given == sorted(given) and given and given[0] >= 1 and given[-1] <= MOST_LAUNCHES else None
 
 
+def _confirm(text: Any) -> tuple[str, float] | None:
+    mode, separator, seconds = (part.strip() for part in text.partition(":"))
+    budget = number(least=0, most=LONGEST_TIMEOUT_S, read=_float).take(seconds) if separator else CONFIRM_BUDGET_S
+    return (mode, budget) if mode in CONFIRMS and budget is not None and not (separator and mode == "off") else None
+
+
 def _share(text: Any) -> float | str | None:
     share = text if text == BY_TOLERANCE else as_share(text)
     return share if share == BY_TOLERANCE or (share is not None and 0 < share <= MOST_TOLERANCE) else None
@@ -285,17 +291,15 @@ OPTIONS: dict[str, Option] = {
         "revision",
     ),
     "confirm": Option(
-        metavar="MODE",
-        summary="decide doubtful comparisons with stored baselines in turns with the revision that recorded them: auto "
-        "(default: where that is at hand), always (every case with clocks), never",
-        default="auto",
-        wanted=one_of(CONFIRMS),
-    ),
-    "confirm-budget": Option(
-        metavar="S",
-        summary="seconds of the run for that, the most doubtful cases first",
-        default=CONFIRM_BUDGET_S,
-        wanted=number(least=0, most=LONGEST_TIMEOUT_S, read=_float),
+        metavar="MODE[:S]",
+        summary="decide suspicious comparisons with stored baselines by interleaved A/B with the baseline commit: auto "
+        "(default: if it is available), always (every case with timings), off; S: seconds of the run for it, the most "
+        f"suspicious cases first (default: {CONFIRM_BUDGET_S:g})",
+        default=("auto", CONFIRM_BUDGET_S),
+        wanted=Wanted(
+            f"one of {', '.join(CONFIRMS)}; auto:300 and always:300 give it 300 s, of at most {LONGEST_TIMEOUT_S:g}",
+            _confirm,
+        ),
     ),
     "control": Option(
         metavar="X",

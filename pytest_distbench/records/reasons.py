@@ -264,7 +264,7 @@ REASONS: dict[ReasonCode, Reason] = {
     "not-confirmed": because(
         "inconclusive",
         means="The number is suspicious; interleaved A/B with the baseline commit was not possible or not finished.",
-        next_step="the sentence says why; give it more time with --distbench-confirm-budget",
+        next_step="the sentence says why; give it more time with --distbench-confirm=auto:SECONDS",
     ),
     "ab-disagrees": because(
         "inconclusive",

@@ -17,7 +17,7 @@ Update = Literal["new", "failed", "changed", "all"]
 
 UPDATES: tuple[Update, ...] = get_args(Update)
 
-Confirm = Literal["auto", "always", "never"]
+Confirm = Literal["auto", "always", "off"]
 """Which comparisons with stored baselines are decided in turns with the revision that recorded them."""
 
 CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)

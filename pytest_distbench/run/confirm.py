@@ -46,7 +46,7 @@ ARMS = 3
 _START_S = 4.0
 """What the launchers of the other arms take to start, once."""
 
-_ENDED = "--distbench-confirm-budget"
+_ENDED = "--distbench-confirm=auto:SECONDS"
 
 _LIKELY = LOOKS[2]
 """Pairs that an answer is likely to take."""

@@ -157,7 +157,7 @@ class _Planted:
             except NotRecorded as error:
                 return self._decided("stored", met, clocks, why_alone=str(error))
             if session.recorders is None:
-                return self._decided("stored", met, clocks, why_alone="--distbench-confirm=never")
+                return self._decided("stored", met, clocks, why_alone="--distbench-confirm=off")
             if doubt is None:
                 return self._decided("screening", met, clocks)
         elif alone.why_never_beside:

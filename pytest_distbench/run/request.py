@@ -64,13 +64,13 @@ class ConfirmSettings:
     """How doubts about stored comparisons are settled: in turns with the revision that recorded the baseline.
 
     Attributes:
-        mode: ``auto``: doubtful cases; ``always``: all that have clocks; ``never``: none.
+        mode: ``auto``: doubtful cases; ``always``: all that have clocks; ``off``: none.
         budget_s: seconds of the run for it, the most doubtful cases first.
         links: paths, relative to the tests' root, that the revision lacks and gets from the working tree.
         interpreter: the Python of that revision; empty: this one.
     """
 
-    mode: Confirm = "never"
+    mode: Confirm = "off"
     budget_s: float = 60.0
     links: tuple[str, ...] = ()
     interpreter: str = ""

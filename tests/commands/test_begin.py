@@ -145,7 +145,7 @@ def test_what_it_writes_is_recorded_at_once_and_red_when_its_step_does_more(
 ) -> None:
     give_gpus(monkeypatch, 0)
     init(capsys, pytester.path)
-    few = ("--world-size", "2", "--distbench-confirm=never", "--distbench-launches=2")
+    few = ("--world-size", "2", "--distbench-confirm=off", "--distbench-launches=2")
     suite = pytester.path / "suites" / "test_step.py"
     suite.write_text(suite.read_text().replace("0.15", "5.0"))  # the noise of this machine is not what is tested
     run_inside("suites", *few, "--distbench-update=new").assert_outcomes(passed=2)

@@ -72,7 +72,7 @@ import os, pathlib
 with open({log!r}, 'a') as log:
     print({side!r}, pathlib.Path(__file__).parent, os.getppid(), file=log)
 """
-PATIENT = "--distbench-confirm-budget=300"
+PATIENT = "--distbench-confirm=auto:300"
 
 
 def test_slower_code_is_red_and_seen_again_in_other_process_trees_with_the_paths_exchanged(

@@ -40,7 +40,7 @@ def test_a_planted_slowdown_is_found_where_it_is_beyond_the_tolerance(
     arguments = (
         "--distbench-control=1",
         "--distbench-strict",
-        "--distbench-confirm-budget=0",
+        "--distbench-confirm=auto:0",
         "--distbench-json=r.json",
     )
     result = run_inside(*arguments, "test_it.py", "--world-size=2")

@@ -284,7 +284,7 @@ def test_what_carries_half_is_named_and_nothing_else(
 ) -> None:
     need("100mbit")
     pytester.makepyfile(test_links=LINKS)
-    options = ["--world-size=3", "--distbench-confirm=never"]
+    options = ["--world-size=3", "--distbench-confirm=off"]
     run_inside(*options, "--distbench-update=new", "--distbench-launches=3").assert_outcomes(passed=1)
     plant(pytester, name)
     result = run_inside(*options, "--distbench-json=run.json")
@@ -311,7 +311,7 @@ def test_an_overlay_that_became_slower_is_red_and_its_network_is_not(
 ) -> None:
     need("100mbit,overlay")
     pytester.makepyfile(test_overlay=OVERLAY)
-    options = ["--world-size=2", "--distbench-confirm=never"]
+    options = ["--world-size=2", "--distbench-confirm=off"]
     run_inside(*options, "--distbench-update=new", "--distbench-launches=5").assert_outcomes(passed=2)
     plant(pytester, "slower_overlay")
     result = run_inside(*options, "--distbench-json=run.json")

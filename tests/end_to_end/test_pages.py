@@ -22,7 +22,7 @@ AS_A_COMMITTER = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     **{f"GIT_{who}_{what}": "a@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
 }
-SHORT = ["--distbench-launches=:5", "--distbench-confirm-budget=60"]
+SHORT = ["--distbench-launches=:5", "--distbench-confirm=auto:60"]
 """What a comparison of two trees prints is looked at, and not how it ends: that is up to the clock. On a busy machine
 five pairs may be estimated to last longer than five seconds, and then none begins."""
 SHORTER = ("iterations=100)", "iterations=10)")

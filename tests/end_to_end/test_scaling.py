@@ -49,7 +49,7 @@ def test_the_page_runs_as_it_says(example: Path, run_inside: RunInside) -> None:
 
 
 def test_a_collective_that_is_added_is_red_in_the_runs_that_have_it(example: Path, run_inside: RunInside) -> None:
-    few = ("--world-size", "2", "--distbench-launches=2:2", "--distbench-confirm=never")
+    few = ("--world-size", "2", "--distbench-launches=2:2", "--distbench-confirm=off")
     run_inside("--distbench-update", *few).assert_outcomes(passed=1)
     example.write_text(
         example.read_text().replace(
@@ -105,7 +105,7 @@ def test_the_shipped_trainings_are_red_where_workers_compute_something_else(
     faults: list[tuple[str, str]],
 ) -> None:
     code = (SUITE / f"{name}.py").read_text()
-    pytester.makeini("[pytest]\ndistbench_world_size = 2\ndistbench_confirm = never\n")
+    pytester.makeini("[pytest]\ndistbench_world_size = 2\ndistbench_confirm = off\n")
     pytester.makepyfile(
         test_it=f"""
         import pytest
@@ -129,7 +129,7 @@ def test_the_shipped_trainings_are_red_where_workers_compute_something_else(
 
 def test_workers_that_train_on_something_else_are_red(example: Path, run_inside: RunInside) -> None:
     """On half a batch, and all on one shard."""
-    options = ("--world-size", "2", "--distbench-confirm=never")
+    options = ("--world-size", "2", "--distbench-confirm=off")
     run_inside("--distbench-update", *options, "--distbench-launches=2").assert_outcomes(passed=1)
     code = example.read_text()
     for before, after in (

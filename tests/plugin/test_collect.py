@@ -114,7 +114,7 @@ def test_two_files_with_a_test_of_one_name_are_told_apart_wherever_it_is_named(p
     made = project(TEST)
     made.path.joinpath("test_other.py").write_text(textwrap.dedent(TEST))
     updated = run(made, "--distbench-update", "--distbench-json=run.json")
-    slower = run(made, "-v", "--distbench-confirm=never")
+    slower = run(made, "-v", "--distbench-confirm=off")
     told = "\n".join([*updated.outlines, *slower.outlines])
     record = read_run_record(made.path / "run.json")
 

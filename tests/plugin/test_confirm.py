@@ -216,7 +216,7 @@ def test_what_stored_numbers_call_regressed_is_begun_beyond_the_budget(
     doubtful: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(confirm, "MOST_BEYOND_BUDGET_S", 1e-9)
-    result = run(doubtful, "--distbench-confirm-budget=1e-9", *SHORT)
+    result = run(doubtful, "--distbench-confirm=auto:1e-9", *SHORT)
     result.assert_outcomes(passed=1)
 
     result.stdout.fnmatch_lines(["*1 environment*"])

@@ -69,6 +69,12 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         (["--distbench-launches", "5:1001"], "*'5:1001'; wanted N, N:MAX or :MAX, *from 1 to 1000 and N at most MAX"),
         (["--distbench-launches", "0:3"], "*'0:3'; wanted N, *"),
         (["--distbench-launches", ":"], "*':'; wanted N, *"),
+        (["--distbench-confirm", "never"], "*'never'; wanted one of auto, always, off; auto:300 *give*"),
+        (
+            ["--distbench-confirm", "auto:soon"],
+            "*--distbench-confirm (ini: *): 'auto:soon'; wanted *; auto:300 gives it 300 s *",
+        ),
+        (["--distbench-confirm", "off:60"], "*'off:60'; wanted one of auto, *"),
         (["--distbench-tolerance", "10"], "*distbench-tolerance*'10'; wanted a fraction from 0 to 5*"),
         (["--distbench-control", "0"], "*--distbench-control: '0'; wanted a number above 0 and at most 5*"),
         (["--distbench-control=-0.1"], "*--distbench-control: '-0.1'; wanted*"),

@@ -218,7 +218,7 @@ def test_what_is_begun_fits_the_budget(
     kind, reason, _ = settle(samples, raised, again(raised, budget_s=budget_s, most_s=most_s))
 
     assert (kind, len(samples), clock.now - began_at) == ("inconclusive", pairs, took_s)
-    assert reason.endswith("--distbench-confirm-budget")
+    assert reason.endswith("--distbench-confirm=auto:SECONDS")
     assert ("the time for it was up" in reason) is (pairs >= LOOKS[0])
 
 

@@ -147,8 +147,8 @@ _HELP = {
         "--distbench-confirm=always, which runs every case in turns"
     ),
     "turns": (
-        "more iterations a loop, which make a pair quieter; more time for pairs (--distbench-confirm-budget); or a "
-        "larger tolerance"
+        "more iterations a loop, which make a pair quieter; more time for pairs (--distbench-confirm=auto:SECONDS); or "
+        "a larger tolerance"
     ),
     "stored": "what makes launches in turns possible (above); a baseline with more launches; or a larger tolerance",
 }
