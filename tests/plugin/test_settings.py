@@ -72,7 +72,7 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         (["--distbench-confirm", "never"], "*'never'; wanted one of auto, always, off; auto:300 *give*"),
         (
             ["--distbench-confirm", "auto:soon"],
-            "*--distbench-confirm (ini: *): 'auto:soon'; wanted *; auto:300 gives it 300 s *",
+            "*-confirm (ini: *): 'auto:soon'; wanted *; auto:300 and always:300 give it *",
         ),
         (["--distbench-confirm", "off:60"], "*'off:60'; wanted one of auto, *"),
         (["--distbench-tolerance", "10"], "*distbench-tolerance*'10'; wanted a fraction from 0 to 5*"),
