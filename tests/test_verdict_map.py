@@ -34,6 +34,8 @@ class Row(NamedTuple):
         tests: outcome by default, with --distbench-strict, with --distbench-fail-on-improvement, with
             --distbench-no-baseline=fail and =skip, and where the test is marked xfail_perf: p(assed), f(ailed),
             s(kipped), x(failed), and X where that mark is called needless.
+        advisory: outcome where the test is marked so, by default and with the first three of those options: p(assed) or
+            a(dvisory), which fails nothing.
         store: whether --distbench-update=failed, =changed and distbench baseline accept write it: y or n; r where an
             update refuses it.
         answers: exit code of distbench verdict; whether compare counts it as an answer and as a failure.
@@ -46,6 +48,7 @@ class Row(NamedTuple):
     kind: str
     better: str
     tests: str
+    advisory: str
     store: str
     answers: str
     again: str
@@ -54,40 +57,40 @@ class Row(NamedTuple):
 
 
 ROWS = [
-    Row("bound", "regressed", "lower", "fffffx", "r", "1 yy", "nny", "e"),
-    Row("bound", "regressed", "exact", "fffffx", "r", "1 yy", "nyy", "e"),
-    Row("bound", "regressed", "lower", "fffffx", "r", "1 yy", "nny", "e", has_baseline=False),
-    Row("beyond-threshold", "regressed", "lower", "fffffx", "yyy", "1 yy", "yny", "e"),
-    Row("beyond-threshold", "regressed", "higher", "fffffx", "yyy", "1 yy", "yny", "e"),
-    Row("beyond-threshold", "regressed", "memory", "fffffx", "yyy", "1 yy", "nyy", "e"),
-    Row("goal-missed", "regressed", "steps", "fffffx", "yyy", "1 yy", "yyy", "e"),
-    Row("beyond-threshold", "regressed", "floor", "fffffx", "yyy", "1 yy", "yyy", "e"),
-    Row("no-value", "regressed", "lower", "fffffx", "yyy", "1 yy", "yny", "e", has_baseline=False),
-    Row("exact-number", "changed", "exact", "fffffx", "yyy", "1 yy", "nyy", "e"),
-    Row("losses", "changed", "curve", "fffffx", "yyy", "1 yy", "yyy", "e"),
-    Row("training-number", "changed", "same", "fffffx", "yyy", "1 yy", "yyy", "e"),
-    Row("seed-lost", "changed", "curve", "fffffx", "yyy", "1 yy", "yyy", "e"),
-    Row("not-measured", "missing", "lower", "fffffx", "yyy", "1 yy", "nyn", "e"),
-    Row("not-measured", "missing", "exact", "fffffx", "yyy", "1 yy", "nyn", "e"),
-    Row("communication", "changed", "exact", "fffffx", "yyy", "1 yy", "nyn", "e"),
-    Row("names-a-run", "changed", "lower", "fffffx", "yyy", "125 ny", "nnn", "e"),
-    Row("noise", "inconclusive", "lower", "pfpppp", "nnn", "125 nn", "ynn", "w"),
-    Row("noise", "inconclusive", "lower", "pfpfsp", "nnn", "125 nn", "ynn", "w", has_baseline=False),
-    Row("flat-curve", "inconclusive", "curve", "pfpppp", "nnn", "125 nn", "ynn", "w"),
-    Row("low-power", "unchanged", "lower", "pfpppp", "nnn", "125 nn", "ynn", ""),
-    Row("coarse-digits", "unchanged", "curve", "pfpppp", "nnn", "125 nn", "ynn", ""),
-    Row("other-workload", "inconclusive", "lower", "pfpppp", "nyy", "125 nn", "ynn", "w"),
-    Row("other-software", "inconclusive", "exact", "pfpppp", "nyy", "125 nn", "ynn", "w"),
-    Row("unseeded", "inconclusive", "curve", "pfpppp", "nnn", "125 nn", "ynn", "w"),
-    Row("unseeded", "inconclusive", "curve", "pfpfsp", "nnn", "125 nn", "ynn", "w", has_baseline=False),
-    Row("no-baseline", "new", "lower", "pppfsp", "nyy", "125 nn", "ynn", "w", has_baseline=False),
-    Row("numerics", "unchanged", "curve", "pppppp", "nyy", "125 yn", "ynn", "w"),
-    Row("slower-machine", "environment", "lower", "pppppp", "nyy", "125 yn", "ynn", "w"),
-    Row("better", "improved", "lower", "ppfppX", "nyy", "0 yn", "ynn", ""),
-    Row("within-bound", "unchanged", "lower", "pppppX", "nyy", "0 yn", "ynn", "", has_baseline=False),
-    Row("within-threshold", "unchanged", "lower", "pppppX", "nnn", "0 yn", "ynn", ""),
-    Row("equal", "unchanged", "exact", "pppppX", "nnn", "0 yn", "ynn", ""),
-    Row("equal", "unchanged", "curve", "pppppX", "nnn", "0 yn", "ynn", ""),
+    Row("bound", "regressed", "lower", "fffffx", "aa", "r", "1 yy", "nny", "e"),
+    Row("bound", "regressed", "exact", "fffffx", "aa", "r", "1 yy", "nyy", "e"),
+    Row("bound", "regressed", "lower", "fffffx", "aa", "r", "1 yy", "nny", "e", has_baseline=False),
+    Row("beyond-threshold", "regressed", "lower", "fffffx", "aa", "yyy", "1 yy", "yny", "e"),
+    Row("beyond-threshold", "regressed", "higher", "fffffx", "aa", "yyy", "1 yy", "yny", "e"),
+    Row("beyond-threshold", "regressed", "memory", "fffffx", "aa", "yyy", "1 yy", "nyy", "e"),
+    Row("goal-missed", "regressed", "steps", "fffffx", "aa", "yyy", "1 yy", "yyy", "e"),
+    Row("beyond-threshold", "regressed", "floor", "fffffx", "aa", "yyy", "1 yy", "yyy", "e"),
+    Row("no-value", "regressed", "lower", "fffffx", "aa", "yyy", "1 yy", "yny", "e", has_baseline=False),
+    Row("exact-number", "changed", "exact", "fffffx", "aa", "yyy", "1 yy", "nyy", "e"),
+    Row("losses", "changed", "curve", "fffffx", "aa", "yyy", "1 yy", "yyy", "e"),
+    Row("training-number", "changed", "same", "fffffx", "aa", "yyy", "1 yy", "yyy", "e"),
+    Row("seed-lost", "changed", "curve", "fffffx", "aa", "yyy", "1 yy", "yyy", "e"),
+    Row("not-measured", "missing", "lower", "fffffx", "aa", "yyy", "1 yy", "nyn", "e"),
+    Row("not-measured", "missing", "exact", "fffffx", "aa", "yyy", "1 yy", "nyn", "e"),
+    Row("communication", "changed", "exact", "fffffx", "aa", "yyy", "1 yy", "nyn", "e"),
+    Row("names-a-run", "changed", "lower", "fffffx", "aa", "yyy", "125 ny", "nnn", "e"),
+    Row("noise", "inconclusive", "lower", "pfpppp", "pa", "nnn", "125 nn", "ynn", "w"),
+    Row("noise", "inconclusive", "lower", "pfpfsp", "pa", "nnn", "125 nn", "ynn", "w", has_baseline=False),
+    Row("flat-curve", "inconclusive", "curve", "pfpppp", "pa", "nnn", "125 nn", "ynn", "w"),
+    Row("low-power", "unchanged", "lower", "pfpppp", "pa", "nnn", "125 nn", "ynn", ""),
+    Row("coarse-digits", "unchanged", "curve", "pfpppp", "pa", "nnn", "125 nn", "ynn", ""),
+    Row("other-workload", "inconclusive", "lower", "pfpppp", "pa", "nyy", "125 nn", "ynn", "w"),
+    Row("other-software", "inconclusive", "exact", "pfpppp", "pa", "nyy", "125 nn", "ynn", "w"),
+    Row("unseeded", "inconclusive", "curve", "pfpppp", "pa", "nnn", "125 nn", "ynn", "w"),
+    Row("unseeded", "inconclusive", "curve", "pfpfsp", "pa", "nnn", "125 nn", "ynn", "w", has_baseline=False),
+    Row("no-baseline", "new", "lower", "pppfsp", "pa", "nyy", "125 nn", "ynn", "w", has_baseline=False),
+    Row("numerics", "unchanged", "curve", "pppppp", "pp", "nyy", "125 yn", "ynn", "w"),
+    Row("slower-machine", "environment", "lower", "pppppp", "pp", "nyy", "125 yn", "ynn", "w"),
+    Row("better", "improved", "lower", "ppfppX", "pa", "nyy", "0 yn", "ynn", ""),
+    Row("within-bound", "unchanged", "lower", "pppppX", "pp", "nyy", "0 yn", "ynn", "", has_baseline=False),
+    Row("within-threshold", "unchanged", "lower", "pppppX", "pp", "nnn", "0 yn", "ynn", ""),
+    Row("equal", "unchanged", "exact", "pppppX", "pp", "nnn", "0 yn", "ynn", ""),
+    Row("equal", "unchanged", "curve", "pppppX", "pp", "nnn", "0 yn", "ynn", ""),
 ]
 
 
@@ -114,6 +117,14 @@ def _tests(found: Verdict) -> str:
     printed = summary_lines([marked], verbosity=0, record_command="", folder=Path())
     needless = any("no longer needed" in line.text for line in printed)
     return outcomes + ("X" if needless else expected)
+
+
+def _advisory(found: Verdict) -> str:
+    marked = result(found, advisory="flaky")
+    all_options = Strictness(
+        options=frozenset({"distbench-strict", "distbench-fail-on-improvement"}), no_baseline="fail"
+    )
+    return "".join(conclude(marked, policy).outcome[0] for policy in (Strictness(), all_options))
 
 
 def _store(found: Verdict) -> str:
@@ -149,7 +160,12 @@ def _github(found: Verdict) -> str:
 def test_what_follows_from_a_verdict(row: Row) -> None:
     found = _made(row)
     seen = row._replace(
-        tests=_tests(found), store=_store(found), answers=_answers(found), again=_again(found), github=_github(found)
+        tests=_tests(found),
+        advisory=_advisory(found),
+        store=_store(found),
+        answers=_answers(found),
+        again=_again(found),
+        github=_github(found),
     )
     assert (seen, found.kind) == (row, row.kind)
 

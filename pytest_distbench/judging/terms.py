@@ -313,7 +313,8 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
     does not accept that; the case was only measured; an update took the numbers; nothing was measured that can be
     judged, which is as it should be where ranks share cores; a metric is beyond a bound, unless that is expected; an
     update refused the numbers; another verdict fails, unless that is expected; the run does not accept a verdict;
-    there is no baseline, and the run does not accept that. Ranks that all skipped say how the test stands down.
+    there is no baseline, and the run does not accept that. Ranks that all skipped say how the test stands down. The
+    verdicts of an advisory case are decided likewise, and fail nothing.
     """
     last = result.launches[-1]
     if last.outcome != "passed":
@@ -331,7 +332,8 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
     if not judged:
         return Conclusion(outcome="failed", reason="nothing_judged")
     failing = tuple(v for v in judged if v.is_failure)
-    expected: CaseOutcome = "xfailed" if result.xfail_perf else "failed"
+    unwanted: CaseOutcome = "advisory" if result.advisory else "failed"
+    expected: CaseOutcome = "xfailed" if result.xfail_perf else unwanted
     if any(v.code == "bound" for v in failing):
         return Conclusion(outcome=expected, reason="bound", verdicts=failing)
     if result.update == "refused":
@@ -339,9 +341,9 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
     if failing:
         return Conclusion(outcome=expected, reason="failed", verdicts=failing)
     if unaccepted := tuple(v for v in judged if v.row.fails_under in strictness.options):
-        return Conclusion(outcome="failed", reason="unaccepted", verdicts=unaccepted)
+        return Conclusion(outcome=unwanted, reason="unaccepted", verdicts=unaccepted)
     stored = (v for v in judged if v.kind != "new" and (v.baseline is not None or not v.is_undecided))
     if not any(stored) and strictness.no_baseline != "warn":
-        outcome: CaseOutcome = "skipped" if strictness.no_baseline == "skip" else "failed"
+        outcome: CaseOutcome = "skipped" if strictness.no_baseline == "skip" else unwanted
         return Conclusion(outcome=outcome, reason="new", verdicts=judged)
     return Conclusion(outcome="passed")

@@ -380,7 +380,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """N for a test measured without a baseline, U for one whose baseline was written; ? for one in doubt."""
+    """The letter of a test of ours that passed, or of one that is run again at the end."""
     if carry.is_doubtful(report):
         return "", "?", "IN DOUBT"
     if report.when != "call" or not report.passed or not carry.texts_of(report):

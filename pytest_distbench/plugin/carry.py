@@ -182,7 +182,11 @@ def _first_line(report: pytest.TestReport) -> str:
 
 
 def status_of(cases: Sequence[CaseResult]) -> tuple[str, str, str] | None:
-    """How pytest shows a test that passed: U where a baseline was written, N where there was none to compare with."""
+    """How pytest shows a test that passed: A where an advisory verdict would have failed it, U where a baseline was
+    written, N where there was none to compare with.
+    """
+    if any(case.outcome == "advisory" for case in cases):
+        return "advisory", "A", "ADVISORY"
     if any(case.is_written for case in cases):
         return "passed", "U", "UPDATED"
     judged = [v for case in cases for v in case.verdicts if v.is_judged]

@@ -664,7 +664,8 @@ class Distbench:
         result = replace(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
         self._record(result)
         self._used.append(result.case)
-        self.failed_in_doubt = conclusion.reason in ("failed", "unaccepted") and result.case.key in self.doubts
+        failed_by_number = conclusion.outcome == "failed" and conclusion.reason in ("failed", "unaccepted")
+        self.failed_in_doubt = failed_by_number and result.case.key in self.doubts
         self._end_test(result, conclusion)
         for line in remark_lines(result.launches):
             self._tell(line)

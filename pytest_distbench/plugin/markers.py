@@ -144,6 +144,7 @@ class Requirement:
         metrics: names of the metrics that are judged; the others are only shown.
         bounds: limits that need no baseline, by a metric's key or its name: docs/bounds.md.
         xfail_perf: reason why a regression is expected.
+        advisory: reason why its verdicts are shown and do not fail the test.
         fake_rank: the rank that one process stands for on the backend ``fake``; negative: from the end.
     """
 
@@ -153,6 +154,7 @@ class Requirement:
     metrics: tuple[str, ...] | None = None
     bounds: Mapping[str, BoundValue] | None = None
     xfail_perf: str | None = None
+    advisory: str | None = None
     fake_rank: int | None = None
 
 
@@ -332,6 +334,7 @@ _WANTED: dict[str, Wanted[Any]] = {
     "metrics": Wanted("a list of metric names", _metrics),
     "bounds": Wanted(f"a dict such as {_BOUNDS}", lambda value: NAMED.take(value) or None),
     "xfail_perf": Wanted("the reason as text", text().take),
+    "advisory": Wanted("the reason as text", text().take),
     "fake_rank": Wanted("a rank, 0 or more, or -1 for the last", as_int),
 }
 """The keywords of the marker ``distbench``."""

@@ -315,6 +315,7 @@ class RequestMaker:
             terms=terms,
             launches=first,
             xfail_perf=wanted.xfail_perf or "",
+            advisory=wanted.advisory or "--distbench-advisory" * settings.advisory,
         )
 
     def _stands_for(self, world_size: int) -> int | None:

@@ -27,7 +27,7 @@ MARKERS = (
     "cpu: this test stays on the CPU, with gloo, under --gpu too",
     "network(rate, delay=, loss=, overlay=, hosts=, label=): the network between the ranks of this test",
     "full: a long form, left out of a first picture; not run without --distbench-full",
-    "distbench(timeout=, launches=, tolerance=, metrics=, bounds=, xfail_perf=, fake_rank=): how it is judged",
+    "distbench(timeout=, launches=, tolerance=, metrics=, bounds=, xfail_perf=, advisory=, fake_rank=): how to judge",
 )
 """The markers, as pytest lists them; ``markers`` reads them."""
 
@@ -226,6 +226,7 @@ def read_settings(config: pytest.Config) -> Settings:
             no_baseline=given.read("no-baseline"),
         ),
         tolerance=given.read("tolerance"),
+        advisory=given.has("advisory"),
         json=record_file,
         report=page_file,
         logs=out and out / "logs",

@@ -341,6 +341,7 @@ OPTIONS: dict[str, Option] = {
         is_repeated=False,
     ),
     "strict": Option(summary="inconclusive verdicts, and those of low power, fail the test too"),
+    "advisory": Option(summary="verdicts are shown, and fail no test: those that would have are listed at the end"),
     "fail-on-improvement": Option(summary="an improvement fails the test too: its baseline wants an update"),
 }
 """By name, in the order of the help."""

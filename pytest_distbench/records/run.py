@@ -180,7 +180,7 @@ class History:
     problems: list[str] = field(default_factory=list)
 
 
-CaseOutcome = Literal["passed", "failed", "skipped", "xfailed"]
+CaseOutcome = Literal["passed", "failed", "skipped", "xfailed", "advisory"]
 
 
 class ReferenceRecord(Record, frozen=True, kw_only=True):
@@ -250,8 +250,10 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """Of a launch more, under torch's profiler, which nothing else here is of; None: none was asked for."""
     xfail_perf: str = ""
     """Why a regression is expected: the marker's reason, or the baseline's; empty: it is not."""
+    advisory: str = ""
+    """Why its verdicts do not fail its test: the marker's reason, or the option; empty: they do."""
     outcome: CaseOutcome = "passed"
-    """What this case made of its test."""
+    """What this case made of its test; *advisory*: it would have failed it."""
     headline: str = ""
     """One line that says why; empty where it simply passed."""
     test_outcome: Literal["", "passed", "failed", "skipped"] = ""

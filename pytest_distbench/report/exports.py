@@ -208,6 +208,7 @@ _LONGEST_TEXT = 250
 def number_properties(cases: Sequence[CaseResult]) -> list[tuple[str, str]]:
     """Name and text of every number of the cases of a test, as many as fit, without secrets."""
     found = [(rank, _property(_name_of(case, metric), text)) for case in cases for rank, metric, text in _numbers(case)]
+    found += [(0, _property(_name_of(c, "advisory"), c.headline)) for c in cases if c.outcome == "advisory"]
     if len(found) <= MOST:
         return [text for _, text in found]
     kept = sorted(sorted(range(len(found)), key=lambda i: found[i][0])[: MOST - 1])

@@ -66,7 +66,8 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     """The Markdown table; rows that do not fit are counted in its last line."""
     table = VERDICTS.section(results)
     device = f"{results[0].environment.device}, {results[0].environment.platform}" if results else "nothing measured"
-    failed = sum(v.is_failure for result in results for v in result.verdicts if v.is_judged)
+    failing = [r for r in results if r.outcome != "advisory"]
+    failed = sum(v.is_failure for result in failing for v in result.verdicts if v.is_judged)
     counted = [f"{failed} of {len(table.rows)} metrics failed"]
     if _without_baseline(results):
         none = "there is no baseline for this class of machine yet"
@@ -75,6 +76,7 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
         counted.append(f"{len(fallen)} of {len(results)} {'case' if len(results) == 1 else 'cases'} failed")
     lines = [f"### distbench: {', '.join(counted)}", "", escape_markdown(device), ""]
     lines += _list([f"{r.case.title}: {r.headline}" for r in fallen])
+    lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "advisory"])
     lines += _list(flaky_lines(results))
     lines += table_head(table.header, left=3)
     size = sum(len(line.encode()) + 1 for line in lines) + 100
@@ -113,8 +115,9 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
         test, at = result.nodeid, result.line
         if result.outcome == "failed":
             errors.append(_command("error", test, result.headline, line=at))
-        elif result.outcome == "xfailed":
-            warnings.append(_command("warning", test, f"expected: {result.headline}", line=at))
+        elif result.outcome in ("xfailed", "advisory"):
+            expected = "expected: " * (result.outcome == "xfailed")
+            warnings.append(_command("warning", test, f"{expected}{result.headline}", line=at))
         elif result.outcome == "passed" and not result.update:
             warns = (v for v in result.verdicts if v.is_judged and v.row.warns)
             unclear = [v for v in warns if not (unjudged and v.kind == "new")]

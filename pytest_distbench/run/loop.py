@@ -284,6 +284,7 @@ class Session:
             verdicts=[],
             reference=reference.record(samples),
             xfail_perf=request.xfail_perf,
+            advisory=request.advisory,
         )
 
     def doubt(

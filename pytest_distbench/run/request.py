@@ -91,6 +91,7 @@ class Settings:
         max_launches: the most launches of one case, while its answer is open.
         update_launches: launches of each case in an update; None: as many as its noise needs.
         prune: delete the stored entries that a whole, green run did not use.
+        advisory: no verdict fails its test.
         max_message_bytes: larger messages are not sent; None: no limit.
         preload: modules to import once for all ranks.
         full: tests with the marker ``full``, long forms, run too.
@@ -123,6 +124,7 @@ class Settings:
     prune: bool
     policy: Strictness
     tolerance: float
+    advisory: bool = False
     json: Path | None
     report: Path | None = None
     logs: Path | None
@@ -159,7 +161,7 @@ class CaseRequest:
     """A case to measure, or to derive from others, and how to judge it.
 
     Its parameters are stored, and hold no secret. So many launches are judged first, and an update makes at least as
-    many; pairs have numbers of their own. A regression is expected where there is a reason for it.
+    many; pairs have numbers of their own. A regression is expected, or fails nothing, where there is a reason for it.
     """
 
     nodeid: str
@@ -168,3 +170,4 @@ class CaseRequest:
     terms: Terms
     launches: int
     xfail_perf: str = ""
+    advisory: str = ""

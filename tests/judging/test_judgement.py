@@ -110,6 +110,11 @@ def told(made: CaseResult, **policy: Any) -> tuple[str, str]:
         (result(verdict("beyond-threshold"), update="changed"), ("passed", "")),
         (result(verdict("beyond-threshold"), update="kept"), ("passed", "")),
         (result(verdict("within-threshold"), update="refused"), ("failed", "refused")),
+        (result(verdict("bound"), advisory="flaky", update="refused"), ("advisory", "bound")),
+        (result(verdict("within-threshold"), advisory="flaky", update="refused"), ("failed", "refused")),
+        (result(verdict("beyond-threshold"), advisory="flaky", xfail_perf="bug 12"), ("xfailed", "failed")),
+        (result(verdict("beyond-threshold"), advisory="flaky", **ended("failed")), ("failed", "launch")),
+        (result(advisory="flaky"), ("failed", "nothing_judged")),
     ],
 )
 def test_the_first_rule_that_holds_decides(made: CaseResult, expected: tuple[str, str]) -> None:

@@ -90,6 +90,7 @@ def test_reports_of_subtests_count_that_come_before_the_others_of_their_attempt(
         ([result(verdict("no-baseline"), update="new")], "U"),
         ([result(verdict("beyond-threshold"), update="changed")], "U"),
         ([result(verdict("within-threshold"), update="kept")], None),
+        ([result(verdict("within-threshold")), result(verdict("beyond-threshold"), outcome="advisory")], "A"),
         ([result()], None),
         ([], None),
     ],

@@ -63,9 +63,10 @@ def add(project: pytest.Pytester, test: str) -> None:
     file.write_text(f"{file.read_text()}\n# another line\n{test}")
 
 
-def test_what_fails_for_another_reason_is_not_run_again(doubtful: pytest.Pytester) -> None:
+@pytest.mark.parametrize("options", [[], ["--distbench-advisory"]])
+def test_what_fails_for_another_reason_is_not_run_again(doubtful: pytest.Pytester, options: list[str]) -> None:
     add(doubtful, "def test_bad(distbench):\n    test_step(distbench)\n    assert False\n")
-    result = run(doubtful, "-k", "bad", *SHORT)
+    result = run(doubtful, "-k", "bad", *SHORT, *options)
     result.assert_outcomes(failed=1)
 
     assert "in doubt" not in result.stdout.str()
@@ -85,6 +86,13 @@ def slower(doubtful: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest
     (doubtful.path / "seconds").write_text("0.06")
     monkeypatch.setenv("PYTEST_ADDOPTS", ALONE["PYTEST_ADDOPTS"].replace("-p no:cacheprovider ", ""))
     return doubtful
+
+
+def test_an_advisory_case_is_confirmed_as_others_are(slower: pytest.Pytester) -> None:
+    result = run(slower, "--distbench-advisory", *SHORT)
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["test_it.py ? *", "test_it.py A", "1 case would have failed:", "*= 1 advisory in *"])
 
 
 FAILS = "def test_fails():\n    assert False\n"

@@ -220,6 +220,43 @@ def test_xfail_perf_expects_the_regression(project: Project, monkeypatch: pytest
     run(made).assert_outcomes(xfailed=1)
 
 
+@pytest.mark.parametrize(
+    ("options", "mark", "reason"),
+    [(["--distbench-advisory"], "", "--distbench-advisory"), ([], '@pytest.mark.distbench(advisory="flaky")', "flaky")],
+)
+@pytest.mark.parametrize("workers", [[], ["-n2"]])
+def test_an_advisory_verdict_is_shown_and_fails_nothing(
+    project: Project, monkeypatch: pytest.MonkeyPatch, options: list[str], mark: str, reason: str, workers: list[str]
+) -> None:
+    made = project(TEST)
+    test = made.path / "test_it.py"
+    test.write_text("import pytest\n" + test.read_text().replace("def test_step", f"{mark}\ndef test_step"))
+    run(made, "--distbench-update")
+    run(made, *options).assert_outcomes(passed=1)
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
+    files = ["--distbench-json=run.json", "--junitxml=junit.xml"]
+    result = made.runpytest_subprocess("-p", "no:cacheprovider", *files, *options, *workers)
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([
+        "!  test_step?ws2? *", "1 case would have failed:", f"  test_step?ws2?: step +50.* (advisory: {reason})",
+        "*= 1 advisory in *",
+    ])  # fmt: skip
+    [case] = json.loads((made.path / "run.json").read_text())["results"]
+    assert (case["advisory"], case["outcome"], case["test_outcome"]) == (reason, "advisory", "passed")
+    assert [verdict["code"] for verdict in case["verdicts"]][:1] == ["beyond-threshold"]
+    assert f'name="distbench.advisory" value="{case["headline"]}' in (made.path / "junit.xml").read_text()
+
+
+def test_what_is_no_verdict_fails_an_advisory_test_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project(TEST + "\n    def test_wrong(distbench):\n        test_step(distbench)\n        assert False\n")
+    run(made, "--distbench-update", "-k", "test_step")
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
+    result = made.runpytest_subprocess("--distbench-advisory")
+
+    result.stdout.fnmatch_lines(["*test_it.py AF *", "FAILED test_it.py::test_wrong?ws2? - assert False"])
+
+
 def test_the_run_record_holds_everything_and_no_foreign_variable(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

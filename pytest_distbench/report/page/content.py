@@ -219,7 +219,7 @@ def _key(result: CaseResult) -> str:
 
 def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
     under, number = result.case.conditions, len(result.launches)
-    failed = result.outcome in ("failed", "xfailed")
+    failed = result.outcome in ("failed", "xfailed", "advisory")
     command = _again(result, record)
     charts, problems = charts_of(result, trends)
     ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"

@@ -320,6 +320,11 @@ def _versions(software: dict[str, str]) -> str:
 
 
 def headline(result: CaseResult, conclusion: Conclusion) -> str:
+    why_not = f" (advisory: {result.advisory})" if conclusion.outcome == "advisory" else ""
+    return _headline(result, conclusion) + why_not
+
+
+def _headline(result: CaseResult, conclusion: Conclusion) -> str:
     launch = result.launches[-1]
     match conclusion.reason:
         case "launch" if launch.outcome == "skipped":

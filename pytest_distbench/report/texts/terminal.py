@@ -203,7 +203,7 @@ def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_comma
         but = f", but for bounds in {bounded} {_cases(bounded)}" if bounded else ""
         lines.append(Line(f"no baseline for {count} on {platform}: measured, not judged{but}"))
         lines.append(Line(f"record them:  {record_command}"))
-    return lines
+    return lines + _advisory(results)
 
 
 def ending_lines(record: RunRecord) -> list[Line]:
@@ -413,6 +413,13 @@ def _needless(compared: Sequence[CaseResult]) -> list[str]:
         for r in compared
         if r.xfail_perf and all(_is_fine(v) for v in r.verdicts if v.is_judged)
     ][:_SHOWN_NAMES]
+
+
+def _advisory(results: Sequence[CaseResult]) -> list[Line]:
+    """The cases that would have failed, had their verdicts not been advisory."""
+    found = [r for r in results if r.outcome == "advisory"]
+    lines = [Line(f"  {r.case.title}: {r.headline}", "doubt") for r in found]
+    return [Line(f"{len(found)} {_cases(len(found))} would have failed:", "doubt"), *lines] if found else []
 
 
 def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:

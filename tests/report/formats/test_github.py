@@ -32,6 +32,10 @@ WHERE = "file=suites/test_a.py,title=test_a[ws2]"
             result(verdict("beyond-threshold"), outcome="xfailed", headline="bug 12"),
             f"::warning {WHERE}::expected: bug 12",
         ),
+        (
+            result(verdict("beyond-threshold"), outcome="advisory", headline="step +50 %"),
+            f"::warning {WHERE}::step +50 %25",
+        ),
         (result(verdict("noise", reason="noisy")), f"::warning {WHERE}::inconclusive: step noisy"),
     ],
 )
@@ -52,6 +56,10 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
     cases = [result(verdict("within-threshold"), flaky=["step +50 %"])] * 2
     assert workflow_commands(cases) == [f"::warning {WHERE}::flaky: passed at attempt 2, before: step +50 %25"]
     assert summary(cases, max_bytes=5000).count("flaky: passed at attempt 2") == 1
+
+    lenient = result(verdict("beyond-threshold"), outcome="advisory", headline="step +50 % (advisory: flaky)")
+    assert summary([lenient], max_bytes=5000).startswith("### distbench: 0 of 1 metrics failed\n")
+    assert "- test_a[ws2]: step +50 % (advisory: flaky)" in summary([lenient], max_bytes=5000)
 
     lines = workflow_commands([result(outcome="failed", headline="x")] * (MAX_ANNOTATIONS + 5))
     assert len(lines) == MAX_ANNOTATIONS + 1

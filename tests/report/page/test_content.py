@@ -83,6 +83,8 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     case = only_case(result(launches=[HUNG], outcome="failed"))
     assert case.story[0] == "launch 1: hung in body"
     assert not only_case(result(verdict("within-threshold"))).story
+    case = only_case(result(verdict("beyond-threshold"), outcome="advisory", headline="step +50 %"))
+    assert (case.note, case.headline, case.is_first, bool(case.story)) == ("advisory", "step +50 %", False, True)
 
     case = only_case(
         result(launches=[replace(HUNG, reason="Authorization: Bearer abcdef0123456789")], outcome="failed")
