@@ -689,7 +689,7 @@ OTHER_KEYS = {
     "attach": "distbench_attach = 0\n",
     "trace": "distbench_trace = none\n",
     "fake": "distbench_backend = fake:1\n",
-    "cmd": "distbench_launcher_cmd = {command}\ndistbench_ranks_per_node = 2\n",
+    "cmd": "distbench_launcher = {command}\ndistbench_ranks_per_node = 2\n",
     "network": "distbench_network = fast\n",
     "numa": "distbench_numa_binding = node\n",
 }
@@ -1043,10 +1043,10 @@ ROWS = [
         "launchers",
         """
         pytest -q --world-size 2 --distbench-launcher=torchrun -k planted
-        pytest -q --world-size 2 --distbench-launcher=cmd --distbench-launcher-cmd='python hosts.py {nodes} {command}' \
+        pytest -q --world-size 2 --distbench-launcher='python hosts.py {nodes} {command}' \
             --distbench-ranks-per-node=1 -k planted
         pytest -q --world-size 2 --distbench-launcher=cmd
-        pytest -q --world-size 2 --distbench-launcher-cmd='false' -k planted
+        pytest -q --world-size 2 --distbench-launcher='false' -k planted
         pytest -q --world-size 2 --distbench-launcher=slurm -k planted
         pytest -q --world-size 2 --distbench-ranks-per-node=2
         pytest -q --world-size 2 --distbench-timeout=0.5 -k planted
@@ -1060,8 +1060,8 @@ ROWS = [
             f"python slurm_cluster.py 2 -- salloc -Q --nodes=2 pytest -q --world-size 2 {option}"
             for option in (
                 "--distbench-launcher=slurm",
-                "--distbench-launcher-cmd='srun --overlap -N {nodes} -n {nodes} --mpi=none {command}'",
-                "--distbench-launcher-cmd='srun --overlap -N {nodes} -n {nodes} --mpi=none {torchrun}'",
+                "--distbench-launcher='srun --overlap -N {nodes} -n {nodes} --mpi=none {command}'",
+                "--distbench-launcher='srun --overlap -N {nodes} -n {nodes} --mpi=none {torchrun}'",
             )
         ),
         PLAIN,

@@ -4,7 +4,7 @@
     python tests/support/slurm_cluster.py 2 -- salloc -Q --nodes=2 python benchmarks/slurm_cost.py   # as root, anywhere
 
 One rank a node; the body is one barrier. *step* is ``srun hostname``, the least that any of them costs; *cmd* is
-``--distbench-launcher-cmd`` with an ``srun`` for its engine. *to body* is, of a launch of ours, the time until its last
+``--distbench-launcher`` with an ``srun`` for its engine. *to body* is, of a launch of ours, the time until its last
 rank begins the body. Methods are interleaved, first on a quiet machine, then beside a load that computes on every CPU
 of this host; figures are medians. Absolute seconds belong to this machine at this hour, the ratios travel better.
 """

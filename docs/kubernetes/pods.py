@@ -1,7 +1,7 @@
 """The entry point of every pod of a TrainJob: pod 0 runs pytest, the others run what its launches start on them.
 
 ``python pods.py COMMAND...`` runs the command on pod 0, and waits for it on the others. ``python pods.py --start NODES
-COMMAND...`` is the engine of ``--distbench-launcher-cmd``: it runs the command on so many pods, the first of which is
+COMMAND...`` is the engine of ``--distbench-launcher``: it runs the command on so many pods, the first of which is
 this one. The pods know each other by the key in PODS_KEY, which they have from a Secret.
 """
 

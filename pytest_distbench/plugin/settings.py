@@ -13,7 +13,7 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError
 from pytest_distbench.records.options import FAKE, NOTHING, OPTIONS, Option
-from pytest_distbench.records.wanted import ANY_PLATFORM, RUN_LAUNCHES, Wanted, one_of
+from pytest_distbench.records.wanted import ANY_PLATFORM, RUN_LAUNCHES, Wanted
 
 if TYPE_CHECKING:
     from pytest_distbench.launch.starters import Engine, LauncherKind
@@ -176,7 +176,7 @@ def read_settings(config: pytest.Config) -> Settings:
     given = Given(config)
     given.check()
     gpu, shared = given.has("gpu"), given.read("share", "").split(",")
-    name = _launcher(given)
+    name, engine = _launcher(given)
     launcher = LAUNCHERS[name]
     found = gpus.read_gpus(os.environ) if gpu and launcher.hosts != "many" else gpus.Gpus()
     if launcher.hosts != "none":
@@ -207,7 +207,7 @@ def read_settings(config: pytest.Config) -> Settings:
         backends=tuple(backends),
         fake_rank=fake_rank,
         launcher=name,
-        engine=_engine(given, name),
+        engine=engine,
         launches=launches,
         max_launches=max(launches, most or RUN_LAUNCHES),
         given_max_launches=most is not None,
@@ -249,38 +249,24 @@ def read_settings(config: pytest.Config) -> Settings:
     )
 
 
-def _launcher(given: Given) -> str:
-    """As named, or what a template implies; what the command line says comes before the ini file."""
-    from pytest_distbench.launch.starters import CMD, DEFAULT_LAUNCHER, LAUNCHERS
+def _launcher(given: Given) -> tuple[str, Engine | None]:
+    """The launcher by its name, or by the command that starts processes on other hosts."""
+    from pytest_distbench.launch.starters import CMD, DEFAULT_LAUNCHER, LAUNCHERS, Engine, shown
 
-    template = given.typed("launcher-cmd")
-    if template and given.typed("launcher") is None:
-        return CMD
-    usual = CMD if given.has("launcher-cmd") else DEFAULT_LAUNCHER
-    name: str = given.read("launcher", usual, one_of(LAUNCHERS))
-    if template and name != CMD:
-        raise given.refuse("launcher", f"{name} runs no --distbench-launcher-cmd: leave out one of them")
-    return name
-
-
-def _engine(given: Given, launcher: str) -> Engine | None:
-    """What starts processes on other hosts, where the launcher leaves that to a command."""
-    from pytest_distbench.launch.starters import CMD
-
-    if launcher != CMD:
+    text = given.text("launcher") or DEFAULT_LAUNCHER
+    if "{" not in text:
+        if text not in LAUNCHERS or text == CMD:
+            raise given.refuse(
+                "launcher",
+                f"{text!r}; wanted one of {shown(LAUNCHERS)}, such as 'mpirun -np {{nodes}} {{command}}'",
+            )
         if given.typed("ranks-per-node"):
-            raise given.refuse("ranks-per-node", "give --distbench-launcher-cmd too")
-        return None
-    from pytest_distbench.launch.starters import Engine
+            raise given.refuse("ranks-per-node", f"it needs a command as --distbench-launcher; found {text}")
+        return text, None
     from pytest_distbench.launch.starters.cmd import check_template  # late: a plain pytest run must not pay for it
 
-    if not (template := given.text("launcher-cmd")):
-        raise ConfigurationError(
-            f"--distbench-launcher {CMD}: give the command, such as --distbench-launcher-cmd 'mpirun -np {{nodes}} "
-            "--map-by ppr:1:node {command}'"
-        )
-    check_template(template)
-    return Engine(template=template, ranks_per_node=given.read("ranks-per-node"))
+    check_template(text)
+    return CMD, Engine(template=text, ranks_per_node=given.read("ranks-per-node"))
 
 
 def _numa_binding(given: Given) -> str:
@@ -385,13 +371,14 @@ def _against(given: Given, launcher: LauncherKind, name: str) -> AgainstSettings
         return None
     option = "against" if revision else "against-python"
     from pytest_distbench.judging.pairs import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, looks
-    from pytest_distbench.launch.starters import who_hold_two
+    from pytest_distbench.launch.starters import LAUNCHERS, shown
     from pytest_distbench.run.request import AgainstSettings
 
     if not launcher.holds_two:
         raise given.refuse(
             option,
-            f"holds two groups open at once, which the {name} launcher cannot; take one of {who_hold_two()}",
+            f"holds two groups open at once, which the {name} launcher cannot; take one of "
+            + shown(each for each, kind in LAUNCHERS.items() if kind.holds_two),
         )
     first, most = given.read("launches")
     first = first or FIRST_LOOK

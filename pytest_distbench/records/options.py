@@ -183,18 +183,13 @@ OPTIONS: dict[str, Option] = {
     "launcher": Option(
         metavar="NAME",
         summary="how ranks are started: warm, from a process that has torch loaded (default); torchrun, the "
-        "command line tool; slurm, on the nodes of an allocation; cmd, by "
-        "--distbench-launcher-cmd; or another one that a conftest or plugin has added",
-    ),
-    "launcher-cmd": Option(
-        metavar="TEMPLATE",
-        summary="a command that starts {command} once on each of {nodes} hosts, by mpirun, srun, ssh, flux or a script "
-        "of yours; ranks live there, and with {torchrun} for {command} a torchrun of each host starts them "
-        "(--distbench-launcher cmd, which this implies)",
+        "command line tool; slurm, on the nodes of an allocation; one that a conftest or plugin has added; or a "
+        "command that starts {command} once on each of {nodes} hosts, by mpirun, srun, ssh, flux or a script of yours, "
+        "or a torchrun there, with {torchrun} for {command}",
     ),
     "ranks-per-node": Option(
         metavar="N",
-        summary="with --distbench-launcher-cmd: the ranks that each host is filled with",
+        summary="with a command as --distbench-launcher: the ranks that each host is filled with",
         default=1,
         wanted=whole(1, _MOST, read=_int),
     ),

@@ -47,7 +47,7 @@ def start(pytester: pytest.Pytester) -> Run:
 
     def start(tests: str, template: str, *options: str) -> subprocess.Popen[str]:
         pytester.makepyfile(test_c=textwrap.dedent(SUITE) + textwrap.dedent(tests))
-        words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_c.py", "--distbench-launcher-cmd"]
+        words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_c.py", "--distbench-launcher"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         return subprocess.Popen(
             [*words, template, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -96,7 +96,7 @@ def test_a_command_that_does_not_start_one_on_each_host_is_refused_before_the_fi
     with start(MEASURES, template) as running:
         said = running.communicate()[0]
 
-    assert f"the hosts of --distbench-launcher-cmd do not all say what they are: {shlex.split(template)[0]}" in said
+    assert f"the hosts of --distbench-launcher do not all say what they are: {shlex.split(template)[0]}" in said
     assert told in said
     assert running.returncode == pytest.ExitCode.USAGE_ERROR
 
@@ -152,7 +152,7 @@ def test_hosts_that_share_no_network_name_and_no_process_with_this_one_are_reach
     srun = "srun --overlap --nodes={nodes} --ntasks-per-node=1 --mpi=none --export=NONE {command}"
     words = ["salloc", "-Q", "--nodes=3", sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_c.py"]
     done = subprocess.run(
-        command_of(3, [*words, "--world-size=3", "--distbench-launcher-cmd", srun, "--distbench-json=run.json"]),
+        command_of(3, [*words, "--world-size=3", "--distbench-launcher", srun, "--distbench-json=run.json"]),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip

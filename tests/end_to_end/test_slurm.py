@@ -113,7 +113,7 @@ def in_cluster(folder: Path, nodes: int, tests: str, *options: str, launcher: st
 
 def _option(launcher: str) -> list[str]:
     """Of a launcher, or of a template of a command."""
-    return ["--distbench-launcher-cmd" if " " in launcher else "--distbench-launcher", launcher]
+    return ["--distbench-launcher", launcher]
 
 
 def environment() -> dict[str, str]:

@@ -42,18 +42,17 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         ),
         (
             ["--distbench-launcher", "mpirun"],
-            "*distbench-launcher*'mpirun'; wanted one of warm, torchrun, slurm, cmd, stand-in*",
+            "*distbench-launcher*'mpirun'; wanted one of warm, torchrun, slurm, a command with {nodes}*, stand-in*",
         ),
-        (["--distbench-launcher", "cmd"], "*--distbench-launcher cmd: give the command, such as *'mpirun -np {nodes}*"),
-        (["--distbench-launcher-cmd", ""], "*--distbench-launcher-cmd*is empty: is the variable it comes from set?*"),
-        (["--distbench-launcher-cmd", "sh {x}"], "*'sh {x}'; wanted a program of this host with {nodes}*"),
         (
-            ["--distbench-launcher-cmd=sh {nodes} {command}", "--distbench-launcher=warm"],
-            "*distbench-launcher (ini: *): warm runs no --distbench-launcher-cmd: leave out one of them*",
+            ["--distbench-launcher", "cmd"],
+            "*--distbench-launcher *: 'cmd'; wanted *, such as 'mpirun -np {nodes} *",
         ),
-        (["--distbench-ranks-per-node", "2"], "*ranks-per-node*give --distbench-launcher-cmd too*"),
+        (["--distbench-launcher", ""], "*--distbench-launcher *is empty: is the variable it comes from set?*"),
+        (["--distbench-launcher", "sh {x}"], "*'sh {x}'; wanted a program of this host with {nodes}*"),
+        (["--distbench-ranks-per-node", "2"], "*ranks-per-node*a command as --distbench-launcher; found stand-in*"),
         (
-            ["--distbench-launcher-cmd=sh {nodes} {command}", "--distbench-against-python=python"],
+            ["--distbench-launcher=sh {nodes} {command}", "--distbench-against-python=python"],
             "*ranks under cmd run the Python of pytest; take another launcher*",
         ),
         (
@@ -250,11 +249,11 @@ def test_a_folder_of_traces_that_cannot_be_made_is_a_usage_error(project: Projec
 
 def test_a_command_of_the_ini_file_gives_way_to_a_launcher_that_is_named(project: Project) -> None:
     made = project(TEST)
-    made.makeini("[pytest]\ndistbench_launcher_cmd = sh -c 'exit 3' {nodes} {command}\n")
+    made.makeini("[pytest]\ndistbench_launcher = sh -c 'exit 3' {nodes} {command}\n")
     named, implied = run(made, "--distbench-launcher=stand-in"), run(made)
 
     named.assert_outcomes(passed=1)
-    implied.stderr.fnmatch_lines(["ERROR: the hosts of --distbench-launcher-cmd do not*sh has ended (exit code 3)*"])
+    implied.stderr.fnmatch_lines(["ERROR: the hosts of --distbench-launcher do not*sh has ended (exit code 3)*"])
     assert implied.ret == EXIT_USAGE
 
 

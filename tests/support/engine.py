@@ -1,4 +1,4 @@
-"""An engine for ``--distbench-launcher-cmd`` whose hosts are this one: ``python engine.py NODES COMMAND...``.
+"""An engine for ``--distbench-launcher`` whose hosts are this one: ``python engine.py NODES COMMAND...``.
 
 It starts the command once for each host, with a name of its own, and ends when all have, as ``mpirun`` does.
 """

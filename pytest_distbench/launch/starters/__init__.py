@@ -7,7 +7,7 @@ every pytest run, so it imports nothing: a row's ``make`` does.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LAUNCHER = "warm"
 CMD = "cmd"
-"""The launcher that ``--distbench-launcher-cmd`` implies."""
+"""The launcher that a command with placeholders as ``--distbench-launcher`` is."""
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
 """For ranks of one host: their sockets are not for others to see, and one reverse look-up of 127.0.0.1 (where
@@ -206,9 +206,9 @@ LAUNCHERS: dict[str, LauncherKind] = {
         layout=by_name(f"{_HERE}.cmd:ranks_of_nodes"),
     ),
 }
-"""By the name that ``--distbench-launcher`` takes and baselines are stored under."""
+"""By the name that baselines are stored under, and all but one by what ``--distbench-launcher`` takes."""
 
 
-def who_hold_two() -> str:
-    """The launchers that may hold two groups open at once, for an error."""
-    return ", ".join(name for name, kind in LAUNCHERS.items() if kind.holds_two)
+def shown(names: Iterable[str]) -> str:
+    """Launchers, as ``--distbench-launcher`` takes them, for an error."""
+    return ", ".join("a command with {nodes} and {command}" if name == CMD else name for name in names)

@@ -23,7 +23,7 @@ from pytest_distbench.launch.starters.hosts import describe_hosts
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE
 
-_OPTION = "--distbench-launcher-cmd"
+_OPTION = "--distbench-launcher"
 _PLACEHOLDERS = {
     "nodes": "number of hosts",
     "ranks": "number of ranks",
