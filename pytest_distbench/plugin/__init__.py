@@ -69,6 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     for declaration in MARKERS:
         config.addinivalue_line("markers", declaration)
+        if not declaration.startswith("distbench("):
+            config.addinivalue_line("markers", f"distbench_{declaration}")
     state = config.stash[STATE]
     state.results = ResultsPlugin(
         config, lambda is_used: settings_if_used(config, is_used=is_used), lambda: state.interrupts
@@ -131,13 +133,12 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
 def _generate_sizes(metafunc: pytest.Metafunc, state: State) -> None:
     from pytest_distbench.errors import ConfigurationError
     from pytest_distbench.plugin import markers
-    from pytest_distbench.plugin.markers import network_of
 
     definition = metafunc.definition
     try:
-        markers.requirement(definition.iter_markers())
-        network_of(definition.iter_markers())
-        sizes = markers.sizes(definition.iter_markers(), settings_for(definition), metafunc.cls)
+        markers.requirement(markers.own_markers(definition))
+        markers.network_of(markers.own_markers(definition))
+        sizes = markers.sizes(markers.own_markers(definition), settings_for(definition), metafunc.cls)
     except markers.UnfitClass:
         return  # the fixture world_size tells it, as these tests are set up
     except ConfigurationError as error:
@@ -196,10 +197,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if state.usage_errors:
         raise pytest.UsageError("\n".join(dict.fromkeys(state.usage_errors)))
     if measuring and not settings_of(config).full:
-        from pytest_distbench.plugin.markers import LONG_FORM
+        from pytest_distbench.plugin.markers import LONG_FORM, own_markers
 
         for item in filter(_is_measured, measuring):  # here, where the marks of single parameters are known
-            if item.get_closest_marker("full") is not None:
+            if any(mark.name == "full" for mark in own_markers(item)):
                 item.add_marker(pytest.mark.skip(reason=LONG_FORM))
 
 

@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from pytest_distbench.run.request import Settings
 
 
-CPU_MARKER = "cpu"
-"""Of tests that stay on the CPU where ``--gpu`` is given."""
-
-
 class State:
     """What the plugin keeps between hooks.
 
@@ -93,7 +89,11 @@ def settings_of(config: pytest.Config) -> Settings:
 
 def stays_on_cpu(node: pytest.Item | pytest.Function) -> bool:
     """Whether the run is on GPUs and this test is not."""
-    return node.get_closest_marker(CPU_MARKER) is not None and settings_of(node.config).gpu
+    if not settings_of(node.config).gpu:
+        return False
+    from pytest_distbench.plugin.markers import own_markers
+
+    return any(mark.name == "cpu" for mark in own_markers(node))
 
 
 def settings_for(node: pytest.Item | pytest.Function) -> Settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -68,6 +68,19 @@ class GpuNeed:
         return ""
 
 
+def own_markers(node: pytest.Item) -> Iterator[pytest.Mark]:
+    """Our markers of a test, the closest first, as ``gpu`` and not ``distbench_gpu``: both spellings are one marker.
+
+    The short names may be somebody else's, as the ini key ``distbench_short_options`` says.
+    """
+    for mark in node.iter_markers():
+        name = mark.name.removeprefix("distbench_")
+        if name != mark.name and name in KEYWORDS:
+            yield getattr(pytest.mark, name).with_args(*mark.args, **mark.kwargs).mark
+        elif name == "distbench" or node.config.getini("distbench_short_options"):
+            yield mark
+
+
 def gpu_need(markers: Iterable[pytest.Mark]) -> GpuNeed:
     """What the ``gpu`` markers of a test ask for; of several, the closest one wins keyword by keyword."""
     options: dict[str, object] = {}
@@ -126,7 +139,7 @@ def _read(mark: pytest.Mark) -> Network:
         rate = mark.args[0] if len(mark.args) == 1 else mark.args or ""
         return make_network(rate, mark.kwargs, told=told)
     except ConfigurationError as error:
-        raise ConfigurationError(f"@pytest.mark.network: {error}") from None
+        raise ConfigurationError(f"@pytest.mark.network: {error}{_if_yours('network')}") from None
 
 
 _LEFT_OUT = pytest.StashKey[str]()
@@ -248,9 +261,9 @@ def choose_ranks(item: pytest.Item, settings: Settings) -> None:
 
     Such tests are methods of unittest.TestCase.
     """
-    requirement(item.iter_markers())
-    network_of(item.iter_markers())
-    wanted = sizes(item.iter_markers(), settings, getattr(item, "cls", None))
+    requirement(own_markers(item))
+    network_of(own_markers(item))
+    wanted = sizes(own_markers(item), settings, getattr(item, "cls", None))
     running = sorted(size.ranks for size in wanted if not size.not_run)
     if not running:
         item.add_marker(pytest.mark.skip(reason=wanted[-1].not_run))
@@ -276,12 +289,23 @@ def _check_keywords(mark: pytest.Mark) -> None:
     known = KEYWORDS.get(mark.name)
     unknown = sorted(set(mark.kwargs) - set(known or ())) if known is not None else []
     if mark.name in ("gpu", "cpu", "full") and mark.args:
-        raise ConfigurationError(f"@pytest.mark.{mark.name} takes keywords only, found {mark.args!r}")
+        raise ConfigurationError(
+            f"@pytest.mark.{mark.name} takes keywords only, found {mark.args!r}{_if_yours(mark.name)}"
+        )
     if unknown:
-        allowed = ", ".join(known or ()) or "none"
+        allowed = (", ".join(known or ()) or "none") + _if_yours(mark.name)
         raise ConfigurationError(
             f"@pytest.mark.{mark.name}: unknown keyword {', '.join(unknown)}; known are: {allowed}"
         )
+
+
+def _if_yours(name: str) -> str:
+    """What to do about a marker whose name somebody else uses for another thing."""
+    if name == "distbench":
+        return ""
+    return (
+        f". If the marker is not ours: distbench_short_options = false in the ini file; distbench_{name} is ours then"
+    )
 
 
 def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float]:

@@ -17,7 +17,7 @@ from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments, Called
-from pytest_distbench.plugin.markers import network_of, requirement
+from pytest_distbench.plugin.markers import network_of, own_markers, requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.workload import Workload, json_able, make_workload, places_of
@@ -145,8 +145,8 @@ class RequestMaker:
         self._backend = backend
         self._device: Literal["cpu", "cuda"] = "cuda" if settings.gpu else "cpu"
         try:
-            self._wanted = requirement(node.iter_markers())
-            self._network_of_test = network_of(node.iter_markers())
+            self._wanted = requirement(own_markers(node))
+            self._network_of_test = network_of(own_markers(node))
         except ConfigurationError as error:  # those of single parameters are known only now
             raise Misuse(str(error)) from None
         self._labels: set[str] = set()

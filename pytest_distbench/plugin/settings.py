@@ -48,7 +48,8 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "distbench_short_options",
-        "false: --world-size and --gpu belong to somebody else here; use the --distbench-... spellings",
+        "false: --world-size, --gpu and markers without our name belong to somebody else here; use the spellings "
+        "--distbench-... and distbench_...",
         type="bool",
         default=True,
     )

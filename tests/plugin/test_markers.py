@@ -48,10 +48,11 @@ TEST = """
         ),
     ],
 )
+@pytest.mark.parametrize("prefix", ["", "distbench_"])
 def test_a_test_runs_on_the_gpus_that_it_needs(
-    project: Project, driver: Callable[[Host], None], host: Host, marker: str, reason: str
+    project: Project, driver: Callable[[Host], None], host: Host, marker: str, reason: str, prefix: str
 ) -> None:
-    made = project(TEST.replace("MARKER", marker))
+    made = project(TEST.replace("MARKER", marker).replace("mark.gpu", f"mark.{prefix}gpu"))
     driver(host)
     result = run(made, "--gpu", "--world-size=2", "-rs", "-k", "on_gpu")
 
@@ -60,10 +61,11 @@ def test_a_test_runs_on_the_gpus_that_it_needs(
         result.stdout.fnmatch_lines([reason])
 
 
+@pytest.mark.parametrize("prefix", ["", "distbench_"])
 def test_a_test_on_the_cpu_stays_there_and_is_stored_under_its_class(
-    project: Project, driver: Callable[[Host], None]
+    project: Project, driver: Callable[[Host], None], prefix: str
 ) -> None:
-    made = project(TEST.replace("MARKER", ""))
+    made = project(TEST.replace("MARKER", "").replace("mark.cpu", f"mark.{prefix}cpu"))
     driver(Host(cards=h100s(2)))
     run(made, "--gpu", "--world-size=2", "--distbench-update").assert_outcomes(passed=2)
 
@@ -79,6 +81,49 @@ def test_a_test_on_the_cpu_stays_there_and_is_stored_under_its_class(
     assert "2 metrics" in again.stdout.str()
     assert len(list((made.path / "baselines").rglob("*.json"))) == 2
     run(made, "-k", "on_cpu").assert_outcomes(passed=1)  # without --gpu it is the same case
+
+
+OTHERS = """
+    import pytest
+
+    P = {"stand_in": {"count!exact": 7}}
+
+    def body(rank):
+        pass
+
+    @pytest.mark.gpu(4)
+    @pytest.mark.network
+    @pytest.mark.distbench_world_size(1, 2)
+    @pytest.mark.distbench_network(label="roce")
+    def test_theirs(distbench):
+        assert distbench.run(body, params=P).result.case.conditions.around == {"network": "label=roce"}
+
+    @pytest.mark.world_size(1)
+    class TestBoth:
+        @pytest.mark.distbench_world_size(2)
+        def test_closest(self, distbench):
+            distbench.run(body, params=P)
+"""
+
+
+def test_the_long_spelling_is_ours_whoever_has_the_short_one(project: Project) -> None:
+    made = project(OTHERS)
+    run(made, "--strict-markers").stderr.fnmatch_lines(
+        ["*takes keywords only, found (4,). If the marker is not ours: distbench_short_options = false *"]
+    )
+    result = run(made, "--strict-markers", "-o", "distbench_short_options=false", "-v")
+
+    result.stdout.fnmatch_lines([
+        "*::test_theirs?ws1? N*", "*::test_theirs?ws2? N*", "*::test_closest?ws2? N*", "*= 3 passed*",
+    ])  # fmt: skip
+    assert "test_closest[ws1]" not in result.stdout.str()
+    run(made, "--markers").stdout.fnmatch_lines(
+        [
+            "@pytest.mark.gpu(min_memory=, *",
+            "@pytest.mark.distbench_gpu(min_memory=, *",
+            "@pytest.mark.distbench_full: *",
+        ]
+    )
 
 
 mark = pytest.mark
@@ -135,7 +180,7 @@ def test_a_run_ends_before_anything_is_measured(pytester: pytest.Pytester) -> No
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
         [
-            "*@pytest.mark.network: unknown keyword dealy; known are: delay, loss, overlay, hosts, label",
+            "*@pytest.mark.network: unknown keyword dealy; known are: delay, loss, *label. If the marker is not ours*",
             "*@pytest.mark.network: network 'fast': rate='fast'; wanted a rate of 10mbit to 1000gbit or 'unlimited'*",
         ]
     )

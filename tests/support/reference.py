@@ -95,7 +95,13 @@ OF_OPTIONS = """\
 OF_INI_KEYS = """\
 Two ini keys have no option. `distbench_preload` names modules that every rank imports: they are imported once, in the
 process that ranks are forked from. `distbench_short_options = false` leaves `--world-size` and `--gpu` to a conftest of
-yours that has options of these names; write `--distbench-world-size` and `--distbench-gpu` then."""
+yours that has options of these names; write `--distbench-world-size` and `--distbench-gpu` then. It leaves the markers
+`gpu`, `cpu`, `full`, `network` and `world_size` to you, too."""
+
+OF_MARKERS = """\
+Each is also `distbench_<name>`, which means the same, such as `@pytest.mark.distbench_gpu(link="nvlink")`. Where your
+project has a marker of one of these names, set the ini key `distbench_short_options = false`, and use that spelling
+for ours."""
 
 SHARED = "Keywords that several of them take; the line of each call names those that it does."
 
@@ -131,6 +137,7 @@ def _lines() -> Iterator[str]:
     yield from ["", OF_INI_KEYS]
     yield from ["", "## Markers", ""]
     yield from _table(["`@pytest.mark.`", "meaning"], ([f"`{name}`", text] for name, text in _split(MARKERS)))
+    yield from ["", OF_MARKERS]
     yield from ["", "What [a test needs of its GPUs](gpus.md#what-a-test-needs); and the keywords of `distbench`:", ""]
     yield from _table(
         ["keyword", "meaning"], ([f"`{n.removesuffix('_s')}`", t] for n, t in _section(Requirement, "Attributes"))
