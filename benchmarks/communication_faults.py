@@ -101,7 +101,7 @@ class Fault:
 
 FAULTS = (
     Fault(name="slow pair", test="test_links", told="rank 1 to rank 3: this link is slow"),
-    Fault(name="slow rank", test="test_links", told="rank 2: every link of it is slow"),
+    Fault(name="slow rank", test="test_links", told="rank 2: every link of this rank is slow"),
     Fault(name="late rank", test="test_step", told="rank 2 comes"),
     Fault(name="all_reduce in 200 pieces", test="test_step", told="1 all_reduce of 1 MiB became 200 of"),
     Fault(name="fp32 where fp16 was meant", test="test_training", told="gradient_bytes"),

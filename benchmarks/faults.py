@@ -350,7 +350,7 @@ def hangs_while_another_receives(rank: RankContext) -> None:
 
 
 def hangs_before_a_monitored_barrier(rank: RankContext) -> None:
-    """Rank 0 looks out for half an hour, the others wait for its answer."""
+    """Rank 0 looks out for half an hour; the other ranks wait for its answer."""
     import torch.distributed as dist
 
     _wait(rank)

@@ -29,7 +29,7 @@ from pytest_distbench.store.baselines import BaselineStore, read_file
 from pytest_distbench.store.run_record import read_run_record
 
 CASES = (*planted.FAULTS, *planted.BEYOND, *planted.HARMLESS)
-HEADER = ("fault", "departs at", "deviation", "to", "curve", "mean loss", "steps to 93 %", "accuracy")
+HEADER = ("fault", "diverges at", "deviation", "to", "curve", "mean loss", "steps to 93 %", "accuracy")
 METRICS = ("loss_curve", "mean_loss", "steps_to_accuracy", "final_accuracy")
 
 TEST = f"""

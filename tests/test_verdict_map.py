@@ -73,12 +73,13 @@ ROWS = [
     Row("not-measured", "missing", "lower", "fffffx", "aa", "yyy", "1 yy", "nyn", "e"),
     Row("not-measured", "missing", "exact", "fffffx", "aa", "yyy", "1 yy", "nyn", "e"),
     Row("communication", "changed", "exact", "fffffx", "aa", "yyy", "1 yy", "nyn", "e"),
-    Row("names-a-run", "changed", "lower", "fffffx", "aa", "yyy", "125 ny", "nnn", "e"),
+    Row("run-specific-workload", "changed", "lower", "fffffx", "aa", "yyy", "125 ny", "nnn", "e"),
+    Row("not-evaluated", "not evaluated", "lower", "pppppp", "pp", "nnn", "125 nn", "ynn", ""),
     Row("noise", "inconclusive", "lower", "pfpppp", "pa", "nnn", "125 nn", "ynn", "w"),
     Row("noise", "inconclusive", "lower", "pfpfsp", "pa", "nnn", "125 nn", "ynn", "w", has_baseline=False),
     Row("flat-curve", "inconclusive", "curve", "pfpppp", "pa", "nnn", "125 nn", "ynn", "w"),
     Row("low-power", "unchanged", "lower", "pfpppp", "pa", "nnn", "125 nn", "ynn", ""),
-    Row("coarse-digits", "unchanged", "curve", "pfpppp", "pa", "nnn", "125 nn", "ynn", ""),
+    Row("too-few-digits", "unchanged", "curve", "pfpppp", "pa", "nnn", "125 nn", "ynn", ""),
     Row("other-workload", "inconclusive", "lower", "pfpppp", "pa", "nyy", "125 nn", "ynn", "w"),
     Row("other-software", "inconclusive", "exact", "pfpppp", "pa", "nyy", "125 nn", "ynn", "w"),
     Row("unseeded", "inconclusive", "curve", "pfpppp", "pa", "nnn", "125 nn", "ynn", "w"),
@@ -135,7 +136,7 @@ def _store(found: Verdict) -> str:
         written.append(True)
     else:
         written.append(False)
-    return "r" if why_not_stored([], [found]).startswith("m is beyond") else "".join("ny"[w] for w in written)
+    return "r" if why_not_stored([], [found]).startswith("m violates") else "".join("ny"[w] for w in written)
 
 
 def _answers(found: Verdict) -> str:

@@ -60,7 +60,7 @@ def plausible(metric: Measurement) -> list[Bound]:
     words = metric.name.lower().replace("_", " ").split()
     if metric.better != "higher" or metric.unit or words[-1:] != ["efficiency"]:
         return []
-    doubt = "workers that do what one alone does are no faster; do they train on whole batches of their own?"
+    doubt = "more than 100 % efficiency is not possible; does each worker train on a full batch of its own?"
     return [Bound(side="most", value=_MOST_EFFICIENT, where="distbench.judge(...)", is_default=True, doubt=doubt)]
 
 
@@ -111,8 +111,8 @@ def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord]
         names = [*measured, *(rate for key in measured for rate in _rates(measured[key][0]))]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise ConfigurationError(
-            f"the bound of {one.metric!r} ({one.where}) is of nothing that was judged; "
-            f"there are {', '.join(names[:_MOST_NAMES]) or 'no metrics'}{more}"
+            f"the bound of {one.metric!r} ({one.where}) names no metric that was judged; "
+            f"the metrics are {', '.join(names[:_MOST_NAMES]) or 'no metrics'}{more}"
         )
 
 
@@ -147,7 +147,7 @@ def _judge_doubts(judgement: Judgement, bounds: Sequence[Bound], measured: Measu
         if len(values) < FEWEST:
             return Judgement(verdict, is_open=True)
         now = f"{format_quantity(min(values), verdict.unit)} or more in each of {len(values)} launches"
-        return Judgement(replace(verdict, code="impossible", reason=f"{now}: {bound.doubt}"), is_open=False)
+        return Judgement(replace(verdict, code="invalid-value", reason=f"{now}: {bound.doubt}"), is_open=False)
     return judgement
 
 
@@ -199,7 +199,7 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
             name = f"the bound of {asked.metric!r} ({asked.where})"
             if side is None:
                 raise ConfigurationError(
-                    f"{name}: its kind is {first.better!r}, which has no worse side: write '<= {asked.value}' or "
+                    f"{name}: better={first.better!r} does not say which side is worse: write '<= {asked.value}' or "
                     f"'>= {asked.value}'"
                 )
             try:

@@ -70,7 +70,7 @@ def _fingerprints(result: CaseResult) -> Iterator[str]:
     is_slower = bool(_regressions(result))
     for verdict in result.verdicts:
         if verdict.code == "communication":
-            yield "likely cause: what an iteration does changed" if is_slower else "what an iteration does changed"
+            yield "likely cause: communication per step changed" if is_slower else "Communication per step changed:"
             yield from (f"  {line}" for line in verdict.differences[:_MOST_DIFFERENCES])
             if (more := len(verdict.differences) - _MOST_DIFFERENCES) > 0:
                 yield f"  and {more} more"
@@ -124,7 +124,7 @@ def _links(result: CaseResult) -> Iterator[str]:
 
 def _slow_ones(slow: Slow, measured: int, hosts: Sequence[str]) -> list[str]:
     named = [
-        f"{_rank(rank, hosts)}: every link {way} it is slow"
+        f"{_rank(rank, hosts)}: every link {way} this rank is slow"
         for ranks, way in ((slow.ranks, "of"), (slow.senders, "from"), (slow.receivers, "to"))
         for rank in ranks
     ]
@@ -163,12 +163,16 @@ def _cpu_time(result: CaseResult) -> Iterator[str]:
         if share >= _COMPUTES:
             spent = "computing"
         else:
-            spent = "waiting, not computing" if share <= _WAITS else "partly computing, partly waiting"
+            spent = (
+                "waiting, not computing (sleep, I/O, locks, a late rank)"
+                if share <= _WAITS
+                else "partly computing, partly waiting"
+            )
             used = [launch.foreign_cores for launch in result.launches if launch.foreign_cores is not None]
             crowding = [launch.crowding for launch in result.launches if launch.crowding is not None]
             is_shared = bool(used) and statistics.median(used) > BUSIER_SHARE * result.environment.cores
             if is_shared or (bool(crowding) and statistics.median(crowding) > 1 / (1 - BUSIER_SHARE)):
-                spent += ", for a CPU perhaps: other processes computed meanwhile"
+                spent += "; it may wait for a CPU, as other processes used them"
         # Of a script's or a command's whole time there are no iterations.
         per = "in" if metric_name(verdict.metric) == WALL_TIME else "per iteration of"
         moved = _movement(then, now, format_seconds)
@@ -198,10 +202,10 @@ def _host_time(result: CaseResult) -> Iterator[str]:
                 "(.item(), .cpu(), print)"
             )
         else:
-            added = "the host waits for the device, or the device for the host: a profile tells"
+            added = "the host waits for the device, or the device for the host: --distbench-trace shows which"
         moved = _movement(then, now, format_seconds)
-        yield f"host's time of all ranks per iteration of {verdict.metric}: {moved}: {added}"
-        yield "  CPU time is no evidence here: a host that waits for an event of the device spins"
+        yield f"host time of all ranks per iteration of {verdict.metric}: {moved}: {added}"
+        yield "  CPU time does not show it: a host spins while it waits for an event of the device"
         return
 
 
@@ -228,7 +232,7 @@ def _stragglers(result: CaseResult) -> Iterator[str]:
             typical = format_seconds(statistics.median(launch[rank] for launch in late))
             of = "a training step" if key == TRAINING_STEP else key
             who = _rank(rank, _hosts(result))
-            yield f"{who} comes {typical} late to the collectives of {of}, the others wait for it"
+            yield f"{who} comes {typical} late to the collectives of {of}; the other ranks wait for it"
             return
     names = {v.metric for v in failed}
     votes: Counter[int] = Counter()
@@ -270,7 +274,7 @@ def _clocks(result: CaseResult) -> Iterator[str]:
         moved.append(f"memory {_movement(then.memory_mhz, now.memory_mhz, '{:.0f} MHz'.format)}")
     yield f"median clocks of the slowest GPU: {', '.join(moved)}"
     if then.host_cpu and now.host_cpu and then.host_cpu != now.host_cpu:
-        yield f"  their host's CPU is {now.host_cpu}, at the baseline it was {then.host_cpu}"
+        yield f"  CPU of the host: {now.host_cpu}; at the baseline: {then.host_cpu}"
 
 
 def _algorithm(result: CaseResult) -> Iterator[str]:
@@ -287,8 +291,8 @@ def _algorithm(result: CaseResult) -> Iterator[str]:
             verdict.row.may_be_confirmed or verdict.code == "numerics"
         ):
             metric = verdict.metric
-            yield f"{metric}: NCCL_ALGO is not set, so NCCL may sum in another order than it did at the baseline"
-            yield "  NCCL_ALGO=Ring (or Tree) fixes it; record the baseline again under it"
+            yield f"{metric}: NCCL_ALGO is not set, so NCCL may sum in another order than at the baseline"
+            yield "  set NCCL_ALGO=Ring (or Tree) and record the baseline again with it"
             return
 
 

@@ -63,7 +63,7 @@ def _where(group: str) -> str:
 
 def _became(old: Mapping[Collective, int], new: Mapping[Collective, int], op: str, where: str) -> str:
     if not new:
-        return f"{_tell(old, op, _Shown())}{where} {'is' if sum(old.values()) == 1 else 'are'} gone"
+        return f"{_tell(old, op, _Shown())}{where} {'was' if sum(old.values()) == 1 else 'were'} removed"
     if not old:
         return f"{_tell(new, op, _Shown())}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
     shown = _Shown(

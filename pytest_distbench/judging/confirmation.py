@@ -63,7 +63,7 @@ RECURS = 0.5
 
 _UNDECIDED = ("new", "missing")
 """Verdicts on pairs that say nothing of how fast either side is."""
-_BY_THE_MACHINE = "the machine or its software changed, not the code; --distbench-update takes new baselines"
+_BY_THE_MACHINE = "the machine or its software is slower, not the code; --distbench-update records new baselines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ def confirm(
         )
     if not known.by_clock:
         return [Judgement(v, is_open=False) for v in stored]
-    of = ", which recorded the baseline" + (" before the one that is stored" if known.before is not None else "")
+    of = " (an earlier baseline commit)" if known.before is not None else " (baseline commit)"
     found = judge_in_turns(terms, case, sides, tolerances=known.in_turns, name=revision, of=of, cases=cases)
     beyond = known.beyond(terms, case, sides.launches)
     judged = []
@@ -180,7 +180,7 @@ def confirm(
         paired = found.get(v.metric)
         if paired is None or not _tells(paired.verdict):
             why = f": {paired.verdict.reason}" if paired is not None and paired.verdict.reason else ""
-            [open_one] = undecided([v], f"not comparable in turns with {revision}{why}")
+            [open_one] = undecided([v], f"interleaved A/B with {revision} gave no comparable number{why}")
             judged.append(Judgement(open_one, is_open=False))
         elif paired.verdict.kind == "unchanged" or (paired.verdict.kind == "improved" and known.before is not None):
             [verdict] = not_slower([v], beyond, paired.verdict.reason)
@@ -219,7 +219,7 @@ def judge_in_turns(
     return {
         key: _louder(
             _weigh(*judged, name, of),
-            _weigh(*of_all[key], name, f"{of}, over all iterations") if key in of_all else None,
+            _weigh(*of_all[key], name, f"{of}, mean over all iterations") if key in of_all else None,
         )
         for key, judged in fast.items()
     }
@@ -242,11 +242,11 @@ def seen_again(verdicts: Sequence[Verdict], in_turns: Mapping[str, Judgement]) -
             continue
         change = format_change(again.verdict.ratio or 1.0)
         if again.verdict.kind == "regressed" or (worse_by(again.verdict) >= RECURS * worse_by(v)):
-            told = f"{v.reason}; in other process trees {change} over {again.verdict.launches} pairs"
+            told = f"{v.reason}; confirmed in new processes: {change} over {again.verdict.launches} pairs"
             judged.append(Judgement(replace(v, reason=told), is_open=again.is_open))
         else:
-            first = f"regressed in one process tree ({format_change(v.ratio or 1.0)} over {v.launches} pairs)"
-            reason = f"{first}, not in a second ({change} over {again.verdict.launches})"
+            first = f"slower in one set of processes ({format_change(v.ratio or 1.0)} over {v.launches} pairs)"
+            reason = f"{first}, not in a second one ({change} over {again.verdict.launches})"
             judged.append(Judgement(replace(v, code="ab-disagrees", reason=reason), is_open=again.is_open))
     return judged
 
@@ -329,7 +329,7 @@ def split_change(
             return verdict
         mine, both = code[verdict.metric], total[verdict.metric]
         shares = f"code {format_change(mine)}, {software} {format_change(both / mine)}"
-        return replace(verdict, reason=f"{verdict.reason}; of {format_change(both)} in turns: {shares}")
+        return replace(verdict, reason=f"{verdict.reason}; of {format_change(both)} by interleaved A/B: {shares}")
 
     return [split(verdict) for verdict in verdicts]
 
@@ -363,10 +363,10 @@ def not_slower(stored: Sequence[Verdict], beyond: Collection[str], reason: str) 
 def _on_both_sides(v: Verdict, acting: Evaluated, revision: str, reason: str, *, is_obvious: bool) -> Verdict:
     """A clock that turns do not clear: pytest evaluates other code than the revision has, for both sides."""
     differ = "differ" if len(acting.names) > 1 else "differs"
-    told = f"{reason}; but {acting} {differ} from {revision}, and pytest evaluates it for both sides"
+    told = f"{reason}; but {acting} {differ} from {revision}, and pytest runs it for both sides"
     if is_obvious and acting.are_of_the_test:
-        return replace(v, code="beyond-threshold", reason=f"{told}: the stored numbers decide")
-    return replace(v, code="shared-code", reason=f"{told}: code or machine")
+        return replace(v, code="beyond-threshold", reason=f"{told}: so the comparison with the stored baseline counts")
+    return replace(v, code="shared-code", reason=f"{told}: either that code or the machine is slower")
 
 
 def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judgement:
@@ -375,14 +375,14 @@ def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judge
         return paired
     verdict = paired.verdict
     pairs = f"over {verdict.launches} pairs"
-    against_itself = f"; {name} against itself {format_change(itself)}" if itself is not None else ""
-    told = f"in turns with {name}{of}: {format_change(verdict.ratio or 1.0)} {pairs}"
+    against_itself = f"; A/A noise {format_change(itself)}" if itself is not None else ""
+    told = f"interleaved A/B with {name}{of}: {format_change(verdict.ratio or 1.0)} {pairs}"
     now = replace(verdict, reason=f"{told}{against_itself}")
     if paired.is_open:
-        return Judgement(replace(now, code="more-launches"), is_open=True)
+        return Judgement(replace(now, code="launches-used-up"), is_open=True)
     itself_by = abs(math.log(itself)) if itself is not None else 0.0
     if verdict.kind == "regressed" and abs(math.log(verdict.ratio or 1.0)) <= VETO * itself_by:
-        vetoed = f"{told}, but {name} against itself {format_change(itself or 1.0)}: the machine is too restless"
+        vetoed = f"{told}, but A/A noise {format_change(itself or 1.0)}: this machine is too noisy"
         return Judgement(replace(now, code="ab-disagrees", reason=vetoed), is_open=False)
     if verdict.kind == "inconclusive":
         now = replace(now, reason=f"{now.reason}; {verdict.reason}")

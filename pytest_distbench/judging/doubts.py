@@ -64,14 +64,14 @@ def why_doubtful(name: str, unit: str, better: Better) -> str:
     if not sign:
         return ""
     if sign < 0 and is_duration(unit):
-        return f"it is a time ({unit}), and a longer one would be called an improvement"
+        return f"it is a time ({unit}), and a longer one would count as an improvement"
     if sign > 0 and is_rate(unit):
-        return f"it is a rate ({unit}), and a lower one would be called an improvement"
+        return f"it is a rate ({unit}), and a lower one would count as an improvement"
     noun = _noun(name)
     if sign < 0 and noun in _LOWER:
-        return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that rises would be called an improvement"
+        return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that rises would count as an improvement"
     if sign > 0 and noun in _HIGHER:
-        return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that falls would be called an improvement"
+        return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that falls would count as an improvement"
     return ""
 
 
@@ -113,13 +113,13 @@ def _why(verdict: Verdict, *, other_software: str) -> str:
     if kind.is_noisy:
         seen = verdict.mde
         is_blind = seen is not None and seen > BLIND_LIMIT
-        return f"no slowdown below {format_change(1 + (seen or 0.0))} would have been red" if is_blind else ""
+        return f"minimum detectable slowdown {format_change(1 + (seen or 0.0))}" if is_blind else ""
     if not other_software or verdict.name == "fingerprint":
         return ""
     if kind.rule == "exact":
-        return f"an exact number is not comparable under other software ({other_software})"
+        return f"exact numbers cannot be compared under other software versions ({other_software})"
     if kind.rule in ("steps", "floor", "same") and "seeds" not in verdict.facts:
-        return f"one seed tells nothing under other software ({other_software})"
+        return f"one seed shows nothing under other software versions ({other_software})"
     return ""
 
 

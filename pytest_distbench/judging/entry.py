@@ -172,7 +172,7 @@ FEWEST_LAUNCHES = 5
 
 
 _TIME_ALL = "time what runs on the current stream, or record the host's time with rank.record"
-_AT_LEAST_TWO = "measure at least two launches; of a derived number give judge a function and of=, or several values"
+_AT_LEAST_TWO = "measure at least two launches; for a derived number give judge a function and of=, or several values"
 
 
 def only_judges(mode: str | None, entry: BaselineEntry | None) -> bool:
@@ -229,7 +229,7 @@ def judged_by_bounds_alone(verdicts: Sequence[Verdict]) -> bool:
 
 def why_not_stored(launches: Sequence[LaunchRecord], verdicts: Sequence[Verdict]) -> str:
     """Why an update refuses what was measured; empty if it does not. Accepting a number does not move its bound."""
-    beyond = next((f"{v.metric} is beyond a bound: {v.reason}" for v in verdicts if v.code == "bound"), "")
+    beyond = next((f"{v.metric} violates a bound: {v.reason}" for v in verdicts if v.code == "bound"), "")
     return beyond or why_not_storable(launches)
 
 
@@ -253,7 +253,7 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
         return f"{idle[0]}: {idle[1]}; {_TIME_ALL}"
     if not lacking:
         single = next((m.key for m in judged if m.is_noisy and len(launches) < fewest), "")
-        return f"{single} has one value, which says nothing about its noise: {_AT_LEAST_TWO}" if single else ""
+        return f"{single} has one value, so its noise is unknown: {_AT_LEAST_TWO}" if single else ""
     missed = f"{lacking.count(lacking[0])} of {len(launches)} launches"
     return f"{lacking[0]} has no value in {missed}: a baseline needs one in each"
 

@@ -28,7 +28,7 @@ METRIC = "fingerprint"
 """Name of the verdict; a ``metrics=`` that lists others leaves it unjudged."""
 
 DIFFERS = "differs between launches of the same code"
-COURSE_DIFFERS = "which steps send something else differs between launches of the same code"
+COURSE_DIFFERS = "the steps that send something else differ between launches of the same code"
 
 
 def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
@@ -116,11 +116,13 @@ def judge_fingerprints(
         reason = f"{lines[0]}{more}" + (f" (and the software: {drift})" if drift else "")
         return _verdict("communication", reason, launches, differences=lines)
     if unknown:
-        return _verdict("not-possible", unknown, launches)
+        return _verdict("unavailable", unknown, launches)
     if lost:
-        return _verdict("not-measured", f"the baseline has a fingerprint of {lost}, this run has none", launches)
+        return _verdict(
+            "not-measured", f"the baseline has a communication fingerprint of {lost}; this run has none", launches
+        )
     if without:
-        return _verdict("no-baseline", f"the baseline has no fingerprint of {without}", launches)
+        return _verdict("no-baseline", f"the baseline has no communication fingerprint of {without}", launches)
     reason = undecided or next((f"{k}: {f.missing}" for k, f in current.items() if f.missing), "")
     return _verdict("equal", reason, launches)
 
@@ -162,7 +164,7 @@ def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> It
     for what, field in (("parameters", "parameter_bytes"), ("optimizer state", "optimizer_bytes")):
         held, holds = (of_rank(getattr(f, field), rank) or 0 for f in (stored, current))
         if what == "parameters" and held and not holds:
-            yield f"{_size(held, holds)} of parameters are trained by no optimizer any more"
+            yield f"{_size(held, holds)} of parameters are no longer trained by any optimizer"
         elif held != holds:
             yield f"{_size(held, holds)} of {what} per rank became {_size(holds, held)}"
     if any(f.course_missing for f in (stored, current)) or (stored.course and current.course):

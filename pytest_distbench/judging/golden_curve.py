@@ -87,8 +87,8 @@ class Departure:
         """
         at = self.starts_at or self.exceeds_at
         where = f"value {at} ({beside[at - 1]})" if at and beside else f"step {at}"
-        share = f" ({self.share:.1%} of what the curve moves)" if self.share else ""
-        return f"departs at {where}, deviates by up to {self.largest:.1e}{share}"
+        share = f" ({self.share:.1%} of the curve's range)" if self.share else ""
+        return f"diverges at {where}, differs by up to {self.largest:.1e}{share}"
 
     def suggest(self, beside: Sequence[str]) -> str:
         """What a departure at this step usually comes from: the loss of step n has seen n - 1 updates.
@@ -101,28 +101,28 @@ class Departure:
                 return ""
             case 1 if beside and beside[0].startswith("epoch"):
                 return (
-                    "in its first epoch: initialisation, data and sharding, the forward pass, an update, or what a "
-                    "restart or a change of membership loaded"
+                    "likely causes, within the first epoch: initialisation, data and sharding, the forward pass, an "
+                    "update, or what a restart or a change of membership loaded"
                 )
             case int(at) if beside and at > 1:
-                return "the value before agreed: an update since then, its data, or what was loaded since"
+                return "the value before agreed; likely causes: an update since then, its data, or what was loaded"
             case 1:
                 return (
-                    "before any update: seed or random streams, initialisation or its broadcast, data, batch size and "
+                    "likely causes, before any update: seed, initialisation or its broadcast, data, batch size and "
                     "sharding, the forward pass"
                 )
             case 2:
                 return (
-                    "by the first update: gradient averaging or synchronisation, stale weights or activations, batch "
-                    "size or accumulation, learning rate or weight decay"
+                    "likely causes, in the first update: gradient averaging or synchronisation, batch size or "
+                    "accumulation, learning rate or weight decay, stale weights or activations"
                 )
             case 3:
                 return (
-                    "by the second update: gradients that are not cleared (zero_grad), momentum or other optimizer "
-                    "state, or the learning rate's schedule"
+                    "likely causes, in the second update: gradients not cleared (zero_grad), momentum or other "
+                    "optimizer state, or the learning rate's schedule"
                 )
             case _:
-                return "after updates that agreed: a schedule, a later batch, clipping, or a change too small to see"
+                return "likely causes, after updates that agreed: a schedule, a later batch, clipping, or rounding"
 
 
 def round_digits(value: float) -> float:
@@ -217,8 +217,8 @@ def stands_still(values: Sequence[float]) -> str:
     if len(values) < 2 or max(values) / peak - min(values) / peak > FLOOR:
         return ""
     return (
-        f"it does not move: all {len(values)} values are {values[0]:g}. This training does not learn, or its digits "
-        "hide it, and no fault of it would show"
+        f"the losses do not change: all {len(values)} are {values[0]:g}. This training does not learn, or the digits "
+        "hide it, so no fault of it would show"
     )
 
 
@@ -229,8 +229,8 @@ def hides(stored: Sequence[float]) -> str:
     if len(stored) < 2 or units >= FEWEST_UNITS:
         return ""
     return (
-        f"its {len(stored)} values have {len(set(stored))} different ones, in steps of {unit:g}: it moves by "
-        f"{units:.0f} of these, and a fault in the updates would not show"
+        f"{len(set(stored))} of its {len(stored)} losses differ, in steps of {unit:g}: the whole range is "
+        f"{units:.0f} such steps, so a fault in the updates would not show"
     )
 
 
@@ -254,7 +254,7 @@ class Disagreement:
 
 
 _SEED_OF_A_SCRIPT = (
-    'seed it: give the script args=["--seed", "{seed}"], or ["seed={seed}"] where it takes such ones, and let it call '
+    'seed it: give the script args=["--seed", "{seed}"], or ["seed={seed}"] where it takes such arguments, and call '
     "torch.manual_seed before the model is made"
 )
 _SEED = (
@@ -262,11 +262,11 @@ _SEED = (
     'args=["--seed", "{seed}"]'
 )
 ARITHMETIC = (
-    "this training does not repeat: deterministic algorithms are off (make_deterministic turns them on); what it "
-    "comes to is judged by its other numbers"
+    "this training does not repeat, as deterministic algorithms are off (make_deterministic turns them on); it is "
+    "judged by its other numbers"
 )
 _PARTLY = (
-    "a race (a collective that nobody waits for, a buffer that is used too early), data or dropout in an order that is "
+    "likely a race (a collective that nobody waits for, a buffer used too early), data or dropout in an order that is "
     "not seeded, or arithmetic that does not repeat"
 )
 

@@ -47,7 +47,7 @@ def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
     if first.name == PEAK_MEMORY:
         return ""  # nobody asked for it
     if stored.is_judged and not first.is_judged:
-        return f"recorded as {first.better!r} now, which is not judged; it was {stored.better!r}"
+        return f"recorded as {first.better!r} now, which is not judged; the baseline has {stored.better!r}"
     if (stored.unit, stored.better) != (first.unit, first.better):
         then, now = (f"{m.better!r} in {m.unit or 'no unit'}" for m in (stored, first))
         return f"recorded as {now} now, as {then} in the baseline: another number under the same name"
@@ -58,10 +58,10 @@ def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
         return f"reduced over the ranks by {now!r}, by {was!r} in the baseline: another number under the same name"
     whole = stored.curve or ([] if METRIC_KINDS[stored.better].is_of_training else stored.series)
     if (steps := min(len(m.series) for m in current)) < len(whole):
-        return f"{_number(steps, 'value')} of the series, {len(whole)} in the baseline"
+        return f"{_number(steps, 'value')} of the series; the baseline has {len(whole)}"
     values = min(map(series_length, current))
     if values < FEWEST_VALUES * stored.values:
-        return f"{_number(values, 'value')} in a launch, {stored.values} in the baseline"
+        return f"{_number(values, 'value')} in a launch; the baseline has {stored.values}"
     return ""
 
 
@@ -69,7 +69,9 @@ def more_than_stored(stored: BaselineMetric, current: Sequence[Measurement]) -> 
     """Why an improvement may be another number: so many values more in the series; empty: there are not."""
     values = min(map(series_length, current))
     if stored.values and values > stored.values / FEWEST_VALUES:
-        return f"better, but of {values} values in a launch, {stored.values} in the baseline: is it the same number?"
+        return (
+            f"better, but made of {values} values in a launch; the baseline has {stored.values}: is it the same number?"
+        )
     return ""
 
 
@@ -92,17 +94,17 @@ def missing_verdict(
     why = left_out
     steps = key.replace("time_to_", "steps_to_", 1)
     if not why and metric_name(key).startswith("time_to_") and any(m.value is None for m in found.get(steps, ())):
-        why = "the goal was missed: there is no time to it"
+        why = "the goal was missed, so there is no time to it"
     elif not why and stored.is_noisy and "[" in key and any(launch.has_jobs for launch in launches):
-        why = "what it is a clock of did not come about in this run"
+        why = "what it times did not happen in this run"
     return Verdict(
         metric=key,
-        code="not-possible" if why else "not-measured",
+        code="unavailable" if why else "not-measured",
         unit=stored.unit,
         better=stored.better,
         baseline=median(stored.launches),
         baseline_launches=len(stored.launches),
-        reason=why or "in the baseline, and not measured by this run",
+        reason=why or "the baseline has it, and this run did not measure it",
     )
 
 
@@ -117,7 +119,7 @@ def left_out(keys: Sequence[str], found: Found, terms: Terms) -> dict[str, str]:
         if terms.largest_message is not None and size > terms.largest_message:
             reasons[key] = "left out by --distbench-max-message"
         elif largest and size > min(largest):
-            reasons[key] = "there was no memory for a message of this size"
+            reasons[key] = "not enough memory for a message of this size"
     if reasons:  # what is made of all sizes is of other sizes then
         of_all = [key for key in keys if key not in found and message_bytes(key) is None]
         reasons |= dict.fromkeys(of_all, f"not all sizes were measured: {next(iter(reasons.values()))}")
@@ -168,16 +170,16 @@ def disturbance(then: GpuNorm | None, launches: Sequence[LaunchRecord]) -> str:
     if now is None:
         return ""
     if then is not None and now.by_mps and not then.by_mps:
-        return "kernels came through MPS (nvidia-cuda-mps-server), at the baseline they did not"
+        return "kernels ran through MPS (nvidia-cuda-mps-server); at the baseline they did not"
     then = then or GpuNorm()
     watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
     if shared := _sharers(watched):
         return shared
     if _is_lower(now.power_limit_w, then.power_limit_w, _ALIKE_W):
-        return f"the power limit is {now.power_limit_w:.0f} W, at the baseline it was {then.power_limit_w:.0f} W"
+        return f"the power limit is {now.power_limit_w:.0f} W; at the baseline it was {then.power_limit_w:.0f} W"
     if now.sm_limit_mhz is not None and _is_lower(now.sm_limit_mhz, then.sm_limit_mhz or then.sm_mhz, _ALIKE_MHZ):
         before = f"{then.sm_limit_mhz:.0f} MHz" if then.sm_limit_mhz is not None else "free"
-        return f"the SM clock is set to {now.sm_limit_mhz:.0f} MHz, at the baseline it was {before}"
+        return f"the SM clock is set to {now.sm_limit_mhz:.0f} MHz; at the baseline it was {before}"
     for name, share in sorted(now.held.items(), key=lambda item: (item[0] in ORDINARY, -item[1])):
         before_share = then.held.get(name, 0.0)
         if share <= before_share + ORDINARY.get(name, SHARE):
@@ -185,7 +187,7 @@ def disturbance(then: GpuNorm | None, launches: Sequence[LaunchRecord]) -> str:
         if name in ORDINARY and not _is_slower(now.sm_mhz, then.sm_mhz):
             continue
         gpu = max((gpu for gpus in watched for gpu in gpus), key=lambda gpu: gpu.held.get(name, 0.0))
-        return f"{gpu.label} was held down by {name} for {share:.0%} of the time{_clocks(then, now)}"
+        return f"{gpu.label} was slowed down by {name} for {share:.0%} of the time{_clocks(then, now)}"
     return ""
 
 
@@ -199,7 +201,7 @@ def _sharers(watched: Sequence[Sequence[GpuWitness]]) -> str:
 def _clocks(then: GpuNorm, now: GpuNorm) -> str:
     if now.sm_mhz is None or then.sm_mhz is None:
         return ""
-    return f": {now.sm_mhz:.0f} MHz, at the baseline {then.sm_mhz:.0f} MHz"
+    return f": {now.sm_mhz:.0f} MHz; at the baseline {then.sm_mhz:.0f} MHz"
 
 
 def _is_lower(now: float | None, then: float | None, alike: float) -> bool:

@@ -60,7 +60,7 @@ def judge_by_size(
     above = sum(v > highest for v in now)
     if above == len(now):
         rank = draft.metric.facts.get("rank")
-        whose = "" if rank is None else f"rank {rank} needs most"
+        whose = "" if rank is None else f"rank {rank} needs the most memory"
         return draft.settle("beyond-threshold", whose, threshold=limit, is_open=not is_enough)
     if reason := _hungrier(current, baseline.series, tolerance):
         return draft.settle("beyond-threshold", reason, threshold=limit, is_open=not is_enough)
@@ -86,7 +86,7 @@ def _hungrier(current: Sequence[Measurement], stored: Sequence[float], tolerance
     for place, before in enumerate(stored):
         if all(launch[place] > before + _margin(before, tolerance) for launch in ordered):
             least = min(launch[place] for launch in ordered)
-            return f"{place + 1} ranks need {format_bytes(least)} or more, and {place} did in the baseline"
+            return f"{place + 1} ranks need {format_bytes(least)} or more; in the baseline {place} did"
     return ""
 
 
@@ -121,17 +121,17 @@ def compare_by_order(
     """
     if len({*old, *new}) == 1:
         return Answer("equal", "equal in every launch")
-    code = "every-launch" if _is_beyond(old, new, sign, tolerance) else ""
+    code = "all-launches-worse" if _is_beyond(old, new, sign, tolerance) else ""
     code = code or ("better" if _is_beyond(old, new, -sign, tolerance) else "")
     if code and is_enough:
         largest = max(map(abs, (*old, *new)))
         then, now = [v / largest for v in old], [v / largest for v in new]
         if abs(statistics.fmean(now) - statistics.fmean(then)) > noise(then, now):
             if code == "better" and (why := why_impossible(min(new), unit)):
-                return Answer("impossible", why)
+                return Answer("invalid-value", why)
             return Answer(code, f"{format_values(old, unit)} -> {format_values(new, unit)} in every launch")
     if code and not is_last:
-        return Answer("more-launches", "more launches are needed", is_open=True)
+        return Answer("launches-used-up", "more launches are needed", is_open=True)
     return Answer("noise", _why_no_answer((*old, *new), unit))
 
 
@@ -141,10 +141,10 @@ def why_nothing_was_timed(measurement: Measurement) -> str:
     if measurement.unit != "s" or measurement.value != 0 or "cpu_s" not in beside:
         return ""
     if "host_s" not in beside:
-        return "the clock reads 0 s: nothing was timed"
+        return "the timing is 0 s: nothing was timed"
     host = format_quantity(beside["host_s"], "s")
     return (
-        "the clock reads 0 s: nothing ran on the device in this loop, or only on streams that its current one does not "
+        "the timing is 0 s: nothing ran on the device in this loop, or only on streams that the current one does not "
         f"wait for; the hosts of all ranks took {host} per iteration"
     )
 
@@ -156,7 +156,7 @@ def _is_beyond(old: Sequence[float], new: Sequence[float], sign: float, toleranc
 
 
 def _why_no_answer(values: Sequence[float], unit: str) -> str:
-    reason = "a value is zero or negative: it has no ratio, and the order of the launches does not settle it"
+    reason = "a value is zero or negative, so there is no ratio, and the launches are not clearly ordered"
     is_count = unit not in _CONTINUOUS and all(float(v).is_integer() for v in values)
     return f"{reason}; record a count with better='exact'" if is_count else reason
 
@@ -223,10 +223,10 @@ class Circumstances:
     def others(self) -> str:
         if self._is_crowded:
             return (
-                "ranks waited for CPUs that other processes had: for that their work took "
-                f"{self.crowding:.1f} times as long as when the baseline was taken"
+                "ranks waited for CPUs that other processes used: their work took "
+                f"{self.crowding:.1f} times as long as when the baseline was recorded"
             )
-        return f"other processes used {self.busier_cores:.1f} cores more than when the baseline was taken"
+        return f"other processes used {self.busier_cores:.1f} cores more than when the baseline was recorded"
 
 
 def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, under: Circumstances) -> Judgement:
@@ -247,7 +247,7 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, under
         return draft.settle("other-definition", why_not)
     stored = [v for v in baseline.launches if v is not None]
     if not stored or not known:
-        return draft.settle("unfit-baseline", "the baseline holds no value")
+        return draft.settle("unusable-baseline", "the baseline has no value")
     judgement = RULES[METRIC_KINDS[first.better].rule](draft, current, baseline, under)
     return Judgement(judgement.verdict, judgement.is_open and not _is_last(draft, under))
 
@@ -268,14 +268,16 @@ def judge_exact(
     values = [m.value for m in current]
     if len(set(values)) > 1:
         if len(set(baseline.launches)) > 1:
-            return draft.settle("unfit-baseline", "differs between launches, now and in the baseline: not exact")
+            return draft.settle(
+                "unusable-baseline", "differs between launches, now and in the baseline, so it is not exact"
+            )
         now = format_values(values, draft.metric.unit)
         return draft.settle("unstable-number", f"differs between launches of this run: {now}")
     where = first_difference(baseline.series, current)
     if set(values) == set(baseline.launches) and not where:
         return draft.settle("equal", threshold=0.0)
     if not under.same_software:
-        return draft.settle("other-software", "the number changed, and so did the software", threshold=0.0)
+        return draft.settle("other-software", "the number changed, and so did the software versions", threshold=0.0)
     then = format_values(baseline.launches, draft.metric.unit)
     what = where or f"{then} -> {format_values(values, draft.metric.unit)}"
     return draft.settle("exact-number", f"exact: {what}", threshold=0.0)
@@ -298,9 +300,9 @@ def judge_noisy(
     """Launches are samples: ``stored_rule``, and where there are no ratios, by order."""
     known, stored = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
-        return draft.settle("nothing-timed" if any(stored) else "impossible", why_not)
+        return draft.settle("nothing-timed" if any(stored) else "invalid-value", why_not)
     if len(stored) < 2:
-        return draft.settle("unfit-baseline", "the baseline has one launch: its noise is unknown")
+        return draft.settle("unusable-baseline", "the baseline has one launch, so its noise is unknown")
     if min(*known, *stored) <= 0:
         return _judge_by_order(draft, known, stored, under)
     found = Comparison.of(
@@ -317,7 +319,7 @@ def judge_noisy(
         limit = wholes.limit(tolerance=under.tolerance, alpha=under.alpha, most=under.max_launches, drift=under.drift)
         is_beyond = wholes.is_beyond(limit, most=under.max_launches)
         if is_beyond is None and not found.answer.is_open:
-            return draft.settle("more-launches", "more launches are needed", is_open=True)
+            return draft.settle("launches-used-up", "more launches are needed", is_open=True)
         if is_beyond:
             slower = Answer("beyond-threshold", wholes.told)
             answer = _unless_disturbed(slower, under, draft.metric.unit, wholes.worse_by)
@@ -388,5 +390,5 @@ def _unless_disturbed(answer: Answer, under: Circumstances, unit: str, worse_by:
     return (
         Answer("gpu-throttled", f"slower, but {under.disturbance}")
         if under.disturbance
-        else Answer(answer.code, f"{explained}: this is more")
+        else Answer(answer.code, f"{explained}; the slowdown is larger")
     )

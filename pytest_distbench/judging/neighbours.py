@@ -123,7 +123,7 @@ def support(
                 found[verdict.metric] = Judgement(supported, is_open=False)
         elif judgement.is_open and can_ask and all(worse_by(v) > 0 for v in verdicts):
             for verdict in undecided:
-                asked = replace(verdict, code="more-launches", reason="more launches are needed")
+                asked = replace(verdict, code="launches-used-up", reason="more launches are needed")
                 found[verdict.metric] = Judgement(asked, is_open=True)
     return found
 

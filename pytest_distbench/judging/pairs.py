@@ -133,9 +133,9 @@ def judge_pairs(
     if draft.metric.name == PEAK_MEMORY and not (reference and current):
         return unasked(draft)
     if not reference:
-        return draft.settle("no-baseline", "the reference does not record this metric")
+        return draft.settle("no-baseline", "the baseline commit does not record this metric")
     if not current:
-        return draft.settle("not-measured", "recorded by the reference, not by this tree")
+        return draft.settle("not-measured", "the baseline commit records it, the candidate does not")
     if why_not := difference(reference[0], draft.metric):
         return draft.settle("other-definition", why_not)
     if None in new and None not in old:
@@ -149,7 +149,7 @@ def judge_pairs(
         if a is not None and b is not None and a.value is not None and b.value is not None
     ]
     if len(values) < len(pairs):
-        return draft.settle("unfit-baseline", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
+        return draft.settle("unusable-baseline", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
     if name != "noisy":
         stored = stored_metric(reference, tolerance=None)  # the rule knows no pairs
         tolerance = under.tolerance if kind.tolerance is None else kind.tolerance
@@ -162,7 +162,7 @@ def judge_pairs(
         )
         return RULES[name](draft, current, stored, circumstances)
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
-        return draft.settle("nothing-timed" if any(a for a, _ in values) else "impossible", why_not)
+        return draft.settle("nothing-timed" if any(a for a, _ in values) else "invalid-value", why_not)
     if min(v for pair in values for v in pair) <= 0:
         return _judge_by_order(draft, values, under)
     sign = METRIC_KINDS[draft.metric.better].sign
@@ -218,9 +218,11 @@ def _judge_exact(
         return draft.settle("equal", threshold=0.0)
     then, now = (format_values(values, draft.metric.unit) for values in (old, new))
     if len(set(old)) > 1:
-        return draft.settle("unfit-baseline", f"differs between launches of the reference ({then}): not exact")
+        return draft.settle(
+            "unusable-baseline", f"differs between launches of the baseline commit ({then}), so it is not exact"
+        )
     if not under.same_software:
-        return draft.settle("other-software", f"{then} -> {now}, and the software differs", threshold=0.0)
+        return draft.settle("other-software", f"{then} -> {now}, and the software versions differ", threshold=0.0)
     return draft.settle("exact-number", f"exact: {where or f'{then} -> {now}'}", threshold=0.0)
 
 
@@ -233,7 +235,7 @@ def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, 
     wanted = math.log1p(under.tolerance)
     limit = max(wanted, student_t_quantile(1 - under.alpha(n), df) * error)
     seen = smallest_slowdown(sigma, under)
-    code = "more-launches"
+    code = "launches-used-up"
     reason = ""
     if mean > limit:
         code = "beyond-threshold"
@@ -246,8 +248,8 @@ def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, 
     else:
         size = f"+{seen:.0%}" if seen <= BLIND_LIMIT else "more than a doubling"
         code = "noise"
-        reason = f"not clear after {n} pairs: the smallest slowdown we could have seen is {size}"
-    is_open = code == "more-launches" and n < under.looks[-1]
+        reason = f"not clear after {n} pairs; minimum detectable slowdown {size}"
+    is_open = code == "launches-used-up" and n < under.looks[-1]
     return draft.settle(
         code, reason, ratio=ratio, threshold=math.expm1(min(limit, LARGEST_EXPONENT)), mde=seen, is_open=is_open
     )

@@ -26,7 +26,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
 
-_RECORD_ANEW = "--distbench-update takes the digits of today"
+_RECORD = "--distbench-update records today's digits"
 
 
 def are_asked_about(verdict: Verdict) -> bool:
@@ -72,19 +72,19 @@ def _attribute(stored: Verdict, beside: Verdict | None, itself: Verdict | None, 
         return stored
     repeats = itself is not None and _is_equal(itself)
     if _is_equal(beside):
-        told = f"{revision} computes the same here: the environment changed the digits, not the code; {_RECORD_ANEW}"
-        return replace(stored, code="numerics-here", reason=f"{stored.reason}; {told}")
+        told = f"{revision} computes the same here: the environment changed the digits, not the code; {_RECORD}"
+        return replace(stored, code="numerics-environment", reason=f"{stored.reason}; {told}")
     who = (
-        f"{revision} repeats its own here: the code changed them"
+        f"{revision} still computes its own digits here: the code changed them"
         if repeats
-        else f"{revision} computes others here, too: both code and environment changed them"
+        else f"{revision} computes other digits here too: both code and environment changed them"
     )
     if stored.code == "numerics" and beside.code == "numerics":
         return replace(stored, reason=f"{stored.reason}; {who}")
     if beside.is_failure:
-        return replace(beside, reason=f"{beside.reason}; measured against what {revision} computes here")
-    told = f"against what {revision} computes here it is {beside.kind}"
-    code = "numerics-here" if stored.is_failure else beside.code
+        return replace(beside, reason=f"{beside.reason}; compared with what {revision} computes here")
+    told = f"compared with what {revision} computes here it is {beside.kind}"
+    code = "numerics-environment" if stored.is_failure else beside.code
     return replace(stored, code=code, reason=f"{stored.reason}; {told}; {who}")
 
 

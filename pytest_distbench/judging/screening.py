@@ -209,7 +209,7 @@ def judge_screened(
         if sees is None:
             made.append(judgement)
         elif verdict.metric in asked:
-            made.append(Judgement(replace(verdict, code="more-launches", reason=ASKED), is_open=True))
+            made.append(Judgement(replace(verdict, code="launches-used-up", reason=ASKED), is_open=True))
         else:  # what a verdict on stored launches is worth, where launches in turns are at hand
             if (verdict.kind == "unchanged" or verdict.is_undecided) and not screening.is_suspicious(verdict.metric):
                 is_seen = sees <= tolerances[verdict.metric]

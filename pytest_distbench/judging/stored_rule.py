@@ -206,13 +206,13 @@ class Comparison:
                 return Answer("better")
         near = max(0.0, self.limit - STANDARD_ERRORS * self._error)
         if not is_last and (self.worse_by > near or self.worse_by < -self.limit):
-            return Answer("more-launches", "more launches are needed", is_open=True)
+            return Answer("launches-used-up", "more launches are needed", is_open=True)
         if self.noise > max(self.wanted, math.log1p(BLIND_LIMIT)):
             return self._too_noisy
         if self.worse_by <= max(self.wanted, STANDARD_ERRORS * self._error):
             return Answer("within-threshold")
         if self.worse_by > self.limit >= self._unexplained_change(1.0):
-            return Answer("machine-busy", "slower, but its slow iterations grew as they do on a busy machine")
+            return Answer("machine-busy", "slower, but mostly in its slowest iterations, as on a busy machine")
         return self._too_noisy
 
     @property
@@ -235,7 +235,7 @@ class Comparison:
     @property
     def _too_noisy(self) -> Answer:
         size = f"+{self.mde:.0%}" if self.mde <= BLIND_LIMIT else "more than a doubling"
-        return Answer("noise", f"too noisy: the smallest slowdown we could have seen is {size}")
+        return Answer("noise", f"too noisy; minimum detectable slowdown {size}")
 
 
 def are_timed(launches: Sequence[Measurement]) -> bool:
@@ -356,7 +356,7 @@ class Wholes(NamedTuple):
 
     @property
     def told(self) -> str:
-        return f"{format_change(math.exp(self.sign * self.worse_by))} over all iterations, by their geometric mean"
+        return f"{format_change(math.exp(self.sign * self.worse_by))} by the geometric mean of all iterations"
 
 
 def by_whole(launch: LaunchRecord) -> LaunchRecord:

@@ -118,7 +118,7 @@ def _versions(software: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in software.items() if name not in SETTINGS}
 
 
-_ANEW = "--distbench-update records it anew"
+_RECORD = "--distbench-update records it again"
 _LONGEST_SHOWN = 60
 _MOST_SHOWN = 3
 
@@ -155,7 +155,9 @@ def staleness(entry: BaselineEntry, case: Case) -> Staleness | None:
     """
     then, now = msgspec.structs.asdict(entry.conditions), msgspec.structs.asdict(case.conditions)
     if others := [f"{name} was {then[name]} and is {now[name]}" for name in _COMPARED if then[name] != now[name]]:
-        return Staleness("other-workload", f"the baseline is of other conditions: {'; '.join(others)}; {_ANEW}")
+        return Staleness(
+            "other-workload", f"the baseline was recorded under other conditions: {'; '.join(others)}; {_RECORD}"
+        )
     if entry.workload in ("", case.workload):  # one that another tool has made does not say
         return None
     then, now = dict(_flatten(entry.params)), dict(_flatten(case.params))
@@ -165,12 +167,12 @@ def staleness(entry: BaselineEntry, case: Case) -> Staleness | None:
         shown += f"; and {len(places) - _MOST_SHOWN} more"
     if places and all(_names_a_run(p, then.get(p), now.get(p)) for p in places):
         return Staleness(
-            "names-a-run",
-            f"{shown}: that names this run, not the workload, so nothing can ever be compared. Write {{launch_dir}} in "
-            f"its place where it is a folder, or leave it out; if the workload is another one, {_ANEW}",
+            "run-specific-workload",
+            f"{shown}: that changes with every run, so no baseline can ever fit. Write {{launch_dir}} in its place if "
+            f"it is a folder, or leave it out; if the workload itself changed, {_RECORD}",
         )
     what = f"; {shown}" if shown else ""
-    return Staleness("other-workload", f"the workload's definition changed since the baseline; {_ANEW}{what}")
+    return Staleness("other-workload", f"the case's parameters changed since the baseline; {_RECORD}{what}")
 
 
 def _flatten(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -200,7 +202,7 @@ def _names_a_run(place: str, then: object, now: object) -> bool:
 
 def _show(values: Mapping[str, Any], place: str) -> str:
     if place not in values:
-        return "not there"
+        return "not set"
     text = repr(values[place])
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
 
@@ -261,15 +263,15 @@ def certain_failure(judgements: Sequence[Judgement]) -> str:
     return "" if first is None else f"{first.metric} {_WORDS.get(first.code, first.kind)}"
 
 
-NOT_JUDGED = "not judged: no more launches were made, as the case is red for certain"
+NOT_EVALUATED = "not evaluated: the case already failed"
 
 
 def close(judgement: Judgement, reason: str) -> Judgement:
-    """An open judgement as it stays: not judged, as the case is red without it. What is exact stays as it was seen."""
+    """An open judgement as it stays: not evaluated, as the case fails anyway. What is exact stays as it was seen."""
     if not judgement.verdict.is_noisy:
         return judgement._replace(is_open=False)
-    told = f"{NOT_JUDGED} ({reason})"
-    return Judgement(replace(judgement.verdict, code="not-evaluated", reason=told), is_open=False)
+    why = f"{NOT_EVALUATED} ({reason})"
+    return Judgement(replace(judgement.verdict, code="not-evaluated", reason=why), is_open=False)
 
 
 _WORDS = {"bound": "violates its bound", "not-measured": "is not measured", "nothing-timed": "is not measured"}

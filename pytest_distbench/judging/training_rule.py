@@ -41,7 +41,7 @@ from pytest_distbench.records.metric import Measurement, Scalar, metric_key, wit
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.run import Verdict
 
-CurveSays = Literal["nothing", "equal", "other digits", "departs"]
+CurveSays = Literal["nothing", "equal", "other digits", "diverges"]
 """Of a training: it has no curve, or none to compare; all digits are equal; the curve is followed in other digits; or
 another training."""
 
@@ -122,9 +122,9 @@ seen (gradients in bfloat16 after 80 steps: 5 % of a validation loss)."""
 RANKS_SHARE = 2.0
 """Ranks may be further apart, where digits are others, by so many times what is accepted of their mean."""
 
-ONE_SEED_MOVED = "one seed moved by"
-LOST_SEED = "the training is not seeded any more"
-NOT_REPEATED = "this code does not repeat its own losses"
+ONE_SEED_CHANGED = "one seed changed by"
+LOST_SEED = "the training is no longer seeded"
+NOT_REPEATED = "this code does not reproduce its own losses"
 
 FEWEST_OLYMPIC = 5
 """With fewer seeds none is dropped, and none may miss the goal."""
@@ -136,7 +136,7 @@ def judge_family(family: Family) -> Verdict:
         if verdict.kind == "unchanged" and (apart := _apart(family, verdict)):
             return _settle(family, "ranks-apart", apart, threshold=verdict.threshold, facts=verdict.facts)
     except OverflowError:
-        return _settle(family, "not-possible", "a number is too large to compute with", has_means=False)
+        return _settle(family, "unavailable", "a number is too large to compute with", has_means=False)
     return verdict
 
 
@@ -165,8 +165,8 @@ def _apart(family: Family, verdict: Verdict) -> str:
                 if abs(now - then) > limit * (abs(value) + then):
                     where = f" at value {at}" if len(values) > 1 else ""
                     return (
-                        f"the mean over {m.ranks} ranks agrees, and the ranks do not: their standard deviation{where} "
-                        f"was {then:.4g} and is {now:.4g}{_seed_of(m)}"
+                        f"the mean over {m.ranks} ranks agrees, the single ranks do not: their standard "
+                        f"deviation{where} was {then:.4g} and is {now:.4g}{_seed_of(m)}"
                     )
     return ""
 
@@ -183,14 +183,14 @@ def _judge_means(family: Family) -> Verdict:
         seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
         return _settle(family, "no-value", f"no value in {missed} of {seeds}")
     if not family.stored:
-        return _settle(family, "no-baseline", "nothing to compare this metric with")
+        return _settle(family, "no-baseline", "no baseline for this metric")
     why_not = _difference(family)
     if why_not:
         return _settle(family, "other-definition", why_not)
     if METRIC_KINDS[first.better].rule == "curve":
         return _judge_curve(family)
     if family.lost_its_seed and _repeats(family):
-        return _settle(family, "unseeded", "the baseline's launches were seeded, and these are not")
+        return _settle(family, "unseeded", "the baseline's launches were seeded, this run's are not")
     if family.same_software and family.curve in ("nothing", "equal") and _repeats(family):
         return _judge_exact(family)
     return _RULES[METRIC_KINDS[first.better].rule](family)
@@ -211,7 +211,7 @@ def olympic(values: Sequence[float | None]) -> tuple[float, float, int]:
 def _difference(family: Family) -> str:
     lacking = [key for key in family.current if key not in family.stored]
     if lacking:
-        return f"the baseline has no {lacking[0]}: the seeds are not the same"
+        return f"the baseline has no {lacking[0]}: this run uses other seeds"
     for key, stored in family.stored.items():
         if why_not := difference(stored, family.current[key][0]):
             return why_not
@@ -236,7 +236,9 @@ def _judge_exact(family: Family) -> Verdict:
     more = f" and {len(changes) - 2} more" if len(changes) > 2 else ""
     reason = f"exact under the same software: {'; '.join(changes[:2])}{more}{_where(family)}"
     if METRIC_KINDS[family.first.better].rule == "same" and largest <= golden_curve.ROUNDING:
-        return _settle(family, "numerics", f"{reason}: rounding, first seen behind the curve", threshold=0.0)
+        return _settle(
+            family, "numerics", f"{reason}: rounding, which shows only after the recorded curve", threshold=0.0
+        )
     return _settle(family, "training-number", reason, threshold=0.0)
 
 
@@ -254,9 +256,11 @@ def _where(family: Family) -> str:
     old, new = known_values(family.old), known_values(family.new)
     is_better = METRIC_KINDS[family.first.better].rule == "floor" and old and new and min(new) >= max(old)
     if family.curve == "equal":
-        told += "; the losses agree: the evaluation, or what follows them (a schedule, the order of a later epoch)"
+        told += (
+            "; the losses agree, so it is the evaluation or what follows them (a schedule, the order of a later epoch)"
+        )
     elif is_better:
-        told += "; better, but another training"
+        told += "; better, but not the same training"
     return told
 
 
@@ -271,8 +275,8 @@ def _judge_curve(family: Family) -> Verdict:
             return _judge_unseeded(family, stored, own)
         steps = min(len(m.series) for m in launches)
         if steps < len(stored.curve) or not stored.curve:
-            reason = f"the baseline's curve has {len(stored.curve)} steps, this one {steps}"
-            return _settle(family, "unfit-baseline", reason)
+            reason = f"the baseline's curve has {len(stored.curve)} steps, this run's has {steps}"
+            return _settle(family, "unusable-baseline", reason)
         coarse = coarse or golden_curve.hides(stored.curve)
         repeats = family.same_software and stored.spread == 0.0
         rounding = 0.0 if repeats else max(golden_curve.ROUNDING, stored.spread)
@@ -286,41 +290,41 @@ def _judge_curve(family: Family) -> Verdict:
     departure, launch, repeats = worst
     facts: dict[str, Scalar] = {"deviation": departure.largest}
     if departure.starts_at is not None:
-        facts["departs_at_value" if launch.beside else "departs_at_step"] = departure.starts_at
+        facts["diverges_at_value" if launch.beside else "diverges_at_step"] = departure.starts_at
     what = f"{departure.tell(launch.beside)}{_seed_of(launch)}"
     if own is None and departure.exceeds_at is not None and repeats:
         own = _disagreement(family, rtol=0.0)  # what differs less than the tolerance is no spread of this baseline
     if own and (family.can_repeat or own.starts_at == 1):
         lost = f"{LOST_SEED if own.starts_at == 1 else NOT_REPEATED}: its launches {own.tell(launch.beside)}"
-        code = "seed-lost" if own.starts_at == 1 else "not-repeatable"
+        code = "seed-lost" if own.starts_at == 1 else "determinism-lost"
         return _settle(family, code, lost, threshold=rtol, facts=facts)
     if own and (departure.exceeds_at is None or departure.exceeds_at >= own.starts_at):
         return _not_repeated(family, own, "its", facts=facts)
     if departure.exceeds_at is not None and _launches(family) > 1:
         what += f"; the {_launches(family)} launches of this run agree"
-        what += ": it is seeded" if departure.exceeds_at == 1 else ""
+        what += ", so it is seeded" if departure.exceeds_at == 1 else ""
     if departure.exceeds_at is not None:
         return _settle(family, "losses", f"{what}; {departure.suggest(launch.beside)}", threshold=rtol, facts=facts)
     if still := _stands_still(family):
         return _settle(family, "flat-curve", still, threshold=rtol, facts=facts)
     if coarse and family.tolerance is None and (departure.is_identical or not repeats):
-        return _settle(family, "coarse-digits", coarse, threshold=rtol, facts=facts)
+        return _settle(family, "too-few-digits", coarse, threshold=rtol, facts=facts)
     if departure.is_identical:
         return _settle(family, "equal", "equal in every digit", threshold=rtol, facts=facts)
     if repeats:
-        reason = f"{what}; within the tolerance, but the same software computed other digits before"
+        reason = f"{what}; within the tolerance: numerics changed, under the same software versions"
         return _settle(family, "numerics", reason, threshold=rtol, facts=facts)
-    return _settle(
-        family, "within-threshold", f"deviates by up to {departure.largest:.1e}", threshold=rtol, facts=facts
-    )
+    return _settle(family, "within-threshold", f"differs by up to {departure.largest:.1e}", threshold=rtol, facts=facts)
 
 
 def _judge_unseeded(family: Family, stored: BaselineMetric, own: golden_curve.Disagreement | None) -> Verdict:
     """Where the baseline's launches left one another, there is nothing that this run could follow."""
     facts: dict[str, Scalar] = {"deviation": stored.spread}
     if not own and _launches(family) > 1:
-        reason = f"the baseline's launches were not seeded, and these {_launches(family)} agree: record them anew"
-        return _settle(family, "unfit-baseline", reason, facts=facts)
+        reason = (
+            f"the baseline's launches were not seeded, this run's {_launches(family)} agree: record the baseline again"
+        )
+        return _settle(family, "unusable-baseline", reason, facts=facts)
     then = golden_curve.Disagreement(stored.unseeded_at or 1, stored.spread)
     return _not_repeated(family, own or then, "its" if own else "the baseline's", facts=facts)
 
@@ -360,7 +364,7 @@ def _launches(family: Family) -> int:
 
 def may_not_repeat(verdict: Verdict) -> bool:
     """Whether one launch more would tell: a curve that departs may have lost its seed, or never repeat."""
-    return curve_says(verdict) == "departs" and float(verdict.facts["deviation"]) > golden_curve.ROUNDING
+    return curve_says(verdict) == "diverges" and float(verdict.facts["deviation"]) > golden_curve.ROUNDING
 
 
 def curve_says(verdict: Verdict) -> CurveSays | None:
@@ -369,7 +373,7 @@ def curve_says(verdict: Verdict) -> CurveSays | None:
         return None
     match verdict.kind:
         case "changed":
-            return "departs"
+            return "diverges"
         case "unchanged":
             return "other digits" if verdict.facts["deviation"] else "equal"
         case "inconclusive" if verdict.code == "flat-curve" and not verdict.facts["deviation"]:
@@ -381,7 +385,7 @@ def curve_says(verdict: Verdict) -> CurveSays | None:
 def _judge_same(family: Family) -> Verdict:
     old, new = known_values(family.old), known_values(family.new)
     if _lacks_values(family, old, new):
-        return _settle(family, "unfit-baseline", "the baseline holds no value")
+        return _settle(family, "unusable-baseline", "the baseline has no value")
     scale = abs(statistics.fmean(old))
     accepted = family.tolerance_or(SAME_TOLERANCE) * scale
     shift = statistics.fmean(new) - statistics.fmean(old)
@@ -389,7 +393,7 @@ def _judge_same(family: Family) -> Verdict:
         limit = max(accepted, _noise(old, new, ALPHA / 2))
         if abs(shift) <= limit:
             return _within(family, limit, scale)
-        reason = f"moved {'up' if shift > 0 else 'down'} beyond what {len(old) + len(new)} launches differ by"
+        reason = f"went {'up' if shift > 0 else 'down'} by more than {len(old) + len(new)} launches differ"
         return _settle(family, "training-number", reason, threshold=_share(limit, scale))
     shifts = [] if family.is_by_launch else [b - a for a, b in zip(old, new, strict=True)]
     if abs(shift) <= accepted:
@@ -399,7 +403,7 @@ def _judge_same(family: Family) -> Verdict:
     noise = student_t_quantile(1 - ALPHA / 2, len(shifts) - 1) * statistics.stdev(shifts) / math.sqrt(len(shifts))
     limit = max(accepted, noise)
     if abs(shift) > limit:
-        reason = f"moved {'up' if shift > 0 else 'down'} over {len(shifts)} seeds, where it should stay the same"
+        reason = f"went {'up' if shift > 0 else 'down'} over {len(shifts)} seeds; it should stay the same"
         return _settle(family, "training-number", reason, threshold=_share(limit, scale))
     return _within(family, limit, scale)
 
@@ -417,7 +421,9 @@ def _judge_steps(family: Family) -> Verdict:
     missed, missed_before = new.count(None), old.count(None)
     if missed_before > (len(old) >= FEWEST_OLYMPIC):
         return _settle(
-            family, "unfit-baseline", f"the baseline missed its goal in {missed_before} of {len(old)} {family.samples}"
+            family,
+            "unusable-baseline",
+            f"the baseline missed its goal in {missed_before} of {len(old)} {family.samples}",
         )
     if missed > (len(new) >= FEWEST_OLYMPIC):
         return _settle(family, "goal-missed", f"goal missed in {missed} of {len(new)} {family.samples}")
@@ -428,7 +434,9 @@ def _judge_steps(family: Family) -> Verdict:
     note = f"goal missed in 1 of {len(new)} {family.samples}, counted as the slowest" if missed else ""
     if n_old + n_new < 3:
         if abs(now - before) <= accepted:
-            return _settle(family, "within-threshold", "within the resolution", threshold=_share(accepted, before))
+            return _settle(
+                family, "within-threshold", "within the interval of evaluations", threshold=_share(accepted, before)
+            )
         return _judge_one_seed(family, now - before, now - before, before, accepted)
     stdev = math.sqrt((squares_old + squares_new) / (n_old + n_new - 2))
     limit = max(accepted, noise_limit(stdev, n_old, n_new, STEPS_ALPHA))
@@ -442,7 +450,7 @@ def _judge_steps(family: Family) -> Verdict:
 def _judge_floor(family: Family) -> Verdict:
     old, new = known_values(family.old), known_values(family.new)
     if _lacks_values(family, old, new):
-        return _settle(family, "unfit-baseline", "the baseline holds no value")
+        return _settle(family, "unusable-baseline", "the baseline has no value")
     before, now = statistics.fmean(old), statistics.fmean(new)
     is_share = 0 <= before <= 1
     samples = family.first.identity.get("evaluation_samples") if is_share else None
@@ -472,7 +480,7 @@ _RULES = {"same": _judge_same, "steps": _judge_steps, "floor": _judge_floor}
 def _within(family: Family, limit: float, scale: float, reason: str = "") -> Verdict:
     share = _share(limit, scale)
     if share > BLIND_LIMIT:
-        return _settle(family, "noise", "too noisy: it hides a doubling; give more seeds", threshold=share)
+        return _settle(family, "noise", "too noisy to show a doubling; give more seeds", threshold=share)
     return _settle(family, "within-threshold", reason, threshold=share)
 
 
@@ -516,13 +524,13 @@ def _judge_one_seed(
     """
     known = accepted if family.tolerance is not None else ONE_SEED[METRIC_KINDS[family.first.better].rule] * abs(scale)
     limit = max(accepted, known)
-    moved = f"{ONE_SEED_MOVED} {abs(change / scale):.1%}" if scale else f"{ONE_SEED_MOVED} {abs(change):.4g}"
+    moved = f"{ONE_SEED_CHANGED} {abs(change / scale):.1%}" if scale else f"{ONE_SEED_CHANGED} {abs(change):.4g}"
     if worse_by > limit and (family.tolerance is not None or family.curve != "nothing"):
-        why = "after a curve that departs" if family.curve == "departs" else "more than other digits of a training do"
+        why = "which follows from the diverged loss curve" if family.curve == "diverges" else "more than rounding can"
         reason = moved if family.tolerance is not None else f"{moved}, {why}"
         return _settle(family, _BEYOND[METRIC_KINDS[family.first.better].rule], reason, threshold=_share(limit, scale))
     ways = ", or ".join(("(seeds=range(5); of a script a run each)", *others))
-    reason = f"{moved}: that may be chance; more seeds tell {ways}"
+    reason = f"{moved}; that may be chance, and more seeds show it {ways}"
     return _settle(family, "one-seed", reason, threshold=_share(limit, scale))
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-VerdictName = Literal["regressed", "changed", "missing", "inconclusive", "new", "environment", "improved", "unchanged"]
+VerdictName = Literal[
+    "regressed", "changed", "missing", "not evaluated", "inconclusive", "new", "environment", "improved", "unchanged"
+]
 
 ReasonCode = str
 """Name of a reason, a key of :data:`REASONS`."""
@@ -62,7 +64,7 @@ VERDICTS: dict[VerdictName, Reason] = {
     "regressed": Reason(
         verdict="regressed",
         means="The number is worse than the baseline by more than the threshold, or violates its bound.",
-        next_step="the failure lists the causes that were seen; the code of the reason says more",
+        next_step="read the likely causes that the failure lists, then distbench explain with the reason's code",
         mark="!",
         fails=True,
         is_answer=True,
@@ -71,8 +73,8 @@ VERDICTS: dict[VerdictName, Reason] = {
     ),
     "changed": Reason(
         verdict="changed",
-        means="What is compared exactly differs: communication, losses, an exact number, the workload.",
-        next_step="the failure lists what was added and removed; --distbench-update records it if it is intended",
+        means="Something that is compared exactly differs: communication, losses, an exact number or the parameters.",
+        next_step="read what was added and removed; if it is intended, record it with --distbench-update",
         mark="!",
         fails=True,
         is_answer=True,
@@ -81,17 +83,23 @@ VERDICTS: dict[VerdictName, Reason] = {
     ),
     "missing": Reason(
         verdict="missing",
-        means="The baseline has a number, or a part of it, that this run did not measure.",
-        next_step="look at what is not measured; --distbench-update removes it from the baseline if it is intended",
+        means="The baseline has a metric, or a part of one, that this run did not measure.",
+        next_step="find out why it is not measured; if it is intended, --distbench-update removes it from the baseline",
         mark="!",
         fails=True,
         is_answer=True,
         updates=True,
     ),
+    "not evaluated": Reason(
+        verdict="not evaluated",
+        means="The case already failed by an exact check, so this number was not judged. That is no verdict.",
+        next_step="fix the failure first; the next run judges the number",
+        mark=" ",
+    ),
     "inconclusive": Reason(
         verdict="inconclusive",
-        means="The evidence does not tell whether the number is worse: noise, a busy machine, or nothing comparable.",
-        next_step="the code of the reason says what to do; with --distbench-strict it fails",
+        means="There is not enough evidence: noise, machine load or a baseline that does not fit could explain it.",
+        next_step="distbench explain with the reason's code; the test passes, and fails with --distbench-strict",
         mark="?",
         fails_under="distbench-strict",
         is_told=True,
@@ -99,7 +107,7 @@ VERDICTS: dict[VerdictName, Reason] = {
     ),
     "new": Reason(
         verdict="new",
-        means="No baseline is stored for this case on this platform.",
+        means="No baseline is stored for this case on this platform, so the number was measured and not judged.",
         next_step="record one with --distbench-update=new and commit it, or compare with a branch: --distbench-against",
         mark="N",
         updates=True,
@@ -107,8 +115,8 @@ VERDICTS: dict[VerdictName, Reason] = {
     ),
     "environment": Reason(
         verdict="environment",
-        means="The machine or its software changed the number, not the code.",
-        next_step="find out what changed; --distbench-update records new baselines if it is to stay",
+        means="The machine or its software changed the number; the code did not.",
+        next_step="find out what changed on the machine; if it stays, record new baselines with --distbench-update",
         mark="~",
         is_answer=True,
         updates=True,
@@ -118,7 +126,7 @@ VERDICTS: dict[VerdictName, Reason] = {
     "improved": Reason(
         verdict="improved",
         means="The number is better than the baseline by more than the threshold.",
-        next_step="keep the gain with --distbench-update: otherwise losing it again passes",
+        next_step="record it with --distbench-update; otherwise a later run can lose the gain and still pass",
         mark="+",
         fails_under="distbench-fail-on-improvement",
         is_answer=True,
@@ -127,14 +135,14 @@ VERDICTS: dict[VerdictName, Reason] = {
     "unchanged": Reason(
         verdict="unchanged",
         means="The number differs from the baseline by no more than the threshold, or is within its bound.",
-        next_step="nothing",
+        next_step="nothing to do",
         mark=" ",
         is_answer=True,
         is_quiet=True,
     ),
 }
 """By name, the most severe first: that is their order in reports. What follows from a reason follows from its verdict,
-unless its row says otherwise."""
+unless its row says otherwise. They are eight; *not evaluated* is none, and stands where one would."""
 
 
 def because(verdict: VerdictName, means: str, next_step: str = "", **consequences: Any) -> Reason:
@@ -147,83 +155,90 @@ def severity_order(code: ReasonCode) -> tuple[int, int]:
     return list(VERDICTS).index(REASONS[code].verdict), list(REASONS).index(code)
 
 
-_ACCEPT = "if the change is intended, record it with --distbench-update and commit the baselines"
-_QUIETER = "use a quieter machine (distbench doctor), or more launches (--distbench-launches)"
+_ACCEPT = "if the change is intended, record it with --distbench-update and commit baselines/"
+_QUIETER = (
+    "end other processes (distbench doctor names them), make more launches (--distbench-launches 5), or time a longer "
+    "loop"
+)
 _RECORD = "record the baseline again with --distbench-update"
+_SEED = "call torch.manual_seed in the body before the model is made, and seed data and samplers too"
 
 REASONS: dict[ReasonCode, Reason] = {
     "bound": because(
         "regressed",
-        means="The number violates an absolute bound, which needs no baseline.",
-        next_step="mend the code, or change the bound: in the test (bounds=, at_most=, at_least=) or the baseline file",
+        means="The number violates an absolute bound. A bound needs no baseline, and no update changes it.",
+        next_step="fix the code, or change the bound: in the test (bounds=, at_most=, at_least=) or the baseline file",
         updates=False,
         may_be_confirmed=False,
     ),
     "beyond-threshold": because(
         "regressed",
-        means="The number is worse than the baseline by more than the threshold, which is wider than the noise.",
-        next_step=f"see the listed causes; distbench verdict finds the commit with git bisect; {_ACCEPT}",
+        means="The number is worse than the baseline by more than the threshold, which allows for the noise.",
+        next_step=(
+            "read the likely causes that the failure lists; git bisect run distbench verdict TEST finds the commit; "
+            f"{_ACCEPT}"
+        ),
     ),
-    "every-launch": because(
+    "all-launches-worse": because(
         "regressed",
-        means="Every launch is worse than every launch of the baseline. The values have no ratio, as one is 0 or less.",
-        next_step=f"see the causes that the failure lists; {_ACCEPT}",
+        means="Each launch is worse than every launch of the baseline; one value is 0 or less, so there is no ratio.",
+        next_step=f"compare the values of all launches in the HTML report (--distbench-report FILE); {_ACCEPT}",
     ),
     "goal-missed": because(
         "regressed",
-        means="The training did not reach its goal, or needed more steps than the baseline's threshold allows.",
-        next_step=f"look at the curve of the loss and of the evaluation in the report; {_ACCEPT}",
+        means="The training missed its goal, or needed more steps to it than the baseline and the threshold allow.",
+        next_step=f"compare the loss and evaluation curves in the HTML report (--distbench-report FILE); {_ACCEPT}",
     ),
     "no-value": because(
         "regressed",
-        means="Some launches measured no value for a metric that they recorded.",
-        next_step="look for a loop that is not entered, or a goal that is not reached",
+        means="Some launches recorded the metric without a value.",
+        next_step="check why nothing was computed in them: a loop that is not entered, a goal that is not reached",
     ),
     "exact-number": because(
         "changed",
-        means="A number that is compared exactly differs from the baseline's, under the same software.",
-        next_step=_ACCEPT,
+        means="A number that has to be equal differs from the baseline's, under the same software versions.",
+        next_step=f"look for the change in the code that computes it; {_ACCEPT}",
     ),
     "unstable-number": because(
         "changed",
-        means="A number that is compared exactly differs between launches of this run.",
-        next_step="find what is random in it, or record it with better='lower' or better='info'",
+        means="A number that has to be equal differs between launches of this run: something in it is random.",
+        next_step="seed it, or record it with better='lower' (judged with its noise) or better='info' (not judged)",
     ),
     "losses": because(
         "changed",
-        means="A seeded training computes other losses than the baseline's: the curve diverges.",
-        next_step=f"the step at which it diverges tells what to look at; {_ACCEPT}",
+        means="A seeded training computes other losses than the baseline's: the loss curve diverges.",
+        next_step=f"check the step at which it diverges and the likely causes that stand with it; {_ACCEPT}",
     ),
     "training-number": because(
         "changed",
-        means="A number of a seeded training differs from the baseline's by more than the threshold.",
-        next_step=f"compare the curves of the loss in the report; {_ACCEPT}",
+        means="A result of a seeded training, such as its last loss, differs by more than the threshold.",
+        next_step=f"look at the loss curve in the HTML report (--distbench-report FILE) for where it begins; {_ACCEPT}",
     ),
     "ranks-apart": because(
         "changed",
-        means="The mean over the ranks agrees with the baseline, and the ranks are farther apart than they were.",
-        next_step="look for ranks that compute different things: seeds, data shards, gradients that are not averaged",
+        means="The mean over the ranks equals the baseline's, but the ranks differ more from each other than before.",
+        next_step="look for what differs by rank: seeds, data shards, gradients that are not averaged",
     ),
     "seed-lost": because(
         "changed",
-        means="Launches of this run differ at their first losses, and the baseline's did not: it lost its seed.",
-        next_step="call torch.manual_seed in the body before the model is made; seed data and samplers, too",
+        means="Launches of this run begin with different losses, and the baseline's did not: the seed was lost.",
+        next_step=_SEED,
     ),
-    "not-repeatable": because(
+    "determinism-lost": because(
         "changed",
-        means="Launches of this run compute other losses than each other, and the baseline's did not.",
-        next_step="look for arithmetic whose order is not fixed: atomics, dynamic batches, threads",
+        means="Launches of this run begin alike and then compute different losses; the baseline's stayed equal.",
+        next_step="look for a race, unseeded dropout or data, or arithmetic without a fixed order (atomics, threads)",
     ),
     "communication": because(
         "changed",
-        means="An iteration sends other collectives, or more or fewer bytes. This is an exact comparison, no timing.",
-        next_step=f"see the list of what was added and removed; {_ACCEPT}",
+        means="An iteration sends other collectives, or more or fewer bytes. The check is exact: it is no noise.",
+        next_step=f"read which collectives were added and removed (no_sync, bucket_cap_mb, an extra call); {_ACCEPT}",
         may_be_confirmed=False,
     ),
-    "names-a-run": because(
+    "run-specific-workload": because(
         "changed",
-        means="The workload's definition contains something that changes in every run: a date, a commit, a folder.",
-        next_step=f"take it out of the parameters, or write {{launch_dir}} in its place; then {_RECORD}",
+        means="The case's parameters hold a date, a commit or a folder of this run alone: no baseline can fit.",
+        next_step=f"remove it from params=, args= or env=, or write {{launch_dir}} for a folder; then {_RECORD}",
         is_answer=False,
         is_told=True,
         may_be_confirmed=False,
@@ -238,114 +253,120 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "nothing-timed": because(
         "missing",
-        means="The timing is 0 s: nothing ran in the loop, or not where this timing is taken.",
-        next_step="look at what the loop does on this device",
+        means="The timing is 0 s and the baseline's is not: nothing ran in the loop, or not where the timing is taken.",
+        next_step="check that the loop does its work; on a GPU the current stream has to wait for other streams",
+    ),
+    "not-evaluated": because(
+        "not evaluated",
+        means="The case already failed by an exact check, so no more launches were made to judge this number.",
+        next_step="fix the failure first; the next run judges the number",
     ),
     "noise": because(
         "inconclusive",
-        means="The number looks worse, and the noise is too large to say so.",
+        means="The number looks worse, but the noise between launches is too large to say so.",
         next_step=_QUIETER,
     ),
-    "more-launches": because(
+    "launches-used-up": because(
         "inconclusive",
-        means="The launches so far cannot decide, and the run may make no more of them.",
-        next_step="allow more launches with --distbench-launches=N:MAX",
+        means="The launches so far cannot decide, and the run made as many as it may.",
+        next_step="allow more launches (--distbench-launches=N:MAX), or end other processes (distbench doctor)",
     ),
     "machine-busy": because(
         "inconclusive",
-        means="The number is worse, and other processes kept the machine busier than when the baseline was recorded.",
+        means="The number is worse, but other processes used more of the machine than when the baseline was recorded.",
         next_step="end them (distbench doctor names them), or measure again later",
     ),
     "gpu-throttled": because(
         "inconclusive",
-        means="The number is worse, and a GPU was slower than when the baseline was recorded: heat, power, its clock.",
-        next_step="look at the GPU with distbench doctor, and measure again when it is cool",
+        means="The number is worse, but a GPU was slower than at the baseline: heat, power, its clock, other users.",
+        next_step="look at the GPU (distbench doctor, nvidia-smi -q -d PERFORMANCE); measure again at full clock",
     ),
     "not-confirmed": because(
         "inconclusive",
-        means="The number is suspicious; interleaved A/B with the baseline commit was not possible or not finished.",
-        next_step="the sentence says why; give it more time with --distbench-confirm=auto:SECONDS",
+        means="The number is suspicious, and interleaved A/B with the baseline commit was impossible or unfinished.",
+        next_step=(
+            "the sentence names the obstacle: remove it, or give more time (--distbench-confirm=auto:300), or "
+            "compare directly with --distbench-against COMMIT"
+        ),
     ),
     "ab-disagrees": because(
         "inconclusive",
-        means="Two rounds of interleaved A/B disagree, or the baseline commit differs as much from itself.",
+        means="Interleaved A/B is unclear: two rounds disagree, or equal code (A/A) differs as much on this machine.",
         next_step=_QUIETER,
     ),
     "shared-code": because(
         "inconclusive",
-        means="A/B shows no difference, but code that pytest evaluates for both sides is not the baseline commit's.",
-        next_step="look at the named files; --distbench-against runs each side with its own",
+        means="A/B shows no slowdown, but files that pytest runs for both sides differ from the baseline commit's.",
+        next_step=(
+            "review the named files (conftest.py, the test): their change may be the cause, and A/B cannot test it; "
+            f"{_ACCEPT}"
+        ),
     ),
     "one-seed": because(
         "inconclusive",
-        means="One seed's number changed by no more than chance can change it.",
-        next_step="measure several seeds: seeds=range(5)",
+        means="One seed's number changed, but by no more than chance can change it.",
+        next_step="measure several seeds: distbench.run(..., seeds=range(5))",
     ),
     "flat-curve": because(
         "inconclusive",
-        means="The losses hardly change, so a fault of the training would not show in them.",
+        means="The losses hardly change over the recorded steps, so a broken update would not show in them.",
         next_step="record more digits or more steps, or train something that learns",
     ),
     "not-deterministic": because(
         "inconclusive",
-        means="Launches of the same seeded training compute other losses: its arithmetic does not repeat.",
-        next_step="switch deterministic algorithms on where a curve is to be compared",
+        means="Launches of the same seeded training compute different losses, so no curve can be compared.",
+        next_step="call torch.use_deterministic_algorithms(True), or judge the training by other numbers",
     ),
-    "impossible": because(
+    "invalid-value": because(
         "inconclusive",
-        means="The number cannot have been measured, or nothing can be computed with it.",
-        next_step="look at how the test records it",
+        means="The number cannot have been measured: it is 0 or negative, or better than possible.",
+        next_step="check the code that records it: its unit, its formula, and whether the timed work has ended",
     ),
     "other-workload": because(
         "inconclusive",
-        means="The baseline is of another workload or of other conditions.",
-        next_step=_RECORD,
+        means="The baseline was recorded with other parameters or under other conditions.",
+        next_step=f"if the test was changed on purpose, {_RECORD}; else undo the change that the sentence names",
         mark="x",
         updates=True,
         is_comparable=False,
     ),
     "other-definition": because(
         "inconclusive",
-        means="The metric is defined in another way than in the baseline: its unit, direction or how it is measured.",
-        next_step=_RECORD,
+        means="The metric has another unit, direction or way of measuring than in the baseline.",
+        next_step=f"if that is intended, {_RECORD}; else record the metric as before",
         mark="x",
         updates=True,
         is_comparable=False,
     ),
     "other-software": because(
         "inconclusive",
-        means="An exact number changed, and so did the software that computes it.",
+        means="A number that has to be equal changed, and so did the software versions: either may be the cause.",
+        next_step=f"measure with the baseline's versions to know which; or accept both: {_RECORD}",
+        mark="x",
+        updates=True,
+        is_comparable=False,
+    ),
+    "unusable-baseline": because(
+        "inconclusive",
+        means="The baseline itself cannot be used: too few launches, no value, or launches that differ.",
         next_step=_RECORD,
         mark="x",
         updates=True,
         is_comparable=False,
     ),
-    "unfit-baseline": because(
+    "unavailable": because(
         "inconclusive",
-        means="The baseline cannot be compared with: too few launches, no value, or values that differ.",
-        next_step=_RECORD,
-        mark="x",
-        updates=True,
-        is_comparable=False,
-    ),
-    "not-possible": because(
-        "inconclusive",
-        means="This run could not measure or compare the number here; the sentence says why.",
-        next_step="see the sentence",
+        means="This run could not measure or compare the number here.",
+        next_step="remove the obstacle that the sentence names, such as memory, the torch version or an option",
         mark="x",
         updates=True,
         is_comparable=False,
     ),
     "unseeded": because(
         "inconclusive",
-        means="Launches of the same training differ at their first losses, so no curve can be compared.",
-        next_step="call torch.manual_seed in the body before the model is made; seed data and samplers, too",
+        means="Launches of the same training begin with different losses, so no curve can be compared.",
+        next_step=_SEED,
         mark="x",
-    ),
-    "not-evaluated": because(
-        "inconclusive",
-        means="The case failed by another metric, so no more launches were made for this one.",
-        next_step="mend the failure first",
     ),
     "no-baseline": because(
         "new",
@@ -354,23 +375,23 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "slower-machine": because(
         "environment",
-        means="Slower than the baseline, and not slower in interleaved A/B with the baseline commit: not the code.",
-        next_step=f"find out what changed on this machine or in its software; {_RECORD} if it is to stay",
+        means="Slower than the baseline, but interleaved A/B with the baseline commit clears the code: the machine is.",
+        next_step=f"find out what changed on it (distbench doctor, driver, other jobs); if it stays, {_RECORD}",
     ),
-    "numerics-here": because(
+    "numerics-environment": because(
         "environment",
-        means="The baseline commit computes the same other digits here: the environment changed them, not the code.",
-        next_step=_RECORD,
+        means="The losses have other last digits, and the baseline commit computes these here too: the code is not it.",
+        next_step=f"nothing is wrong with the code; to compare with the new digits, {_RECORD}",
     ),
     "better": because(
         "improved",
         means="The number is better than the baseline by more than the threshold.",
-        next_step="keep the gain with --distbench-update: otherwise losing it again passes",
+        next_step="record it with --distbench-update; otherwise a later run can lose the gain and still pass",
     ),
     "numerics": because(
         "unchanged",
-        means="The training follows the same curve with other digits: another kernel, order of sums or library.",
-        next_step=f"nothing if this is intended; else {_RECORD}",
+        means="The training follows the same curve with other last digits: another kernel, order of sums or library.",
+        next_step=f"nothing if that is expected; to compare with the new digits, {_RECORD}",
         mark="~",
         updates=True,
         is_told=True,
@@ -379,15 +400,15 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "low-power": because(
         "unchanged",
-        means="Nothing indicates a change, but the comparison would have missed a slowdown of the tolerance.",
-        next_step=f"{_QUIETER}, or --distbench-confirm=always",
+        means="Nothing indicates a change, but the noise is so large that a slowdown of the tolerance could be missed.",
+        next_step=f"{_QUIETER}; --distbench-confirm=always measures every case by interleaved A/B",
         fails_under="distbench-strict",
         is_answer=False,
     ),
-    "coarse-digits": because(
+    "too-few-digits": because(
         "unchanged",
         means="The losses agree, but they have too few digits or steps to show a fault of the training.",
-        next_step="record more digits, or more steps",
+        next_step="record or print more digits, or more steps",
         fails_under="distbench-strict",
         is_answer=False,
     ),
@@ -403,12 +424,13 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "cleared": because(
         "unchanged",
-        means="The timing was suspicious, and interleaved A/B with the baseline commit shows no slowdown.",
+        means="The timing was suspicious, and interleaved A/B with the baseline commit showed no slowdown.",
     ),
     "equal": because("unchanged", means="The number equals the baseline's."),
     "not-judged": because(
         "unchanged",
         means="The number is recorded for information, and not judged.",
+        next_step="to judge it, record it with better='lower', 'higher' or 'exact'",
     ),
 }
 

@@ -323,7 +323,7 @@ class Nothing(Reference):
         request = self.request
         unknown = judge_launches(request.terms, samples.launches, None, case=request.case, comparisons=1)
         return [
-            Judgement(replace(v, code="not-possible", reason=self.reason) if v.is_judged else v, is_open=False)
+            Judgement(replace(v, code="unavailable", reason=self.reason) if v.is_judged else v, is_open=False)
             for v in (judgement.verdict for judgement in unknown)
         ]
 

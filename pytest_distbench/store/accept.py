@@ -398,5 +398,5 @@ def _check_bounds(result: CaseResult, stored: BaselineEntry | None) -> None:
     for verdict in [*result.verdicts, *(judgement.verdict for judgement in judged)]:
         if verdict.code == "bound":
             raise NotABaseline(
-                f"{verdict.metric} is beyond a bound: {verdict.reason}; mend what was measured, or change the bound"
+                f"{verdict.metric} violates a bound: {verdict.reason}; fix what was measured, or change the bound"
             )

@@ -33,7 +33,7 @@ POINT = "step[message_bytes=8]"
         (["within-threshold", "low-power"], SKIP),
         (["no-baseline"], SKIP),
         (["other-workload"], SKIP),
-        (["names-a-run"], SKIP),
+        (["run-specific-workload"], SKIP),
         (["slower-machine"], SKIP),
         ([], SKIP),
     ],

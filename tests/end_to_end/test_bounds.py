@@ -96,7 +96,9 @@ def test_a_bound_in_a_baseline_file_holds_and_survives_updates(
     set_by_hand(made, step="10 GB/s")
     run(made).stdout.fnmatch_lines(["*the bound of 'step' (*.json): the unit 'GB/s' does not fit: wanted a time*"])
     set_by_hand(made, stap="10 ms")
-    run(made).stdout.fnmatch_lines(["*the bound of 'stap' (*.json) is of nothing that was judged; there are step*"])
+    run(made).stdout.fnmatch_lines(
+        ["*the bound of 'stap' (*.json) names no metric that was judged; the metrics are step*"]
+    )
     set_by_hand(made, step="soon")
     run(made).stderr.fnmatch_lines(["*not a baseline file: bounds of step: 'soon' is no bound*"])
 
@@ -121,7 +123,7 @@ def test_a_markers_bound_is_for_whichever_case_measures_it(project: Project) -> 
     result.stdout.fnmatch_lines(
         [
             "speed: 50, bound: at least 60 (marker of test_speed[[]ws2])",
-            "*the bound of 'sped' (marker of test_typo[[]ws2]) is of nothing that was judged; there are step",
+            "*the bound of 'sped' (marker of test_typo[[]ws2]) names no metric that was judged; the metrics are step",
         ]
     )
     result.assert_outcomes(failed=2)
@@ -151,7 +153,7 @@ def test_what_is_told_afterwards_knows_bounds(
     assert row.startswith("regressed,bound,")
     store = ["--baselines", str(made.path / "baselines")]
     assert main(["baseline", "accept", bad, "--force", *store]) == 1
-    assert "step is beyond a bound: 40 ms, bound: at most 25 ms (marker of test_step[ws2])" in capsys.readouterr().out
+    assert "step violates a bound: 40 ms, bound: at most 25 ms (marker of test_step[ws2])" in capsys.readouterr().out
     assert main(["compare", bad, bad, "--fail"]) == 1
     assert "1 metric of 1 case: 1 regressed" in capsys.readouterr().out
     assert main(["compare", bad, good, "--fail"]) == 0

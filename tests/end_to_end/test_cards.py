@@ -73,9 +73,13 @@ def test_a_slowdown_on_the_same_cards_is_the_codes_and_the_clocks_stand_beside_i
 @pytest.mark.parametrize(
     ("state", "changes", "reason"),
     [
-        (HOT, {}, "slower, but GPU 0 was held down by temperature for * of the time: 1410 MHz, at the baseline 1980*"),
-        (COOL, {"power_limit_w": 500.0}, "slower, but the power limit is 500 W, at the baseline it was 700 W"),
-        (COOL, {"set_mhz": 1200}, "slower, but the SM clock is set to 1200 MHz, at the baseline it was free"),
+        (
+            HOT,
+            {},
+            "slower, but GPU 0 was slowed down by temperature for * of the time: 1410 MHz; at the baseline 1980*",
+        ),
+        (COOL, {"power_limit_w": 500.0}, "slower, but the power limit is 500 W; at the baseline it was 700 W"),
+        (COOL, {"set_mhz": 1200}, "slower, but the SM clock is set to 1200 MHz; at the baseline it was free"),
         (SHARED, {}, "slower, but GPU 0 was shared with *pid 1*"),
     ],
 )

@@ -92,7 +92,7 @@ def test_slower_code_is_red_and_seen_again_in_other_process_trees_with_the_paths
     result.stdout.fnmatch_lines([
         "*in turns with what recorded their baselines, as far as 300 s reach: cases 1 in doubt; about * s",
         "step +* % *(threshold +15%)",
-        f"step: in turns with {recorded}, which recorded the baseline: +* %; in other process trees +* % over 3 pairs*",
+        f"step: interleaved A/B with {recorded} (baseline commit): +* %; confirmed in new processes: +*",
         f"in turns  this tree ({here}) and twice {recorded}, which recorded the baseline: * times in * s",
     ])  # fmt: skip
     [found] = json.loads((project / "run.json").read_text())["results"]
@@ -131,7 +131,7 @@ def test_what_the_place_of_a_checkout_makes_slow_is_not_red(project: Path, run_i
     result = run_inside(PATIENT)
     result.assert_outcomes(passed=1)
 
-    result.stdout.fnmatch_lines(["*regressed in one process tree (+* % over * pairs), not in a second (*"])
+    result.stdout.fnmatch_lines(["*slower in one set of processes (+* % over * pairs), not in a second one (*"])
     assert is_clean(project)
 
 
@@ -168,7 +168,7 @@ def test_what_pytest_evaluates_for_both_sides_is_not_cleared_by_turns(
     result = run_inside()
     result.assert_outcomes(failed=1)
 
-    result.stdout.fnmatch_lines(["*but conftest.py differs from *, and pytest evaluates it for both sides*"])
+    result.stdout.fnmatch_lines(["*but conftest.py differs from *, and pytest runs it for both sides*"])
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def record_another_environment(project: Path) -> None:
     ("code", "environment", "outcome", "told"),
     [
         # none as long as the first: Python would take what it compiled in the same second
-        ("RATE = 1.0\nROUNDING = 1.0\n", False, "passed", "*repeats its own here: the code changed them"),
+        ("RATE = 1.0\nROUNDING = 1.0\n", False, "passed", "*still computes its own digits here: the code changed them"),
         ("RATE = 1.0\nROUNDING = 0\n# more\n", True, "passed", "*the environment changed the digits, not the code*"),
         ("RATE = 1.25\nROUNDING = 0\n", False, "failed", "*; measured against what * computes here"),
         pytest.param(

@@ -197,7 +197,7 @@ def test_an_exact_number_that_changed_with_the_software_is_incomparable(
 
     assert same_software.ret == 1
     assert other_software.ret == 0
-    other_software.stdout.fnmatch_lines(["*x *efficiency*the number changed, and so did the software*"])
+    other_software.stdout.fnmatch_lines(["*x *efficiency*the number changed, and so did the software versions*"])
 
 
 def test_one_noisy_number_is_not_stored_because_nothing_could_be_judged_by_it(project: Project) -> None:

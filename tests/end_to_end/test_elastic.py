@@ -211,7 +211,7 @@ def test_behind_changes_that_are_held_losses_repeat_bit_for_bit_and_are_judged(
     [case] = read_run_record(pytester.path / "run.json").results
     failed = {v.metric: v.kind for v in case.verdicts if v.is_failure}
     assert failed == {"losses": "changed", "optimizer_steps_missed": "regressed", "accuracy_lost": "regressed"}
-    planted.stdout.fnmatch_lines(["losses: departs at value 3 (epoch 2), *"])
+    planted.stdout.fnmatch_lines(["losses: diverges at value 3 (epoch 2), *"])
 
 
 def timeline(folder: Path) -> str:

@@ -58,7 +58,7 @@ def test_a_kind_of_launch_is_one_row(pytester: pytest.Pytester) -> None:
     assert (recorded.ret, compared.ret) == (0, 0)
     assert [path.name for path in pytester.path.rglob("*.nap.json")] == ["ws2.gloo.nap.json"]
     compared.stdout.fnmatch_lines(["*nap*10 ms*10 ms*exact*"])
-    other.stdout.fnmatch_lines(["x test_it* the workload's definition changed*; seconds was 0.01 and is 0.02"])
+    other.stdout.fnmatch_lines(["x test_it* the case's parameters changed*; seconds was 0.01 and is 0.02"])
 
 
 @pytest.mark.usefixtures("own_rows")

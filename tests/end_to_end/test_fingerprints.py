@@ -195,7 +195,7 @@ BODIES = """
 BUCKETS = "2 all_reduce of 1.239 MiB to 1.323 MiB"
 
 FAULTS = {
-    "no sync": [f"{BUCKETS} float32 are gone", "2.562 MiB sent per rank became 0 B"],
+    "no sync": [f"{BUCKETS} float32 were removed", "2.562 MiB sent per rank became 0 B"],
     "layer not synced": ["1 all_reduce of 1.323 MiB became 1 of 728.1 KiB", "2.562 MiB sent per rank became 1.95 MiB"],
     "buckets": [f"{BUCKETS} became 5 of 101.6 KiB to 642.2 KiB"],
     "unused": [f"{BUCKETS} became 2 of 1.241 MiB to 1.321 MiB", "1 all_reduce of 48 B int32 was added"],
@@ -247,7 +247,7 @@ def test_a_fault_of_the_training_step_is_caught_in_one_launch(trainings: dict[st
 def test_parameters_that_are_not_broadcast_at_the_start_are_caught(trainings: dict[str, Fingerprint]) -> None:
     told = differences(trainings["training_start[fault=none]"], trainings["training_start[fault=no broadcast]"])
 
-    assert told[1] == "2 broadcast of 288 B to 2.562 MiB float32 and int64 are gone"
+    assert told[1] == "2 broadcast of 288 B to 2.562 MiB float32 and int64 were removed"
 
 
 @pytest.mark.spawn
@@ -416,12 +416,12 @@ if fault != "not destroyed":
     dist.destroy_process_group()
 """
 
-GONE = "every 10th step (2 of 30): 1 all_reduce of 1 KiB float32 is gone"
+GONE = "every 10th step (2 of 30): 1 all_reduce of 1 KiB float32 was removed"
 
 FAULTS_OF_SCRIPT = {
     "not destroyed": "",
     "outer step without matrices": GONE,
-    "not evaluated": "every 6th step (4 of 30): 1 all_gather of 4 B float32 is gone",
+    "not evaluated": "every 6th step (4 of 30): 1 all_gather of 4 B float32 was removed",
     "evaluated twice": "every 6th step (4 of 30): 1 all_gather of 4 B float32 was added",
     "evaluated more often": "all_gather float32 of the whole run: 5, 20 B became 6, 24 B",
     "ends early": "30 steps of the whole run became 20",
@@ -554,7 +554,7 @@ def test_a_changed_fingerprint_fails_and_says_how(recorded: pytest.Pytester, mon
         [
             "fingerprint changed: step: 2 all_reduce of 25 MiB became 214 * and 1 more * torch 2.13.0 -> 2.14.0)",
             "!  fingerprint * changed *",
-            "what an iteration does changed",
+            "Communication per step changed:",
             "  step: 2 all_reduce of 25 MiB became 214 of 102.4 KiB",
             "  step: 50 MiB sent per rank became 21.4 MiB",
             "2 metrics of 1 case in 1 launch: 1 changed, 1 unchanged",
@@ -571,7 +571,7 @@ def test_beside_a_slowdown_the_changed_fingerprint_is_the_likely_cause(
     run(recorded, "--distbench-launches=3").stdout.fnmatch_lines(
         [
             "step +50.* % (threshold +10%); the fingerprint changed",
-            "likely cause: what an iteration does changed",
+            "likely cause: communication per step changed",
             "  step: 2 all_reduce of 25 MiB became 214 of 102.4 KiB",
         ]
     )

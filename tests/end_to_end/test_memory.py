@@ -64,7 +64,7 @@ def test_twice_the_memory_of_one_rank_is_red_and_the_same_is_green(
     [verdict] = [v for v in case["verdicts"] if v["metric"] == "peak_memory"]
     assert (verdict["kind"], verdict["better"], verdict["facts"]) == ("unchanged", "memory", {"rank": 1})
     same.stdout.fnmatch_lines(["1 metric of 1 case in 1 launch: 1 unchanged"])
-    doubled.stdout.fnmatch_lines(["*peak_memory*", "*rank 1 needs most*"])
+    doubled.stdout.fnmatch_lines(["*peak_memory*", "*rank 1 needs the most memory*"])
     doubled.stdout.no_fnmatch_line("*sum: regressed*")
 
 

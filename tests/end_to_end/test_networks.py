@@ -276,7 +276,7 @@ def regressed(folder: Path) -> list[str]:
     ("name", "links", "named"),
     [
         ("half_link", [(0, 2)], "rank 0 to rank 2 (host0 to host2): this link is slow (bandwidth of 6 links)"),
-        ("half_host", [(2, 0), (2, 1)], "rank 2 (host2): every link from it is slow (bandwidth of 6 links)"),
+        ("half_host", [(2, 0), (2, 1)], "rank 2 (host2): every link from this rank is slow (bandwidth of 6 links)"),
     ],
 )
 def test_what_carries_half_is_named_and_nothing_else(

@@ -92,7 +92,7 @@ def links(**slow_s: float) -> str:
         ({"rank1_rank3": 1e-3}, "rank 1 to rank 3: this link is slow (latency of 6 links)"),
         (
             {"rank0_rank2": 1e-3, "rank1_rank2": 1e-3, "rank2_rank3": 1e-3},
-            "rank 2: every link of it is slow (latency of 6 links)",
+            "rank 2: every link of this rank is slow (latency of 6 links)",
         ),
     ],
 )

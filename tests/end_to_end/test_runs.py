@@ -118,8 +118,8 @@ def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(
 
     broken.stdout.fnmatch_lines(
         [
-            "loss_curve: departs at step 2, deviates by up to * (seed *)*",
-            "loss_curve: departs at *; by the first update: gradient averaging or synchronisation*",
+            "loss_curve: diverges at step 2, differs by up to * (seed *)*",
+            "loss_curve: diverges at *; likely causes, in the first update: gradient averaging or synchronisation*",
         ]
     )
     assert broken.ret == 1

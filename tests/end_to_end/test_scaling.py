@@ -124,7 +124,7 @@ def test_the_shipped_trainings_are_red_where_workers_compute_something_else(
         file.write_text(code.replace(before, after))
         result = run_inside(*ONCE)
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["loss_curve: departs at step *"])
+        result.stdout.fnmatch_lines(["loss_curve: diverges at step *"])
 
 
 def test_workers_that_train_on_something_else_are_red(example: Path, run_inside: RunInside) -> None:
@@ -140,4 +140,4 @@ def test_workers_that_train_on_something_else_are_red(example: Path, run_inside:
         example.write_text(code.replace(before, after))
         result = run_inside(*options, *ONCE)
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["loss_curve: departs at step 1, *"])
+        result.stdout.fnmatch_lines(["loss_curve: diverges at step 1, *"])

@@ -354,7 +354,7 @@ def test_a_doubt_is_settled_in_turns_on_the_same_nodes(cluster: Cluster, tmp_pat
     write(0.04)
     slower = cluster(2, IN_TURNS, "--world-size=2")
     assert slower.returncode == 1, slower.stdout
-    assert re.search(r"step: in turns with \w+, which recorded the baseline: \+\d+", slower.stdout), slower.stdout
+    assert re.search(r"step: interleaved A/B with \w+ \(baseline commit\): \+\d+", slower.stdout), slower.stdout
 
     write(0.02, more="# another comment\n")
     [path] = (tmp_path / "baselines").rglob("*.json")

@@ -89,8 +89,8 @@ def test_one_launch_finds_the_weakest_fault_names_its_step_and_lets_rounding_pas
 
     assert {v.kind for v in again.values()} == {"unchanged"}
     assert again["mean_loss"].limit == 0.0  # compared exactly
-    assert (slower.kind, slower.facts["departs_at_step"]) == ("changed", 2)
-    assert (plain.kind, plain.facts["departs_at_step"]) == ("changed", 3)
+    assert (slower.kind, slower.facts["diverges_at_step"]) == ("changed", 2)
+    assert (plain.kind, plain.facts["diverges_at_step"]) == ("changed", 3)
     assert rounded["loss_curve"].code == "numerics"
     assert not any(v.row.may_be_confirmed for v in rounded.values())
 

@@ -43,7 +43,7 @@ def test_other_digits_under_the_same_software_pass_as_drifted_until_they_are_rec
     after = run(recorded)
 
     drifted.stdout.fnmatch_lines(
-        ["~ test_train?ws2? loss: departs at step 1, deviates by up to 1.0e-07 *; within the *"]
+        ["~ test_train?ws2? loss: diverges at step 1, differs by up to 1.0e-07 *; within the *"]
     )
     updated.stdout.fnmatch_lines(["baselines in *: 1 changed, 0 new, 0 kept"])
     after.stdout.no_fnmatch_line("~ *")
@@ -58,9 +58,9 @@ def test_a_departed_curve_fails_with_step_size_and_what_to_look_at(
 
     result.stdout.fnmatch_lines(
         [
-            "loss: departs at step 1, deviates by up to 2.0e-02 (11.3% of what the curve moves)",
+            "loss: diverges at step 1, differs by up to 2.0e-02 (11.3% of the curve's range)",
             "!  loss *1.859 *1.897 *-2.0 % *1e-03 *2",
-            "loss: departs at step 1, *; the 2 launches of this run agree: it is seeded; before any update: *sh*",
+            "loss: diverges at step 1, *; the 2 launches of this run agree, so it is seeded; likely causes, *sh*",
             "If this change is intended:  pytest *--distbench-update",
         ]
     )
@@ -113,5 +113,5 @@ def test_all_seeds_share_a_verdict_that_names_the_one_that_departed(
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.98")
     result = run(made, "--distbench-json=run.json")
 
-    result.stdout.fnmatch_lines(["loss: departs at step 1, deviates by up to 2.0e-02 (seed 7)"])
+    result.stdout.fnmatch_lines(["loss: diverges at step 1, differs by up to 2.0e-02 (seed 7)"])
     assert read_run(made.path / "run.json").verdict.tolist() == ["changed"] * 4

@@ -141,7 +141,7 @@ def test_a_bound_has_a_direction_and_a_unit_that_fits() -> None:
     assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "<= 10 GB/s")).verdict.kind == "unchanged"
     assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", 8)).verdict.kind == "unchanged"
     with pytest.raises(
-        ConfigurationError, match=r"its kind is 'exact', which has no worse side: write '<= 5' or '>= 5'"
+        ConfigurationError, match=r"better='exact' does not say which side is worse: write '<= 5' or '>= 5'"
     ):
         judge(launches(9.0, better="exact"), ("step", 5))
 
@@ -204,7 +204,7 @@ def test_of_a_training_a_bound_holds_for_all_seeds_and_for_a_goal_that_was_misse
 def test_a_bound_of_nothing_that_was_measured_is_an_error_but_of_a_size_that_was_left_out() -> None:
     made = launches(1e-3, name="latency", at=AT_4K, facts={"busbw_factor": 1.5})
     message = (
-        r"the bound of 'latncy' \(marker of test_x\) is of nothing that was judged; there are "
+        r"the bound of 'latncy' \(marker of test_x\) names no metric that was judged; the metrics are "
         r"latency\[message_bytes=4096\], algbw\[message_bytes=4096\], busbw\[message_bytes=4096\]"
     )
     with pytest.raises(ConfigurationError, match=message):

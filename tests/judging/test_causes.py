@@ -45,10 +45,10 @@ def told(result: CaseResult, words: str) -> list[str]:
 
 
 COMPUTING, LATE = "CPU time of all ranks", "late to the collectives"
-RANK_1 = "rank 1 comes 10 ms late to the collectives of m, the others wait for it"
+RANK_1 = "rank 1 comes 10 ms late to the collectives of m; the other ranks wait for it"
 
 
-FOR_A_CPU = ", for a CPU perhaps: other processes computed meanwhile"
+FOR_A_CPU = "; it may wait for a CPU, as other processes used them"
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,28 @@ FOR_A_CPU = ", for a CPU perhaps: other processes computed meanwhile"
     [
         (0.04, {}, "20 ms -> 40 ms (+100.0 %): the added time is computing"),
         (0.03, {}, "20 ms -> 30 ms (+50.0 %): the added time is partly computing, partly waiting"),
-        (0.021, {}, "20 ms -> 21 ms (+5.0 %): the added time is waiting, not computing"),
-        (0.021, {"foreign_cores": 1.2}, f"the added time is waiting, not computing{FOR_A_CPU}"),
-        (0.0222, {"foreign_cores": 1.2, "crowding": 1.5}, f"the added time is waiting, not computing{FOR_A_CPU}"),
+        (
+            0.021,
+            {},
+            "20 ms -> 21 ms (+5.0 %): the added time is waiting, not computing (sleep, I/O, locks, a late rank)",
+        ),
+        (
+            0.021,
+            {"foreign_cores": 1.2},
+            f"the added time is waiting, not computing (sleep, I/O, locks, a late rank){FOR_A_CPU}",
+        ),
+        (
+            0.0222,
+            {"foreign_cores": 1.2, "crowding": 1.5},
+            f"the added time is waiting, not computing (sleep, I/O, locks, a late rank){FOR_A_CPU}",
+        ),
         (0.03, {"foreign_cores": 0.1, "crowding": 1.5}, f"partly computing, partly waiting{FOR_A_CPU}"),
         (0.04, {"foreign_cores": 1.2, "crowding": 1.5}, "the added time is computing"),
-        (0.021, {"foreign_cores": 0.1, "crowding": 1.05}, "the added time is waiting, not computing"),
+        (
+            0.021,
+            {"foreign_cores": 0.1, "crowding": 1.05},
+            "the added time is waiting, not computing (sleep, I/O, locks, a late rank)",
+        ),
     ],
 )
 def test_cpu_time_tells_computing_from_waiting_and_beside_others_that_compute_perhaps_for_a_cpu(
@@ -108,8 +124,8 @@ def test_on_a_gpu_the_hosts_share_tells_who_added_the_time(
 ) -> None:
     line, spins, _ = cause_lines(on_gpu(**companions))
 
-    assert fnmatch.fnmatchcase(line, f"host's time of all ranks per iteration of m: * ms -> * ms (*): {added_by}")
-    assert spins == "  CPU time is no evidence here: a host that waits for an event of the device spins"
+    assert fnmatch.fnmatchcase(line, f"host time of all ranks per iteration of m: * ms -> * ms (*): {added_by}")
+    assert spins == "  CPU time does not show it: a host spins while it waits for an event of the device"
 
 
 @pytest.mark.parametrize("current", [0.02, 0.0199, 0.01, 0.0201])
@@ -200,8 +216,8 @@ def test_a_changed_fingerprint_is_told_with_or_without_a_slowdown_and_of_many_di
     changed = Verdict(metric="fingerprint", code="communication", unit="", better="exact", differences=["a", "b"])
     much = replace(changed, differences=list("abcdefghij"))
 
-    assert cause_lines(case(changed, launches=[])) == ["what an iteration does changed", "  a", "  b", ""]
-    assert cause_lines(case(changed, SLOWER, launches=[]))[0] == "likely cause: what an iteration does changed"
+    assert cause_lines(case(changed, launches=[])) == ["Communication per step changed:", "  a", "  b", ""]
+    assert cause_lines(case(changed, SLOWER, launches=[]))[0] == "likely cause: communication per step changed"
     assert cause_lines(case(much, launches=[]))[-3:] == ["  h", "  and 2 more", ""]
 
 
@@ -235,7 +251,7 @@ def test_the_cpu_beside_the_gpus_is_told_where_it_is_another_one(then: str, now:
     result = case(SLOWER, launches=[launch], gpu_norm=GpuNorm(sm_mhz=2000.0, host_cpu=then))
 
     assert told(result, "clocks") == ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %)"]
-    assert told(result, "CPU is") == ["  their host's CPU is B, at the baseline it was A"] * is_told
+    assert told(result, "CPU of") == ["  CPU of the host: B; at the baseline: A"] * is_told
 
 
 @pytest.mark.parametrize(("code", "is_advised"), [("losses", True), ("numerics", True), ("equal", False)])
@@ -259,9 +275,9 @@ def link(source: int, target: int, code: str = "within-threshold", **changes: ob
 
 def test_slow_links_are_named_by_rank_or_by_link() -> None:
     matrix = [link(0, 1), link(0, 2, "beyond-threshold"), link(1, 2, "beyond-threshold")]
-    assert told(case(*matrix, launches=[]), "slow") == ["rank 2: every link of it is slow (latency of 3 links)"]
+    assert told(case(*matrix, launches=[]), "slow") == ["rank 2: every link of this rank is slow (latency of 3 links)"]
     [line] = told(case(*matrix, launches=[LAUNCH_ON_HOSTS]), "slow")
-    assert line == "rank 2 (c): every link of it is slow (latency of 3 links)"
+    assert line == "rank 2 (c): every link of this rank is slow (latency of 3 links)"
 
     one = [link(0, 1, "beyond-threshold"), link(0, 2), link(1, 2)]
     everything = [link(0, 1, "beyond-threshold"), link(0, 2, "beyond-threshold"), link(1, 2, "beyond-threshold")]

@@ -80,12 +80,12 @@ def test_the_revision_decides_whether_it_is_the_code_or_the_machine() -> None:
     [found] = confirmed(turns(1.25))
     assert (found.verdict.kind, found.is_open) == ("regressed", False)
     assert found.verdict.ratio == pytest.approx(1.25, abs=0.03)
-    assert "in turns with 3f2a91c0d4, which recorded the baseline: +2" in found.verdict.reason
-    assert "3f2a91c0d4 against itself" in found.verdict.reason
+    assert "interleaved A/B with 3f2a91c0d4 (baseline commit): +2" in found.verdict.reason
+    assert "A/A noise" in found.verdict.reason
 
     [found] = confirmed(turns(1.0, moods=0.01))
     assert (found.verdict.kind, found.verdict.ratio, found.is_open) == ("environment", 1.4, False)
-    assert "not the code; --distbench-update takes new baselines" in found.verdict.reason
+    assert "not the code; --distbench-update records new baselines" in found.verdict.reason
 
     for beyond, kind in (({"step"}, "environment"), (set[str](), "unchanged")):
         found = not_slower([SLOWER, EXACT], beyond, "the same code")
@@ -151,7 +151,7 @@ def test_the_recorder_before_a_later_baseline_tells_whether_its_numbers_are_of_i
 def test_a_machine_that_differs_from_itself_vetoes_no_more_than_its_share() -> None:
     [found] = confirmed(turns(1.5, itself=1.25, count=LOOKS[-1]))
     assert found.verdict.kind == "inconclusive"
-    assert "the machine is too restless" in found.verdict.reason
+    assert "this machine is too noisy" in found.verdict.reason
 
     [found] = confirmed(turns(1.5, itself=1 + 0.3 / VETO / 2, count=LOOKS[-1]))
     assert found.verdict.kind == "regressed"
@@ -172,7 +172,7 @@ def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
     found = {j.verdict.metric: j.verdict for j in confirmed(foreign)}
 
     assert found["step"].kind == "inconclusive"
-    assert "not comparable in turns with 3f2a91c0d4" in found["step"].reason
+    assert "interleaved A/B with 3f2a91c0d4 gave no comparable number" in found["step"].reason
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_change_is_split_between_code_and_software_where_there_is_one() -> Non
     total = ratios(launches(0.1, 2.0, None, 0.0), launches(0.144, 2.0, 9.0, 9.0))
     [found] = split_change([SLOWER], code={"step": 1.03}, total=total, software="torch 2.12.0 -> 2.13.0")
     assert total == {"step": pytest.approx(1.2)}
-    assert found.reason.endswith("of +20.0 % in turns: code +3.0 %, torch 2.12.0 -> 2.13.0 +16.5 %")
+    assert found.reason.endswith("of +20.0 % by interleaved A/B: code +3.0 %, torch 2.12.0 -> 2.13.0 +16.5 %")
 
     fine = replace(SLOWER, code="within-threshold")
     assert split_change([fine], code={"step": 1.0}, total={"step": 1.2}, software="torch") == [fine]

@@ -46,7 +46,7 @@ SENT = "32 KiB sent per rank became 0 B"
             loop(OUTER),
             loop(),
             [
-                "every 10th step (3 of 30): 8 all_reduce of 4 KiB float32 are gone",
+                "every 10th step (3 of 30): 8 all_reduce of 4 KiB float32 were removed",
                 f"every 10th step (3 of 30): {SENT}",
             ],
         ),
@@ -54,7 +54,7 @@ SENT = "32 KiB sent per rank became 0 B"
             loop(OUTER),
             loop(every(10, reduce(4096, 2), steps=30)),
             [
-                "every 10th step (3 of 30): 6 all_reduce of 4 KiB float32 are gone",
+                "every 10th step (3 of 30): 6 all_reduce of 4 KiB float32 were removed",
                 "every 10th step (3 of 30): 32 KiB sent per rank became 8 KiB",
             ],
         ),
@@ -81,7 +81,7 @@ SENT = "32 KiB sent per rank became 0 B"
             loop(OUTER),
             loop(steps=13),
             [
-                "step 10 of 13: 8 all_reduce of 4 KiB float32 are gone",
+                "step 10 of 13: 8 all_reduce of 4 KiB float32 were removed",
                 f"step 10 of 13: {SENT}",
             ],
         ),
@@ -100,7 +100,7 @@ SENT = "32 KiB sent per rank became 0 B"
             loop(once(0, SMALL), OUTER, whole=True),
             loop(once(0), OUTER, whole=True),
             [
-                "before the first step: 1 all_reduce of 4 B float32 is gone",
+                "before the first step: 1 all_reduce of 4 B float32 was removed",
                 "before the first step: 4 B sent per rank became 0 B",
                 "all_reduce float32 of the whole run: 25, 96 KiB became 24, 96 KiB",
             ],
@@ -120,7 +120,7 @@ def test_what_is_said_of_every_step_is_not_said_again_and_the_rank_that_differs_
 
     current = of(is_full=True, course={"0": loop(OUTER), "1": loop()})
     told = differences(of(is_full=True, course={"all": loop(OUTER)}), current)
-    assert told[0] == "rank 1: every 10th step (3 of 30): 8 all_reduce of 4 KiB float32 are gone"
+    assert told[0] == "rank 1: every 10th step (3 of 30): 8 all_reduce of 4 KiB float32 were removed"
 
     assert differences(of(is_full=True), of(is_full=True, course={"all": loop(OUTER)})) == []
     old = of(is_full=True, beyond={"all": Beyond(6, 30)})

@@ -61,8 +61,8 @@ def test_other_digits_are_the_codes_unless_the_baseline_commit_computes_them_too
     before, code = confirmed(launch(losses), launch(rounded(losses)), launch(losses))
     _, machine = confirmed(launch(losses), launch(rounded(losses)), launch(rounded(losses)))
 
-    assert [found["loss"].code for found in (before, code, machine)] == ["numerics", "numerics", "numerics-here"]
-    assert code["loss"].reason.endswith("3f2a91c0d4 repeats its own here: the code changed them")
+    assert [found["loss"].code for found in (before, code, machine)] == ["numerics", "numerics", "numerics-environment"]
+    assert code["loss"].reason.endswith("3f2a91c0d4 still computes its own digits here: the code changed them")
     assert "3f2a91c0d4 computes the same here: the environment changed the digits, not" in machine["loss"].reason
 
 
@@ -83,7 +83,7 @@ def test_another_training_than_the_baseline_commit_computes_is_red_whatever_is_s
         before, after = confirmed(launch(losses), launch(other(losses), 5.0), there)
 
         assert (before["loss"].code, after["loss"].code) == ("losses", "losses")
-        assert after["loss"].reason.endswith("measured against what 3f2a91c0d4 computes here")
+        assert after["loss"].reason.endswith("compared with what 3f2a91c0d4 computes here")
         assert after["final"].kind == "changed"
 
 

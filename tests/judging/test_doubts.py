@@ -58,11 +58,11 @@ def test_what_is_red_speaks_against_a_case_and_was_in_reach() -> None:
 @pytest.mark.parametrize(
     ("name", "unit", "better", "words"),
     [
-        ("ttft", "ms", "higher", "it is a time (ms), and a longer one would be called an improvement"),
-        ("tokens", "tokens/s", "lower", "it is a rate (tokens/s), and a lower one would be called an improvement"),
-        ("step_time", "", "higher", "a time that rises would be called an improvement"),
-        ("val_loss", "", "higher", "a loss that rises would be called an improvement"),
-        ("accuracy_at_5", "", "lower", "a accuracy that falls would be called an improvement"),
+        ("ttft", "ms", "higher", "it is a time (ms), and a longer one would count as an improvement"),
+        ("tokens", "tokens/s", "lower", "it is a rate (tokens/s), and a lower one would count as an improvement"),
+        ("step_time", "", "higher", "a time that rises would count as an improvement"),
+        ("val_loss", "", "higher", "a loss that rises would count as an improvement"),
+        ("accuracy_at_5", "", "lower", "a accuracy that falls would count as an improvement"),
         ("time_to_accuracy", "s", "lower", ""),
         ("samples_per_second", "", "higher", ""),
         ("loss", "", "info", ""),
@@ -82,7 +82,7 @@ SAME = {"torch": "2.13.0"}
 @pytest.mark.parametrize(
     ("changes", "software", "why"),
     [
-        ({"mde": 2.1}, SAME, "no slowdown below +210.0 % would have been red"),
+        ({"mde": 2.1}, SAME, "minimum detectable slowdown +210.0 %"),
         ({"mde": 0.4}, SAME, ""),
         ({"mde": None}, SAME, ""),
         ({"mde": 2.1, "bounds": [Bound(side="most", value=1.0, where="here")]}, SAME, ""),
@@ -90,12 +90,12 @@ SAME = {"torch": "2.13.0"}
         (
             {"better": "exact"},
             {"torch": "2.14.0"},
-            "an exact number is not comparable under other software (torch 2.13.0 -> 2.14.0)",
+            "exact numbers cannot be compared under other software versions (torch 2.13.0 -> 2.14.0)",
         ),
         (
             {"better": "floor"},
             {"torch": "2.14.0"},
-            "one seed tells nothing under other software (torch 2.13.0 -> 2.14.0)",
+            "one seed shows nothing under other software versions (torch 2.13.0 -> 2.14.0)",
         ),
         ({"better": "floor", "facts": {"seeds": 5}}, {"torch": "2.14.0"}, ""),
         ({"better": "curve"}, {"torch": "2.14.0"}, ""),

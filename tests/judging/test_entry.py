@@ -91,7 +91,7 @@ def test_a_clock_is_storable_with_two_values_and_an_exact_number_with_one() -> N
     assert why_not_storable(launches(1.0, 1.1)) == ""
 
     assert why_not_storable(launches(7.0, better="exact")) == ""
-    assert why_not_storable(launches(1.0)).startswith("step has one value, which says nothing about its noise")
+    assert why_not_storable(launches(1.0)).startswith("step has one value, so its noise is unknown")
     assert why_not_storable(launches(1.0), fewest=1) == ""
 
     assert why_not_storable(launches(1.0, 2.0, better="info")) == "nothing was measured that can be judged"
@@ -107,7 +107,7 @@ def test_a_clock_is_storable_with_two_values_and_an_exact_number_with_one() -> N
         )
         for launch in idle
     ]
-    assert why_not_storable(timed).startswith("step: the clock reads 0 s: nothing ran on the device in this loop")
+    assert why_not_storable(timed).startswith("step: the timing is 0 s: nothing ran on the device in this loop")
     assert "took 100 ms per iteration" in why_not_storable(timed)
 
     assert why_not_storable(launches(100.0, None, better="steps")) == ""

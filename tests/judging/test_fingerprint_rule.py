@@ -43,7 +43,7 @@ SMALL = "all_reduce of 8 B float32"
         (
             of(reduce(4096), reduce(1024)),
             of(),
-            ["2 all_reduce of 1 KiB to 4 KiB float32 are gone", "5 KiB sent per rank became 0 B"],
+            ["2 all_reduce of 1 KiB to 4 KiB float32 were removed", "5 KiB sent per rank became 0 B"],
         ),
         (
             of(reduce(4096), BARRIER),
@@ -98,7 +98,7 @@ def test_a_rank_that_differs_is_named_and_another_wording_of_the_same_is_no_diff
     stored = of(is_full=True, parameters=42, parameter_bytes={"all": 84})
     current = of(is_full=True, parameters=21, parameter_bytes={"0": 84, "1": 0})
     assert differences(stored, current) == [
-        "rank 1: 84 B of parameters are trained by no optimizer any more",
+        "rank 1: 84 B of parameters are no longer trained by any optimizer",
         "42 parameters in the optimizers of all ranks became 21",
     ]
 
@@ -111,24 +111,24 @@ def test_a_rank_that_differs_is_named_and_another_wording_of_the_same_is_no_diff
     ("stored", "current", "kind", "reason"),
     [
         ({"a": of(BARRIER)}, {"a": of(BARRIER)}, "unchanged", ""),
-        ({"a": of(BARRIER)}, {"a": of()}, "changed", "a: 1 barrier is gone (and the software: torch 1 -> 2)"),
-        ({}, {"a": of()}, "new", "the baseline has no fingerprint of a"),
-        ({"a": of()}, {}, "missing", "the baseline has a fingerprint of a, this run has none"),
+        ({"a": of(BARRIER)}, {"a": of()}, "changed", "a: 1 barrier was removed (and the software: torch 1 -> 2)"),
+        ({}, {"a": of()}, "new", "the baseline has no communication fingerprint of a"),
+        ({"a": of()}, {}, "missing", "the baseline has a communication fingerprint of a; this run has none"),
         ({"a": of()}, {"a": Fingerprint(missing="off")}, "inconclusive", "a: off"),
-        ({"a": Fingerprint(missing="off")}, {"a": of()}, "new", "the baseline has no fingerprint of a"),
+        ({"a": Fingerprint(missing="off")}, {"a": of()}, "new", "the baseline has no communication fingerprint of a"),
         ({"a": Fingerprint(missing="off")}, {"a": Fingerprint(missing="off")}, "unchanged", "a: off"),
         ({"a": Fingerprint(missing=DIFFERS)}, {"a": of()}, "unchanged", f"a: {DIFFERS}"),
         (
             {"a": of(reduce(8), BARRIER)},
             {"a": of()},
             "changed",
-            "a: 1 all_reduce of 8 B float32 is gone, and 2 more differences (and the software: torch 1 -> 2)",
+            "a: 1 all_reduce of 8 B float32 was removed, and 2 more differences (and the software: torch 1 -> 2)",
         ),
         (
             {"a": of(BARRIER), "b": of(BARRIER)},
             {"a": of(), "b": of()},
             "changed",
-            "a and 1 more: 1 barrier is gone (and the software: torch 1 -> 2)",
+            "a and 1 more: 1 barrier was removed (and the software: torch 1 -> 2)",
         ),
     ],
 )

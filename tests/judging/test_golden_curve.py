@@ -36,7 +36,7 @@ def test_a_curve_departs_where_it_starts_to_and_rounding_is_no_departure() -> No
     ("step", "cause"),
     [
         (1, "initialisation"), (1, "batch size"), (2, "gradient"), (2, "batch size or accumulation"), (3, "momentum"),
-        (3, "gradients that are not cleared (zero_grad)"), (4, "schedule"), (5, "schedule"),
+        (3, "gradients not cleared (zero_grad)"), (4, "schedule"), (5, "schedule"),
     ],
 )  # fmt: skip
 def test_the_first_step_that_differs_suggests_the_cause(step: int, cause: str) -> None:
@@ -47,8 +47,10 @@ def test_the_first_step_that_differs_suggests_the_cause(step: int, cause: str) -
 
 def test_a_departure_is_told_in_the_scripts_own_words() -> None:
     found = departure(1, 1, 1.01, 1, 1)
-    assert found.tell(["iter 0", "iter 10", "iter 20: loss 1.9"]).startswith("departs at value 3 (iter 20: loss 1.9),")
+    assert found.tell(["iter 0", "iter 10", "iter 20: loss 1.9"]).startswith("diverges at value 3 (iter 20: loss 1.9),")
     assert "momentum" not in found.suggest(["iter 0", "iter 10", "iter 20"])
 
     of_epochs = compare([2.0, 1.0], [2.1, 1.1], rtol=1e-3, rounding=0.0)
-    assert of_epochs.suggest(["epoch 0", "epoch 1"]).startswith("in its first epoch: initialisation, data")
+    assert of_epochs.suggest(["epoch 0", "epoch 1"]).startswith(
+        "likely causes, within the first epoch: initialisation, data"
+    )

@@ -39,32 +39,32 @@ def test_a_norm_has_the_slowest_gpu_of_the_median_launch() -> None:
         (
             NORM,
             {"held": {"temperature": 0.4}, "sm_mhz": 1410.0},
-            "GPU 0 was held down by temperature for 40% of the time: 1410 MHz, at the baseline 1980 MHz",
+            "GPU 0 was slowed down by temperature for 40% of the time: 1410 MHz; at the baseline 1980 MHz",
         ),
         (NORM, {"held": {"power cap": 0.9}}, ""),
         (NORM, {"held": {"power cap": 0.5}, "sm_mhz": 1410.0}, ""),
         (
             NORM,
             {"held": {"power cap": 0.9}, "sm_mhz": 1410.0},
-            "GPU 0 was held down by power cap for 90% of the time: 1410 MHz, at the baseline 1980 MHz",
+            "GPU 0 was slowed down by power cap for 90% of the time: 1410 MHz; at the baseline 1980 MHz",
         ),
         (
             GpuNorm(held={"temperature": 0.4}),
             {"held": {"temperature": 0.45}},
             "",
         ),
-        (None, {"held": {"power brake": 1.0}}, "GPU 0 was held down by power brake for 100% of the time"),
-        (NORM, {"by_mps": True}, "kernels came through MPS (nvidia-cuda-mps-server), at the baseline they did not"),
+        (None, {"held": {"power brake": 1.0}}, "GPU 0 was slowed down by power brake for 100% of the time"),
+        (NORM, {"by_mps": True}, "kernels ran through MPS (nvidia-cuda-mps-server); at the baseline they did not"),
         (GpuNorm(by_mps=True), {"by_mps": True}, ""),
         (GpuNorm(by_mps=True), {}, ""),
         (None, {"by_mps": True}, ""),
-        (NORM, {"power_limit_w": 500.0}, "the power limit is 500 W, at the baseline it was 700 W"),
+        (NORM, {"power_limit_w": 500.0}, "the power limit is 500 W; at the baseline it was 700 W"),
         (GpuNorm(power_limit_w=500.0), {}, ""),
-        (NORM, {"sm_limit_mhz": 1200.0}, "the SM clock is set to 1200 MHz, at the baseline it was free"),
+        (NORM, {"sm_limit_mhz": 1200.0}, "the SM clock is set to 1200 MHz; at the baseline it was free"),
         (
             GpuNorm(sm_limit_mhz=1500.0),
             {"sm_limit_mhz": 1200.0},
-            "the SM clock is set to 1200 MHz, at the baseline it was 1500 MHz",
+            "the SM clock is set to 1200 MHz; at the baseline it was 1500 MHz",
         ),
         (GpuNorm(sm_limit_mhz=1200.0), {"sm_limit_mhz": 1200.0}, ""),
         (NORM, {"others": ["python (pid 4711)"]}, "GPU 0 was shared with python (pid 4711)"),
@@ -76,7 +76,7 @@ def test_what_was_worse_than_at_the_baseline_is_told(then: GpuNorm | None, now: 
 
 def test_the_gpu_is_named_that_was_held_down_and_on_the_cpu_none() -> None:
     hot = card(label="GPU 5", held={"temperature": 0.8})
-    assert disturbance(NORM, [launch(card(), hot)]).startswith("GPU 5 was held down by temperature for 80%")
+    assert disturbance(NORM, [launch(card(), hot)]).startswith("GPU 5 was slowed down by temperature for 80%")
 
     hot = launch(card(held={"temperature": 1.0}))
     shared = launch(card(others=["python (pid 1)"]))

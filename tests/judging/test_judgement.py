@@ -46,10 +46,7 @@ def test_what_was_open_says_that_it_was_not_judged_and_why() -> None:
     closed = close(Judgement(verdict("noise", reason="more launches are needed"), is_open=True), "sum regressed")
 
     assert not closed.is_open
-    assert (
-        closed.verdict.reason
-        == "not judged: no more launches were made, as the case is red for certain (sum regressed)"
-    )
+    assert closed.verdict.reason == "not evaluated: the case already failed (sum regressed)"
 
 
 def test_a_fingerprint_that_more_launches_were_to_confirm_stays_changed_beside_what_is_red() -> None:

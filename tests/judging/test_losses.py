@@ -35,13 +35,13 @@ def lost(then: Measurement, now: Measurement) -> str:
     ("then", "now", "words"),
     [
         (series(5), series(5), ""),
-        (series(5), series(1), "1 value in a launch, 5 in the baseline"),
+        (series(5), series(1), "1 value in a launch; the baseline has 5"),
         (series(5), series(3), ""),
-        (series(3, "curve"), series(1, "curve"), "1 value of the series, 3 in the baseline"),
-        (series(3, "exact"), series(2, "exact"), "2 values of the series, 3 in the baseline"),
+        (series(3, "curve"), series(1, "curve"), "1 value of the series; the baseline has 3"),
+        (series(3, "exact"), series(2, "exact"), "2 values of the series; the baseline has 3"),
         (series(5), series(5, ranks=1), "recorded by 1 rank, by 2 in the baseline"),
         (series(5, ranks=1), series(5), ""),
-        (series(5), series(5, "info"), "recorded as 'info' now, which is not judged; it was 'lower'"),
+        (series(5), series(5, "info"), "recorded as 'info' now, which is not judged; the baseline has 'lower'"),
         (
             series(5),
             series(5, reduce="min"),
@@ -72,7 +72,7 @@ def test_a_metric_that_is_gone_or_only_shown_is_lost_where_the_baseline_has_it()
 
     verdict = judged([metric(1.0), replace(metric(7.0, "exact"), name="sum")], [metric(1.0)])["sum"]
     assert (verdict.kind, verdict.is_failure, verdict.baseline) == ("missing", True, 7.0)
-    assert verdict.reason == "in the baseline, and not measured by this run"
+    assert verdict.reason == "the baseline has it, and this run did not measure it"
 
     now = metric(1.0, "info")
     assert judged([metric(1.0)], [now])["latency"].kind == "missing"
@@ -107,7 +107,7 @@ def test_an_improvement_of_a_series_that_became_much_longer_is_none() -> None:
 
     assert (verdict.kind, verdict.reason) == (
         "inconclusive",
-        "better, but of 43 values in a launch, 19 in the baseline: is it the same number?",
+        "better, but made of 43 values in a launch; the baseline has 19: is it the same number?",
     )
 
 

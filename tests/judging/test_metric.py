@@ -60,7 +60,7 @@ def test_the_message_names_the_rank_that_needs_most() -> None:
     baseline = BaselineMetric(better="memory", unit="B", launches=[200.0 * MIB])
     verdict = judge([memory(400)], baseline, rule).verdict
 
-    assert verdict.reason == "rank 1 needs most"
+    assert verdict.reason == "rank 1 needs the most memory"
     assert verdict.ratio == 2.0
     assert verdict.threshold == pytest.approx(0.2)
 
@@ -96,7 +96,7 @@ def test_a_rank_that_needs_less_than_another_is_judged_too(now: tuple[float, ...
     assert stored.series == [150 * MIB, 20 * MIB]
     assert verdict.kind == kind
     if kind == "regressed":
-        assert verdict.reason == "2 ranks need 150 MiB or more, and 1 did in the baseline"
+        assert verdict.reason == "2 ranks need 150 MiB or more; in the baseline 1 did"
 
 
 def test_beside_another_revision_the_same_holds() -> None:

@@ -73,7 +73,7 @@ def test_pairs_are_judged_from_three_on_at_each_look() -> None:
     assert judged(ratios)[1]
     assert (verdict.kind, is_open) == ("inconclusive", False)
     assert verdict.mde is not None
-    assert f"the smallest slowdown we could have seen is +{verdict.mde:.0%}" in verdict.reason
+    assert f"minimum detectable slowdown +{verdict.mde:.0%}" in verdict.reason
 
 
 def test_what_one_side_lacks_is_missing_lost_or_incomparable() -> None:

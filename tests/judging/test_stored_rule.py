@@ -60,7 +60,7 @@ def test_noise_widens_the_limit_as_that_of_its_siblings_does() -> None:
     noisy = [1.0, 1.6, 0.8, 1.3, 0.7, 1.9, 1.1, 0.9, 1.5, 1.2]
     verdict = judge([metric(v) for v in (1.8, 1.2, 2.4, 1.7, 1.5)], baseline(noisy), rule()).verdict
     assert verdict.kind == "inconclusive"
-    assert "smallest slowdown we could have seen" in verdict.reason
+    assert "minimum detectable slowdown" in verdict.reason
 
     assert kind([1.3] * 5, STORED) == "regressed"
     assert kind([1.3] * 5, STORED, noise_floor=0.2) == "inconclusive"

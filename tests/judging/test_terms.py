@@ -188,18 +188,18 @@ def test_a_change_is_named_by_its_place() -> None:
     code, reason = compare({"args": ["--n", "3"], "env": {"A": "1"}, "lr": 0.1}, {"args": ["--n", "4"], "env": {}})
     assert code == "other-workload"
     assert reason == (
-        "the workload's definition changed since the baseline; --distbench-update records it anew; args[1] was '3' and "
-        "is '4'; env was not there and is {}; env.A was '1' and is not there; and 1 more"
+        "the case's parameters changed since the baseline; --distbench-update records it again; args[1] was '3' and "
+        "is '4'; env was not set and is {}; env.A was '1' and is not set; and 1 more"
     )
 
-    told = "the workload's definition changed since the baseline; --distbench-update records it anew; "
-    assert compare({}, {"extra": 3})[1] == told + "extra was not there and is 3"
-    assert compare({"extra": 3}, {})[1] == told + "extra was 3 and is not there"
+    told = "the case's parameters changed since the baseline; --distbench-update records it again; "
+    assert compare({}, {"extra": 3})[1] == told + "extra was not set and is 3"
+    assert compare({"extra": 3}, {})[1] == told + "extra was 3 and is not set"
 
     stored = replace(entry(1.0), workload="other", params={})
     found = staleness(stored, case())
     assert found is not None
-    assert found.reason.endswith("--distbench-update records it anew")
+    assert found.reason.endswith("--distbench-update records it again")
 
     stored = {"torch": "2.13", "matmul_precision": "ieee", "autocast": "off"}
     current = {"torch": "2.13", "matmul_precision": "tf32", "autocast": "off"}
@@ -222,13 +222,13 @@ def test_a_change_is_named_by_its_place() -> None:
 def test_what_names_a_run_is_told_as_what_it_is(then: str, now: str) -> None:
     code, reason = compare({"args": [then, "--n=3"]}, {"args": [now, "--n=3"]})
 
-    assert code == "names-a-run"
-    assert reason.startswith(f"args[0] was '{then}' and is '{now}': that names this run, not the workload")
+    assert code == "run-specific-workload"
+    assert reason.startswith(f"args[0] was '{then}' and is '{now}': that changes with every run")
 
 
 @pytest.mark.parametrize("name", ["BUILD_NUMBER", "GITHUB_RUN_ID", "SLURM_JOB_ID", "PID", "CI_PIPELINE_ID"])
 def test_a_number_that_its_name_gives_to_a_run_is_volatile(name: str) -> None:
-    assert compare({"env": {name: "411"}}, {"env": {name: "412"}})[0] == "names-a-run"
+    assert compare({"env": {name: "411"}}, {"env": {name: "412"}})[0] == "run-specific-workload"
     assert compare({"env": {name: "411"}}, {"env": {}})[0] == "other-workload"
 
 

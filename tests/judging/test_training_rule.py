@@ -141,7 +141,7 @@ def test_the_same_arithmetic_must_give_the_same_number(better: Better) -> None:
     assert "(seed 1) and 2 more" in judged(better, [51] * 4, [50] * 4, **EXACTLY).reason
 
 
-@pytest.mark.parametrize("differs", [{"same_software": False}, {"curve": "other digits"}, {"curve": "departs"}])
+@pytest.mark.parametrize("differs", [{"same_software": False}, {"curve": "other digits"}, {"curve": "diverges"}])
 def test_under_other_software_or_arithmetic_chance_has_its_part(differs: dict[str, object]) -> None:
     assert judged("steps", [51, 56, 45, 60, 50], STEPS, **{**EXACTLY, **differs}).kind == "unchanged"
 
@@ -162,7 +162,7 @@ def test_a_baseline_whose_launches_differ_is_no_exact_number() -> None:
             [4.1, 3.2, 2.6, 2.0],
             "the first 2 values agree; first other value: number 3 (2.5 -> 2.6)",
         ),
-        ("floor", [0.3, 0.5, 0.7], [0.3, 0.5, 0.8], "number 3 (0.7 -> 0.8); better, but another training"),
+        ("floor", [0.3, 0.5, 0.7], [0.3, 0.5, 0.8], "number 3 (0.7 -> 0.8); better, but not the same training"),
         ("steps", [10, 40], [20, 80], "no value agrees: number 1 (10 -> 20)"),
         ("same", [9.1, 8.2], [9.1, 8.4], "the first value agrees; first other value: number 2 (8.2 -> 8.4)"),
         ("same", [1.0, 2.0], [1.0, 2.0, 3.0], "2 -> 3"),
@@ -188,7 +188,7 @@ def test_behind_losses_that_agree_the_evaluation_is_suspected(better: Better, th
     agrees = judged(better, [now], [then], **EXACTLY).reason
     unknown = judged(better, [now], [then], **{**EXACTLY, "curve": "nothing"}).reason
 
-    assert "the losses agree: the evaluation, or what follows them" in agrees
+    assert "the losses agree, so it is the evaluation or what follows them" in agrees
     assert "another training" not in agrees
     assert "evaluation" not in unknown
 
@@ -210,7 +210,7 @@ def test_a_curve_is_unchanged_drifted_or_departed_by_its_digits() -> None:
     assert judged_curve(other, GOLDEN, tolerance=0.05).code == "numerics"
     assert judged_curve([a * (1 + 1e-7) for a in GOLDEN], GOLDEN, tolerance=0.0).kind == "changed"
 
-    assert "has 5 steps, this one 4" in judged_curve(GOLDEN[:4], GOLDEN).reason
+    assert "has 5 steps, this run's has 4" in judged_curve(GOLDEN[:4], GOLDEN).reason
 
 
 @pytest.mark.parametrize("same_software", [True, False])
@@ -219,19 +219,19 @@ def test_a_curve_beyond_the_tolerance_is_a_regression_that_names_step_and_cause(
 
     assert verdict.kind == "changed"
     assert (
-        "departs at step 2, deviates by up to 5.7e-02 (16.4% of what the curve moves); by the first update: gr"
+        "diverges at step 2, differs by up to 5.7e-02 (16.4% of the curve's range); likely causes, in the first"
         in verdict.reason
     )
-    assert verdict.facts["departs_at_step"] == 2
+    assert verdict.facts["diverges_at_step"] == 2
 
 
 def test_a_curve_that_a_script_printed_names_its_line() -> None:
     lines = [f"iter {10 * step}" for step in range(5)]
     verdict = judged_curve([*GOLDEN[:4], 1.8], GOLDEN, beside=lines)
 
-    assert verdict.reason.startswith("departs at value 5 (iter 40), deviates by up to 5.7e-02 (16")
+    assert verdict.reason.startswith("diverges at value 5 (iter 40), differs by up to 5.7e-02 (16")
     assert "the value before agreed" in verdict.reason
-    assert verdict.facts["departs_at_value"] == 5
+    assert verdict.facts["diverges_at_value"] == 5
 
 
 # Real trainings, as benchmarks/numerics.py wrote them
@@ -325,7 +325,13 @@ def from_value(at: int, by: float) -> list[float]:
             "the baseline's launches differ",
             id="then alone",
         ),
-        pytest.param([GOLDEN, OTHER], [], "unseeded", "seed it", id="before any update: nobody seeded it"),
+        pytest.param(
+            [GOLDEN, OTHER],
+            [],
+            "unseeded",
+            "seed it",
+            id="likely causes, before any update: nobody seeded it",
+        ),
         pytest.param(
             [from_value(1, 0.3), [*from_value(1, 0.3)[:3], *(v * 1.305 for v in GOLDEN[3:])]],
             [GOLDEN, GOLDEN],
@@ -342,7 +348,7 @@ def test_where_no_arithmetic_is_made_to_repeat_launches_that_part_later_are_seed
 
     assert (verdict.code, told in verdict.reason) == (code, True)
     if code in ("no-baseline", "not-deterministic"):
-        assert "this training does not repeat: deterministic algorithms are off" in verdict.reason
+        assert "this training does not repeat, as deterministic algorithms are off" in verdict.reason
         assert "seed" not in verdict.reason
 
 
@@ -361,7 +367,9 @@ def test_what_is_not_seeded_is_told_by_the_value_that_differs_with_what_mends_it
     )
 
     verdict = judged_launches(GOLDEN, [*GOLDEN[:2], *OTHER[2:]], baseline=[])
-    assert "differ by up to 2.0e-02 from value 3 on: a race (a collective that nobody waits for," in verdict.reason
+    assert (
+        "differ by up to 2.0e-02 from value 3 on: likely a race (a collective that nobody waits for," in verdict.reason
+    )
 
     rounded = [GOLDEN[0], *(a * (1 + 2e-4) for a in GOLDEN[1:])]
     assert judged_launches(GOLDEN, rounded, baseline=[GOLDEN, rounded]).kind == "unchanged"
@@ -371,7 +379,7 @@ def test_what_is_not_seeded_is_told_by_the_value_that_differs_with_what_mends_it
 
     verdict = judged_launches(GOLDEN, GOLDEN, baseline=[OTHER, ANOTHER])
     assert verdict.kind == "inconclusive"
-    assert "were not seeded, and these 2 agree" in verdict.reason
+    assert "were not seeded, this run's 2 agree" in verdict.reason
 
 
 @pytest.mark.parametrize("now", [[GOLDEN], [GOLDEN, ANOTHER]])
@@ -389,18 +397,21 @@ def test_a_training_that_lost_its_seed_is_told_from_one_that_repeats_otherwise()
     assert (first.kind, may_not_repeat(first)) == ("changed", True)
     assert verdict.kind == "changed"
     assert verdict.reason.startswith(
-        "the training is not seeded any more: its launches differ by up to 2.9e-02 from the fi"
+        "the training is no longer seeded: its launches differ by up to 2.9e-02 from the fi"
     )
 
     verdict = judged_launches(OTHER, OTHER, baseline=[GOLDEN, GOLDEN])
     assert verdict.kind == "changed"
-    assert "the 2 launches of this run agree: it is seeded; before any update: seed or random" in verdict.reason
+    assert (
+        "the 2 launches of this run agree, so it is seeded; likely causes, before any update: seed, init"
+        in verdict.reason
+    )
 
     verdict = by_launch("floor", [0.9, 0.8], [0.95, 0.95], lost_its_seed=True)
-    assert (verdict.code, verdict.reason) == ("unseeded", "the baseline's launches were seeded, and these are not")
+    assert (verdict.code, verdict.reason) == ("unseeded", "the baseline's launches were seeded, this run's are not")
 
     verdict = judged_launches(from_value(3, 2e-2), from_value(3, 2e-2), baseline=[GOLDEN, GOLDEN])
-    assert "the 2 launches of this run agree; by the second update: " in verdict.reason
+    assert "the 2 launches of this run agree; likely causes, in the second update: " in verdict.reason
 
 
 @pytest.mark.parametrize("at", [1, 2, 4, 5])
@@ -424,7 +435,7 @@ def test_code_that_does_not_repeat_its_own_losses_is_told_so_and_no_optimizer_is
     verdict = judged_launches(first, second, baseline=[GOLDEN, GOLDEN])
 
     assert verdict.kind == "changed"
-    assert verdict.reason.startswith("this code does not repeat its own losses: its launches differ by up to")
+    assert verdict.reason.startswith("this code does not reproduce its own losses: its launches differ by up to")
     assert "a race (a collective that nobody waits for" in verdict.reason
     assert "optimizer" not in verdict.reason
 
@@ -453,7 +464,7 @@ def test_where_launches_of_a_seed_differ_they_are_the_samples(
     """What chance does to a training that is not seeded is known from the baseline's launches."""
     assert by_launch(better, [like], stored).kind in ("unchanged", "inconclusive")
     verdict = by_launch(better, [worse], stored)
-    assert (verdict.kind, "moved up" in verdict.reason) == (
+    assert (verdict.kind, "went up" in verdict.reason) == (
         ("changed", True) if better == "same" else ("regressed", False)
     )
 
@@ -480,17 +491,17 @@ def test_seeds_are_paired_and_one_alone_proves_nothing() -> None:
 
     verdict = judged("same", [0.25], [0.2])
     assert verdict.kind == "inconclusive"
-    assert "one seed moved by 25.0%" in verdict.reason
+    assert "one seed changed by 25.0%" in verdict.reason
 
-    verdict = judged("same", [0.25], [0.2], same_software=True, curve="departs")
-    assert verdict.reason == "one seed moved by 25.0%, after a curve that departs"
+    verdict = judged("same", [0.25], [0.2], same_software=True, curve="diverges")
+    assert verdict.reason == "one seed changed by 25.0%, which follows from the diverged loss curve"
 
 
 BEYOND: list[tuple[Better, float, float]] = [("same", 31.2, 35.4), ("same", -3.1, -2.6), ("floor", 0.62, 0.56)]
 WITHIN: list[tuple[Better, float, float]] = [("same", 31.2, 33.1), ("same", -3.1, -3.15), ("floor", 0.62, 0.6)]
 
 
-@pytest.mark.parametrize("curve", ["other digits", "departs"])
+@pytest.mark.parametrize("curve", ["other digits", "diverges"])
 @pytest.mark.parametrize(("better", "then", "now"), [*BEYOND, ("steps", 60, 90), ("steps", 120, 200)])
 def test_one_seed_keeps_its_own_tolerance_whatever_the_curve_does(
     better: Better, then: float, now: float, curve: str
@@ -498,7 +509,7 @@ def test_one_seed_keeps_its_own_tolerance_whatever_the_curve_does(
     verdict = judged(better, [now], [then], same_software=True, curve=curve)
 
     assert verdict.kind == ("changed" if better == "same" else "regressed")
-    assert f"one seed moved by {abs(now / then - 1):.1%}" in verdict.reason
+    assert f"one seed changed by {abs(now / then - 1):.1%}" in verdict.reason
 
 
 @pytest.mark.parametrize(("better", "then", "now"), WITHIN)
@@ -533,7 +544,7 @@ def test_a_fault_in_small_updates_is_a_departure_however_little_the_loss_moves(
     verdict = judged_curve(leaves(stored, share), stored, same_software=same_software)
 
     assert verdict.kind == "changed"
-    assert "of what the curve moves" in verdict.reason
+    assert "of the curve's range" in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -554,8 +565,8 @@ def test_other_arithmetic_of_small_updates_is_drift(other: Sequence[float]) -> N
 @pytest.mark.parametrize(
     ("printed", "said"),
     [
-        ([11.8, 11.8, 11.7, 11.6, 11.6, 11.5], "6 values have 4 different ones, in steps of 0.1: it moves by 3"),
-        ([1034.0, 1031.0, 1026.0, 1019.0], "in steps of 1: it moves by 15 of these"),
+        ([11.8, 11.8, 11.7, 11.6, 11.6, 11.5], "4 of its 6 losses differ, in steps of 0.1: the whole range is 3"),
+        ([1034.0, 1031.0, 1026.0, 1019.0], "in steps of 1: the whole range is 15 such steps"),
     ],
 )
 def test_a_curve_whose_digits_can_show_nothing_is_not_called_unchanged(printed: list[float], said: str) -> None:
@@ -584,7 +595,7 @@ def test_a_training_that_does_not_learn_here_as_there_is_inconclusive(
 
     assert [v.kind for v in (verdict, recorded)] == ["inconclusive", "inconclusive"]
     for said in (verdict.reason, recorded.reason):
-        assert said.startswith(f"it does not move: all {len(curve)} values are {curve[0]:g}. This training does not ")
+        assert said.startswith(f"the losses do not change: all {len(curve)} are {curve[0]:g}. This training does not ")
 
 
 @pytest.mark.parametrize("curve", STILL.values(), ids=STILL)
@@ -770,7 +781,7 @@ def test_errors_of_ranks_that_cancel_in_their_mean_are_red(
     verdict = judged_ranks(kind, then, now)
 
     assert verdict.kind == "changed"
-    assert "agrees, and the ranks do not: their standard deviation" in verdict.reason
+    assert "agrees, the single ranks do not: their standard deviation" in verdict.reason
     assert judged_ranks(kind, then, then).kind == "unchanged"
 
 

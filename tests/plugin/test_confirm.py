@@ -121,7 +121,7 @@ def test_a_run_that_failures_stop_settles_its_doubts(slower: pytest.Pytester, op
     result = run(slower, option, *SHORT)
     result.assert_outcomes(failed=1 + tests.count("def test_"))
 
-    result.stdout.fnmatch_lines(["step: in turns with *", "FAILED test_it.py::test_step?ws2? - *"])
+    result.stdout.fnmatch_lines(["step: interleaved A/B with *", "FAILED test_it.py::test_step?ws2? - *"])
     again = run(slower, "--last-failed", "--collect-only", "-q").stdout.str()
     assert ("test_step" in again, "test_never" in again) == (True, False)
 
@@ -151,7 +151,7 @@ def test_what_a_stopped_run_leaves_in_doubt_is_run_again_as_what_failed(slower: 
     file.write_text(file.read_text().replace("== [1, 1]", "== 9"))
     again = run(slower, "--last-failed", *SHORT)
     again.assert_outcomes(failed=1)
-    again.stdout.fnmatch_lines(["step: in turns with *", "FAILED test_it.py::test_step?ws2? - *"])
+    again.stdout.fnmatch_lines(["step: interleaved A/B with *", "FAILED test_it.py::test_step?ws2? - *"])
 
 
 @pytest.mark.other_plugins

@@ -94,7 +94,7 @@ def test_strict_fails_what_could_not_be_compared(recorded: pytest.Pytester) -> N
 
     result.stdout.fnmatch_lines(
         [
-            "step: inconclusive: the workload's definition changed since*; --distbench-strict",
+            "step: inconclusive: the case's parameters changed since*; --distbench-strict",
             "If what was measured is right:  pytest 'test_it.py::test_step?ws2?' --distbench-update",
         ]
     )
@@ -204,7 +204,7 @@ def test_other_software_makes_a_changed_exact_number_incomparable(
     path.write_text(path.read_text().replace("[7, 7, 7, 7, 7]", "[8, 8, 8, 8, 8]"))
     result = run(recorded)
 
-    result.stdout.fnmatch_lines(["x test_step?ws2? count: the number changed, and so did the software"])
+    result.stdout.fnmatch_lines(["x test_step?ws2? count: the number changed, and so did the software versions"])
     result.stdout.fnmatch_lines([f"software differs from the baselines': {told} (*"])
     assert result.ret == 0
 

@@ -132,14 +132,14 @@ def test_the_same_tree_is_launched_again_alone(now: float, kind: str, told: str)
         (
             (1.3, 1.0),
             "inconclusive",
-            "regressed in one process tree (+29.9 % over 3 pairs), not in a second (+0.0 % over 3)",
+            "slower in one set of processes (+29.9 % over 3 pairs), not in a second one (+0.0 % over 3)",
             3,
         ),
-        ((1.5, 0.8), "inconclusive", "regressed in one process tree (+*), not in a second (-20.? % over 3)", 3),
-        ((1.22, 1.06), "inconclusive", "regressed in one process tree (+*), not in a second (+5.? % over 3)", 3),
-        ((1.3, 1.3), "regressed", "*; in other process trees +* % over 3 pairs", 3),
-        ((1.5, 1.2), "regressed", "*; in other process trees +19.? % over 3 pairs", 3),
-        ((1.16, 1.09), "regressed", "*; in other process trees +8.? % over 3 pairs", 3),
+        ((1.5, 0.8), "inconclusive", "slower in one set of processes (+*), not in a second one (-20.? % over 3)", 3),
+        ((1.22, 1.06), "inconclusive", "slower in one set of processes (+*), not in a second one (+5.? % over 3)", 3),
+        ((1.3, 1.3), "regressed", "*; confirmed in new processes: +* % over 3 pairs", 3),
+        ((1.5, 1.2), "regressed", "*; confirmed in new processes: +19.? % over 3 pairs", 3),
+        ((1.16, 1.09), "regressed", "*; confirmed in new processes: +8.? % over 3 pairs", 3),
         ((1.0, 1.3), "environment", "*", 0),
     ],
 )
@@ -164,7 +164,7 @@ def test_where_nothing_can_be_seen_again_the_first_red_stands(budget_s: float, o
     kind, reason, _ = settle(Turns(1.3), raised, how, exchanged=second)
 
     assert kind == "regressed"
-    assert reason.endswith("against itself +0.1 %")
+    assert reason.endswith("A/A noise +0.1 %")
 
 
 @pytest.mark.parametrize(("breaks_at", "error"), [(0, ""), (0, "cannot start"), (2, "")])
@@ -231,7 +231,7 @@ def test_with_the_old_software_at_hand_the_change_is_split() -> None:
     kind, reason, _ = settle(Turns(1.0), raised, again(raised), old)
 
     assert kind == "environment"
-    assert reason.endswith("of +20.0 % in turns: code +0.0 %, torch 2.12.0 -> 2.13.0 +20.0 %")
+    assert reason.endswith("of +20.0 % by interleaved A/B: code +0.0 %, torch 2.12.0 -> 2.13.0 +20.0 %")
 
 
 def test_a_launch_in_turns_takes_no_longer_than_this_tree_made_likely() -> None:

@@ -18,7 +18,7 @@ from support.results import verdict
 from support.stores import CASE, environment, result
 from support.timelines import JOB
 
-from pytest_distbench.judging.terms import NOT_JUDGED, Judgement, Terms
+from pytest_distbench.judging.terms import NOT_EVALUATED, Judgement, Terms
 from pytest_distbench.launch.starters import Hosting, HostsFound
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.launch import LaunchRecord
@@ -130,8 +130,8 @@ def test_what_is_red_for_certain_ends_the_loop_and_what_is_open_stays_unjudged(s
     made = session.run(REQUEST, Counted(), RedForCertain(99))  # type: ignore[arg-type]
 
     assert len(made.launches) == 2
-    assert [(v.metric, v.kind) for v in made.verdicts] == [("step", "inconclusive"), ("count", "regressed")]
-    assert made.verdicts[0].reason == f"{NOT_JUDGED} (count regressed)"
+    assert [(v.metric, v.kind) for v in made.verdicts] == [("step", "not evaluated"), ("count", "regressed")]
+    assert made.verdicts[0].reason == f"{NOT_EVALUATED} (count regressed)"
 
 
 def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) -> None:

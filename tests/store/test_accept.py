@@ -102,9 +102,9 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
     assert take(result(*FIVE, code="within-threshold"), stored).metrics["step"].launches == [0.004] * 5
     assert take(still, stored, force=True).metrics["step"].launches == [0.004]
 
-    with pytest.raises(NotABaseline, match=r"step is beyond a bound: 4 s, bound: at most 3 s \(the store\)"):
+    with pytest.raises(NotABaseline, match=r"step violates a bound: 4 s, bound: at most 3 s \(the store\)"):
         take(result(4.0, 4.0, 4.0), entry(1.0, bounds={"step": "3 s"}), force=True)
-    with pytest.raises(NotABaseline, match="step is beyond a bound"):
+    with pytest.raises(NotABaseline, match="step violates a bound"):
         take(result(*FIVE, code="bound"), force=True)
     with pytest.raises(NotABaseline, match="the unit 'B' does not fit"):
         take(result(*FIVE), entry(1.0, bounds={"step": "3 B"}))

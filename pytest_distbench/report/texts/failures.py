@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.judging.entry import why_not_stored
-from pytest_distbench.judging.terms import NOT_JUDGED, Conclusion, software_changes, worst
+from pytest_distbench.judging.terms import Conclusion, software_changes, worst
 from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -134,7 +134,7 @@ _MOST_REASONS = 8
 
 def regression_text(result: CaseResult, *, command: str) -> str:
     failed = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
-    left_open = [v for v in result.verdicts if v.reason.startswith(NOT_JUDGED)]
+    left_open = [v for v in result.verdicts if v.code == "not-evaluated"]
     return _text(result, regression_headline(result), [*failed, *left_open[:1]], command=command, causes=True)
 
 

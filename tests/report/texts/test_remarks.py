@@ -103,7 +103,7 @@ def test_doubts_about_a_run_are_a_line_each() -> None:
     [line] = doubt_lines([blind, blind])
     first, _, why = line.text.partition(" and 3 more: ")
     assert first == "? 4 metrics could not have turned red: test_a[ws2] step"
-    assert why == "no slowdown below +210.0 % would have been red"
+    assert why == "minimum detectable slowdown +210.0 %"
 
     assert doubt_lines([result(verdict("beyond-threshold"))]) == []
 
