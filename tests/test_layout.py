@@ -16,10 +16,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "pytest_distbench": Budget(
-        239, 60_549
-    ),  # reasons of verdicts are rows; advisory verdicts; spellings of markers; reasons say what to do
-    "tests": Budget(307, 55_359),  # what follows from each verdict is a table; --distbench-out, advisory verdicts
+    "pytest_distbench": Budget(239, 60_549),  # reasons are rows that say what to do; advisory verdicts; spellings of markers
+    "tests": Budget(307, 55_361),  # what follows from each verdict is a table; --distbench-out, advisory verdicts
 }
 """A number that rises needs its reason in its line."""
 
