@@ -16,7 +16,9 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "pytest_distbench": Budget(239, 60_549),  # reasons are rows that say what to do; advisory verdicts; spellings of markers
+    "pytest_distbench": Budget(
+        239, 60_549
+    ),  # reasons are rows that say what to do; advisory verdicts; spellings of markers
     "tests": Budget(307, 55_361),  # what follows from each verdict is a table; --distbench-out, advisory verdicts
 }
 """A number that rises needs its reason in its line."""
