@@ -1,4 +1,4 @@
-# `make suites` measures and takes about two minutes, `make suites-full` with all long forms, `make structure` judges what needs no clock, `make lint` runs what needs no test, `make test` that and the tests of the plugin, `make thorough` and `make nightly` more of the same, `make durations` says which file of tests takes too long, `make gpu` on GPUs, `make docs` builds the site. Torch is installed once.
+# `make suites` measures and takes about two minutes, `make suites-full` with all slow tests, `make structure` judges what needs no clock, `make lint` runs what needs no test, `make test` that and the tests of the plugin, `make thorough` and `make nightly` more of the same, `make durations` says which file of tests takes too long, `make gpu` on GPUs, `make docs` builds the site. Torch is installed once.
 PYTHON ?= python3
 TOX = .venv/bin/tox
 UV = .venv/bin/uv

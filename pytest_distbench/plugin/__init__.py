@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.addinivalue_line("markers", f"distbench_{declaration}")
     state = config.stash[STATE]
     state.results = ResultsPlugin(
-        config, lambda is_used: settings_if_used(config, is_used=is_used), lambda: state.interrupts
+        config, lambda is_used: settings_if_used(config, is_used=is_used), lambda: state.interrupts, state.slow
     )
     config.pluginmanager.register(state.results, "distbench-results")
     config.pluginmanager.register(fixtures, "distbench-fixtures")
@@ -197,11 +197,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if state.usage_errors:
         raise pytest.UsageError("\n".join(dict.fromkeys(state.usage_errors)))
     if measuring and not settings_of(config).full:
-        from pytest_distbench.plugin.markers import LONG_FORM, own_markers
+        from pytest_distbench.plugin.markers import own_markers
 
-        for item in filter(_is_measured, measuring):  # here, where the marks of single parameters are known
-            if any(mark.name == "full" for mark in own_markers(item)):
-                item.add_marker(pytest.mark.skip(reason=LONG_FORM))
+        is_slow = {  # here, where the marks of single parameters are known
+            item: any(mark.name == "full" for mark in own_markers(item)) for item in filter(_is_measured, measuring)
+        }
+        if slow := [item for item in is_slow if is_slow[item]]:
+            items[:] = [item for item in items if not is_slow.get(item)]
+            config.hook.pytest_deselected(items=slow)
+            state.slow += slow
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -231,7 +235,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
     """Say what will be measured on what, and how long that takes; under -q only the time, and that of an update."""
-    if not any(FIXTURE in getattr(item, "fixturenames", ()) for item in items):
+    if not any(FIXTURE in getattr(item, "fixturenames", ()) for item in [*items, *config.stash[STATE].slow]):
         return []
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.report.texts.terminal import header_lines
@@ -281,14 +285,12 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
         return ""  # nobody knows: a case whose slowdown is lost early costs little
     try:
         awaited = [_awaited(item) for item in items if _is_measured(item)]
-        left_out = [_awaited(item) for item in items if _is_long_form(item)]
+        slow = [_awaited(item) for item in state.slow]
         store, ran = session_of(config).store, read_history(config)
-        found, more = (estimate(store, tests, ran, launcher=settings.launcher) for tests in (awaited, left_out))
+        found, more = (estimate(store, tests, ran, launcher=settings.launcher) for tests in (awaited, slow))
     except DistbenchError:
         return ""  # a marker that cannot be used ends the run, and a baseline that cannot be read the test whose it is
-    if state.results is not None and not more.unknown:
-        state.results.long_forms_s = more.seconds or 0.0
-    return duration_text(found, long_forms=len(left_out))
+    return duration_text(found, slow=more)
 
 
 def _awaited(item: pytest.Item) -> Awaited:
@@ -415,12 +417,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
 
 def _is_measured(item: pytest.Item) -> bool:
     return FIXTURE in getattr(item, "fixturenames", ()) and item.get_closest_marker("skip") is None
-
-
-def _is_long_form(item: pytest.Item) -> bool:
-    from pytest_distbench.plugin.markers import LONG_FORM
-
-    return any(mark.kwargs.get("reason") == LONG_FORM for mark in item.iter_markers("skip"))
 
 
 def _store_cases(config: pytest.Config, report: pytest.TestReport, cases: list[CaseResult]) -> list[CaseResult]:

@@ -89,12 +89,6 @@ def test_of(report: pytest.TestReport) -> tuple[str, str] | None:
     return cast("tuple[str, str]", tuple(found)) if found else None
 
 
-def is_long_form(report: pytest.TestReport) -> bool:
-    from pytest_distbench.plugin.markers import LONG_FORM
-
-    return report.skipped and isinstance(report.longrepr, tuple) and report.longrepr[2].endswith(LONG_FORM)
-
-
 def texts_of(report: pytest.TestReport) -> list[str]:
     return getattr(report, CASES_ATTRIBUTE, None) or []
 

@@ -9,13 +9,14 @@ import functools
 import os
 import shlex
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_distbench.plugin import carry
+from pytest_distbench.plugin.names import test_and_id
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.progress import Interrupts
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 _COLOURS: Mapping[Severity, dict[str, bool]] = {"plain": {}, "doubt": {"yellow": True}, "failure": {"red": True}}
 
 _DESELECTED = "distbench_deselected"
-"""What a pytest-xdist worker tells its controller: how many collected tests it will not run."""
+"""What a pytest-xdist worker tells its controller: how many collected tests it will not run, and the slow ones."""
 
 
 class ResultsPlugin:
     """Registered as a pytest plugin of its own, because its hooks need the run's state.
 
     ``settings_if`` gives the run's settings, told whether anything was measured; None if nothing of ours is in use.
-    What the long forms would take that were left out is None where nobody knows.
+    ``slow`` will hold the tests of this process that are deselected without --distbench-full.
     """
 
     def __init__(
@@ -44,11 +45,12 @@ class ResultsPlugin:
         config: pytest.Config,
         settings_if: Callable[[bool], Settings | None],
         interrupts: Callable[[], Interrupts | None],
+        slow: Sequence[pytest.Item],
     ) -> None:
         self.session: Session | None = None
-        self.long_forms_s: float | None = None
         self._settings_if = settings_if
         self._interrupts = interrupts
+        self._slow_here = slow
         self._config = config
         self._started = time.time()
         self._attempts = carry.Attempts()
@@ -59,7 +61,7 @@ class ResultsPlugin:
         self._ended: set[str] = set()
         self._reported: set[str] = set()
         self._seen: dict[tuple[str, str], bool] = {}
-        self._long_forms: list[tuple[str, str]] = []
+        self._slow: dict[str, tuple[str, str]] = {}
         self._unused: list[EntryName] | None = None
         self._pruned = False
         self._why_not_pruned = ""
@@ -70,9 +72,12 @@ class ResultsPlugin:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
         before = len(items)
         yield
-        self._deselected = before - len(items)  # whoever took them out, whether he said so or not
+        self._slow = {item.nodeid: test_and_id(item) for item in self._slow_here}
+        self._deselected = (
+            before - len(items) - len(self._slow_here)
+        )  # whoever took them out, whether he said so or not
         if hasattr(self._config, "workeroutput"):
-            self._config.workeroutput[_DESELECTED] = self._deselected
+            self._config.workeroutput[_DESELECTED] = self._deselected, self._slow
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._collected.update(item.nodeid for item in session.items)
@@ -83,7 +88,9 @@ class ResultsPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        self._deselected += getattr(node, "workeroutput", {}).get(_DESELECTED, 0)
+        deselected, slow = getattr(node, "workeroutput", {}).get(_DESELECTED, (0, {}))
+        self._deselected += deselected
+        self._slow.update(slow)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._begun.add(nodeid)
@@ -99,8 +106,6 @@ class ResultsPlugin:
         if name := carry.test_of(report):
             test, case_id = name
             self._seen[test, case_id] = self._seen.get((test, case_id), True) and not report.skipped
-            if carry.is_long_form(report):
-                self._long_forms.append(name)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -153,8 +158,10 @@ class ResultsPlugin:
         is_cut_short = self._interrupted_by is not None and settings is not None and settings.update is not None
         if settings is not None and (self._results or self._trouble or is_cut_short or settings.report):
             self._tell_results(terminalreporter, settings, is_cut_short=is_cut_short)
-        if self._long_forms:
-            terminalreporter.write_line(self._left_out())
+        if self._slow and self._config.pluginmanager.hasplugin("dsession"):  # whose controller prints no header
+            from pytest_distbench.report.texts.terminal import slow_text
+
+            terminalreporter.write_line(f"distbench: {slow_text(len(self._slow))}")
 
     def _tell_results(
         self, terminalreporter: pytest.TerminalReporter, settings: Settings, *, is_cut_short: bool
@@ -218,13 +225,6 @@ class ResultsPlugin:
         store = BaselineStore(settings.baselines, written.environment.platform)
         return git.why_ignored(store.path(written.case.test, written.case.key))
 
-    def _left_out(self) -> str:
-        from pytest_distbench.report.texts.terminal import left_out_line
-
-        more_s = self.long_forms_s
-        seconds = None if more_s is None else time.time() - self._started + more_s
-        return left_out_line(sum(self._seen.values()), len(self._long_forms), seconds=seconds)
-
     def _settings(self) -> Settings | None:
         if self.session is not None:
             return self.session.settings
@@ -250,8 +250,8 @@ class ResultsPlugin:
                 unused = unused_entries(
                     store,
                     [result for result in self._results if result.environment.platform == platform],
-                    reported={nodeid.partition("::")[0] for nodeid in self._reported},
-                    seen=self._seen,
+                    reported={nodeid.partition("::")[0] for nodeid in (*self._reported, *self._slow)},
+                    seen={**dict.fromkeys(self._slow.values(), False), **self._seen},
                     rootpath=self._config.rootpath,
                     roots=[
                         Path(self._config.invocation_params.dir, str(given)).resolve() for given in self._config.args

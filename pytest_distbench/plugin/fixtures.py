@@ -33,9 +33,10 @@ class State:
     """What the plugin keeps between hooks.
 
     A conftest has defined the taken options before us. Tests that stay on the CPU under ``--gpu`` have a session of
-    their own: another class of hardware, so another store. Of the tests that were collected there are all ids. There
-    are interrupts, the handlers of Ctrl-C and SIGTERM, once this process has a session. While the parameters of a test
-    of ours are named, so are variables among them.
+    their own: another class of hardware, so another store. Of the tests that were collected there are all ids; those
+    marked ``full`` are slow, and deselected without --distbench-full. There are interrupts, the handlers of Ctrl-C and
+    SIGTERM, once this process has a session. While the parameters of a test of ours are named, so are variables among
+    them.
     """
 
     @property
@@ -55,6 +56,7 @@ class State:
         self.results: ResultsPlugin | None = None
         self.interrupts: Interrupts | None = None
         self.collected: dict[str, set[str]] = {}
+        self.slow: list[pytest.Item] = []
 
 
 STATE = pytest.StashKey[State]()

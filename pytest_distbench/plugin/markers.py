@@ -143,7 +143,6 @@ def _read(mark: pytest.Mark) -> Network:
 
 
 _LEFT_OUT = pytest.StashKey[str]()
-LONG_FORM = "not run: a long form: give --distbench-full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

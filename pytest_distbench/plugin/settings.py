@@ -26,7 +26,7 @@ MARKERS = (
     "gpu(min_memory=, capability=, link=): this test needs CUDA, and such GPUs; not run without --gpu",
     "cpu: this test stays on the CPU, with gloo, under --gpu too",
     "network(rate, delay=, loss=, overlay=, hosts=, label=): the network between the ranks of this test",
-    "full: a long form, left out of a first picture; not run without --distbench-full",
+    "full: a slow test, deselected without --distbench-full",
     "distbench(timeout=, launches=, tolerance=, metrics=, bounds=, xfail_perf=, advisory=, fake_rank=): how to judge",
 )
 """The markers, as pytest lists them; ``markers`` reads them."""

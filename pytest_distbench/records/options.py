@@ -161,7 +161,7 @@ OPTIONS: dict[str, Option] = {
         "stored; host lets other runs that say so too measure at the same time, each alone on its GPUs",
         needs={"gpu": "it shares GPUs, or the host between runs on different GPUs"},
     ),
-    "full": Option(summary="run the tests with the marker full too: the long forms of others"),
+    "full": Option(summary="run the tests marked full, too: the slow ones, which are deselected without it"),
     "numa-binding": Option(
         metavar="MODE",
         summary="with --gpu: bind each rank to the CPUs near its GPU, as torchrun's --numa-binding does: "

@@ -94,7 +94,7 @@ class Settings:
         advisory: no verdict fails its test.
         max_message_bytes: larger messages are not sent; None: no limit.
         preload: modules to import once for all ranks.
-        full: tests with the marker ``full``, long forms, run too.
+        full: tests with the marker ``full``, the slow ones, run too.
         network: between ranks whose test does not choose one; None: whatever there is.
         data: where full-size data sets lie, an absolute path or a URL; empty: nobody says.
         control: the slowdown that is planted in every case, as a share, or by the tolerance of the case.

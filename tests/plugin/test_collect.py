@@ -58,7 +58,7 @@ def test_several_backends_run_every_test_with_each_and_share_the_names_of_stored
     one.stdout.fnmatch_lines(["*test_step?ws2? PASSED*"])
 
 
-def test_a_long_form_is_left_out_unless_asked_for_and_the_header_tells_how_long_a_run_takes(
+def test_a_slow_test_is_deselected_unless_asked_for_and_the_header_tells_how_long_a_run_takes(
     project: Project,
 ) -> None:
     made = project(
@@ -78,26 +78,37 @@ def test_sizes(distbench, size):
 
     short.stdout.fnmatch_lines(
         [
-            "distbench: 2 tests; the first run tells how long that takes; 2 long forms are left out *",
-            "2 of 4 tests: 2 long forms were left out; all: --distbench-full",
-            "SKIPPED*not run: a long form: give --distbench-full",
+            "collected 4 items / 2 deselected / 2 selected",
+            "distbench: 2 tests; the first run tells how long that takes; 2 slow tests deselected (--*",
+            "*= 2 passed, 2 deselected in *",
         ]
     )
     long.assert_outcomes(passed=4)
-    long.stdout.no_fnmatch_line("*long form*")
+    long.stdout.no_fnmatch_line("*slow test*")
     after.stdout.fnmatch_lines(
         [
-            "distbench: 2 tests, about * s; 2 long forms are left out (--distbench-full)",
-            "2 of 4 tests: 2 long forms were left out; all: --distbench-full, about * s",
+            "distbench: 2 tests, about * s; 2 slow tests deselected (--distbench-full runs them in about * s)",
         ]
     )
-    after.stdout.no_fnmatch_line("*not used*")  # what is stored of long forms
+    spread = made.runpytest_subprocess("-p", "no:cacheprovider", "-n2")
+    spread.stdout.fnmatch_lines(["distbench: 2 slow tests deselected (--distbench-full runs them)"])
+    after.stdout.no_fnmatch_line("*not used*")
+    kept = stored(made)
+    for workers in ([], ["-n2"]):
+        gone = kept[0].parent.with_name("test_gone") / kept[0].name
+        gone.parent.mkdir(exist_ok=True)
+        gone.write_text(kept[0].read_text().replace("test_long", "test_gone"))
+        pruned = made.runpytest_subprocess("-p", "no:cacheprovider", "--distbench-prune", *workers)
+        pruned.stdout.fnmatch_lines(["1 stored entry was not used, and deleted:", "*test_gone*"])
+        assert stored(made) == kept, "of slow tests as well"
 
 
-def test_a_run_of_long_forms_alone_says_how_to_have_them(project: Project) -> None:
+def test_a_run_of_slow_tests_alone_says_how_to_have_them(project: Project) -> None:
     made = project(TEST.replace("    def test", "    import pytest\n    @pytest.mark.full\n    def test"))
+    result = run(made)
 
-    run(made).stdout.fnmatch_lines(["0 of 1 tests: 1 long form was left out; all: --distbench-full"])
+    result.stdout.fnmatch_lines(["distbench: 1 slow test deselected (--distbench-full runs them)"])
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def test_a_line_is_coloured_by_what_it_says(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,9 +104,8 @@ def _launches_s(stores: Iterable[BaselineStore], test: Awaited, launcher: str) -
     return None
 
 
-def duration_text(found: Estimate, *, long_forms: int) -> str:
-    left = f"{long_forms} long form{'s are' if long_forms != 1 else ' is'} left out (--distbench-full)"
-    told = [left] if long_forms else []
+def duration_text(found: Estimate, *, slow: Estimate) -> str:
+    told = [slow_text(slow.tests, None if slow.unknown else slow.seconds)] if slow.tests else []
     count = f"{found.tests} test{'s' * (found.tests != 1)}"
     if found.seconds is not None:
         told.insert(0, f"{count}, about {about(found.seconds)}")
@@ -117,6 +116,11 @@ def duration_text(found: Estimate, *, long_forms: int) -> str:
     elif found.unknown:
         told.insert(0, f"{count}; the first run tells how long that takes")
     return "; ".join(told)
+
+
+def slow_text(tests: int, seconds: float | None = None) -> str:
+    takes = f" in about {about(seconds)}" if seconds is not None else ""
+    return f"{tests} slow test{'s' * (tests != 1)} deselected (--distbench-full runs them{takes})"
 
 
 def about(seconds: float) -> str:
@@ -230,13 +234,6 @@ def _lacks_baseline(result: CaseResult) -> bool:
 def _needs_none(verdict: Verdict) -> bool:
     """Whether a verdict may be given where nothing is stored."""
     return verdict.kind == "new" or verdict.is_undecided or verdict.code in ("within-bound", "bound")
-
-
-def left_out_line(ran: int, long_forms: int, *, seconds: float | None) -> str:
-    """What a run without the long forms has shown of the whole, and in how many seconds a run shows all of it."""
-    takes = f", about {about(seconds)}" if seconds is not None else ""
-    were = "long forms were left out" if long_forms != 1 else "long form was left out"
-    return f"{ran} of {ran + long_forms} tests: {long_forms} {were}; all: --distbench-full{takes}"
 
 
 def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:

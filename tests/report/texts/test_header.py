@@ -49,11 +49,11 @@ def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, again
 
 
 @pytest.mark.parametrize(
-    ("found", "long_forms", "text"),
+    ("found", "slow", "text"),
     [
         (Estimate(tests=2, seconds=170.0), 0, "2 tests, about 2.8 min"),
         (Estimate(tests=1, seconds=0.2), 0, "1 test, about 1 s"),
-        (Estimate(tests=1, seconds=60.0), 2, "1 test, about 60 s; 2 long forms are left out (--distbench-full)"),
+        (Estimate(tests=1, seconds=9.0), 2, "1 test, about 9 s; 2 slow tests deselected (--distbench-full runs them)"),
         (Estimate(tests=1, seconds=400.0), 0, "1 test, about 7 min"),
         (
             Estimate(tests=2, seconds=60.0, unknown=1, elsewhere=1),
@@ -65,11 +65,12 @@ def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, again
             0,
             "1 test; the first run tells how long that takes",
         ),
-        (Estimate(tests=0, seconds=None), 1, "1 long form is left out (--distbench-full)"),
+        (Estimate(tests=0, seconds=None), 1, "1 slow test deselected (--distbench-full runs them in about 9 s)"),
     ],
 )
-def test_how_long_it_will_take_and_what_is_left_out(found: Estimate, long_forms: int, text: str) -> None:
-    assert duration_text(found, long_forms=long_forms) == text
+def test_how_long_it_will_take_and_what_is_deselected(found: Estimate, slow: int, text: str) -> None:
+    unknown = slow > 1
+    assert duration_text(found, slow=Estimate(tests=slow, seconds=9.0 * slow, unknown=unknown)) == text
 
 
 @pytest.fixture
