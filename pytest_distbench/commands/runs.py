@@ -210,8 +210,10 @@ def _tell(record: RunRecord) -> Iterator[str]:
 
 
 def add_explain(add_parser: Adder) -> None:
-    parser = add_parser("explain", help="what a verdict, a metric or a failure means, and what to do about it")
-    parser.add_argument("words", metavar="WORDS", nargs="*", help="as a run printed them; none: all that are known")
+    parser = add_parser("explain", help="what a verdict, a reason, a word, a metric or a failure means, and what to do")
+    parser.add_argument(
+        "words", metavar="WORDS", nargs="*", help="a name, or a line that a run printed; none: list all names"
+    )
     parser.set_defaults(command=_explain)
 
 
@@ -226,8 +228,8 @@ def _explain(options: argparse.Namespace) -> Iterator[str]:
         close = difflib.get_close_matches(text, names, n=3)
         did_you_mean = f"; did you mean {', '.join(map(repr, close))}?" if close else ""
         raise DistbenchError(
-            f"nothing is known of {show(text)}{did_you_mean}: distbench explain, without words, lists what is. A "
-            "metric that is not there is one that the test records"
+            f"{show(text)} is unknown{did_you_mean}. 'distbench explain' without words lists all names; a metric "
+            "that is not listed is recorded by the test"
         )
     for i, entry in enumerate(found):
         yield from [""] * (i > 0)
@@ -235,7 +237,8 @@ def _explain(options: argparse.Namespace) -> Iterator[str]:
         yield f"  {entry.means}"
         if entry.next_step:
             yield f"  next: {entry.next_step}"
-        yield f"  docs/{entry.page}"
+        page, _, section = entry.page.partition("#")
+        yield f"  docs: {page}{section and ', section ' + repr(section.replace('-', ' '))}"
 
 
 def _list() -> Iterator[str]:

@@ -26,6 +26,7 @@ class Reason:
     Attributes:
         means: what happened, in a sentence.
         next_step: what to do; empty: nothing.
+        printed: regular expression of the lines that a run prints of it, from which ``distbench explain`` knows it.
         mark: one character before its row, so that nothing depends on colour.
         fails: the test, under the default policy.
         fails_under: the option, without its dashes, under which it fails; empty: under none.
@@ -41,6 +42,7 @@ class Reason:
     verdict: VerdictName
     means: str
     next_step: str = ""
+    printed: str = ""
     mark: str
     fails: bool = False
     fails_under: str = ""
@@ -65,6 +67,7 @@ VERDICTS: dict[VerdictName, Reason] = {
         verdict="regressed",
         means="The number is worse than the baseline by more than the threshold, or violates its bound.",
         next_step="read the likely causes that the failure lists, then distbench explain with the reason's code",
+        printed=r"^!.*[+-][\d.,]+ %",
         mark="!",
         fails=True,
         is_answer=True,
@@ -75,6 +78,7 @@ VERDICTS: dict[VerdictName, Reason] = {
         verdict="changed",
         means="Something that is compared exactly differs: communication, losses, an exact number or the parameters.",
         next_step="read what was added and removed; if it is intended, record it with --distbench-update",
+        printed=r"^!.*\bexact\b",
         mark="!",
         fails=True,
         is_answer=True,
@@ -100,6 +104,7 @@ VERDICTS: dict[VerdictName, Reason] = {
         verdict="inconclusive",
         means="There is not enough evidence: noise, machine load or a baseline that does not fit could explain it.",
         next_step="distbench explain with the reason's code; the test passes, and fails with --distbench-strict",
+        printed=r"^[?x]\s",
         mark="?",
         fails_under="distbench-strict",
         is_told=True,
@@ -109,6 +114,7 @@ VERDICTS: dict[VerdictName, Reason] = {
         verdict="new",
         means="No baseline is stored for this case on this platform, so the number was measured and not judged.",
         next_step="record one with --distbench-update=new and commit it, or compare with a branch: --distbench-against",
+        printed=r"^N\s|no baseline|measured, not judged",
         mark="N",
         updates=True,
         warns=True,
@@ -117,6 +123,7 @@ VERDICTS: dict[VerdictName, Reason] = {
         verdict="environment",
         means="The machine or its software changed the number; the code did not.",
         next_step="find out what changed on the machine; if it stays, record new baselines with --distbench-update",
+        printed=r"^~\s",
         mark="~",
         is_answer=True,
         updates=True,
@@ -127,6 +134,7 @@ VERDICTS: dict[VerdictName, Reason] = {
         verdict="improved",
         means="The number is better than the baseline by more than the threshold.",
         next_step="record it with --distbench-update; otherwise a later run can lose the gain and still pass",
+        printed=r"^\+\s",
         mark="+",
         fails_under="distbench-fail-on-improvement",
         is_answer=True,
@@ -145,9 +153,9 @@ VERDICTS: dict[VerdictName, Reason] = {
 unless its row says otherwise. They are eight; *not evaluated* is none, and stands where one would."""
 
 
-def because(verdict: VerdictName, means: str, next_step: str = "", **consequences: Any) -> Reason:
+def because(verdict: VerdictName, means: str, next_step: str = "", printed: str = "", **consequences: Any) -> Reason:
     """A reason for a verdict; of what follows only that which differs from the verdict's row is given."""
-    return replace(VERDICTS[verdict], means=means, next_step=next_step, **consequences)
+    return replace(VERDICTS[verdict], means=means, next_step=next_step, printed=printed, **consequences)
 
 
 def severity_order(code: ReasonCode) -> tuple[int, int]:
@@ -168,6 +176,7 @@ REASONS: dict[ReasonCode, Reason] = {
         "regressed",
         means="The number violates an absolute bound. A bound needs no baseline, and no update changes it.",
         next_step="fix the code, or change the bound: in the test (bounds=, at_most=, at_least=) or the baseline file",
+        printed=r", bound: at |(above|below) (its|the) bound|violates (its|a) bound",
         updates=False,
         may_be_confirmed=False,
     ),
@@ -178,67 +187,86 @@ REASONS: dict[ReasonCode, Reason] = {
             "read the likely causes that the failure lists; git bisect run distbench verdict TEST finds the commit; "
             f"{_ACCEPT}"
         ),
+        printed=(
+            r"[+-][\d.,]+ % .*\(threshold|over \d+ pairs; A/A noise [^;:]*$|so the comparison with the stored"
+            r"|needs the most memory|the slowdown is larger"
+        ),
     ),
     "all-launches-worse": because(
         "regressed",
         means="Each launch is worse than every launch of the baseline; one value is 0 or less, so there is no ratio.",
         next_step=f"compare the values of all launches in the HTML report (--distbench-report FILE); {_ACCEPT}",
+        printed=r" -> .* in every launch",
     ),
     "goal-missed": because(
         "regressed",
         means="The training missed its goal, or needed more steps to it than the baseline and the threshold allow.",
         next_step=f"compare the loss and evaluation curves in the HTML report (--distbench-report FILE); {_ACCEPT}",
+        printed=r"goal missed in",
     ),
     "no-value": because(
         "regressed",
         means="Some launches recorded the metric without a value.",
         next_step="check why nothing was computed in them: a loop that is not entered, a goal that is not reached",
+        printed=r"no value in \d+ of \d+ (launch|seed)",
     ),
     "exact-number": because(
         "changed",
         means="A number that has to be equal differs from the baseline's, under the same software versions.",
         next_step=f"look for the change in the code that computes it; {_ACCEPT}",
+        printed=r"\bexact: ",
     ),
     "unstable-number": because(
         "changed",
         means="A number that has to be equal differs between launches of this run: something in it is random.",
         next_step="seed it, or record it with better='lower' (judged with its noise) or better='info' (not judged)",
+        printed=r"differs between launches of this run",
     ),
     "losses": because(
         "changed",
         means="A seeded training computes other losses than the baseline's: the loss curve diverges.",
         next_step=f"check the step at which it diverges and the likely causes that stand with it; {_ACCEPT}",
+        printed=r"diverges at (step|value)",
     ),
     "training-number": because(
         "changed",
         means="A result of a seeded training, such as its last loss, differs by more than the threshold.",
         next_step=f"look at the loss curve in the HTML report (--distbench-report FILE) for where it begins; {_ACCEPT}",
+        printed=r"one seed changed by [^;]*$|exact under the same software|went (up|down) (over|by)",
     ),
     "ranks-apart": because(
         "changed",
         means="The mean over the ranks equals the baseline's, but the ranks differ more from each other than before.",
         next_step="look for what differs by rank: seeds, data shards, gradients that are not averaged",
+        printed=r"the single ranks do not",
     ),
     "seed-lost": because(
         "changed",
         means="Launches of this run begin with different losses, and the baseline's did not: the seed was lost.",
         next_step=_SEED,
+        printed=r"is no longer seeded",
     ),
     "determinism-lost": because(
         "changed",
         means="Launches of this run begin alike and then compute different losses; the baseline's stayed equal.",
         next_step="look for a race, unseeded dropout or data, or arithmetic without a fixed order (atomics, threads)",
+        printed=r"does not reproduce its own losses",
     ),
     "communication": because(
         "changed",
         means="An iteration sends other collectives, or more or fewer bytes. The check is exact: it is no noise.",
         next_step=f"read which collectives were added and removed (no_sync, bucket_cap_mb, an extra call); {_ACCEPT}",
+        printed=(
+            r"(was|were) (added|removed)|(collectives|sent per rank) became|fingerprint changed"
+            r"|communication (per step )?changed"
+        ),
         may_be_confirmed=False,
     ),
     "run-specific-workload": because(
         "changed",
         means="The case's parameters hold a date, a commit or a folder of this run alone: no baseline can fit.",
         next_step=f"remove it from params=, args= or env=, or write {{launch_dir}} for a folder; then {_RECORD}",
+        printed=r"that changes with every run",
         is_answer=False,
         is_told=True,
         may_be_confirmed=False,
@@ -250,36 +278,47 @@ REASONS: dict[ReasonCode, Reason] = {
             "look for a body that returns early, a loop that is not entered or a renamed metric; if it is intended, "
             "--distbench-update removes it from the baseline, and --distbench-prune a whole case"
         ),
+        printed=(
+            r"baseline has it, and this run did not|not measured by this test|is not measured|the candidate does not"
+            r"|; this run has none"
+            r"|recorded (as|by) |(series|launch); the baseline has"
+        ),
     ),
     "nothing-timed": because(
         "missing",
         means="The timing is 0 s and the baseline's is not: nothing ran in the loop, or not where the timing is taken.",
         next_step="check that the loop does its work; on a GPU the current stream has to wait for other streams",
+        printed=r"the timing is 0 s",
     ),
     "not-evaluated": because(
         "not evaluated",
         means="The case already failed by an exact check, so no more launches were made to judge this number.",
         next_step="fix the failure first; the next run judges the number",
+        printed=r"not evaluated: the case already failed",
     ),
     "noise": because(
         "inconclusive",
         means="The number looks worse, but the noise between launches is too large to say so.",
         next_step=_QUIETER,
+        printed=r"too noisy[ ;]|not clear after|not clearly ordered|above .* in \d+ of \d+ launches",
     ),
     "launches-used-up": because(
         "inconclusive",
         means="The launches so far cannot decide, and the run made as many as it may.",
         next_step="allow more launches (--distbench-launches=N:MAX), or end other processes (distbench doctor)",
+        printed=r"more (launches|pairs) are needed|time .*(was used up|was up|there was)",
     ),
     "machine-busy": because(
         "inconclusive",
         means="The number is worse, but other processes used more of the machine than when the baseline was recorded.",
         next_step="end them (distbench doctor names them), or measure again later",
+        printed=r"other processes used|ranks waited for CPUs|mostly in its slowest iterations|which explains",
     ),
     "gpu-throttled": because(
         "inconclusive",
         means="The number is worse, but a GPU was slower than at the baseline: heat, power, its clock, other users.",
         next_step="look at the GPU (distbench doctor, nvidia-smi -q -d PERFORMANCE); measure again at full clock",
+        printed=r"slowed down by|power limit is|SM clock is set|was shared with|ran through MPS",
     ),
     "not-confirmed": because(
         "inconclusive",
@@ -288,11 +327,13 @@ REASONS: dict[ReasonCode, Reason] = {
             "the sentence names the obstacle: remove it, or give more time (--distbench-confirm=auto:300), or "
             "compare directly with --distbench-against COMMIT"
         ),
+        printed=r"not confirmed|gave no comparable number",
     ),
     "ab-disagrees": because(
         "inconclusive",
         means="Interleaved A/B is unclear: two rounds disagree, or equal code (A/A) differs as much on this machine.",
         next_step=_QUIETER,
+        printed=r"this machine is too noisy|not in a second one",
     ),
     "shared-code": because(
         "inconclusive",
@@ -301,31 +342,37 @@ REASONS: dict[ReasonCode, Reason] = {
             "review the named files (conftest.py, the test): their change may be the cause, and A/B cannot test it; "
             f"{_ACCEPT}"
         ),
+        printed=r"either that code or the machine",
     ),
     "one-seed": because(
         "inconclusive",
         means="One seed's number changed, but by no more than chance can change it.",
         next_step="measure several seeds: distbench.run(..., seeds=range(5))",
+        printed=r"that may be chance",
     ),
     "flat-curve": because(
         "inconclusive",
         means="The losses hardly change over the recorded steps, so a broken update would not show in them.",
         next_step="record more digits or more steps, or train something that learns",
+        printed=r"the losses do not change",
     ),
     "not-deterministic": because(
         "inconclusive",
         means="Launches of the same seeded training compute different losses, so no curve can be compared.",
         next_step="call torch.use_deterministic_algorithms(True), or judge the training by other numbers",
+        printed=r"training does not repeat",
     ),
     "invalid-value": because(
         "inconclusive",
         means="The number cannot have been measured: it is 0 or negative, or better than possible.",
         next_step="check the code that records it: its unit, its formula, and whether the timed work has ended",
+        printed=r"is no time that anything takes|is no size|more than 100 % efficiency",
     ),
     "other-workload": because(
         "inconclusive",
         means="The baseline was recorded with other parameters or under other conditions.",
         next_step=f"if the test was changed on purpose, {_RECORD}; else undo the change that the sentence names",
+        printed=r"the case's parameters changed|under other conditions",
         mark="x",
         updates=True,
         is_comparable=False,
@@ -334,6 +381,7 @@ REASONS: dict[ReasonCode, Reason] = {
         "inconclusive",
         means="The metric has another unit, direction or way of measuring than in the baseline.",
         next_step=f"if that is intended, {_RECORD}; else record the metric as before",
+        printed=r"\b(kind|unit|mode) was .*, now|is it the same number|uses other seeds",
         mark="x",
         updates=True,
         is_comparable=False,
@@ -342,6 +390,7 @@ REASONS: dict[ReasonCode, Reason] = {
         "inconclusive",
         means="A number that has to be equal changed, and so did the software versions: either may be the cause.",
         next_step=f"measure with the baseline's versions to know which; or accept both: {_RECORD}",
+        printed=r"software versions",
         mark="x",
         updates=True,
         is_comparable=False,
@@ -350,6 +399,10 @@ REASONS: dict[ReasonCode, Reason] = {
         "inconclusive",
         means="The baseline itself cannot be used: too few launches, no value, or launches that differ.",
         next_step=_RECORD,
+        printed=(
+            r"the baseline has (one launch|no value)|so it is not exact|no value in .* pairs|baseline missed its goal"
+            r"|record the baseline again|baseline's curve has"
+        ),
         mark="x",
         updates=True,
         is_comparable=False,
@@ -358,6 +411,10 @@ REASONS: dict[ReasonCode, Reason] = {
         "inconclusive",
         means="This run could not measure or compare the number here.",
         next_step="remove the obstacle that the sentence names, such as memory, the torch version or an option",
+        printed=(
+            r"left out by --|not enough memory for a message|not all sizes were measured|goal was missed, so"
+            r"|did not happen in this run|too large to compute|not recorded by"
+        ),
         mark="x",
         updates=True,
         is_comparable=False,
@@ -366,22 +423,26 @@ REASONS: dict[ReasonCode, Reason] = {
         "inconclusive",
         means="Launches of the same training begin with different losses, so no curve can be compared.",
         next_step=_SEED,
+        printed=r"from the first value on|seeded, this run's are not|likely a race",
         mark="x",
     ),
     "no-baseline": because(
         "new",
         means="No baseline is stored for this case on this platform.",
         next_step="record one with --distbench-update=new and commit it, or compare with a branch: --distbench-against",
+        printed=r"no baseline|no communication fingerprint of|measured, not judged|baseline commit does not record",
     ),
     "slower-machine": because(
         "environment",
         means="Slower than the baseline, but interleaved A/B with the baseline commit clears the code: the machine is.",
         next_step=f"find out what changed on it (distbench doctor, driver, other jobs); if it stays, {_RECORD}",
+        printed=r"the machine or its software is slower",
     ),
     "numerics-environment": because(
         "environment",
         means="The losses have other last digits, and the baseline commit computes these here too: the code is not it.",
         next_step=f"nothing is wrong with the code; to compare with the new digits, {_RECORD}",
+        printed=r"the environment changed the digits",
     ),
     "better": because(
         "improved",
@@ -392,6 +453,7 @@ REASONS: dict[ReasonCode, Reason] = {
         "unchanged",
         means="The training follows the same curve with other last digits: another kernel, order of sums or library.",
         next_step=f"nothing if that is expected; to compare with the new digits, {_RECORD}",
+        printed=r"numerics changed|the code changed them|shows only after the recorded curve",
         mark="~",
         updates=True,
         is_told=True,
@@ -402,6 +464,7 @@ REASONS: dict[ReasonCode, Reason] = {
         "unchanged",
         means="Nothing indicates a change, but the noise is so large that a slowdown of the tolerance could be missed.",
         next_step=f"{_QUIETER}; --distbench-confirm=always measures every case by interleaved A/B",
+        printed=r"would not have shown|could miss|minimum detectable slowdown \+",
         fails_under="distbench-strict",
         is_answer=False,
     ),
@@ -409,6 +472,7 @@ REASONS: dict[ReasonCode, Reason] = {
         "unchanged",
         means="The losses agree, but they have too few digits or steps to show a fault of the training.",
         next_step="record or print more digits, or more steps",
+        printed=r"losses differ, in steps of",
         fails_under="distbench-strict",
         is_answer=False,
     ),
@@ -421,16 +485,20 @@ REASONS: dict[ReasonCode, Reason] = {
     "within-threshold": because(
         "unchanged",
         means="The number differs from the baseline by no more than the threshold.",
+        next_step="nothing to do",
+        printed=r"within (its|their|the)? ?(limits?|thresholds?)|^differs by up to|interval of evaluations",
     ),
     "cleared": because(
         "unchanged",
         means="The timing was suspicious, and interleaved A/B with the baseline commit showed no slowdown.",
+        next_step="nothing to do",
     ),
-    "equal": because("unchanged", means="The number equals the baseline's."),
+    "equal": because("unchanged", means="The number equals the baseline's.", next_step="nothing to do"),
     "not-judged": because(
         "unchanged",
         means="The number is recorded for information, and not judged.",
         next_step="to judge it, record it with better='lower', 'higher' or 'exact'",
+        printed=r"recorded, not judged",
     ),
 }
 

@@ -247,13 +247,13 @@ def test_words_are_explained_or_listed(capsys: pytest.CaptureFixture[str]) -> No
     assert name == "regressed (verdict)"
     assert means == f"  {VERDICTS['regressed'].means}"
     assert next_step.startswith("  next: ")
-    assert page == "  docs/verdicts.md#verdicts"
+    assert page == "  docs: verdicts.md, section 'verdicts'"
 
     lines = told(capsys, "rank 1 killed by SIGKILL", "2 missing")
-    assert [line for line in lines if line.endswith(")")] == ["missing (verdict)", "rank N killed by ... (failure)"]
+    assert [line for line in lines if line.endswith(")")] == ["rank N killed by ... (failure)", "missing (verdict)"]
 
     lines = told(capsys)
     assert {"verdicts", "reasons", "metrics", "failures", "  regressed", "  busbw", "  deadlock: ..."} <= set(lines)
 
     assert main(["explain", "peak_memroy"]) == 2
-    assert "nothing is known of 'peak_memroy'; did you mean 'peak_memory'?" in capsys.readouterr().err
+    assert "'peak_memroy' is unknown; did you mean 'peak_memory'?" in capsys.readouterr().err

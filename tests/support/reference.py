@@ -85,7 +85,7 @@ Every option, marker, call, table and command. Written by `python tests/support/
 docstrings of the code, and compared with them by a test. The other pages say what things mean, and why."""
 
 OF_WORDS = """\
-Written from the tables of the code, as is what `distbench explain` prints: give it a word, or a line that a run has
+Written from the tables of the code. `distbench explain` prints the same: give it a word, a code, or a line that a run
 printed."""
 
 OF_OPTIONS = """\

@@ -1,14 +1,14 @@
-"""What the words of a run mean: verdicts and their reasons, metrics with names of ours, and how launches fail."""
+"""What the words of a run mean: verdicts, their reasons, terms, metrics that the plugin names, and failures."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS
-from pytest_distbench.records.reasons import REASONS, VERDICTS, Reason
+from pytest_distbench.records.reasons import REASONS, VERDICTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,9 +16,10 @@ class Entry:
     """A word, or the beginning of what is printed.
 
     Attributes:
-        kind: ``verdict``, ``reason``, ``column``, ``metric`` or ``failure``.
+        kind: ``verdict``, ``reason``, ``word``, ``metric`` or ``failure``.
         page: of the documentation, with its anchor.
-        pattern: finds it in what was printed, in any case.
+        pattern: finds it in a line that was printed, in any case.
+        also: other names of it.
     """
 
     kind: str
@@ -27,6 +28,10 @@ class Entry:
     page: str
     next_step: str = ""
     pattern: re.Pattern[str]
+    also: tuple[str, ...] = ()
+
+    def is_called(self, text: str) -> bool:
+        return text.casefold() in (self.name.casefold(), *map(str.casefold, self.also))
 
 
 def _metric(name: str, means: str, page: str) -> Entry:
@@ -34,6 +39,13 @@ def _metric(name: str, means: str, page: str) -> Entry:
     parts = re.split(r"<\w+>", name)
     pattern = r"[\w/.<>]+".join(map(re.escape, parts))
     return Entry(kind="metric", name=name, means=means, page=page, pattern=_whole(pattern))
+
+
+def _word(names: str, means: str, page: str, next_step: str = "") -> Entry:
+    """A word with its other names, behind bars."""
+    name, *also = names.split("|")
+    pattern = _whole(rf"(?:{'|'.join(map(re.escape, [name, *also]))})s?")
+    return Entry(kind="word", name=name, means=means, page=page, next_step=next_step, pattern=pattern, also=tuple(also))
 
 
 def _failure(name: str, pattern: str, means: str, next_step: str, page: str = "failures.md#what-is-reported") -> Entry:
@@ -52,146 +64,295 @@ def _whole(pattern: str) -> re.Pattern[str]:
 
 
 METRICS: Sequence[Entry] = (
-    _metric("latency", "Time of one call of a collective, in seconds: of the slowest rank.", "collectives.md"),
-    _metric("busbw", "What each link carries: the algorithm bandwidth times nccl-tests' factor.", "collectives.md"),
-    _metric("algbw", "Size of the message divided by the time, as nccl-tests count it.", "collectives.md"),
+    _metric("latency", "Seconds that one call of a collective takes, on the slowest rank.", "collectives.md"),
     _metric(
-        "wrong_elements", "Elements of results that are not what they have to be, over all ranks.", "collectives.md"
+        "busbw", "Bus bandwidth: algbw times the factor of nccl-tests, so what each link carries.", "collectives.md"
     ),
-    _metric("supported", "1: the backend takes this type and operation; 0: it refuses them.", "collectives.md"),
-    _metric("largest_message", "The largest message that fits into the memory there is.", "collectives.md"),
+    _metric("algbw", "Algorithm bandwidth: message size divided by time, as in nccl-tests.", "collectives.md"),
+    _metric("wrong_elements", "Wrong elements in the results of a collective, over all ranks.", "collectives.md"),
+    _metric("supported", "1: the backend supports this type and operation; 0: it does not.", "collectives.md"),
+    _metric("largest_message", "Largest message that fits into the memory.", "collectives.md"),
     _metric(
-        "step_time",
-        "Time of a step: of rank.goal, or as the test reads or times it.",
-        "convergence.md",
+        "step_time", "Seconds of a training step, from rank.goal or as the test reads or times it.", "convergence.md"
     ),
     _metric("steps_to_<metric>", "Steps until an evaluation met the target; none: it was missed.", "convergence.md"),
     _metric("time_to_<metric>", "Seconds from the first step to that evaluation, as MLPerf counts.", "convergence.md"),
-    _metric("final_<metric>", "The last evaluation of a goal, or what the test reads.", "convergence.md"),
-    _metric(f"{EVALUATED}<metric>", "Every evaluation, one after the other; shown.", "convergence.md"),
-    _metric(EVALUATION_ENDS, "Seconds from the first step to the end of each; shown.", "convergence.md"),
-    _metric("loss_curve", "The first losses of a seeded training, compared step by step.", "convergence.md"),
+    _metric("final_<metric>", "Result of the last evaluation of a goal, or what the test reads.", "convergence.md"),
+    _metric(f"{EVALUATED}<metric>", "Results of all evaluations, in order; for information.", "convergence.md"),
+    _metric(EVALUATION_ENDS, "Seconds from the first step to the end of each evaluation.", "convergence.md"),
+    _metric("loss_curve", "First losses of a seeded training, compared step by step.", "convergence.md"),
     _metric("mean_loss", "Mean of the losses of the first steps.", "convergence.md"),
-    _metric("samples_per_second", "Samples that all ranks together trained on in a second.", "scaling.md"),
+    _metric("samples_per_second", "Samples that all ranks together train on in a second.", "scaling.md"),
     _metric("samples_per_step", "Samples of all ranks in one iteration; exact.", "scaling.md"),
-    _metric("scaling_efficiency", "Rate on n workers, divided by n times the rate on one.", "scaling.md"),
-    _metric("tokens_per_second", "Tokens that all ranks together trained on in a second.", "models.md"),
-    _metric("mfu", "Model FLOP utilisation: the model's arithmetic, of what the GPU can do at best.", "gpus.md"),
-    _metric("exposed_time", "Time of communication that no computing hides.", "communication.md"),
-    _metric("overlap", "Share of the communication that computing hides.", "communication.md"),
-    _metric("gradient_error", "Distance of compressed gradients from exact ones, relative.", "communication.md"),
+    _metric("scaling_efficiency", "Rate of n workers, divided by n times the rate of one.", "scaling.md"),
+    _metric("tokens_per_second", "Tokens that all ranks together train on in a second.", "models.md"),
+    _metric("mfu", "Model FLOP utilisation: FLOP of the model, divided by the peak of the GPU.", "gpus.md"),
+    _metric("exposed_time", "Seconds of communication that no computation hides.", "communication.md"),
+    _metric("overlap", "Share of the communication that computation hides.", "communication.md"),
+    _metric("gradient_error", "Relative difference of compressed gradients from exact ones.", "communication.md"),
     _metric("gradient_bytes", "Bytes of gradients that a rank sends in a step; exact.", "communication.md"),
-    _metric("load_share", "Share of the time in which the rank waited for its next batch.", "input.md"),
-    _metric("cpu_utilisation", "Share of the CPUs at hand that was busy.", "input.md"),
-    _metric("gpu_utilisation", "Share of time in which a kernel ran, of the least busy GPU.", "input.md"),
-    _metric("wall_time", "Of a script or a command, from its start to its end.", "scripts.md"),
-    _metric("peak_memory", "The most memory that a rank had, of the rank that had most.", "verdicts.md"),
-    _metric("cpu_throttled", "Share of its periods in which a CPU quota stopped a rank.", "scaling.md"),
-    _metric("network_rate", "What a chosen network carries between two hosts, by a probe of TCP alone.", "networks.md"),
-    _metric("network_round_trip", "The time of a byte there and back over it, by the same probe.", "networks.md"),
-    _metric("fingerprint", "Which collectives an iteration sends, how many, how large; exact.", "fingerprints.md"),
-    _metric("phase/<name>", "Time of a phase of an iteration, in seconds.", "phases.md"),
-    _metric("goodput", "Share of the nodes' time that went into steps that counted.", "elastic.md"),
-    _metric("lost_fraction", "Share of an elastic job's time in which it stood still.", "elastic.md"),
-    _metric("stall", "Time without a step around a change of membership.", "elastic.md"),
-    _metric("recovery", "Time from a change of membership to the next step.", "elastic.md"),
-    _metric("steps_redone", "Steps that were taken once more after a change.", "elastic.md"),
-    _metric("samples_skipped", "Samples of an epoch that no rank was given.", "elastic.md"),
-    _metric("samples_repeated", "Samples of an epoch that were given more than once.", "elastic.md"),
-    _metric("learning_lost", "Share of what had been learned that a load lost.", "elastic.md"),
+    _metric("load_share", "Share of the time in which the rank waits for its next batch.", "input.md"),
+    _metric("cpu_utilisation", "Share of the available CPUs that is busy.", "input.md"),
+    _metric("gpu_utilisation", "Share of the time in which a kernel runs, on the least busy GPU.", "input.md"),
+    _metric("wall_time", "Seconds of a script or a command, from its start to its end.", "scripts.md"),
+    _metric("peak_memory", "Most memory that a rank used, of the rank that used most.", "verdicts.md"),
+    _metric("cpu_throttled", "Share of scheduling periods in which a CPU quota stopped a rank.", "scaling.md"),
+    _metric("network_rate", "Rate of a simulated network between two hosts, from a TCP probe.", "networks.md"),
+    _metric("network_round_trip", "Round-trip time of a byte over it, from the same probe.", "networks.md"),
+    _metric("fingerprint", "Communication of an iteration: which collectives, how many, how large.", "fingerprints.md"),
+    _metric("phase/<name>", "Seconds of a phase of an iteration.", "phases.md"),
+    _metric("goodput", "Share of the nodes' time spent on steps that counted.", "elastic.md"),
+    _metric("lost_fraction", "Share of an elastic job's time in which no step ran.", "elastic.md"),
+    _metric("stall", "Seconds without a step around a change of membership.", "elastic.md"),
+    _metric("recovery", "Seconds from a change of membership to the next step.", "elastic.md"),
+    _metric("steps_redone", "Steps that were repeated after a change of membership.", "elastic.md"),
+    _metric("samples_skipped", "Samples of an epoch that no rank trained on.", "elastic.md"),
+    _metric("samples_repeated", "Samples of an epoch that were trained on more than once.", "elastic.md"),
+    _metric("learning_lost", "Share of the learning progress that loading a checkpoint lost.", "elastic.md"),
 )
 """That the plugin names. A name that stands here in no other sense is one that a body recorded."""
 
-_ALSO = {
-    "regressed": r"[+-][\d.,]+ % .*\(threshold|(above|below) (its|the) bound",
-    "new": r"no baseline|measured, not judged",
-}
-"""What else a run prints of a verdict."""
+_MORE_TIME = "give it more time with --distbench-confirm=auto:SECONDS, or end other processes (distbench doctor)"
+_LESS_NOISE = "less noise lowers it: end other processes (distbench doctor), make more launches, time a longer loop"
+_RULE = "verdicts.md#the-rule-for-noisy-numbers"
+_PROCEDURE = "verdicts.md#the-whole-procedure"
 
-COLUMNS: Sequence[Entry] = tuple(
-    Entry(kind="column", name=name, means=means, page=page, pattern=_whole(re.escape(name)))
-    for name, means, page in (
-        ("this run", "The median of the launches, each at its 25th percentile on the fast side.", "verdicts.md"),
-        ("baseline", "The same of the launches that are stored.", "baselines.md"),
-        ("change", "What is judged; of the fastest iterations where the case says so.", "verdicts.md"),
-        (
-            "threshold",
-            "The change that fails this time: never below the tolerance, wider with noise.",
-            "verdicts.md",
-        ),
-        ("n", "Launches that it was made of.", "verdicts.md"),
-        ("MDE", "Minimum detectable effect: the smallest slowdown detected with 90 % power.", "sensitivity.md"),
-        ("noise", "Standard deviation between launches, as a share of their mean.", "verdicts.md"),
-        (
-            "against itself",
-            "How far that revision differed from itself meanwhile: the noise.",
-            "verdicts.md",
-        ),
-    )
+WORDS: Sequence[Entry] = (
+    _word(
+        "tolerance",
+        "Change for the worse that you accept: 10 % by default.",
+        _RULE,
+        "set it for all with --distbench-tolerance, for one metric with tolerance= or in the baseline file",
+    ),
+    _word("threshold|limit", "Change that fails: never below the tolerance, wider with noise.", _RULE, _LESS_NOISE),
+    _word(
+        "MDE|minimum detectable effect|minimum detectable slowdown|sensitivity|detectable",
+        "Smallest slowdown that a comparison detects with 90 % power.",
+        "sensitivity.md",
+        _LESS_NOISE,
+    ),
+    _word(
+        "bound",
+        "Absolute limit of a number. It needs no baseline.",
+        "bounds.md",
+        "set it with bounds=, at_most= or at_least=, or in the baseline file",
+    ),
+    _word(
+        "baseline",
+        "Numbers that earlier launches stored for a case on this platform: one file in baselines/.",
+        "baselines.md#the-baseline-directory",
+        "record it with --distbench-update, and commit baselines/",
+    ),
+    _word(
+        "baseline commit",
+        "Commit that recorded the baseline of a case.",
+        _PROCEDURE,
+        "git diff COMMIT shows what changed since; git bisect run distbench verdict TEST finds the commit",
+    ),
+    _word(
+        "candidate|this run|this tree",
+        "The code under test: your working tree, or what this run measured of it.",
+        "against.md",
+        "compare it with the baseline, or with another revision: --distbench-against REF",
+    ),
+    _word("change", "This run divided by the baseline, minus 1.", "verdicts.md", "compare it with the threshold"),
+    _word(
+        "launch|n|pairs",
+        "One process group from its start to its exit; n counts them. Noise is measured between launches.",
+        _RULE,
+        "--distbench-launches N or N:MAX sets how many are made",
+    ),
+    _word(
+        "iteration",
+        "One timed call inside a launch, such as a training step.",
+        "writing.md",
+        "time more of them: for step in rank.timed('step', iterations=N)",
+    ),
+    _word(
+        "case",
+        "One measured point: a test with its parameters, such as test_step[ws2].",
+        "writing.md",
+        "run it alone with pytest 'FILE::TEST[ws2]'",
+    ),
+    _word(
+        "platform|hardware class",
+        "Kind of machine that a baseline belongs to, such as the CPU or GPU model.",
+        "gpus.md#platforms",
+        "give equal machines one name with --distbench-platform NAME",
+    ),
+    _word(
+        "communication fingerprint|fingerprint",
+        "Which collectives an iteration sends, how many and how large. It is compared exactly.",
+        "fingerprints.md",
+        "if a difference is intended, record it with --distbench-update",
+    ),
+    _word(
+        "A/B|interleaved A/B|interleaved|in turns",
+        "Candidate and baseline commit run in alternating launches, so that noise hits both sides.",
+        "against.md#how-the-sides-alternate",
+        _MORE_TIME,
+    ),
+    _word(
+        "noise floor|A/A|A/A noise|noise|against itself",
+        "How much equal code differs from itself on this machine. Smaller changes cannot be seen.",
+        "sensitivity.md",
+        "end other processes (distbench doctor), make more launches, or time a longer loop",
+    ),
+    _word(
+        "confirm|confirmed|confirmation|confirming",
+        "A suspicious timing is measured again by interleaved A/B with the baseline commit.",
+        _PROCEDURE,
+        _MORE_TIME,
+    ),
+    _word(
+        "suspicious",
+        "A timing that looks slower than its stored baseline, before it is confirmed.",
+        _PROCEDURE,
+        _MORE_TIME,
+    ),
+    _word(
+        "positive control|injected slowdown|control",
+        "A slowdown that the run injects, to show whether it would be detected.",
+        "sensitivity.md#positive-control",
+        "run it with --distbench-control",
+    ),
+    _word(
+        "environment shift",
+        "The machine or its software is slower than before; the code is not.",
+        _PROCEDURE,
+        "find out what changed on the machine (distbench doctor, driver, other jobs)",
+    ),
+    _word(
+        "numerics changed",
+        "A training computes other last digits along the same curve.",
+        "convergence.md",
+        "nothing if that is expected; to compare with the new digits, --distbench-update",
+    ),
+    _word(
+        "diverges",
+        "From the named step on the losses differ from the baseline's by more than the tolerance.",
+        "convergence.md#exact-comparison-of-seeded-curves",
+        "check the likely causes that the line lists for this step",
+    ),
+    _word(
+        "low power|low sensitivity|power",
+        "Power is the probability that a slowdown of a given size is detected; low: below 90 %.",
+        "sensitivity.md",
+        _LESS_NOISE,
+    ),
+    _word(
+        "advisory|quarantine",
+        "The verdicts of a case are shown and fail no test.",
+        "baselines.md#quarantine-a-flaky-case",
+        "@pytest.mark.distbench(advisory='why') for one case, --distbench-advisory for all",
+    ),
+    _word(
+        "xfail_perf",
+        "A regression of this case is expected, with a reason.",
+        "baselines.md#quarantine-a-flaky-case",
+        "remove the keyword from the marker when the regression is fixed",
+    ),
+    _word(
+        "flaky",
+        "The test failed and then passed, when a plugin such as pytest-rerunfailures ran it again.",
+        "plugins.md",
+        "read the failure of its first attempt; or quarantine it: @pytest.mark.distbench(advisory='why')",
+    ),
+    _word(
+        "slow test|full",
+        "A test that is marked full, and deselected otherwise.",
+        "testing.md#short-and-slow-tests",
+        "run it with --distbench-full",
+    ),
+    _word(
+        "trace",
+        "Profile of all ranks of a case, made by --distbench-trace.",
+        "traces.md",
+        "open the file in https://ui.perfetto.dev",
+    ),
+    _word(
+        "unused|prune",
+        "A baseline file that no test of the run read.",
+        "baselines.md#unused-baselines",
+        "delete such files with --distbench-prune, after a complete green run",
+    ),
+    _word(
+        "world size|rank|ranks",
+        "Ranks are the processes of a launch; their number is the world size.",
+        "writing.md",
+        "set it with --world-size N",
+    ),
+    _word(
+        "launcher|warm",
+        "How ranks are started; warm: forked from a process that has torch loaded.",
+        "launchers.md",
+        "choose another one with --distbench-launcher NAME",
+    ),
+    _word("strict", "Inconclusive verdicts and low power fail the test.", "verdicts.md", "see --distbench-strict"),
 )
-"""Of the tables of a case."""
+"""Terms that a run prints. They explain a line of which nothing else is known."""
 
 FAILURES: Sequence[Entry] = (
     _failure(
         "hung in ...",
         r"\bhung\b",
-        "A rank did not come to its end in time. The ranks that came less far than the others are named first.",
-        "look at the line at which it stands; --distbench-timeout gives more time, --distbench-attach RANK a terminal",
+        "A rank did not end in time. The ranks that made the least progress are named first.",
+        "look at the line where it waits; --distbench-timeout S allows more time, --distbench-attach RANK a debugger",
     ),
     _failure(
         "deadlock: ...",
         r"\bdeadlock\b|ended without the collective|alone wait(s|ed) in",
-        "Ranks wait in collectives of which another rank has called another one, or none.",
-        "compare the places that are named: a branch that depends on the rank, or on data, is the usual cause",
+        "Ranks wait in a collective that another rank does not call: it calls another one, or none.",
+        "compare the named places; the usual cause is a branch that depends on the rank or on data",
     ),
     _failure(
         "ranks disagree: ...",
         r"ranks disagree",
-        "Some ranks skipped the test, and others did not.",
-        "decide it in the test, before the launch, or from what all ranks know",
+        "Some ranks skipped the test and others did not.",
+        "decide it in the test before the launch, or from what all ranks know",
     ),
     _failure(
         "rank N raised ...",
         r"\braised \w+",
         "The body raised in this rank. Ranks that failed because of it are shown after it.",
-        "its traceback stands below; --distbench-attach N runs that rank under a debugger",
+        "read its traceback below; --distbench-attach N runs that rank under a debugger",
     ),
     _failure(
         "rank N killed by ...",
         r"\bkilled by SIG",
-        "The process was ended by a signal. Of SIGKILL it is told whether the kernel ran out of memory meanwhile.",
-        "SIGSEGV, SIGABRT: the stack in the log of the rank; SIGKILL: free memory, or whoever else kills processes",
+        "A signal ended the process. For SIGKILL the line says whether the kernel ran out of memory meanwhile.",
+        "SIGSEGV, SIGABRT: read the stack in the rank's log; SIGKILL: free memory, or find what kills processes",
     ),
     _failure(
         "rank N exit code ...",
         r"\bexit code \d",
-        "The process ended by itself and reported nothing: os._exit(), or an exit of a library.",
-        "look into the log of the rank, whose path the failure prints",
+        "The process ended by itself without a report: os._exit(), or a library that exits.",
+        "read the log of the rank; the failure prints its path",
     ),
     _failure(
         "the launcher failed: ...",
         r"launcher failed",
-        "What starts the ranks, their parent or torchrun, was killed or could not start.",
-        "run it again: the next launch starts a new one; if it stays, --distbench-launcher=torchrun",
+        "The process that starts the ranks (their parent, or torchrun) was killed or could not start.",
+        "run the test again, which starts a new one; if it fails again, --distbench-launcher=torchrun",
     ),
     _failure(
         "cannot write its report",
         r"cannot write its report",
-        "The rank measured, and could not hand over what it had: a full disk, or a removed folder.",
-        "make room where TMPDIR lies",
+        "The rank measured and could not write its results: the disk is full, or a folder was removed.",
+        "free space where TMPDIR points to",
     ),
     _failure(
         "waiting for ...",
         r"waiting( since \d+ min)? for |waited \d+ min for ",
-        "Another pytest measures on this machine, and the two would disturb each other.",
-        "wait, or let them share the host: --distbench-share=host",
+        "Another pytest measures on this machine; two at once would disturb each other.",
+        "wait, or let them share the host with --distbench-share=host",
         "gpus.md#which-gpus-a-run-gets",
     ),
     *(
         Entry(
             kind="failure",
             name=sign.meaning,
-            means=f"{sign.meaning[:1].upper()}{sign.meaning[1:]}. Torch, NCCL or CUDA said so to a rank.",
+            means=f"{sign.meaning[:1].upper()}{sign.meaning[1:]}. Torch, NCCL or CUDA reported this to a rank.",
             next_step=sign.advice,
             page="failures.md#under-nccl",
             pattern=re.compile(f"{re.escape(sign.meaning)}|{sign.text}", re.IGNORECASE),
@@ -211,7 +372,8 @@ def entries() -> list[Entry]:
             means=row.means,
             next_step=row.next_step,
             page="verdicts.md#verdicts",
-            pattern=re.compile("|".join(_printed(name, row)), re.IGNORECASE | re.MULTILINE),
+            also=(row.mark,),
+            pattern=re.compile("|".join(filter(None, (_whole(re.escape(name)).pattern, row.printed))), _LINES),
         )
         for name, row in VERDICTS.items()
     ]
@@ -222,21 +384,25 @@ def entries() -> list[Entry]:
             means=f"{row.means} Verdict: {row.verdict}.",
             next_step=row.next_step,
             page="verdicts.md#verdicts",
-            pattern=re.compile(rf"^\s*{code}\s*$"),
+            pattern=re.compile(row.printed or re.escape(code), _LINES),
         )
         for code, row in REASONS.items()
     ]
-    return [*verdicts, *reasons, *COLUMNS, *METRICS, *FAILURES]
+    return [*verdicts, *reasons, *WORDS, *METRICS, *FAILURES]
 
 
-def _printed(name: str, row: Reason) -> Iterator[str]:
-    """What a run prints of a verdict: its name, the sign before its rows, and more."""
-    yield _whole(re.escape(name)).pattern
-    if row.mark.strip():
-        yield rf"^{re.escape(row.mark)}(?=\s|$)"
-    if name in _ALSO:
-        yield _ALSO[name]
+_LINES = re.IGNORECASE | re.MULTILINE
+_ORDER = ("reason", "failure", "verdict", "metric")
+"""Of what a line is explained by: the most particular first."""
 
 
 def explain(text: str) -> list[Entry]:
-    return [entry for entry in entries() if entry.pattern.search(text)]
+    """What is known of a name, of several names, or of a line that a run printed, most particular first."""
+    known = entries()
+    for names in ([text.strip()], text.split()):
+        called = [[entry for entry in known if entry.is_called(name)] for name in names]
+        if all(called):
+            return [entry for found in called for entry in found]
+    found = [entry for entry in known if entry.pattern.search(text)]
+    particular = sorted((e for e in found if e.kind in _ORDER), key=lambda e: _ORDER.index(e.kind))
+    return particular or found

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
+from support.recorded import unpack
+from support.results import PAIRED, result, verdict
+
+from pytest_distbench import judging
+from pytest_distbench.judging.terms import Judgement, close
 from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.reasons import REASONS, VERDICTS, because
-from pytest_distbench.report.texts.glossary import entries, explain
+from pytest_distbench.report.texts.glossary import WORDS, entries, explain
+from pytest_distbench.report.texts.terminal import summary_lines
+from pytest_distbench.store.run_record import read_run_record
+
+ROOT = Path(__file__).parents[3]
 
 
 def names(text: str) -> list[str]:
@@ -28,14 +42,32 @@ def test_each_reason_says_what_happened_and_its_verdict(code: str) -> None:
 
     assert entry.name == code
     assert entry.means.endswith(f". Verdict: {REASONS[code].verdict}.")
-    assert entry.next_step or not REASONS[code].fails
+    assert entry.next_step
+
+
+@pytest.mark.parametrize("name", [name for entry in WORDS for name in (entry.name, *entry.also)])
+def test_each_word_is_known_by_all_its_names_and_says_what_to_do(name: str) -> None:
+    [entry] = (entry for entry in explain(name.upper()) if entry.kind == "word")
+
+    assert entry.means.endswith(".")
+    assert entry.next_step
+    assert explain(f"of the {name} of it")
+
+
+def test_every_page_that_is_named_has_that_section() -> None:
+    for page in {entry.page for entry in entries()}:
+        name, _, section = page.partition("#")
+        headings = re.findall(r"^#+ (.*)", (ROOT / "docs" / name).read_text(), re.MULTILINE)
+        assert section in ["", *(re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings)]
 
 
 @pytest.mark.parametrize(
     ("printed", "name"),
     [
+        ("within limits", "within-threshold"),
         ("3 missing", "missing"),
         ("!  latency[message_bytes=4096]  33 us", "latency"),
+        ("!  step  12.9 ms  10.75 ms  +18.8 %  +10%  3", "regressed"),
         ("steps_to_bleu", "steps_to_<metric>"),
         ("phase/forward", "phase/<name>"),
         ("hung in body, ended after 4.6 s: rank 1 at test_h.py:7 in hang", "hung in ..."),
@@ -44,10 +76,54 @@ def test_each_reason_says_what_happened_and_its_verdict(code: str) -> None:
         ("rank 1 killed by SIGSEGV", "rank N killed by ..."),
         ("waiting since 3 min for the run that uses GPU-0: pid 5", "waiting for ..."),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "the GPU's memory is full"),
+        ("step +18.8 % (threshold +10%)", "beyond-threshold"),
+        (
+            "interleaved A/B with a90c25b475 (baseline commit): +18.8 % over 3 pairs; A/A noise +0.0 %",
+            "beyond-threshold",
+        ),
+        ("flaky: passed at attempt 2, before: step +20.0 %", "flaky"),
     ],
 )
 def test_what_was_printed_leads_to_its_entry(printed: str, name: str) -> None:
+    assert names(printed)[0] == name or name in ("latency", "flaky")
     assert name in names(printed)
+
+
+def sentences() -> Iterator[tuple[str, str]]:
+    """Each code with a text of the rules that it is given with; ``7`` stands for what is put into one."""
+    for path in Path(next(iter(judging.__path__))).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                texts = [_text(argument) for argument in [*node.args, *(word.value for word in node.keywords)]]
+                for code, text in itertools.pairwise(texts):
+                    if code in REASONS and len(re.findall("[a-z]{3}", text)) > 2:
+                        yield code, text
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "7" for part in node.values)  # type: ignore[misc]
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def test_what_a_rule_says_leads_to_its_reason_first() -> None:
+    found = list(sentences())
+
+    assert len(found) > 30
+    assert [
+        (code, text, names(text)[:1]) for code, text in found if text != "slower, but 7" and names(text)[:1] != [code]
+    ] == []
+
+
+def test_lines_of_recorded_runs_are_explained(tmp_path: Path) -> None:
+    """What a run without baselines says beside its rows, and one that failed."""
+    left_open = Judgement(verdict("noise"), is_open=True)
+    failed = result(verdict("communication"), close(left_open, "fingerprint changed").verdict, reference=PAIRED)
+    for results in (read_run_record(unpack("000", tmp_path)).results, [failed]):
+        lines = [line.text for line in summary_lines(results, verbosity=0, record_command="pytest", folder=Path())]
+        said = [line for line in lines if line and not re.match("[ !?~+x] |what that means|record them", line)]
+        assert said
+        assert [line for line in said if not explain(line)] == []
 
 
 def test_only_whole_words_lead_to_an_entry() -> None:
