@@ -239,7 +239,7 @@ def against(bench: Bench) -> Seen:
         *FEW,
         f"--world-size={min(2, bench.count)}",
         "--distbench-against=HEAD",
-        *(["--distbench-against-tolerance=5", *SMALL] if bench.stand_in else []),
+        *(["-o", "distbench_against_tolerance=5", *SMALL] if bench.stand_in else []),
         name="against",
     )
     kinds = [v.kind for case in ran.cases for v in case.verdicts if v.is_judged]

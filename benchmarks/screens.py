@@ -689,7 +689,7 @@ OTHER_KEYS = {
     "attach": "distbench_attach = 0\n",
     "trace": "distbench_trace = none\n",
     "fake": "distbench_backend = fake:1\n",
-    "cmd": "distbench_launcher = {command}\ndistbench_ranks_per_node = 2\n",
+    "cmd": "distbench_launcher = {command} {nodes:2}\n",
     "network": "distbench_network = fast\n",
     "numa": "distbench_numa_binding = node\n",
 }
@@ -736,7 +736,7 @@ ROWS = [
         pytest -q --distbench-nothing
         pytest -q --gpu
         pytest -q --distbench-gpu
-        pytest -q --gpu --distbench-share=gpu,host --distbench-numa-binding=node
+        pytest -q --gpu --distbench-share=gpu,host -o distbench_numa_binding=node
         pytest -q --distbench-share=gpu
         pytest --collect-only -q --world-size 2
         """,
@@ -860,7 +860,7 @@ ROWS = [
     Row(
         "formats",
         """
-        pytest -q --world-size 1,2 --distbench-json=run.json --distbench-report=run.html --distbench-addresses
+        pytest -q --world-size 1,2 --distbench-json=run.json --distbench-report=run.html -o distbench_addresses=true
         distbench report run.json
         distbench report run.json --table control
         distbench report run.json --table environment
@@ -921,13 +921,13 @@ ROWS = [
         f"""
         {SLOWER}
         mkdir -p data
-        pytest --world-size 2 --distbench-against=HEAD --distbench-against-tolerance=0.2 \
-            --distbench-against-link=data --distbench-json=run.json
+        pytest --world-size 2 --distbench-against=HEAD -o distbench_against_tolerance=0.2 \
+            -o distbench_against_link=data --distbench-json=run.json
         distbench report run.json --table verdicts
         pytest -q --world-size 2 --distbench-against=nothing
         pytest -q --world-size 2 --distbench-against=HEAD --distbench-update
-        pytest -q --world-size 2 --distbench-against-python=missing/python
-        pytest -q --world-size 2 --distbench-against=HEAD --distbench-against-python=$(which python) \
+        pytest -q --world-size 2 -o distbench_against_python=missing/python
+        pytest -q --world-size 2 --distbench-against=HEAD -o distbench_against_python=$(which python) \
             --distbench-launches=3:3
         """,
         SLEEPS,
@@ -1043,12 +1043,10 @@ ROWS = [
         "launchers",
         """
         pytest -q --world-size 2 --distbench-launcher=torchrun -k planted
-        pytest -q --world-size 2 --distbench-launcher='python hosts.py {nodes} {command}' \
-            --distbench-ranks-per-node=1 -k planted
+        pytest -q --world-size 2 --distbench-launcher='python hosts.py {nodes:1} {command}' -k planted
         pytest -q --world-size 2 --distbench-launcher=cmd
         pytest -q --world-size 2 --distbench-launcher='false' -k planted
         pytest -q --world-size 2 --distbench-launcher=slurm -k planted
-        pytest -q --world-size 2 --distbench-ranks-per-node=2
         pytest -q --world-size 2 --distbench-timeout=0.5 -k planted
         """,
         {**PLAIN, "hosts.py": HOSTS},

@@ -84,7 +84,7 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             (2, 7),
             "keep_alive_s and keep_alive_attempts of the stock engine do nothing: a lost node is noticed after 15 s",
         ),
-        "numa": Part("NUMA binding", (2, 9), "no --distbench-numa-binding"),
+        "numa": Part("NUMA binding", (2, 9), "no distbench_numa_binding"),
         "handlers": Part("entry points for torchrun's rendezvous", (2, 6)),
     }
 )

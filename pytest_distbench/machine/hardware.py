@@ -87,7 +87,7 @@ class Interpreter:
 
 def find_interpreter(given: str, folder: Path) -> Interpreter:
     """Asks a Python what it has, without importing any of it."""
-    option = f"--distbench-against-python {given}"
+    option = f"distbench_against_python = {given}"
     executable = folder / Path(given).expanduser()
     if os.sep not in given and not executable.exists() and (on_path := shutil.which(given)):
         executable = Path(on_path)

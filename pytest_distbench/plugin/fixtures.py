@@ -65,7 +65,8 @@ STATE = pytest.StashKey[State]()
 def is_mentioned(config: pytest.Config) -> bool:
     """Whether an option of ours was given: then it is checked even if no test of ours is collected."""
     options = [value for name, value in vars(config.option).items() if name.startswith("distbench_")]
-    return any(value not in (None, False) for value in options)
+    overrides = config.getoption("override_ini") or ()
+    return any(value not in (None, False) for value in options) or any(o.startswith("distbench_") for o in overrides)
 
 
 def settings_of(config: pytest.Config) -> Settings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,21 +39,13 @@ SHORT = ("world-size", "gpu")
 def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("distbench", "distributed performance and accuracy regressions")
     for name, option in OPTIONS.items():
-        dest = f"distbench_{name.replace('-', '_')}"
-        group.addoption(f"--distbench-{name}", dest=dest, **_declaration(option))
+        key = _key(name)
+        if option.has_option:
+            group.addoption(f"--distbench-{name}", dest=key, **_declaration(option))
         if option.has_ini_key:
-            kind: dict[str, Any] = {"default": ""} if option.metavar else {"type": "bool", "default": False}
-            parser.addini(dest, option.help, **kind)
-    parser.addini(
-        "distbench_preload", "modules to import once, in the process ranks are forked from", type="args", default=[]
-    )
-    parser.addini(
-        "distbench_short_options",
-        "false: --world-size, --gpu and markers without our name belong to somebody else here; use the spellings "
-        "--distbench-... and distbench_...",
-        type="bool",
-        default=True,
-    )
+            flag = {"type": "bool", "default": option.default or False}
+            text = {"type": "args", "default": []} if option.is_list else {"default": ""}
+            parser.addini(key, option.help, **(text if option.metavar else flag))
 
 
 def add_short_options(parser: pytest.Parser) -> list[str]:
@@ -82,23 +75,46 @@ def _known_options(parser: pytest.Parser) -> set[str]:
     return {name for group in groups for option in group.options for name in option.names()}
 
 
+def _key(name: str) -> str:
+    return f"distbench_{name.replace('-', '_')}"
+
+
 class Given:
     """Our options as they were given: the command line before the ini file."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.folder = Path(config.invocation_params.dir)
+        self._overrides = dict(text.partition("=")[::2] for text in config.getoption("override_ini") or ())
 
     def typed(self, name: str) -> Any:
+        """What the command line says, by the option or by ``-o`` and the ini key."""
+        given = self._by_option(name)
+        return self._overrides.get(_key(name)) if given is None else given
+
+    def _by_option(self, name: str) -> Any:
         key = name.replace("-", "_")
         found = (self.config.getoption(f"distbench_{before}{key}", None) for before in ("short_", ""))
         return next((value for value in found if value not in (None, False)), None)
 
     def text(self, name: str) -> str:
-        given = self.typed(name)
+        given = self._by_option(name)
         if given is None and OPTIONS[name].has_ini_key:
-            given = self.config.getini(f"distbench_{name.replace('-', '_')}")
-        return str(given or "").strip()
+            given = self.config.getini(_key(name))
+        return shlex.join(given) if isinstance(given, list) else str(given or "").strip()
+
+    def place(self, name: str) -> Path:
+        """What a path is relative to: the folder of the ini file, or where the command line was typed."""
+        config = self.config
+        of_ini = config.inipath.parent if config.inipath else config.rootpath
+        return of_ini if self.typed(name) is None else self.folder
+
+    def spell(self, name: str) -> str:
+        """An option with its ini key; a key that has no option, and where it was given."""
+        option, file = OPTIONS[name], self.config.inipath
+        if option.has_option:
+            return _short(name) + (f" (ini: {_key(name)})" if option.has_ini_key else "")
+        return f"-o {_key(name)}" if file is None or self.typed(name) is not None else f"{_key(name)} in {file.name}"
 
     def has(self, wanted: str) -> bool:
         """Whether an option was given; behind ``=``, with that value, whatever follows its ``:``."""
@@ -108,7 +124,7 @@ class Given:
         return value in given if value else text not in ("", NOTHING)
 
     def refuse(self, name: str, why: str) -> ConfigurationError:
-        return ConfigurationError(f"{spell(name)}: {why}")
+        return ConfigurationError(f"{self.spell(name)}: {why}")
 
     def read(self, name: str, default: Any = None, wanted: Wanted[Any] | None = None) -> Any:
         """The value of an option, checked; where it was not given its default."""
@@ -132,12 +148,12 @@ class Given:
     def check(self) -> None:
         """Refuse what is empty, and what does not go with what else was given."""
         for name, option in OPTIONS.items():
-            if self.typed(name) is not None and not self.text(name):
-                raise ConfigurationError(f"{spell(name)} is empty: is the variable it comes from set?")
+            if isinstance(typed := self.typed(name), str) and not typed.strip():
+                raise ConfigurationError(f"{self.spell(name)} is empty: is the variable it comes from set?")
             if not self.has(name) or (name == "against-python" and self.is_of_recorders):
                 continue
-            for other, why in option.needs.items():
-                if not self.has(other):
+            for other, why in option.needs.items():  # the ini file is for runs without these, too
+                if not self.has(other) and self.typed(name) is not None:
                     raise self.refuse(name, f"{why}: give {_short(other)} too")
             for other, why in option.excludes.items():
                 if self.has(other):
@@ -151,18 +167,15 @@ class Given:
 
 def _short(name: str) -> str:
     option, _, value = name.partition("=")
+    if not OPTIONS[option].has_option:
+        return _key(name)
     return f"--{option}" if option in SHORT else f"--distbench-{option}{value and f' {value}'}"
-
-
-def spell(name: str) -> str:
-    has_ini_key = OPTIONS[name].has_ini_key
-    return _short(name) + (f" (ini: distbench_{name.replace('-', '_')})" if has_ini_key else "")
 
 
 def given_options(config: pytest.Config) -> dict[str, str]:
     """Our options that were given, on the command line or in the ini file, by name; flags are ``true``."""
     given = Given(config)
-    found = {name: given.text(name) for name in OPTIONS}
+    found = {name: given.text(name) for name, option in OPTIONS.items() if option.default is not True}
     return {name: text if OPTIONS[name].metavar else "true" for name, text in found.items() if text}
 
 
@@ -176,7 +189,8 @@ def read_settings(config: pytest.Config) -> Settings:
 
     given = Given(config)
     given.check()
-    gpu, shared = given.has("gpu"), given.read("share", "").split(",")
+    gpu = given.has("gpu")
+    shared = given.read("share", "").split(",") if gpu else []
     name, engine = _launcher(given)
     launcher = LAUNCHERS[name]
     found = gpus.read_gpus(os.environ) if gpu and launcher.hosts != "many" else gpus.Gpus()
@@ -194,7 +208,8 @@ def read_settings(config: pytest.Config) -> Settings:
     out = _out_folder(given)
     record_file, page_file = _file(given, "json", out), _file(given, "report", out)
     if record_file is not None and record_file == page_file:
-        raise ConfigurationError(f"{spell('json')} and {spell('report')} name one file, {record_file}: give two")
+        both = f"{given.spell('json')} and {given.spell('report')}"
+        raise ConfigurationError(f"{both} name one file, {record_file}: give two")
     platform = given.text("platform") or ("" if fake_rank is None else ANY_PLATFORM)
     return Settings(
         world_sizes=sizes,
@@ -203,7 +218,7 @@ def read_settings(config: pytest.Config) -> Settings:
         gpus=found,
         shares_gpu="gpu" in shared,
         shares_host="host" in shared,
-        numa_binding=_numa_binding(given),
+        numa_binding=_numa_binding(given) if gpu else "",
         attach=_attach(given, launcher, name, sizes[-1]),
         backends=tuple(backends),
         fake_rank=fake_rank,
@@ -233,7 +248,7 @@ def read_settings(config: pytest.Config) -> Settings:
         logs=out and out / "logs",
         experiment=_experiment(given),
         max_message_bytes=given.read("max-message"),
-        preload=tuple(config.getini("distbench_preload")),
+        preload=given.read("preload", ()),
         full=given.has("full"),
         network=given.read("network"),
         data=_data(given),
@@ -242,7 +257,7 @@ def read_settings(config: pytest.Config) -> Settings:
             mode=mode,
             budget_s=budget_s,
             links=_links(given),
-            interpreter=given.read("against-python", "") if given.is_of_recorders else "",
+            interpreter=_interpreter(given) if given.is_of_recorders else "",
         ),
         control=given.read("control"),
         trace=given.read("trace"),
@@ -252,7 +267,7 @@ def read_settings(config: pytest.Config) -> Settings:
 
 def _launcher(given: Given) -> tuple[str, Engine | None]:
     """The launcher by its name, or by the command that starts processes on other hosts."""
-    from pytest_distbench.launch.starters import CMD, DEFAULT_LAUNCHER, LAUNCHERS, Engine, shown
+    from pytest_distbench.launch.starters import CMD, DEFAULT_LAUNCHER, LAUNCHERS, shown
 
     text = given.text("launcher") or DEFAULT_LAUNCHER
     if "{" not in text:
@@ -261,13 +276,10 @@ def _launcher(given: Given) -> tuple[str, Engine | None]:
                 "launcher",
                 f"{text!r}; wanted one of {shown(LAUNCHERS)}, such as 'mpirun -np {{nodes}} {{command}}'",
             )
-        if given.typed("ranks-per-node"):
-            raise given.refuse("ranks-per-node", f"it needs a command as --distbench-launcher; found {text}")
         return text, None
-    from pytest_distbench.launch.starters.cmd import check_template  # late: a plain pytest run must not pay for it
+    from pytest_distbench.launch.starters.cmd import engine_of  # late: a plain pytest run must not pay for it
 
-    check_template(text)
-    return CMD, Engine(template=text, ranks_per_node=given.read("ranks-per-node"))
+    return CMD, engine_of(text)
 
 
 def _numa_binding(given: Given) -> str:
@@ -296,7 +308,7 @@ def _out_folder(given: Given) -> Path | None:
         return None
     from pytest_distbench.store.files import check_target  # late: for those who ask for it
 
-    check_target(given.folder / text / "logs" / "*", b"", option=spell("out"))
+    check_target(given.folder / text / "logs" / "*", b"", option=given.spell("out"))
     return given.folder / text
 
 
@@ -329,11 +341,9 @@ def _experiment(given: Given) -> Experiment:
     """What was stated of the run; a path in the ini file is relative to it, one on the command line to where it is."""
     from pytest_distbench.store.stated import read_experiment
 
-    config, text = given.config, given.text("experiment")
-    beside = config.inipath.parent if config.inipath else config.rootpath
-    folder = beside if given.typed("experiment") is None else given.folder
+    path = given.place("experiment") / text if (text := given.text("experiment")) else None
     try:
-        return read_experiment(folder / text if text else None, with_addresses=given.has("addresses"))
+        return read_experiment(path, with_addresses=given.has("addresses"))
     except StoredFileError as error:
         raise given.refuse("experiment", str(error)) from None
 
@@ -351,7 +361,7 @@ def _file(given: Given, name: str, out: Path | None) -> Path | None:
         raise given.refuse(name, f"{path} is a folder; give a file")
     from pytest_distbench.store.files import PAGE_SIGN, RECORD_SIGN, check_target  # late: for those who ask for a file
 
-    check_target(path, PAGE_SIGN if is_page else RECORD_SIGN, option=spell(name))
+    check_target(path, PAGE_SIGN if is_page else RECORD_SIGN, option=given.spell(name))
     return path
 
 
@@ -359,9 +369,14 @@ def _links(given: Given) -> tuple[str, ...]:
     return tuple(filter(None, (part.strip() for part in re.split(r"[,\n]", given.text("against-link")))))
 
 
+def _interpreter(given: Given) -> str:
+    """A command, or a path, which in the ini file is relative to it."""
+    text = given.text("against-python") if given.has("against-python") else ""
+    return str(given.place("against-python") / Path(text).expanduser()) if os.sep in text else text
+
+
 def _against(given: Given, launcher: LauncherKind, name: str) -> AgainstSettings | None:
-    sides = (given.text(option) if given.has(option) else "" for option in ("against", "against-python"))
-    revision, interpreter = sides
+    revision, interpreter = given.text("against") if given.has("against") else "", _interpreter(given)
     if interpreter and not launcher.takes_python:
         raise given.refuse(
             "against-python",
@@ -384,7 +399,7 @@ def _against(given: Given, launcher: LauncherKind, name: str) -> AgainstSettings
     first, most = given.read("launches")
     first = first or FIRST_LOOK
     if first < FEWEST_PAIRS:
-        raise given.refuse("launches", f"--distbench-{option} needs at least {FEWEST_PAIRS} pairs of launches")
+        raise given.refuse("launches", f"{_short(option)} needs at least {FEWEST_PAIRS} pairs of launches")
     return AgainstSettings(
         revision=revision,
         interpreter=interpreter,
@@ -440,13 +455,9 @@ def _what_was_found(gpus: Gpus) -> str:
 
 
 def _folder(given: Given) -> Path:
-    config, typed = given.config, given.typed("baselines")
-    if typed:
-        folder = given.folder / str(typed)
-        _check_rootdir(config, str(typed), folder)
-    else:
-        beside = config.inipath.parent if config.inipath else config.rootpath
-        folder = beside / (given.text("baselines") or "baselines")
+    text = given.text("baselines")
+    folder = given.place("baselines") / (text or "baselines")
+    _check_rootdir(given.config, text, folder)
     if folder.exists() and not folder.is_dir():
         raise given.refuse("baselines", f"{folder} is not a folder")
     return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -94,7 +95,7 @@ _TEXT: Wanted[str] = Wanted("text", str)
 
 
 class Option(NamedTuple):
-    """One option, ``--distbench-NAME``, and its ini key ``distbench_NAME``.
+    """One option, ``--distbench-NAME``, with its ini key ``distbench_NAME``, or one of them alone.
 
     Attributes:
         metavar: what stands for its value in the help; empty: it is a flag.
@@ -103,6 +104,7 @@ class Option(NamedTuple):
         wanted: what its text has to be, and how it is read.
         needs: the options without which it means nothing, and why; ``backend=fake`` is one with that value.
         excludes: the options that it cannot go with, and why.
+        is_list: in the ini file it is a list of words.
         is_repeated: in the commands that are printed, to run a test again or to record it.
     """
 
@@ -113,7 +115,9 @@ class Option(NamedTuple):
     wanted: Wanted[Any] = _TEXT
     needs: Mapping[str, str] = MappingProxyType({})
     excludes: Mapping[str, str] = MappingProxyType({})
+    has_option: bool = True
     has_ini_key: bool = True
+    is_list: bool = False
     is_repeated: bool = True
 
     @property
@@ -122,7 +126,7 @@ class Option(NamedTuple):
 
 
 NOTHING = "-"
-"""Given to --distbench-against and --distbench-against-python: compare with nothing, whatever ``addopts`` says.
+"""Given to --distbench-against and distbench_against_python: compare with nothing, whatever ``addopts`` says.
 An empty text is an error: it is what a variable that is not set leaves of an option."""
 
 _NOT_AGAINST = {
@@ -162,13 +166,6 @@ OPTIONS: dict[str, Option] = {
         needs={"gpu": "it shares GPUs, or the host between runs on different GPUs"},
     ),
     "full": Option(summary="run the tests marked full, too: the slow ones, which are deselected without it"),
-    "numa-binding": Option(
-        metavar="MODE",
-        summary="with --gpu: bind each rank to the CPUs near its GPU, as torchrun's --numa-binding does: "
-        + ", ".join(NUMA_BINDINGS),
-        wanted=one_of(NUMA_BINDINGS),
-        needs={"gpu": "ranks are bound to the CPUs near their GPUs"},
-    ),
     "backend": Option(
         metavar="NAME[,NAME...]",
         summary=f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo); of several, "
@@ -186,12 +183,6 @@ OPTIONS: dict[str, Option] = {
         "command line tool; slurm, on the nodes of an allocation; one that a conftest or plugin has added; or a "
         "command that starts {command} once on each of {nodes} hosts, by mpirun, srun, ssh, flux or a script of yours, "
         "or a torchrun there, with {torchrun} for {command}",
-    ),
-    "ranks-per-node": Option(
-        metavar="N",
-        summary="with a command as --distbench-launcher: the ranks that each host is filled with",
-        default=1,
-        wanted=whole(1, _MOST, read=_int),
     ),
     "network": Option(
         metavar="NETWORK",
@@ -254,10 +245,6 @@ OPTIONS: dict[str, Option] = {
         summary="TOML file with what people write down of an experiment, for the run record and its table record",
         is_repeated=False,
     ),
-    "addresses": Option(
-        summary="keep IP addresses and host names in the run record; else what is stated of an experiment has none",
-        is_repeated=False,
-    ),
     "max-message": Option(
         metavar="SIZE",
         summary="no larger messages are sent: sweeps leave them out; 4MiB, say",
@@ -267,23 +254,6 @@ OPTIONS: dict[str, Option] = {
         metavar="REF",
         summary="compare with another revision of the repository, measured in turns, not with stored baselines",
         excludes=_NOT_AGAINST,
-    ),
-    "against-python": Option(
-        metavar="PATH",
-        summary="compare with another Python, and so another torch; with --distbench-against: both; with "
-        "--distbench-confirm: the Python of the revisions that recorded the baselines",
-        excludes=_NOT_AGAINST,
-    ),
-    "against-tolerance": Option(
-        metavar="X",
-        summary="smallest slowdown that counts in such a comparison: 0.05 or 5 %",
-        default=PAIRED_TOLERANCE,
-        wanted=FRACTION,
-    ),
-    "against-link": Option(
-        metavar="PATH[,PATH...]",
-        summary="what git ignores and the tests need, such as data/: linked from the working tree into the other "
-        "revision",
     ),
     "confirm": Option(
         metavar="MODE[:S]",
@@ -338,5 +308,52 @@ OPTIONS: dict[str, Option] = {
     "strict": Option(summary="inconclusive verdicts, and those of low power, fail the test too"),
     "advisory": Option(summary="verdicts are shown, and fail no test: those that would have are listed at the end"),
     "fail-on-improvement": Option(summary="an improvement fails the test too: its baseline wants an update"),
+    "against-python": Option(
+        metavar="PATH",
+        summary="compare with another Python, and so another torch; with --distbench-against: both; with "
+        "--distbench-confirm: the Python of the revisions that recorded the baselines",
+        excludes=_NOT_AGAINST,
+        has_option=False,
+    ),
+    "against-tolerance": Option(
+        metavar="X",
+        summary="smallest slowdown that counts in such a comparison: 0.05 or 5 %",
+        default=PAIRED_TOLERANCE,
+        wanted=FRACTION,
+        has_option=False,
+    ),
+    "against-link": Option(
+        metavar="PATH[,PATH...]",
+        summary="what git ignores and the tests need, such as data/: linked from the working tree into the other "
+        "revision",
+        has_option=False,
+    ),
+    "numa-binding": Option(
+        metavar="MODE",
+        summary="with --gpu: bind each rank to the CPUs near its GPU, as torchrun's --numa-binding does: "
+        + ", ".join(NUMA_BINDINGS),
+        wanted=one_of(NUMA_BINDINGS),
+        needs={"gpu": "ranks are bound to the CPUs near their GPUs"},
+        has_option=False,
+    ),
+    "addresses": Option(
+        summary="keep IP addresses and host names in the run record; else what is stated of an experiment has none",
+        is_repeated=False,
+        has_option=False,
+    ),
+    "preload": Option(
+        metavar="MODULE...",
+        summary="modules that every rank imports: imported once, in the process that ranks are forked from",
+        wanted=Wanted("names of modules", lambda text: tuple(shlex.split(text))),
+        has_option=False,
+        is_list=True,
+    ),
+    "short-options": Option(
+        summary="false leaves --world-size, --gpu and the markers world_size, gpu, cpu, full and network to others; "
+        "ours are then --distbench-world-size, --distbench-gpu and distbench_<marker>",
+        default=True,
+        has_option=False,
+        is_repeated=False,
+    ),
 }
 """By name, in the order of the help."""

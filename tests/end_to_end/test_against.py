@@ -198,7 +198,7 @@ def test_another_python_needs_no_copy_of_the_plugin(repository: pytest.Pytester)
     site = next(other.glob("lib/python*/site-packages"))
     (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
     python = other / "bin" / "python"
-    result = repository.runpytest_subprocess(*THREE, "--distbench-against-python", str(python), "-k", "test_value")
+    result = repository.runpytest_subprocess(*THREE, "-o", f"distbench_against_python={python}", "-k", "test_value")
 
     result.stdout.fnmatch_lines(["distbench: against torch *, python *, in turns*", "*value*2*2*exact*3"])
     result.assert_outcomes(passed=1, deselected=1)
@@ -266,7 +266,7 @@ def test_a_script_finds_what_git_ignores_once_it_is_linked(repository: pytest.Py
     lacking = run_inside(*THREE, "--distbench-against", "HEAD")
     lacking.assert_outcomes(failed=1)
     lacking.stdout.fnmatch_lines(["*ups/tokens.txt is in the working tree and not*distbench_against_link = ups*"])
-    linked = run_inside(*THREE, "--distbench-against", "HEAD", "--distbench-against-link", "ups")
+    linked = run_inside(*THREE, "--distbench-against", "HEAD", "-o", "distbench_against_link=ups")
     linked.assert_outcomes(failed=1)
     linked.stdout.fnmatch_lines(["!  step_time *ms *ms*+*%*"])
 

@@ -216,7 +216,8 @@ def test_the_shipped_suites_come_from_lease_to_report(suites: Suites, capsys: py
     against = suites.run(
         "against",
         "--distbench-against=HEAD",
-        "--distbench-against-tolerance=5",
+        "-o",
+        "distbench_against_tolerance=5",
         "--distbench-launches=3",
         "--distbench-launches=:3",
     )

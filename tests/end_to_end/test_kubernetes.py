@@ -56,8 +56,8 @@ def test_every_pod_runs_the_entry_point_and_ends_when_pytest_does(tmp_path: Path
     """srun stands for Kubernetes: it starts the entry point on three hosts, with what the Trainer tells each pod."""
     shutil.copy(FOLDER / "pods.py", tmp_path)
     (tmp_path / "test_p.py").write_text(SUITE)
-    engine = f"--distbench-launcher={sys.executable} pods.py --start {{nodes}} {{command}}"
-    pytest_ = ["-m", "pytest", "test_p.py", "-p", "no:cacheprovider", "--world-size=4", "--distbench-ranks-per-node=2"]
+    engine = f"--distbench-launcher={sys.executable} pods.py --start {{nodes:2}} {{command}}"
+    pytest_ = ["-m", "pytest", "test_p.py", "-p", "no:cacheprovider", "--world-size=4"]
     words = [sys.executable, "pods.py", sys.executable, *pytest_, engine, "--distbench-json=run.json"]
     pod = 'PET_NODE_RANK=$SLURM_PROCID "$@"; echo pod $SLURM_PROCID ended with $?'
     variables = {

@@ -65,8 +65,8 @@ MEASURES = """
 def test_a_command_starts_ranks_on_its_hosts_and_their_numbers_are_kept_under_its_launcher(
     start: Run, pytester: pytest.Pytester
 ) -> None:
-    options = ["--world-size=3", "--distbench-ranks-per-node=2", "--distbench-update", "--distbench-launches=2"]
-    with start(MEASURES, TEMPLATE, *options, "--distbench-json=run.json") as running:
+    options = ["--world-size=3", "--distbench-update", "--distbench-launches=2"]
+    with start(MEASURES, TEMPLATE.replace("{nodes}", "{nodes:2}"), *options, "--distbench-json=run.json") as running:
         said = running.communicate()[0]
 
     assert running.returncode == 0, said

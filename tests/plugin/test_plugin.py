@@ -435,7 +435,7 @@ def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses_wher
         run(made, "--distbench-json=run.json", "--distbench-out=of 10.1.2.4", *options)
         return json.loads((made.path / "run.json").read_text())
 
-    masked, whole = recorded(), recorded("--distbench-addresses")
+    masked, whole = recorded(), recorded("-o", "distbench_addresses=true")
     assert masked["experiment"]["statements"] == [
         {"of": "", "fields": {"storage": "bucket a, password: ***", "cluster": "Cruiser10, behind ***"}}
     ]

@@ -50,9 +50,12 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         ),
         (["--distbench-launcher", ""], "*--distbench-launcher *is empty: is the variable it comes from set?*"),
         (["--distbench-launcher", "sh {x}"], "*'sh {x}'; wanted a program of this host with {nodes}*"),
-        (["--distbench-ranks-per-node", "2"], "*ranks-per-node*a command as --distbench-launcher; found stand-in*"),
         (
-            ["--distbench-launcher=sh {nodes} {command}", "--distbench-against-python=python"],
+            ["--distbench-launcher", "sh {nodes:2} {nodes:3} {command}"],
+            "*wanted a program*{nodes:8}: each is filled with 8*",
+        ),
+        (
+            ["--distbench-launcher=sh {nodes} {command}", "-o", "distbench_against_python=python"],
             "*ranks under cmd run the Python of pytest; take another launcher*",
         ),
         (
@@ -127,11 +130,11 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
             ["--gpu", "--distbench-share=gpu,host", "--distbench-update"],
             "*--distbench-update*could be no baseline: leave out --distbench-share gpu*",
         ),
-        (["--distbench-numa-binding=node"], "*near their GPUs: give --gpu too*"),
-        (["--distbench-numa-binding="], "*--distbench-numa-binding (ini: *) is empty: is the variable*"),
+        (["-o", "distbench_numa_binding=node"], "*-o distbench_numa_binding: *near their GPUs: give --gpu too*"),
+        (["-o", "distbench_numa_binding="], "*-o distbench_numa_binding is empty: is the variable*"),
         (
-            ["--gpu", "--distbench-numa-binding=near"],
-            "*numa-binding*'near'; wanted one of node, socket, excl*",
+            ["--gpu", "-o", "distbench_numa_binding=near"],
+            "*-o distbench_numa_binding: 'near'; wanted one of node, socket, excl*",
         ),
         (["--distbench-attach=2"], "*--distbench-attach*there is no rank 2: the largest group has 2 ranks*"),
         (["--distbench-attach=-1"], "*--distbench-attach*'-1'; wanted a whole number*"),
@@ -174,6 +177,36 @@ def test_a_wrong_value_in_the_ini_file_is_one_usage_error_that_names_its_key(pro
     on_workers = run(made, "-n", "1")
     on_workers.stdout.fnmatch_lines(["*'shrug'; wanted one of warn, fail, skip*"])
     assert on_workers.ret != 0
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("numa_binding = near", "*ERROR: distbench_numa_binding in tox.ini: 'near'; wanted one of node, *"),
+        ("against_python = a/b", "*ERROR: distbench_against_python = */a/b: cannot run */a/b: No such file*"),
+        ("against_tolerance = 9", "*ERROR: distbench_against_tolerance in tox.ini: '9'; wanted a fraction *"),
+    ],
+)
+def test_a_key_that_has_no_option_is_named_with_its_file(
+    project: Project, gpus: Callable[[int], None], line: str, message: str
+) -> None:
+    gpus(1)
+    made = project(TEST)
+    made.makeini(f"[pytest]\ndistbench_launcher = stand-in\ndistbench_gpu = true\ndistbench_{line}\n")
+
+    run(made, "--distbench-against=HEAD" if "tol" in line else "-q").stderr.fnmatch_lines([message])
+
+
+def test_what_the_ini_file_says_for_gpus_does_not_disturb_a_run_without(project: Project) -> None:
+    made = project(TEST)
+    made.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_numa_binding = node\ndistbench_share = host\n")
+
+    run(made, "--distbench-update").assert_outcomes(passed=1)
+
+
+def test_there_are_no_more_options_and_keys_than_a_reader_can_take_in() -> None:
+    assert sum(option.has_option for option in OPTIONS.values()) <= 29
+    assert len(OPTIONS) <= 36
 
 
 def test_a_torch_that_ranks_cannot_run_under_is_a_usage_error(

@@ -203,10 +203,10 @@ def test_a_body_that_the_revision_lacks_is_missing_and_one_that_fails_there_fail
         (["--distbench-against", "HEAD", "--distbench-launches", "2"], "*needs at least 3 pairs*"),
         (["--distbench-against", "HEAD", "--distbench-launches=9:5"], "*'9:5'; wanted N, N:MAX or :MAX,*"),
         (["--distbench-against", ""], "*--distbench-against (ini: *) is empty: is the variable it comes from set?*"),
-        (["--distbench-against-python", ""], "*is empty: is the variable it comes from set?*"),
-        (["--distbench-against-python", "tmp"], "*that is a folder; give the executable*"),
-        (["--distbench-against-python", "nowhere"], "*cannot run *nowhere: No such file*"),
-        (["--distbench-against-python", "test_it.py"], "*cannot run *: Permission denied*"),
+        (["-o", "distbench_against_python="], "*is empty: is the variable it comes from set?*"),
+        (["-o", "distbench_against_python=tmp"], "*that is a folder; give the executable*"),
+        (["-o", "distbench_against_python=nowhere"], "*cannot run *nowhere: No such file*"),
+        (["-o", "distbench_against_python=test_it.py"], "*cannot run *: Permission denied*"),
     ],
 )
 def test_what_cannot_be_compared_with_is_refused_before_anything_runs(
@@ -245,7 +245,7 @@ def test_the_tolerance_of_comparisons_is_its_own(committed: pytest.Pytester, mon
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.1")
 
     assert run(committed, "--distbench-against", "HEAD", "--distbench-tolerance", "1").ret == 1
-    assert run(committed, "--distbench-against", "HEAD", "--distbench-against-tolerance", "0.2").ret == 0
+    assert run(committed, "--distbench-against", "HEAD", "-o", "distbench_against_tolerance=0.2").ret == 0
 
 
 @pytest.mark.parametrize("given", [None, "/of/the/user", ""])

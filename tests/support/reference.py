@@ -93,10 +93,7 @@ OF_OPTIONS = """\
 `distbench_<name>` with underscores, unless it is marked *command line only*."""
 
 OF_INI_KEYS = """\
-Two ini keys have no option. `distbench_preload` names modules that every rank imports: they are imported once, in the
-process that ranks are forked from. `distbench_short_options = false` leaves `--world-size` and `--gpu` to a conftest of
-yours that has options of these names; write `--distbench-world-size` and `--distbench-gpu` then. It leaves the markers
-`gpu`, `cpu`, `full`, `network` and `world_size` to you, too."""
+These ini keys have no option. For a single run give them with pytest's `-o`: `-o distbench_numa_binding=node`."""
 
 OF_MARKERS = """\
 Each is also `distbench_<name>`, which means the same, such as `@pytest.mark.distbench_gpu(link="nvlink")`. Where your
@@ -134,7 +131,11 @@ def _words() -> Iterator[str]:
 def _lines() -> Iterator[str]:
     yield from ["# Reference", "", HEAD, "", "## Options of pytest", "", OF_OPTIONS, ""]
     yield from _table(["option", "meaning"], _options())
-    yield from ["", OF_INI_KEYS]
+    yield from ["", OF_INI_KEYS, ""]
+    keys = {name: option for name, option in OPTIONS.items() if not option.has_option}
+    yield from _table(
+        ["ini key", "meaning"], ([f"`distbench_{n.replace('-', '_')}`", option.help] for n, option in keys.items())
+    )
     yield from ["", "## Markers", ""]
     yield from _table(["`@pytest.mark.`", "meaning"], ([f"`{name}`", text] for name, text in _split(MARKERS)))
     yield from ["", OF_MARKERS]
@@ -191,6 +192,8 @@ def _lines() -> Iterator[str]:
 
 def _options() -> Iterator[list[str]]:
     for name, option in OPTIONS.items():
+        if not option.has_option:
+            continue
         spelt = f"--{name}" if name in SHORT else f"--distbench-{name}"
         value = f"[={option.metavar}]" if option.const else f" {option.metavar}" if option.metavar else ""
         only = "" if option.has_ini_key else " (command line only)"

@@ -24,8 +24,9 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE
 
 _OPTION = "--distbench-launcher"
+_PLACEHOLDER = re.compile(r"\{(\w+)(?:(?<=nodes):([1-9][0-9]{0,8}))?\}")
 _PLACEHOLDERS = {
-    "nodes": "number of hosts",
+    "nodes": "number of hosts; {nodes:8}: each is filled with 8 ranks, not 1",
     "ranks": "number of ranks",
     "ranks_per_node": "the most ranks of a host",
     "command": "what to run once on each host",
@@ -35,24 +36,26 @@ _ONE_LOOK_UP = {"RES_OPTIONS": "attempts:1"}
 """A name of this host that DNS does not answer for costs a caller one time-out, before it tries an address."""
 
 
-def check_template(template: str) -> None:
-    """Refuse a template that could start nothing.
+def engine_of(template: str) -> Engine:
+    """What a template starts processes by, and how many ranks it says that a host is filled with.
 
     Raises:
         ConfigurationError: it has a placeholder that there is not, lacks one that is needed, or is no command.
     """
-    found = set(re.findall(r"\{(\w+)\}", template))
+    placeholders = _PLACEHOLDER.findall(template)
+    found, sizes = {name for name, _ in placeholders}, {int(size) for _, size in placeholders if size}
     is_known = found <= _PLACEHOLDERS.keys() and "nodes" in found and not found.isdisjoint(("command", "torchrun"))
     try:
         is_command = shutil.which(shlex.split(template)[0]) is not None
     except (ValueError, IndexError):
         is_command = False
-    if not (is_known and is_command):
+    if not (is_known and is_command and len(sizes) < 2):
         known = ", ".join(f"{{{name}}} ({what})" for name, what in _PLACEHOLDERS.items())
         raise ConfigurationError(
             f"{_OPTION}: {template!r}; wanted a program of this host with {{nodes}}, and {{command}} or {{torchrun}}. "
             f"Placeholders are {known}; what a shell is to read goes into a script, or behind sh -c"
         )
+    return Engine(template=template, ranks_per_node=max(sizes, default=1))
 
 
 def fill(template: str, *, nodes: int, engine: Engine, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
@@ -69,7 +72,7 @@ def fill(template: str, *, nodes: int, engine: Engine, words: Sequence[str], var
         "command": command,
         "torchrun": command,
     }
-    return shlex.split(re.sub(r"\{(\w+)\}", lambda found: values[found[1]], template))
+    return shlex.split(_PLACEHOLDER.sub(lambda found: values[found[1]], template))
 
 
 def layout(ranks: int, per_node: int) -> list[range]:

@@ -257,12 +257,12 @@ def _story(result: CaseResult, command: str) -> list[str]:
 
 def _again(result: CaseResult, record: RunRecord) -> str:
     """The command, to be typed in the root of the repository, with those of our options that decide how it runs."""
-    options = [
-        f"--distbench-{name}" + (f"={value}" if OPTIONS[name].metavar else "")
-        for name, value in record.settings.items()
-        if name in OPTIONS and OPTIONS[name].is_repeated
-    ]
-    return shlex.join(["pytest", result.nodeid, *options])
+    words = ["pytest", result.nodeid]
+    for name, value in record.settings.items():
+        if (option := OPTIONS.get(name)) is not None and option.is_repeated:
+            spelt = f"--distbench-{name}" + (f"={value}" if option.metavar else "")
+            words += [spelt] if option.has_option else ["-o", f"distbench_{name.replace('-', '_')}={value}"]
+    return shlex.join(words)
 
 
 def _rows(result: CaseResult) -> Iterator[Row]:

@@ -11,7 +11,7 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.site.relay import Hello
 from pytest_distbench.launch.starters import Engine
 from pytest_distbench.launch.starters.calls import Connection
-from pytest_distbench.launch.starters.cmd import as_torchrun, check_template, fill, layout
+from pytest_distbench.launch.starters.cmd import as_torchrun, engine_of, fill, layout
 
 
 @pytest.mark.parametrize(
@@ -22,18 +22,28 @@ from pytest_distbench.launch.starters.cmd import as_torchrun, check_template, fi
         "sh start.sh {command}",
         "sh -c '{nodes} {command}",
         "no-such-engine {nodes} {command}",
+        "sh {nodes:0} {command}",
+        "sh {nodes} {command:8}",
+        "sh {nodes:2} {nodes:3} {command}",
         "",
     ],
 )
 def test_a_template_that_could_start_nothing_is_refused(template: str) -> None:
     with pytest.raises(ConfigurationError, match=r"wanted a program .* \{nodes\}, and .*\{ranks\} \(number of ranks\)"):
-        check_template(template)
+        engine_of(template)
 
 
 def test_a_template_may_have_braces_of_its_own() -> None:
-    check_template("sh -o jsonpath={.items} {nodes} {command}")
-    check_template(TEMPLATE)
-    check_template("sh start.sh {nodes} {torchrun}")
+    engine_of("sh -o jsonpath={.items} {nodes} {command}")
+    engine_of(TEMPLATE)
+    assert engine_of("sh start.sh {nodes} {torchrun}").ranks_per_node == 1
+
+
+def test_a_template_says_how_many_ranks_a_host_is_filled_with() -> None:
+    engine = engine_of("sh start.sh {nodes:8} {nodes} {command}")
+
+    assert engine.ranks_per_node == 8
+    assert fill(engine.template, nodes=2, engine=engine, words=["x"], variables={})[2:4] == ["2", "2"]
 
 
 def test_what_runs_on_each_host_carries_its_variables_as_words_or_as_one_word_of_a_shell() -> None:

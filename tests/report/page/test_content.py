@@ -58,9 +58,12 @@ def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
     assert found.name == name_of(record) == "2026-01-02 03:04 1234567890"
     assert found.cases == {page(result(verdict())).cases[0].key: {"step": [0.03]}}
 
-    settings = {"world-size": "4", "gpu": "true", "json": "run.json", "unknown": "1"}
+    settings = {"world-size": "4", "gpu": "true", "json": "run.json", "unknown": "1", "against-tolerance": "9 %"}
     case = only_case(result(verdict()), settings=settings)
-    assert case.command == "pytest 'suites/test_a.py::test_a[ws2]' --distbench-world-size=4 --distbench-gpu"
+    assert (
+        case.command == "pytest 'suites/test_a.py::test_a[ws2]' --distbench-world-size=4 --distbench-gpu "
+        "-o 'distbench_against_tolerance=9 %'"
+    )
 
 
 def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
