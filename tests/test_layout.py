@@ -16,8 +16,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "pytest_distbench": Budget(239, 60_774),  # reasons say what to do; advisory verdicts; spellings of markers
-    "tests": Budget(307, 55_447),  # what follows from each verdict; --distbench-out, advisory; pruning, slow tests
+    "pytest_distbench": Budget(239, 60_806),  # advisory verdicts; spellings of markers; ini keys are rows
+    "tests": Budget(307, 55_502),  # --distbench-out, advisory; pruning, slow tests; ini keys alone
 }
 """A number that rises needs its reason in its line."""
 
