@@ -99,7 +99,7 @@ EXHIBITS = (
         row=RANDOM,
     ),
     Exhibit(
-        name="rng seeded anew",
+        name="rng seeded again",
         thread=GITHUB + "modelscope/ms-swift/pull/9935",
         published="Setting up the resampling behind the load seeded the process again: the restored streams began "
         "from their first number.",

@@ -204,7 +204,7 @@ def rng_drawn_once_more(parts: Parts) -> Iterator[None]:
         torch.empty((), dtype=torch.int64).random_()
 
 
-@planted("rng seeded anew")
+@planted("rng seeded again")
 def rng_seeded_anew(parts: Parts) -> Iterator[None]:
     """Something that is set up behind the load seeds the process again."""
     yield
