@@ -17,7 +17,7 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "pytest_distbench": Budget(239, 60_806),  # advisory verdicts; spellings of markers; ini keys are rows
-    "tests": Budget(307, 55_502),  # --distbench-out, advisory; pruning, slow tests; ini keys alone
+    "tests": Budget(308, 55_620),  # --distbench-out, advisory; slow tests; ini keys alone; the words of the field
 }
 """A number that rises needs its reason in its line."""
 

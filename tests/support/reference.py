@@ -81,8 +81,8 @@ CALLS: dict[str, dict[str, Callable[..., Any]]] = {
 """What users call, by the heading it stands under."""
 
 HEAD = """\
-Every option, marker, call, table and command. Written by `python tests/support/reference.py` from the tables and
-docstrings of the code, and compared with them by a test. The other pages say what things mean, and why."""
+This page lists every option, marker, call, table and command. `python tests/support/reference.py` writes it from the
+tables and docstrings of the code, and a test compares them. The other pages explain."""
 
 OF_WORDS = """\
 Written from the tables of the code. `distbench explain` prints the same: give it a word, a code, or a line that a run
@@ -96,11 +96,11 @@ OF_INI_KEYS = """\
 These ini keys have no option. For a single run give them with pytest's `-o`: `-o distbench_numa_binding=node`."""
 
 OF_MARKERS = """\
-Each is also `distbench_<name>`, which means the same, such as `@pytest.mark.distbench_gpu(link="nvlink")`. Where your
-project has a marker of one of these names, set the ini key `distbench_short_options = false`, and use that spelling
-for ours."""
+Each is also `distbench_<name>`, which means the same, such as `@pytest.mark.distbench_gpu(link="nvlink")`. If your
+project has its own marker of one of these names, set the ini key `distbench_short_options = false`, and use the long
+spelling."""
 
-SHARED = "Keywords that several of them take; the line of each call names those that it does."
+SHARED = "Several calls take these keywords; the line of each call names its own."
 
 OF_THE_PLUGIN = {"watch", "only_structure"}
 """Attributes of a rank that are not for bodies."""
@@ -164,7 +164,7 @@ def _lines() -> Iterator[str]:
         "",
         "## Kinds of metrics",
         "",
-        "What `better=` takes. *reduce*: over the ranks, unless `reduce=` says it.",
+        "The values of `better=`. *reduce* is the default over the ranks, without `reduce=`.",
         "",
     ]
     kinds = METRIC_KINDS.items()
@@ -174,19 +174,19 @@ def _lines() -> Iterator[str]:
         [row.mark.strip() and f"`{row.mark}`", name, row.means, _outcome(row)] for name, row in VERDICTS.items()
     )
     yield from _table(["", "verdict", "meaning", "the test"], verdicts)
-    yield from ["", "Each verdict has a reason, with a code that `distbench explain CODE` knows:", ""]
+    yield from ["", "Each verdict has a reason with a code; `distbench explain CODE` explains it:", ""]
     reasons = ([f"`{code}`", row.verdict, _outcome(row)] for code, row in REASONS.items())
     yield from _table(["reason", "verdict", "the test"], reasons)
     yield from [
         "",
         "## Tables",
         "",
-        "`distbench report RUN.json --table NAME`; without a name those that the run has.",
+        "`distbench report RUN.json --table NAME`; without a name it lists the tables of the run.",
         "",
     ]
     yield from _table(["table", "shows"], ([f"`{name}`", _text(kind.summary)] for name, kind in TABLES.items()))
     yield from ["", "## Commands", ""]
-    yield "Exit codes: 0; 1 where the answer is no (regressed, refused, unfit); 2 for an error; 130 after Ctrl-C."
+    yield "Exit codes: 0; 1 if the answer is no (regressed, refused, unfit); 2 for an error; 130 after Ctrl-C."
     yield from _commands("distbench", _parser())
 
 
