@@ -152,6 +152,11 @@ def format_change(ratio: float) -> str:
     return f"{round((ratio - 1) * 100, 1) + 0.0:+.1f} %"  # plus zero: nothing is no decrease
 
 
+def format_share(share: float) -> str:
+    """A share without a sign: ``12.5 %``, and ``3.1e-08`` of what per cent do not show."""
+    return f"{share * 100:.1f} %" if share >= 5e-4 else f"{share:.1e}"
+
+
 def as_float(value: object) -> float | None:
     """A number of whatever library as a float; None where it is none. True, False and text are none."""
     if _is_yes_or_no(value) or isinstance(value, str | bytes | bytearray) or not hasattr(value, "__float__"):

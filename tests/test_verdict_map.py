@@ -97,7 +97,7 @@ ROWS = [
 
 def _made(row: Row) -> Verdict:
     made = verdict(row.code, better=row.better, metric="fingerprint" if row.code == "communication" else "m")
-    return made if row.has_baseline else replace(made, baseline=None, ratio=None)
+    return made if row.has_baseline else replace(made, baseline=None)
 
 
 def _strictness(*options: str) -> Strictness:

@@ -33,6 +33,7 @@ from pytest_distbench.report.tables.verdicts import TrendRow, points_section, tr
 from pytest_distbench.report.texts import REFERENCE_WORDS, cells, layout
 from pytest_distbench.report.texts.glossary import Entry, entries, explain
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
+from pytest_distbench.report.texts.verdicts import with_statistic
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
 from pytest_distbench.store.run_record import read_history, read_run_record
 from pytest_distbench.store.stated import read_prices
@@ -94,7 +95,8 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
         if moved:
             yield str(name)
             columns = REFERENCE_WORDS["stored"].columns
-            yield from layout([*columns], [cells(v, columns) for v in moved], left=2)
+            columns, note = with_statistic(columns, moved)
+            yield from [*layout([*columns], [cells(v, columns) for v in moved], left=2), *note]
             reasons = Counter(v.reason for v in moved if v.reason)
             yield from (f"   {reason} ({number} metric{'s' * (number != 1)})" for reason, number in reasons.items())
             yield ""

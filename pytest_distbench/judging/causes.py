@@ -35,9 +35,6 @@ _EXPOSED = 0.5
 """In this share of the iterations the device had to wait for the host: else the host's time is no part of the clock."""
 _AHEAD = 0.5
 """A host that is ahead of its device by this share of a step may have to wait until there is room on the queue."""
-_SHOWN_BY_MEDIANS = 0.5
-"""The CPU time is of the median launch. Where its clock shows less than this of the slowdown that was judged, on the
-fast side of the launches, it does not tell where the added time went."""
 _MOST_DIFFERENCES = 8
 
 
@@ -210,11 +207,10 @@ def _host_time(result: CaseResult) -> Iterator[str]:
 
 
 def _added_s(verdict: Verdict) -> float | None:
-    """Seconds by which the median launch is slower; None where it does not show what was judged."""
-    if verdict.unit != "s" or not verdict.ratio or verdict.current is None or not verdict.baseline:
+    """Seconds by which this run is slower; None where it is not."""
+    if verdict.unit != "s" or verdict.current is None or not verdict.baseline:
         return None
-    added = verdict.current - verdict.baseline
-    return added if added > 0 and added >= _SHOWN_BY_MEDIANS * (verdict.ratio - 1) * verdict.baseline else None
+    return verdict.current - verdict.baseline if verdict.current > verdict.baseline else None
 
 
 def _stragglers(result: CaseResult) -> Iterator[str]:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 
@@ -39,7 +39,7 @@ from pytest_distbench.judging.neighbours import worse_by
 from pytest_distbench.judging.pairs import FEWEST_PAIRS, LAST_LOOK, judge_paired, looks
 from pytest_distbench.judging.references import are_asked_about, confirm_digits
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.stored_rule import CAUTION, LEAST_OF_ALL, are_timed, by_whole, stored_side
+from pytest_distbench.judging.stored_rule import CAUTION, LEAST_OF_ALL, are_timed, by_whole, fast_value, stored_side
 from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -94,8 +94,10 @@ class Known:
     comparisons: int = 1
     by_clock: bool = True
 
-    def beyond(self, terms: Terms, case: Case, launches: Sequence[LaunchRecord], *, is_last: bool = True) -> set[str]:
-        """The clocks that launches have beyond the stored numbers, by their own rule.
+    def later(
+        self, terms: Terms, case: Case, launches: Sequence[LaunchRecord], *, is_last: bool = True
+    ) -> dict[str, Verdict]:
+        """What the stored numbers say of the clocks of launches, by their own rule.
 
         Args:
             launches: others than those that raised the doubt.
@@ -103,8 +105,7 @@ class Known:
         """
         terms = replaced(terms, max_launches=len(launches) + (not is_last))
         found = judge_launches(terms, launches, self.entry, case=case, comparisons=self.comparisons)
-        clocks = [j.verdict for j in found if is_clock(j.verdict, j.verdict.unit)]
-        return {verdict.metric for verdict in clocks if verdict.row.may_be_confirmed}
+        return {j.verdict.metric: j.verdict for j in found if is_clock(j.verdict, j.verdict.unit)}
 
     @property
     def in_turns(self) -> dict[str, float]:
@@ -171,7 +172,7 @@ def confirm(
         return [Judgement(v, is_open=False) for v in stored]
     of = " (an earlier baseline commit)" if known.before is not None else " (baseline commit)"
     found = judge_in_turns(terms, case, sides, tolerances=known.in_turns, name=revision, of=of, cases=cases)
-    beyond = known.beyond(terms, case, sides.launches)
+    later = known.later(terms, case, sides.launches)
     judged = []
     for v in stored:
         if not is_clock(v, v.unit):
@@ -183,9 +184,11 @@ def confirm(
             [open_one] = undecided([v], f"interleaved A/B with {revision} gave no comparable number{why}")
             judged.append(Judgement(open_one, is_open=False))
         elif paired.verdict.kind == "unchanged" or (paired.verdict.kind == "improved" and known.before is not None):
-            [verdict] = not_slower([v], beyond, paired.verdict.reason)
+            verdict = not_slower(v, later.get(v.metric), paired.verdict.reason)
+            if verdict.code == "cleared":
+                verdict = replace(paired.verdict, code="cleared", bounds=v.bounds, companions=v.companions)
             if verdict.kind == "environment" and (acting := evaluated()).names:
-                is_obvious = v.metric in known.beyond(terms, case, sides.launches, is_last=False)
+                is_obvious = is_beyond(known.later(terms, case, sides.launches, is_last=False).get(v.metric))
                 verdict = _on_both_sides(v, acting, revision, paired.verdict.reason, is_obvious=is_obvious)
             judged.append(Judgement(verdict, is_open=False))
         else:
@@ -214,8 +217,10 @@ def judge_in_turns(
         cases: that share the error rate.
     """
     wholes = {key: max(tolerance, LEAST_OF_ALL) for key, tolerance in tolerances.items()}
-    fast = _judge_clocks(terms, case, sides, _by_fast_sides, tolerances=tolerances, cases=cases)
-    of_all = _judge_clocks(terms, case, sides, by_whole, tolerances=wholes, cases=CAUTION * cases)
+    timed = {m.key: "A/B sqrt(min x p25)" for launch in sides.launches for m in launch.measurements if are_timed([m])}
+    fast = _judge_clocks(terms, case, sides, _by_fast_sides, timed, tolerances=tolerances, cases=cases)
+    every = dict.fromkeys(fast, "A/B all iterations")
+    of_all = _judge_clocks(terms, case, sides, by_whole, every, tolerances=wholes, cases=CAUTION * cases)
     return {
         key: _louder(
             _weigh(*judged, name, of),
@@ -256,11 +261,16 @@ def _judge_clocks(
     case: Case,
     sides: Sides,
     seen: Callable[[LaunchRecord], LaunchRecord],
+    called: Mapping[str, str],
     *,
     tolerances: Mapping[str, float],
     cases: int,
 ) -> dict[str, tuple[Judgement, float | None]]:
-    """What pairs say of each clock by one of its statistics, and by how much the references differ from themselves."""
+    """What pairs say of each clock by one of its statistics, and by how much the references differ from themselves.
+
+    Args:
+        called: by metric, the name of the statistic where it is not that of the launches' values.
+    """
     now, then, again = (
         [seen(launch) for launch in side] for side in (sides.launches, sides.references, sides.controls)
     )
@@ -278,7 +288,12 @@ def _judge_clocks(
         itself=(then, again),
     )
     null = ratios(then, again)
-    return {j.verdict.metric: (j, null.get(j.verdict.metric)) for j in found if is_clock(j.verdict, j.verdict.unit)}
+    judged = {}
+    for v, is_open in found:
+        if is_clock(v, v.unit):
+            named = replace(v, statistic=called.get(v.metric, "A/B")) if v.statistic == "A/B" else v
+            judged[v.metric] = Judgement(named, is_open), null.get(v.metric)
+    return judged
 
 
 def _louder(fast: Judgement, whole: Judgement | None) -> Judgement:
@@ -344,20 +359,23 @@ def undecided(stored: Sequence[Verdict], reason: str) -> list[Verdict]:
     ]
 
 
-def not_slower(stored: Sequence[Verdict], beyond: Collection[str], reason: str) -> list[Verdict]:
-    """The verdicts where the code is known not to be slower.
+def is_beyond(later: Verdict | None) -> bool:
+    """Whether further launches, some time later, are beyond the stored numbers, too."""
+    return later is not None and later.row.may_be_confirmed
+
+
+def not_slower(stored: Verdict, later: Verdict | None, reason: str) -> Verdict:
+    """The verdict where the code is known not to be slower, with the numbers of the further launches that say the rest.
 
     Args:
-        beyond: the clocks that further launches, some time later, had beyond the stored numbers: the machine's.
+        later: what the stored numbers say of further launches: beyond them is the machine's.
     """
-    return [
-        v
-        if not is_clock(v, v.unit) or not _is_of_code(v) or v.ratio is None
-        else replace(v, code="slower-machine", reason=f"{reason}: {_BY_THE_MACHINE}")
-        if v.metric in beyond
-        else replace(v, code="cleared", reason=reason)
-        for v in stored
-    ]
+    if not is_clock(stored, stored.unit) or not _is_of_code(stored) or stored.ratio is None:
+        return stored
+    shown = replace(later or stored, bounds=stored.bounds, companions=stored.companions)
+    if is_beyond(later):
+        return replace(shown, code="slower-machine", reason=f"{reason}: {_BY_THE_MACHINE}")
+    return replace(shown, code="cleared", reason=reason)
 
 
 def _on_both_sides(v: Verdict, acting: Evaluated, revision: str, reason: str, *, is_obvious: bool) -> Verdict:
@@ -391,13 +409,7 @@ def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judge
 
 def _by_fast_sides(launch: LaunchRecord) -> LaunchRecord:
     """A launch whose clocks are their fast sides: they are the quieter number on a shared machine."""
-    found = [
-        replace(m, value=math.sqrt(m.value * m.summary.minimum))
-        if m.value is not None and m.value > 0 and m.summary is not None and are_timed([m])
-        else m
-        for m in launch.measurements
-    ]
-    return replace(launch, measurements=found)
+    return replace(launch, measurements=[replace(m, value=fast_value(m)) for m in launch.measurements])
 
 
 def _together(first: LaunchRecord, second: LaunchRecord) -> LaunchRecord:

@@ -65,6 +65,7 @@ class Departure:
         starts_at: the first step, from 1, that differs by more than rounding; None where none does.
         exceeds_at: the first step beyond the tolerance; None where none is.
         is_identical: equal in every stored digit.
+        largest_at: the step at which it differs most, from 1.
         share: largest deviation relative to how far the stored curve moves in all; 0 where it does not.
     """
 
@@ -72,6 +73,7 @@ class Departure:
     exceeds_at: int | None
     largest: float
     is_identical: bool
+    largest_at: int = 1
     share: float = 0.0
 
     @property
@@ -191,6 +193,7 @@ def compare(
         exceeds_at=exceeds,
         largest=max(found),
         is_identical=max(found) == 0.0,
+        largest_at=found.index(max(found)) + 1,
         share=apart / moved if moved > 0 else 0.0,
     )
 

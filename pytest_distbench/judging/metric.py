@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate, noise_limit, pooled_stdev
-from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison, Wholes
+from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison, Wholes, draft_of
 from pytest_distbench.judging.terms import Draft, Judgement, difference
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -62,8 +62,11 @@ def judge_by_size(
         rank = draft.metric.facts.get("rank")
         whose = "" if rank is None else f"rank {rank} needs the most memory"
         return draft.settle("beyond-threshold", whose, threshold=limit, is_open=not is_enough)
-    if reason := _hungrier(current, baseline.series, tolerance):
-        return draft.settle("beyond-threshold", reason, threshold=limit, is_open=not is_enough)
+    if (found := _hungrier(current, baseline.series, tolerance)) is not None:
+        least, before, reason = found
+        limit = _margin(before, tolerance) / before if before else None
+        of_rank = Draft(draft.metric, [least] * len(now), [before] * len(then), "one rank")
+        return of_rank.settle("beyond-threshold", reason, threshold=limit, is_open=not is_enough)
     if above * 2 > len(now):
         reason = f"above {format_bytes(highest)} in {above} of {len(now)} launches"
         return draft.settle("noise", reason, threshold=limit)
@@ -78,16 +81,21 @@ def most_of_ranks(launches: Sequence[Measurement]) -> list[float]:
     return [max(place) for place in zip(*ordered, strict=True)] if len({len(o) for o in ordered}) == 1 else []
 
 
-def _hungrier(current: Sequence[Measurement], stored: Sequence[float], tolerance: float) -> str:
-    """Which place among the ranks needs more in every launch, in words; empty: none, or their number is another one."""
+def _hungrier(
+    current: Sequence[Measurement], stored: Sequence[float], tolerance: float
+) -> tuple[float, float, str] | None:
+    """The place among the ranks that needs more in every launch: the least of it now, what it was, and a sentence.
+
+    None: no place does, or the number of ranks is another one.
+    """
     if not stored or any(len(m.series) != len(stored) for m in current):
-        return ""
+        return None
     ordered = [sorted(m.series, reverse=True) for m in current]
     for place, before in enumerate(stored):
         if all(launch[place] > before + _margin(before, tolerance) for launch in ordered):
             least = min(launch[place] for launch in ordered)
-            return f"{place + 1} ranks need {format_bytes(least)} or more; in the baseline {place} did"
-    return ""
+            return least, before, f"{place + 1} ranks need {format_bytes(least)} or more; in the baseline {place} did"
+    return None
 
 
 def _margin(value: float, tolerance: float) -> float:
@@ -233,7 +241,7 @@ def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, under
     first = current[0]
     values = [m.value for m in current]
     known = [v for v in values if v is not None]
-    draft = Draft(first, values, baseline.launches if baseline is not None else [])
+    draft = draft_of(current, baseline)
     if not first.is_judged:
         return draft.settle("not-judged", "recorded, not judged")
     if len(known) < len(values) and (baseline is None or None not in baseline.launches):
@@ -298,7 +306,8 @@ def judge_noisy(
     draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, under: Circumstances
 ) -> Judgement:
     """Launches are samples: ``stored_rule``, and where there are no ratios, by order."""
-    known, stored = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
+    known = [m.value for m in current if m.value is not None]
+    stored = [v for v in baseline.launches if v is not None]
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
         return draft.settle("nothing-timed" if any(stored) else "invalid-value", why_not)
     if len(stored) < 2:
@@ -323,15 +332,15 @@ def judge_noisy(
         if is_beyond:
             slower = Answer("beyond-threshold", wholes.told)
             answer = _unless_disturbed(slower, under, draft.metric.unit, wholes.worse_by)
-            settled = draft.settle(answer.code, answer.reason, threshold=math.expm1(min(limit, LARGEST_EXPONENT)))
-            return settled._replace(verdict=wholes.shown(settled.verdict))
+            return wholes.draft(draft.metric).settle(
+                answer.code, answer.reason, threshold=math.expm1(min(limit, LARGEST_EXPONENT))
+            )
     answer = _unless_disturbed(found.answer, under, draft.metric.unit, found.worse_by)
     limit = math.expm1(min(found.limit, LARGEST_EXPONENT))
     excused = min(under.explained_by_others, LARGEST_EXPONENT)
     return draft.settle(
         answer.code,
         answer.reason,
-        ratio=found.ratio,
         threshold=limit,
         mde=max(found.mde, 0.0 if is_size(draft.metric.unit) else math.expm1(excused)),
         is_open=answer.is_open,

@@ -119,7 +119,8 @@ def support(
             where = f"{format_bytes(run.sizes[0])} to {format_bytes(run.sizes[-1])}"
             reason = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, limit {limit}"
             for verdict in undecided:
-                supported = replace(verdict, code=of_run.code, threshold=of_run.threshold, reason=reason)
+                accepted = tolerances[verdict.metric]
+                supported = replace(verdict, code=of_run.code, threshold=accepted, reason=reason)
                 found[verdict.metric] = Judgement(supported, is_open=False)
         elif judgement.is_open and can_ask and all(worse_by(v) > 0 for v in verdicts):
             for verdict in undecided:

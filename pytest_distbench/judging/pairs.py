@@ -229,7 +229,6 @@ def _judge_exact(
 def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, null: Sequence[float]) -> Judgement:
     n, df = len(worse_by), len(worse_by) - 1 + len(null)
     mean = statistics.fmean(worse_by)
-    ratio = math.exp(METRIC_KINDS[draft.metric.better].sign * mean)
     sigma = math.sqrt((sum((d - mean) ** 2 for d in worse_by) + sum(d**2 for d in null) / _TWICE_OVER_MEAN) / df)
     error = sigma / math.sqrt(n)
     wanted = math.log1p(under.tolerance)
@@ -250,9 +249,9 @@ def _judge_noisy(draft: Draft, worse_by: list[float], under: PairCircumstances, 
         code = "noise"
         reason = f"not clear after {n} pairs; minimum detectable slowdown {size}"
     is_open = code == "launches-used-up" and n < under.looks[-1]
-    return draft.settle(
-        code, reason, ratio=ratio, threshold=math.expm1(min(limit, LARGEST_EXPONENT)), mde=seen, is_open=is_open
-    )
+    of_pairs = dataclasses.replace(draft, statistic="A/B")
+    threshold = math.expm1(min(limit, LARGEST_EXPONENT))
+    return of_pairs.settle(code, reason, threshold=threshold, mde=seen, is_open=is_open)
 
 
 def _judge_by_order(draft: Draft, pairs: Sequence[tuple[float, float]], under: PairCircumstances) -> Judgement:

@@ -36,6 +36,7 @@ median and trimmed means none scatters less between recorded launches. Other pro
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,19 +45,18 @@ from typing import NamedTuple
 
 from pytest_distbench.judging.stats import (
     BLIND_LIMIT,
-    LARGEST_EXPONENT,
     detectable_slowdown,
     noise_limit,
     pooled_stdev,
     worse_pairs,
 )
+from pytest_distbench.judging.terms import Draft
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_name
 from pytest_distbench.records.reasons import REASONS, ReasonCode, VerdictName
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import format_change
 
 DRIFT = 0.4
@@ -142,7 +142,6 @@ class Comparison:
         mde: smallest slowdown found with 90 % power, as a fraction.
     """
 
-    is_timed: bool
     old: Side
     new: Side
     sign: float
@@ -170,7 +169,6 @@ class Comparison:
         sigma = max(pooled_stdev(old.fast, new.fast), noise_floor)
         stored, most = len(old.fast), max(most, len(new.fast))
         return cls(
-            is_timed=timed,
             old=old,
             new=new,
             sign=METRIC_KINDS[baseline.better].sign,
@@ -185,11 +183,6 @@ class Comparison:
     def worse_by(self) -> float:
         """``d``."""
         return self.sign * (statistics.fmean(self.new.fast) - statistics.fmean(self.old.fast))
-
-    @property
-    def ratio(self) -> float | None:
-        """New over stored, of the fast side; None where there is none: the values say it as well."""
-        return math.exp(min(self.sign * self.worse_by, LARGEST_EXPONENT)) if self.is_timed else None
 
     @property
     def limit(self) -> float:
@@ -236,6 +229,31 @@ class Comparison:
     def _too_noisy(self) -> Answer:
         size = f"+{self.mde:.0%}" if self.mde <= BLIND_LIMIT else "more than a doubling"
         return Answer("noise", f"too noisy; minimum detectable slowdown {size}")
+
+
+def draft_of(current: Sequence[Measurement], baseline: BaselineMetric | None) -> Draft:
+    """What is judged of a noisy metric, by its iterations where both sides have them; its values where one is 0."""
+    stored = baseline.launches if baseline is not None else []
+    draft = Draft(current[0], [m.value for m in current], stored)
+    known = [m for m in current if m.value is not None]
+    values = [v for v in (*draft.current, *stored) if v is not None]
+    if not current[0].is_noisy or min(values, default=0) <= 0:
+        return draft
+    if not are_timed(known) or (baseline is not None and not baseline.minimum):
+        return dataclasses.replace(draft, statistic="geometric mean")
+    then = [] if baseline is None else list(map(_fast, stored, baseline.minimum))
+    return Draft(current[0], list(map(fast_value, current)), then, "sqrt(min x p25)")
+
+
+def fast_value(launch: Measurement) -> float | None:
+    """What is judged of a launch: sqrt(minimum x p25) of the iterations of a timing, the value of anything else."""
+    if launch.value is None or launch.summary is None or launch.value <= 0 or not are_timed([launch]):
+        return launch.value
+    return _fast(launch.value, launch.summary.minimum)
+
+
+def _fast(value: float | None, minimum: float) -> float | None:
+    return None if value is None else math.sqrt(value) * math.sqrt(minimum)
 
 
 def are_timed(launches: Sequence[Measurement]) -> bool:
@@ -350,9 +368,9 @@ class Wholes(NamedTuple):
         is_obvious = self.worse_by > OBVIOUS_LIMITS * limit and pairs == 1.0
         return True if is_obvious and len(self.new) >= OBVIOUS_LAUNCHES else None
 
-    def shown(self, verdict: Verdict) -> Verdict:
-        now, then = (math.exp(statistics.median(side)) for side in (self.new, self.old))
-        return replace(verdict, current=now, baseline=then, ratio=math.exp(self.sign * self.worse_by))
+    def draft(self, metric: Measurement) -> Draft:
+        now, then = ([math.exp(log) for log in side] for side in (self.new, self.old))
+        return Draft(metric, now, then, "all iterations")
 
     @property
     def told(self) -> str:

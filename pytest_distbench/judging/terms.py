@@ -17,8 +17,8 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import AskedBound, Measurement
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseOutcome, CaseResult, Verdict
-from pytest_distbench.records.summaries import median
+from pytest_distbench.records.run import CaseOutcome, CaseResult, Statistic, Verdict
+from pytest_distbench.records.summaries import geometric_mean, median
 from pytest_distbench.records.wanted import NoBaseline
 
 _NEAR = 0.8
@@ -219,33 +219,34 @@ class Draft:
     """A verdict that is not decided yet.
 
     Attributes:
-        current: its value in each launch of this run; None where a launch has none.
+        current: what is judged of each launch of this run; None where a launch has no value.
         reference: the same of what it is compared with.
+        statistic: what stands for either.
     """
 
     metric: Measurement
     current: Sequence[float | None]
     reference: Sequence[float | None]
+    statistic: Statistic = "median"
 
     def settle(
         self,
         code: ReasonCode,
         reason: str = "",
         *,
-        ratio: float | None = None,
         threshold: float | None = None,
         mde: float | None = None,
         is_open: bool = False,
     ) -> Judgement:
-        now, then = median(self.current), median(self.reference)
+        middle = median if self.statistic in ("median", "one rank") else geometric_mean
         verdict = Verdict(
             metric=self.metric.key,
             code=code,
             unit=self.metric.unit,
             better=self.metric.better,
-            current=now,
-            baseline=then,
-            ratio=ratio if ratio is not None else now / then if now is not None and then else None,
+            current=middle(self.current),
+            baseline=middle(self.reference),
+            statistic=self.statistic,
             threshold=threshold,
             mde=mde,
             launches=len(self.current),

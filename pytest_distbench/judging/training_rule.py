@@ -26,6 +26,7 @@ says that it is the training of the baseline's seed:
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -39,11 +40,15 @@ from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Measurement, Scalar, metric_key, without
 from pytest_distbench.records.reasons import ReasonCode
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Statistic, Verdict
 
 CurveSays = Literal["nothing", "equal", "other digits", "diverges"]
 """Of a training: it has no curve, or none to compare; all digits are equal; the curve is followed in other digits; or
 another training."""
+
+
+Shown = tuple[Statistic, float | None, float | None]
+"""A statistic, of this run and of the baseline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(found) if len(found) == len(values) else None
 
 
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
+    found = known_values(values)
+    return statistics.fmean(found) if found else None
+
+
 def known_values(values: Sequence[float | None]) -> list[float]:
     return [v for v in values if v is not None]
 
@@ -136,7 +146,9 @@ def judge_family(family: Family) -> Verdict:
         if verdict.kind == "unchanged" and (apart := _apart(family, verdict)):
             return _settle(family, "ranks-apart", apart, threshold=verdict.threshold, facts=verdict.facts)
     except OverflowError:
-        return _settle(family, "unavailable", "a number is too large to compute with", has_means=False)
+        return _settle(
+            family, "unavailable", "a number is too large to compute with", shown=("mean of seeds", None, None)
+        )
     return verdict
 
 
@@ -266,7 +278,7 @@ def _where(family: Family) -> str:
 
 def _judge_curve(family: Family) -> Verdict:
     rtol = family.tolerance_or(golden_curve.RTOL)
-    worst: tuple[golden_curve.Departure, Measurement, bool] | None = None
+    worst: tuple[golden_curve.Departure, Measurement, BaselineMetric, bool] | None = None
     own = _disagreement(family)
     coarse = ""
     for key, launches in family.current.items():
@@ -285,36 +297,40 @@ def _judge_curve(family: Family) -> Verdict:
                 stored.curve, launch.series, rtol=family.tolerance, rounding=rounding, spread=stored.spread
             )
             if worst is None or departure.severity > worst[0].severity:
-                worst = departure, launch, repeats
+                worst = departure, launch, stored, repeats
     assert worst is not None
-    departure, launch, repeats = worst
-    facts: dict[str, Scalar] = {"deviation": departure.largest}
+    departure, launch, stored, repeats = worst
+    unit = "value" if launch.beside else "step"
+    facts: dict[str, Scalar] = {"deviation": departure.largest, f"differs_most_at_{unit}": departure.largest_at}
     if departure.starts_at is not None:
-        facts["diverges_at_value" if launch.beside else "diverges_at_step"] = departure.starts_at
+        facts[f"diverges_at_{unit}"] = departure.starts_at
+    at = departure.largest_at - 1
+    shown: Shown | None = ("step that differs most", launch.series[at], stored.curve[at])
+    say = functools.partial(
+        _settle, family, threshold=rtol, facts=facts, shown=None if departure.is_identical else shown
+    )
     what = f"{departure.tell(launch.beside)}{_seed_of(launch)}"
     if own is None and departure.exceeds_at is not None and repeats:
         own = _disagreement(family, rtol=0.0)  # what differs less than the tolerance is no spread of this baseline
     if own and (family.can_repeat or own.starts_at == 1):
         lost = f"{LOST_SEED if own.starts_at == 1 else NOT_REPEATED}: its launches {own.tell(launch.beside)}"
-        code = "seed-lost" if own.starts_at == 1 else "determinism-lost"
-        return _settle(family, code, lost, threshold=rtol, facts=facts)
+        return say("seed-lost" if own.starts_at == 1 else "determinism-lost", lost)
     if own and (departure.exceeds_at is None or departure.exceeds_at >= own.starts_at):
         return _not_repeated(family, own, "its", facts=facts)
     if departure.exceeds_at is not None and _launches(family) > 1:
         what += f"; the {_launches(family)} launches of this run agree"
         what += ", so it is seeded" if departure.exceeds_at == 1 else ""
     if departure.exceeds_at is not None:
-        return _settle(family, "losses", f"{what}; {departure.suggest(launch.beside)}", threshold=rtol, facts=facts)
+        return say("losses", f"{what}; {departure.suggest(launch.beside)}")
     if still := _stands_still(family):
-        return _settle(family, "flat-curve", still, threshold=rtol, facts=facts)
+        return say("flat-curve", still)
     if coarse and family.tolerance is None and (departure.is_identical or not repeats):
-        return _settle(family, "too-few-digits", coarse, threshold=rtol, facts=facts)
+        return say("too-few-digits", coarse)
     if departure.is_identical:
-        return _settle(family, "equal", "equal in every digit", threshold=rtol, facts=facts)
+        return say("equal", "equal in every digit")
     if repeats:
-        reason = f"{what}; within the tolerance: numerics changed, under the same software versions"
-        return _settle(family, "numerics", reason, threshold=rtol, facts=facts)
-    return _settle(family, "within-threshold", f"differs by up to {departure.largest:.1e}", threshold=rtol, facts=facts)
+        return say("numerics", f"{what}; within the tolerance: numerics changed, under the same software versions")
+    return say("within-threshold", f"differs by up to {departure.largest:.1e}")
 
 
 def _judge_unseeded(family: Family, stored: BaselineMetric, own: golden_curve.Disagreement | None) -> Verdict:
@@ -429,22 +445,27 @@ def _judge_steps(family: Family) -> Verdict:
         return _settle(family, "goal-missed", f"goal missed in {missed} of {len(new)} {family.samples}")
     before, squares_old, n_old = olympic(old)
     now, squares_new, n_new = olympic(new)
+    shown: Shown = "trimmed mean of seeds", now, before
     resolution = float(family.first.identity.get("every", 1))
     accepted = max(resolution, family.tolerance_or(0.0) * before)
     note = f"goal missed in 1 of {len(new)} {family.samples}, counted as the slowest" if missed else ""
     if n_old + n_new < 3:
         if abs(now - before) <= accepted:
             return _settle(
-                family, "within-threshold", "within the interval of evaluations", threshold=_share(accepted, before)
+                family,
+                "within-threshold",
+                "within the interval of evaluations",
+                threshold=_share(accepted, before),
+                shown=shown,
             )
         return _judge_one_seed(family, now - before, now - before, before, accepted)
     stdev = math.sqrt((squares_old + squares_new) / (n_old + n_new - 2))
     limit = max(accepted, noise_limit(stdev, n_old, n_new, STEPS_ALPHA))
     if now - before > limit:
-        return _settle(family, "goal-missed", note, threshold=_share(limit, before))
+        return _settle(family, "goal-missed", note, threshold=_share(limit, before), shown=shown)
     if before - now > limit:
-        return _settle(family, "better", note, threshold=_share(limit, before))
-    return _within(family, limit, before, note)
+        return _settle(family, "better", note, threshold=_share(limit, before), shown=shown)
+    return _within(family, limit, before, note, shown=shown)
 
 
 def _judge_floor(family: Family) -> Verdict:
@@ -477,11 +498,11 @@ _BEYOND = {"same": "training-number", "steps": "goal-missed", "floor": "beyond-t
 _RULES = {"same": _judge_same, "steps": _judge_steps, "floor": _judge_floor}
 
 
-def _within(family: Family, limit: float, scale: float, reason: str = "") -> Verdict:
+def _within(family: Family, limit: float, scale: float, reason: str = "", shown: Shown | None = None) -> Verdict:
     share = _share(limit, scale)
     if share > BLIND_LIMIT:
-        return _settle(family, "noise", "too noisy to show a doubling; give more seeds", threshold=share)
-    return _settle(family, "within-threshold", reason, threshold=share)
+        return _settle(family, "noise", "too noisy to show a doubling; give more seeds", threshold=share, shown=shown)
+    return _settle(family, "within-threshold", reason, threshold=share, shown=shown)
 
 
 def _settle(
@@ -491,11 +512,11 @@ def _settle(
     *,
     threshold: float | None = None,
     facts: Mapping[str, Scalar] | None = None,
-    has_means: bool = True,
+    shown: Shown | None = None,
 ) -> Verdict:
+    """The verdict of a family; ``shown`` is what was judged, where that is not the mean of its seeds."""
     first = family.first
-    news, olds = (known_values(values) if has_means else [] for values in (family.new, family.old))
-    now, then = (statistics.fmean(values) if values else None for values in (news, olds))
+    statistic, now, then = shown or ("mean of seeds", _mean_of_known(family.new), _mean_of_known(family.old))
     seeds = {"seeds": len(family.current)} if len(family.current) > 1 else {}
     at = without(first.at, "seed") if seeds else first.at
     return Verdict(
@@ -505,7 +526,7 @@ def _settle(
         better=first.better,
         current=now,
         baseline=then,
-        ratio=now / then if now is not None and then else None,
+        statistic=statistic,
         threshold=threshold,
         launches=len(next(iter(family.current.values()))),
         baseline_launches=max((len(m.launches) for m in family.stored.values()), default=0),

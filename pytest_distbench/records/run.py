@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -18,6 +19,36 @@ from pytest_distbench.records.metric import Bound, Scalar, metric_name
 from pytest_distbench.records.reasons import REASONS, Reason, ReasonCode, VerdictName, reason
 from pytest_distbench.records.record import Number, Record, replace
 
+Statistic = Literal[
+    "median",
+    "geometric mean",
+    "sqrt(min x p25)",
+    "all iterations",
+    "A/B",
+    "A/B sqrt(min x p25)",
+    "A/B all iterations",
+    "mean of seeds",
+    "trimmed mean of seeds",
+    "step that differs most",
+    "one rank",
+]
+"""Name of what this run and the baseline are compared by."""
+
+STATISTICS: dict[Statistic, str] = {
+    "median": "median of the launches' values (of a timing: p25 of its iterations)",
+    "geometric mean": "geometric mean of the launches' values",
+    "sqrt(min x p25)": "geometric mean of the launches, each sqrt(minimum x p25) of its iterations",
+    "all iterations": "geometric mean of the launches, each the geometric mean of its iterations",
+    "A/B": "geometric mean of the pairs of launches (of a timing: p25 of a launch's iterations)",
+    "A/B sqrt(min x p25)": "geometric mean of the pairs of launches, each sqrt(minimum x p25) of its iterations",
+    "A/B all iterations": "geometric mean of the pairs of launches, each the geometric mean of its iterations",
+    "mean of seeds": "mean of the seeds, each the mean of its launches",
+    "trimmed mean of seeds": "mean of the seeds without the lowest and the highest, from five seeds on",
+    "step that differs most": "value of the curve at the step where it differs most from the baseline's",
+    "one rank": "the rank in the same place by size: its least launch, and its largest in the baseline",
+}
+"""How it is computed from the launches."""
+
 
 class Verdict(OfKind, frozen=True, kw_only=True):
     """The answer for one metric of one case."""
@@ -30,10 +61,11 @@ class Verdict(OfKind, frozen=True, kw_only=True):
     """Follows from the code."""
     unit: str
     current: Number | None = None
-    """Median over launches; of a convergence metric the mean over seeds."""
     baseline: Number | None = None
+    statistic: Statistic = "median"
+    """What both are of their launches: the number that is judged."""
     ratio: float | None = None
-    """current / baseline, of a clock that of the fast sides, which are judged; None where one of them is missing."""
+    """current / baseline: follows from both; None where one of them is missing, or the baseline is 0."""
     threshold: float | None = None
     """The largest change towards worse that is not called a regression, as a fraction."""
     mde: float | None = None
@@ -53,6 +85,8 @@ class Verdict(OfKind, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         msgspec.structs.force_setattr(self, "kind", reason(self.code).verdict)
+        ratio = self.current / self.baseline if self.current is not None and self.baseline else None
+        msgspec.structs.force_setattr(self, "ratio", ratio if ratio is None or math.isfinite(ratio) else None)
 
     @property
     def is_undecided(self) -> bool:
@@ -260,6 +294,12 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """How pytest reports the test that measured it; empty: the record does not say."""
     flaky: list[str] = []
     """Of a test that passed when a plugin ran it again: what ended its earlier attempts, a line each. Else empty."""
+
+    def launches_of(self, verdict: Verdict) -> list[LaunchRecord]:
+        """The launches that the verdict's number of this run is of: those of the confirmation where that decided."""
+        is_confirmed = verdict.statistic.startswith("A/B") or verdict.code in ("cleared", "slower-machine")
+        turns = self.confirmation if is_confirmed else None
+        return turns.launches if turns is not None and turns.launches else self.launches
 
     @property
     def is_written(self) -> bool:

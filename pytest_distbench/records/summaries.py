@@ -13,6 +13,12 @@ def median(values: Iterable[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
+def geometric_mean(values: Iterable[float | None]) -> float | None:
+    """Of those there are, all above 0; None where there is none."""
+    known = [value for value in values if value is not None]
+    return statistics.geometric_mean(known) if known else None
+
+
 def quantile(values: Sequence[float], q: float) -> float:
     """Linear-interpolation quantile (numpy's default, Hyndman & Fan type 7). ``values`` need not be sorted."""
     ordered = sorted(values)

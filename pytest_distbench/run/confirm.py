@@ -18,6 +18,7 @@ from pytest_distbench.judging.confirmation import (
     Evaluated,
     Known,
     confirm,
+    is_beyond,
     judge_in_turns,
     not_slower,
     ratios,
@@ -276,22 +277,26 @@ class Confirmed:
         if samples.alone or not samples.launches:
             if self._doubt.variant.moved:  # a test that moved is no way out of a red
                 return [Judgement(v, is_open=False) for v in known.verdicts]
-            obvious = known.beyond(terms, case, known.launches, is_last=False) if samples.is_new else ()
+            first = known.later(terms, case, known.launches, is_last=False) if samples.is_new else {}
             told = f"{samples.alone}: the stored numbers decide"
             left = zip(known.verdicts, self.without_turns(samples.alone), strict=True)
-            found = [replace(v, code="beyond-threshold", reason=told) if v.metric in obvious else w for v, w in left]
+            found = [
+                replace(v, code="beyond-threshold", reason=told) if is_beyond(first.get(v.metric)) else w
+                for v, w in left
+            ]
             return [Judgement(v, is_open=False) for v in found]
         if self._doubt.variant.is_itself:
-            beyond = known.beyond(terms, case, samples.launches)
+            later = known.later(terms, case, samples.launches)
             reason = (
                 f"no tracked file but baselines differs from {self._doubt.variant}, which recorded the baseline, and "
                 f"{len(samples)} further launches are {{}} its noise"
             )
-            verdicts = [
-                not_slower([v], beyond, reason.format("beyond" if v.metric in beyond else "within"))
-                for v in known.verdicts
+            return [
+                Judgement(
+                    not_slower(v, found, reason.format("beyond" if is_beyond(found) else "within")), is_open=False
+                )
+                for v, found in ((v, later.get(v.metric)) for v in known.verdicts)
             ]
-            return [Judgement(v, is_open=False) for [v] in verdicts]
         return confirm(
             terms,
             case,

@@ -38,7 +38,7 @@ class TestCompare:
         new = result(0.0150, 0.0151, 0.0149, 0.0150, 0.0151)
 
         assert self.compare(tmp_path, [old], [new]) == 1
-        assert "!  step       15 ms     10 ms  +50.0 %" in capsys.readouterr().out
+        assert "!  step    15.02 ms  10.02 ms  +49.9 %" in capsys.readouterr().out
         assert self.compare(tmp_path, [new], [new]) == 0
 
     def test_a_changed_fingerprint_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

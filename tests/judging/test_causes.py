@@ -19,7 +19,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, Verdict
 
 EQUAL = [0.0, 0.0]
-SLOWER = Verdict(metric="m", code="beyond-threshold", unit="s", better="lower", current=0.03, baseline=0.02, ratio=1.5)
+SLOWER = Verdict(metric="m", code="beyond-threshold", unit="s", better="lower", current=0.03, baseline=0.02)
 
 
 def case(*verdicts: Verdict, launches: list[LaunchRecord], **reference: object) -> CaseResult:
@@ -98,7 +98,7 @@ def test_computing_and_waiting_are_not_told_apart_where_nothing_shows_it() -> No
     assert told(on_gpu(host_s=(0.01, 0.01), lead_s=(0.0, 0.0)), COMPUTING) == []
     assert told(on_gpu(), COMPUTING) == []
 
-    assert told(slower(cpu_s=0.04, unit="samples/s", better="higher", ratio=0.5), COMPUTING) == []
+    assert told(slower(cpu_s=0.04, unit="samples/s", better="higher", current=0.01), COMPUTING) == []
 
 
 def on_gpu(**companions: tuple[float, float]) -> CaseResult:
@@ -128,17 +128,11 @@ def test_on_a_gpu_the_hosts_share_tells_who_added_the_time(
     assert spins == "  CPU time does not show it: a host spins while it waits for an event of the device"
 
 
-@pytest.mark.parametrize("current", [0.02, 0.0199, 0.01, 0.0201])
-def test_medians_that_do_not_show_the_slowdown_do_not_tell_what_it_was_spent_on(current: float) -> None:
-    """The fast side of the launches is judged: it may be slower where the medians are equal, or faster."""
-    assert told(slower(cpu_s=0.04, current=current), COMPUTING) == []
-
-
 def test_a_late_rank_is_named_with_its_host_where_it_is_late_in_every_launch() -> None:
     assert told(slower(late=[0.0001, 0.01]), LATE) == [RANK_1]
 
     made = slower(late=[0.0001, 0.01])
-    beyond = [replace(v, code="bound", baseline=None, ratio=None) for v in made.verdicts]
+    beyond = [replace(v, code="bound", baseline=None) for v in made.verdicts]
     assert told(replace(made, verdicts=beyond), LATE) == [RANK_1]
 
     result = slower(late=[0.0001, 0.01])
@@ -201,9 +195,7 @@ def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
     def point(size: int) -> Verdict:
         then = 1e-5 + size * 1e-9
         at = {"message_bytes": size}
-        return replace(
-            SLOWER, metric=metric_key("latency", at), at=at, baseline=then, current=then + 2e-5, ratio=2e-5 / then + 1
-        )
+        return replace(SLOWER, metric=metric_key("latency", at), at=at, baseline=then, current=then + 2e-5)
 
     assert cause_lines(case(*map(point, (8, 64, 512, 1024, 4096, 16384)), launches=[])) == [
         "latency is slower at all 6 sizes",

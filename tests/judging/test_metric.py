@@ -209,7 +209,11 @@ def kind(current: list[float], stored: list[float], better: Better = "lower", **
 
 def test_a_change_beyond_the_tolerance_is_judged_by_its_direction() -> None:
     verdict = judge([metric(1.5)] * 5, baseline(STORED), rule()).verdict
-    assert (verdict.kind, verdict.ratio, verdict.threshold) == ("regressed", pytest.approx(1.5), pytest.approx(0.1))
+    assert (verdict.kind, verdict.ratio, verdict.threshold) == (
+        "regressed",
+        pytest.approx(1.5, 1e-3),
+        pytest.approx(0.1),
+    )
 
     assert kind([0.5] * 5, STORED, "higher") == "regressed"
     assert kind([1.5] * 5, STORED, "higher") == "improved"

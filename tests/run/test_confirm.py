@@ -78,7 +78,7 @@ def launch(index: int, value: float, torch: str = "2.13.0") -> LaunchRecord:
 def doubt(*, is_itself: bool = False) -> Doubt:
     before = result(1.4, 1.4, 1.4)
     [verdict] = before.verdicts
-    found = replace(before, verdicts=[replace(verdict, ratio=1.4)], suspicion=2.0)
+    found = replace(before, verdicts=[replace(verdict, current=1.4, baseline=1.0)], suspicion=2.0)
     return Doubt(
         result=found,
         samples=Turns(1.4),

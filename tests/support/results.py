@@ -17,7 +17,8 @@ STORED = ReferenceRecord(kind="stored", path="baselines/x.json", software={"torc
 PAIRED = ReferenceRecord(kind="paired", name="main (123)", software={"torch": "2.13.0"})
 
 
-def verdict(code: str = "within-threshold", **changes: Any) -> Verdict:
+def verdict(code: str = "within-threshold", *, ratio: float | None = None, **changes: Any) -> Verdict:
+    """A verdict on a timing; ``ratio`` gives the number of this run."""
     made = Verdict(
         metric="step",
         code=code,
@@ -25,11 +26,11 @@ def verdict(code: str = "within-threshold", **changes: Any) -> Verdict:
         better="lower",
         current=0.03,
         baseline=0.02,
-        ratio=1.5,
         threshold=0.1,
         launches=5,
     )
-    return replace(made, **changes)
+    made = replace(made, **changes)
+    return made if ratio is None or made.baseline is None else replace(made, current=ratio * made.baseline)
 
 
 def point(size: int, code: str = "within-threshold", **changes: Any) -> Verdict:

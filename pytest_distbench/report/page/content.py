@@ -22,6 +22,7 @@ import msgspec
 
 from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.judging.stats import median_interval
+from pytest_distbench.judging.stored_rule import fast_value
 from pytest_distbench.judging.terms import Strictness, conclude
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
@@ -46,7 +47,7 @@ from pytest_distbench.report.texts import (
 )
 from pytest_distbench.report.texts.failures import comparison_lines, explanation
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
-from pytest_distbench.report.texts.verdicts import note_on_change, refusal_lines
+from pytest_distbench.report.texts.verdicts import refusal_lines
 
 MEASURED = "measured"
 """State of a case with no verdict, and of its numbers."""
@@ -71,6 +72,7 @@ class Row(Record, frozen=True, kw_only=True, array_like=True):
     """Without being asked for."""
     current: str
     reference: str
+    statistic: str
     change: str
     threshold: str
     interval: str
@@ -207,7 +209,9 @@ def name_of(record: RunRecord) -> str:
 
 
 def other_of(record: RunRecord) -> Other:
-    return Other(name=name_of(record), cases={_key(result): _values(result.launches) for result in record.results})
+    return Other(
+        name=name_of(record), cases={_key(result): _values(result, result.launches) for result in record.results}
+    )
 
 
 def _key(result: CaseResult) -> str:
@@ -234,7 +238,7 @@ def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
         headline=mask_text(result.headline),
         how=", ".join(filter(None, how)),
         story=_story(result, command) if failed else [],
-        notes=[*(line.text for line in [*note_on_change(result.verdicts), *refusal_lines(result)]), *problems],
+        notes=[*(line.text for line in refusal_lines(result)), *problems],
         command=command,
         rows=list(_rows(result)),
         charts=charts,
@@ -267,11 +271,13 @@ def _again(result: CaseResult, record: RunRecord) -> str:
 
 def _rows(result: CaseResult) -> Iterator[Row]:
     """The judged ones first, the gravest before the others."""
-    values = _values(result.launches)
-    others = {name: _values(launches) for name, launches in _beside(result).items()}
+    values = _values(result, result.launches)
+    decided = _values(result, result.confirmation.launches) if result.confirmation is not None else {}
+    others = {name: _values(result, launches) for name, launches in _beside(result).items()}
     for verdict in sorted(result.verdicts, key=lambda v: (not v.is_judged, severity_order(v.code))):
         beside = {name: found[verdict.metric] for name, found in others.items() if verdict.metric in found}
-        yield _row(verdict, values.get(verdict.metric, []), beside)
+        own = decided if result.launches_of(verdict) is not result.launches else values
+        yield _row(verdict, own.get(verdict.metric, []), beside)
     if not result.verdicts:
         yield from _measured(result.launches, values)
 
@@ -285,6 +291,7 @@ def _row(verdict: Verdict, values: list[float], others: dict[str, list[float]]) 
         is_told=verdict.is_judged,
         current=current(verdict),
         reference=quantity(verdict.baseline, verdict.unit) if verdict.baseline is not None else "",
+        statistic=verdict.statistic if verdict.ratio is not None else "",
         change=change(verdict),
         threshold=threshold(verdict),
         **_spread(values, verdict.unit, scatters=verdict.is_noisy),
@@ -316,13 +323,16 @@ def _spread(values: Sequence[float], unit: str, *, scatters: bool) -> dict[str, 
     }
 
 
-def _values(launches: Sequence[LaunchRecord]) -> dict[str, list[float]]:
+def _values(result: CaseResult, launches: Sequence[LaunchRecord]) -> dict[str, list[float]]:
+    """What is judged of each launch, by metric: A/B compares the values, and so does what has no verdict."""
+    by_value = result.reference.kind == "paired" or not result.verdicts
     found: dict[str, list[float]] = {}
     for launch in launches:
         for measured in launch.measurements:
-            if measured.value is not None:
+            value = measured.value if by_value else fast_value(measured)
+            if value is not None:
                 for key in {measured.key, measured.key_over_seeds}:
-                    found.setdefault(key, []).append(short(measured.value))
+                    found.setdefault(key, []).append(short(value))
     return found
 
 

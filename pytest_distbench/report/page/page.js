@@ -731,7 +731,8 @@
 
   // The page.
   const COLUMNS = {
-    change: "What is judged; where the case says so, of the fastest iterations",
+    statistic: "What this run and the baseline are of their launches: the number that is judged",
+    change: "This run over the baseline, less 1",
     threshold: "The change that fails this time: never below the tolerance, wider with the noise and on a busier machine",
     interval: "Between which two launches the true median lies, in nine of ten runs",
     noise: "Standard deviation of the launches, as a share of their mean",
@@ -748,6 +749,7 @@
     "isTold",
     "current",
     "reference",
+    "statistic",
     "change",
     "threshold",
     "interval",
@@ -790,6 +792,7 @@
         ["verdict", "verdict", (row) => el("span", { title: meaning(row.kind) }, row.kind)],
         ["this run", "r", (row) => row.current],
         ["reference", "r", (row) => row.reference, "baseline"],
+        ["statistic", "", (row) => row.statistic],
         ["change", "r", (row) => row.change],
         ["threshold", "r", (row) => row.threshold],
         ["interval", "r", (row) => row.interval, "median in"],

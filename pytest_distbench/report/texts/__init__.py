@@ -16,7 +16,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar, Side, metric_key, tightest
 from pytest_distbench.records.reasons import Severity
 from pytest_distbench.records.run import CaseResult, Verdict
-from pytest_distbench.units import format_bytes, format_change, format_quantity
+from pytest_distbench.units import format_bytes, format_change, format_quantity, format_share
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control characters, invisible format characters (bidirectional overrides), surrogates, foreign line ends."""
@@ -156,11 +156,21 @@ def reference(verdict: Verdict) -> str:
     return quantity(verdict.baseline, verdict.unit) if verdict.is_judged else ""
 
 
+_AT = ("differs_most_at_step", "differs_most_at_value")
+
+
 def change(verdict: Verdict) -> str:
-    """The change against the reference, signed, as the metric itself moves."""
+    """This run over the baseline, less 1. Losses have no better direction, so theirs has no sign."""
     if verdict.code == "communication":
         return "changed"
-    return "" if verdict.ratio is None or not verdict.is_judged else format_change(verdict.ratio)
+    if verdict.ratio is None or not verdict.is_judged:
+        return ""
+    step = next((f" at {name.rpartition('_')[2]} {at}" for name, at in verdict.facts.items() if name in _AT), "")
+    if step and verdict.facts["deviation"]:
+        return f"differs by up to {format_share(float(verdict.facts['deviation']))}{step}"
+    if METRIC_KINDS[verdict.better].rule == "same" and verdict.ratio != 1:
+        return f"differs by {format_share(abs(verdict.ratio - 1))}"
+    return format_change(verdict.ratio)
 
 
 def threshold(verdict: Verdict) -> str:

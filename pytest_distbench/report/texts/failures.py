@@ -25,7 +25,7 @@ from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.report.texts import change, escape, metric_text, quantity, threshold
 from pytest_distbench.report.texts.remarks import not_found_headline, not_found_text
-from pytest_distbench.report.texts.verdicts import case_table, is_of_fastest_iterations, note_on_change
+from pytest_distbench.report.texts.verdicts import case_table
 
 _FEW_LINES = 30
 _FEW_LOGS = 4
@@ -150,7 +150,6 @@ def _text(result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, com
             escape(headline),
             "",
             *(line.text for line in case_table(result, show_all=False)),
-            *(line.text for line in note_on_change(result.verdicts) if result.reference.kind == "stored"),
             "",
             *reasons[:_MOST_REASONS],
             *(cause_lines(result) if causes else []),
@@ -268,16 +267,12 @@ def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> st
         return f"{name}{against}: no value ({first.reason}), baseline {quantity(first.baseline, first.unit)}{of}"
     if kind.is_of_training and first.reason:
         return f"{name}{against}: {first.reason.partition(';')[0]}{of}"
-    if kind.rule == "memory" and first.ratio is not None and first.ratio <= 1 + (first.threshold or 0.0):
-        return f"{name}{against}: {first.reason}{of}"  # what decided is not the number that is shown
     if kind.rule == "exact":
         now, then = quantity(first.current, first.unit), quantity(first.baseline, first.unit)
         return f"{name}{against}: {now}, baseline {then} (exact){of}"
-    is_fastest = result.reference.kind == "stored" and is_of_fastest_iterations(first)
-    moved = change(first) + (" in its fastest iterations" if is_fastest else "")
     most = threshold(first)
     allowed = f" (threshold {most})" if most else f": {first.reason}"
-    return f"{name} {moved or first.reason}{against}{allowed}{of}"
+    return f"{name} {change(first) or first.reason}{against}{allowed}{of}"
 
 
 def _how_many(result: CaseResult, first: Verdict, failed: Sequence[Verdict]) -> str:

@@ -10,13 +10,15 @@ from pytest_distbench.judging.links import link_at
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.reasons import REASONS, ReasonCode
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import STATISTICS, CaseResult, Verdict
 from pytest_distbench.report.tables.collectives import is_sweep, refusals, sweep_points
 from pytest_distbench.report.tables.communication import slowest_links
 from pytest_distbench.report.texts import (
+    Columns,
     Line,
     cells,
     change,
+    current,
     escape_markdown,
     layout,
     point_text,
@@ -29,14 +31,6 @@ from pytest_distbench.report.texts import (
 from pytest_distbench.store.accept import EntryChange, MetricChange
 from pytest_distbench.units import format_change
 
-FAST_SIDE = (
-    "change: this run's fastest iterations against the baseline's, which is what is judged; the columns beside it show "
-    "the median launch, and may tell less, more, or the opposite"
-)
-MEAN_OVER_PAIRS = "change: mean over pairs, which is what is judged"
-FINDS = "MDE: the smallest slowdown called regressed in nine of ten runs, with as many pairs as a run makes at most"
-
-_NOTICEABLE = 0.01
 _SHOWN_CASES = 20
 _SHOWN_METRICS = 6
 _SWEEP_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "threshold", "n")
@@ -48,7 +42,7 @@ def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
         return _measured_table(result) if show_all else []
     if is_sweep(result) and result.reference.kind != "paired":
         return _sweep_table(result, show_all=show_all)
-    return verdict_table(result, result.verdicts, show_all=show_all) + refusal_lines(result)
+    return verdict_table(result, show_all=show_all) + refusal_lines(result)
 
 
 def _measured_table(result: CaseResult) -> list[Line]:
@@ -60,12 +54,33 @@ def _measured_table(result: CaseResult) -> list[Line]:
     return list(map(Line, layout(("", "metric", "this run", "n"), rows, left=2))) if rows else []
 
 
-def verdict_table(result: CaseResult, verdicts: Sequence[Verdict], *, show_all: bool) -> list[Line]:
+def verdict_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     words = words_for(result)
-    shown = [v for v in verdicts if show_all or not v.row.is_quiet]
-    lines = _layout([*words.columns], [(v.code, cells(v, words.columns)) for v in shown], left=2)
-    hidden = sum(v.is_judged for v in verdicts) - sum(v.is_judged for v in shown)
+    shown = [v for v in result.verdicts if show_all or not v.row.is_quiet]
+    columns = words.columns
+    if show_all and any(_median(result, v) for v in shown):
+        columns = {**columns, "median": lambda v: _median(result, v)}
+    columns, note = with_statistic(columns, shown)
+    lines = [*_layout([*columns], [(v.code, cells(v, columns)) for v in shown], left=2), *map(Line, note)]
+    hidden = sum(v.is_judged for v in result.verdicts) - sum(v.is_judged for v in shown)
     return lines + ([Line(f"  {hidden} more {words.unchanged} (-v shows all)")] if hidden else [])
+
+
+def with_statistic(columns: Columns, shown: Iterable[Verdict]) -> tuple[Columns, list[str]]:
+    """The columns, with one that names what is judged where that differs between rows; else a line that says it."""
+    judged = [v for v in shown if v.is_judged and v.ratio is not None]
+    found = sorted({v.statistic for v in judged if METRIC_KINDS[v.better].rule != "exact"})
+    if len(found) > 1:
+        return {**columns, "statistic": lambda v: v.statistic if v.ratio is not None else ""}, []
+    names = [name for name in columns if name in ("this run", "candidate")]
+    return columns, [f"  {names[0]}, baseline: {STATISTICS[name]}" for name in found]
+
+
+def _median(result: CaseResult, verdict: Verdict) -> str:
+    """Of a timing the median over launches of their median iteration."""
+    found = [m.summary for x in result.launches_of(verdict) for m in x.measurements if m.key == verdict.metric]
+    values = [summary.median for summary in found if summary is not None]
+    return quantity(median(values), verdict.unit) if values and verdict.unit == "s" else ""
 
 
 def _layout(header: Sequence[str], rows: Sequence[tuple[ReasonCode, Sequence[str]]], *, left: int = 1) -> list[Line]:
@@ -92,9 +107,6 @@ def overview(results: Sequence[CaseResult]) -> list[Line]:
         if rows:
             mark, *headings = words_for(group[0]).columns
             lines += _layout((mark, "test", *headings), rows, left=3)
-    if paired:
-        lines += map(Line, (MEAN_OVER_PAIRS, FINDS))
-    lines += note_on_change(v for result in others for v in telling_verdicts(result))
     if len(results) > _SHOWN_CASES:
         lines.append(Line(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)"))
     return lines
@@ -127,26 +139,10 @@ def _is_quiet_company(verdict: Verdict) -> bool:
     return verdict.name == PEAK_MEMORY and verdict.row.is_quiet
 
 
-def note_on_change(verdicts: Iterable[Verdict]) -> list[Line]:
-    """A line that explains changes which are not those of the two values beside them; none where all are."""
-    return [Line(FAST_SIDE)] if any(map(is_of_fastest_iterations, verdicts)) else []
-
-
-def is_of_fastest_iterations(verdict: Verdict) -> bool:
-    """Whether the change is of the fastest iterations, and clearly not that of the two values beside it."""
-    if (
-        not METRIC_KINDS[verdict.better].has_fast_side
-        or verdict.ratio is None
-        or verdict.current is None
-        or not verdict.baseline
-    ):
-        return False
-    return abs(verdict.ratio - verdict.current / verdict.baseline) > _NOTICEABLE
-
-
 def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     points = list(sweep_points(result))
     shown = [point for point in points if show_all or not REASONS[point.gravest].is_quiet]
+    _, note = with_statistic({"this run": current}, [point.time for point in shown])
     rows = [
         (
             point.gravest,
@@ -165,7 +161,7 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
         )
         for point in shown
     ]
-    lines = _layout(_SWEEP_HEADER, rows)
+    lines = [*_layout(_SWEEP_HEADER, rows), *map(Line, note)]
     lines += refusal_lines(result)
     hidden = len(points) - len(shown)
     plural = "s" * (hidden != 1)

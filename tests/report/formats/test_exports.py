@@ -154,18 +154,18 @@ def named(case: CaseResult, name: str) -> CaseResult:
     ("told", "text"),
     [
         (verdict("beyond-threshold"), "30 ms, regressed: +50.0 % (threshold +10%), baseline 20 ms"),
-        (verdict("within-threshold", ratio=1.0), "30 ms, unchanged: +0.0 % (threshold +10%), baseline 20 ms"),
+        (verdict("within-threshold", ratio=1.0), "20 ms, unchanged: +0.0 % (threshold +10%), baseline 20 ms"),
         (
-            verdict("beyond-threshold", better="exact", threshold=0.0, unit="", current=8.0, baseline=7.0, ratio=8 / 7),
+            verdict("beyond-threshold", better="exact", threshold=0.0, unit="", current=8.0, baseline=7.0),
             "8, regressed: +14.3 % (exact), baseline 7",
         ),
-        (verdict("no-baseline", baseline=None, ratio=None, threshold=None), "30 ms, no baseline"),
+        (verdict("no-baseline", baseline=None, threshold=None), "30 ms, no baseline"),
         (
-            verdict("other-workload", baseline=None, ratio=None, threshold=None, reason="another workload"),
+            verdict("other-workload", baseline=None, threshold=None, reason="another workload"),
             "30 ms, inconclusive: another workload",
         ),
         (
-            verdict("communication", current=None, baseline=None, ratio=None, threshold=None, reason="1 all_reduce"),
+            verdict("communication", current=None, baseline=None, threshold=None, reason="1 all_reduce"),
             "changed: 1 all_reduce",
         ),
         (verdict("no-baseline", better="info", baseline=None), "30 ms"),

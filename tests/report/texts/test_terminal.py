@@ -10,9 +10,9 @@ from support.results import PAIRED, STORED, point, result, verdict
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP, CaseTrace, Fingerprint
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.records.run import STATISTICS, CaseResult, ReferenceRecord
 from pytest_distbench.report.texts.terminal import flaky_tests, interrupted_lines, summary_lines
-from pytest_distbench.report.texts.verdicts import FINDS, case_table, overview
+from pytest_distbench.report.texts.verdicts import case_table, overview
 
 
 @pytest.mark.parametrize(
@@ -85,16 +85,16 @@ def test_cases_of_both_kinds_have_a_table_each() -> None:
         ["test", "metric", "this", "run", "baseline", "change", "threshold", "n"],
         ["test", "metric", "candidate", "baseline", "change", "threshold", "MDE", "pairs"],
     ]
-    assert (FINDS, "plain") in lines
 
     at = {"message_bytes": 8}
     wrong = verdict(
         "beyond-threshold", metric="wrong_elements[message_bytes=8]", at=at, unit="", better="exact", current=3.0
     )
-    time = point(8, current=1e-5, baseline=1e-5, ratio=1.0)
+    time = point(8, current=1e-5, baseline=1e-5)
     assert [line.text for line in case_table(result(time, point(16), wrong), show_all=False)] == [
         "   size  time us  algbw GB/s  busbw GB/s  #wrong  baseline us  change  threshold  n",
         "!   8 B     10.0       0.001       0.001       3         10.0  +0.0 %       +10%  5",
+        f"  this run, baseline: {STATISTICS['median']}",
         "  1 size within their limits not shown (-v shows all)",
     ]
 

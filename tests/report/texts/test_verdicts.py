@@ -10,10 +10,11 @@ from support.stores import KEY, PLATFORM, entry
 
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.run import STATISTICS
+from pytest_distbench.report import texts
 from pytest_distbench.report.texts import (
     AXES,
     REFERENCE_WORDS,
-    Line,
     cells,
     metric_text,
     name_in_file,
@@ -21,8 +22,6 @@ from pytest_distbench.report.texts import (
     words_for,
 )
 from pytest_distbench.report.texts.verdicts import (
-    FAST_SIDE,
-    FINDS,
     MOST_ROWS,
     case_table,
     change_lines,
@@ -38,7 +37,7 @@ def test_a_sweep_and_many_pairs_are_told_by_their_ends_and_what_moved() -> None:
     assert lines[0].text.split()[:4] == ["size", "time", "us", "algbw"]
     assert lines[1].severity == "failure"
     assert lines[1].text.split()[:6] == ["!", "976.6", "KiB", "1000.0", "1.000", "1.500"]
-    assert lines[2].text == "  1 size within their limits not shown (-v shows all)"
+    assert lines[3].text == "  1 size within their limits not shown (-v shows all)"
 
     sizes = [point(size, ratio=ratio) for size, ratio in [(8, 1.0), (16, 1.1), (32, 1.3), (64, 1.0)]]
     assert [v.at["message_bytes"] for v in telling_verdicts(result(*sizes))] == [8, 32, 64]
@@ -48,7 +47,7 @@ def test_a_sweep_and_many_pairs_are_told_by_their_ends_and_what_moved() -> None:
 
     assert overview([result(verdict())] * 22)[-1].text == "  2 more cases (-v shows all)"
 
-    lines = overview([result(verdict(metric="a", ratio=None), verdict(metric="b", ratio=None))])
+    lines = overview([result(verdict(metric="a"), verdict(metric="b"))])
     assert [line.text.split()[0] for line in lines] == ["test", "test_a[ws2]", "b"]
 
 
@@ -83,13 +82,38 @@ def test_the_worst_stand_first_and_what_is_within_limits_is_counted() -> None:
 
     made = result(verdict("beyond-threshold", metric="slow"), verdict("within-threshold", metric="fine"))
     assert case_table(made, show_all=False)[-1].text == "  1 more within their limits (-v shows all)"
-    assert len(case_table(made, show_all=False)) == 3
-    assert [line.text.split()[0] for line in case_table(made, show_all=True)[1:]] == ["!", "fine"]
+    assert len(case_table(made, show_all=False)) == 4
+    assert [line.text.split()[0] for line in case_table(made, show_all=True)[1:-1]] == ["!", "fine"]
 
-    assert Line(FAST_SIDE) not in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.5))])
-    assert Line(FAST_SIDE) in overview([result(verdict(current=0.03, baseline=0.02, ratio=1.2))])
-    assert Line(FAST_SIDE) not in overview([result(verdict(better="higher", current=0.03, baseline=0.02, ratio=1.2))])
-    assert overview([result(verdict(), reference=PAIRED)])[-1].text == FINDS
+
+def test_what_is_judged_is_named_once_and_by_row_where_rows_differ() -> None:
+    by_launch, by_pair = verdict(metric="a", statistic="sqrt(min x p25)"), verdict(metric="b", statistic="A/B")
+
+    lines = [line.text for line in case_table(result(by_launch, verdict(better="exact")), show_all=True)]
+    assert lines[-1] == f"  this run, baseline: {STATISTICS['sqrt(min x p25)']}"
+    lines = [line.text for line in case_table(result(by_pair, reference=PAIRED), show_all=True)]
+    assert lines[-1] == f"  candidate, baseline: {STATISTICS['A/B']}"
+
+    head, *rows = (line.text for line in case_table(result(by_launch, by_pair), show_all=True))
+    assert head.split()[-1] == "statistic"
+    assert [row.rpartition("  ")[2] for row in rows] == ["sqrt(min x p25)", "A/B"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"better": "higher", "ratio": 0.5}, "-50.0 %"),
+        ({"better": "same", "ratio": 0.9}, "differs by 10.0 %"),
+        ({"better": "same", "ratio": 1.0}, "+0.0 %"),
+        ({"better": "curve", "ratio": 0.9, "facts": {"deviation": 0.1, "differs_most_at_step": 3}}, "at step 3"),
+        (
+            {"better": "curve", "ratio": 1.0, "facts": {"deviation": 3e-8, "differs_most_at_value": 2}},
+            "3.0e-08 at value 2",
+        ),
+    ],
+)
+def test_a_loss_that_fell_looks_like_no_improvement(changes: dict[str, Any], text: str) -> None:
+    assert text in texts.change(verdict("losses", **changes))
 
 
 def test_entries_that_came_or_went_are_named_once_and_counted() -> None:
