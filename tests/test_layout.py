@@ -16,8 +16,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "pytest_distbench": Budget(239, 60_806),  # advisory verdicts; spellings of markers; ini keys are rows
-    "tests": Budget(308, 55_620),  # --distbench-out, advisory; slow tests; ini keys alone; the words of the field
+    # advisory verdicts; spellings of markers; ini keys are rows; numbers name their statistic
+    "pytest_distbench": Budget(239, 60_937),
+    # --distbench-out, advisory; slow tests; ini keys alone; the words of the field; printed numbers are computed again
+    "tests": Budget(309, 55_719),
 }
 """A number that rises needs its reason in its line."""
 

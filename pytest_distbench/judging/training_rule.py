@@ -329,7 +329,8 @@ def _judge_curve(family: Family) -> Verdict:
     if departure.is_identical:
         return say("equal", "equal in every digit")
     if repeats:
-        return say("numerics", f"{what}; within the tolerance: numerics changed, under the same software versions")
+        reason = f"{what}; within the tolerance: numerics changed, under the same software versions"
+        return say("numerics", reason)
     return say("within-threshold", f"differs by up to {departure.largest:.1e}")
 
 
