@@ -13,12 +13,12 @@ suites: $(TOX)
 suites-full: $(TOX)
 	$(TOX) run -q -e py -- suites --world-size 2 --distbench-full
 
-# What trainings send and hold at 8 and 64 ranks: one process for a rank, on any machine.
+# Communication and state of trainings at 8 and 64 ranks: one process represents a rank, on any machine.
 structure: $(TOX)
 	$(TOX) run -q -e py -- suites/structure --world-size 8,64 --distbench-backend fake --distbench-no-baseline fail
 
-# Does it do on these GPUs what it promises? About an hour; `make gpu LINES="--only clock,hang --json seen.json"`. A Python, and
-# the build of torch that fits the driver, come by uv; made-up GPUs (`LINES=--stand-in`) need none but tox's.
+# Does the plugin work on these GPUs as promised? About an hour; `make gpu LINES="--only clock,hang --json seen.json"`. A Python, and
+# the build of torch that fits the driver, come from uv; simulated GPUs (`LINES=--stand-in`) need only tox's.
 ifeq ($(findstring --stand-in,$(LINES)),)
 gpu: .venv-gpu/is-installed
 	.venv-gpu/bin/python benchmarks/gpu_acceptance.py $(LINES)

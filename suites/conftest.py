@@ -9,8 +9,8 @@ ON_CPUS = 0.15
 def tolerance(distbench):
     """None on GPUs: the run's tolerance, 10 % unless set. On CPUs 15 %.
 
-    Between two hours the same code on the same shared virtual CPUs was seen 1.5 times slower at some message sizes,
-    with no other process of this machine to blame. So no stored baseline keeps that promise alone: what looks slower,
-    or is too noisy to tell, runs in turns with the revision that recorded the baseline (docs/verdicts.md).
+    On shared virtual CPUs the same code was 1.5 times slower an hour later at some message sizes, without another busy
+    process on this machine. So a stored baseline alone cannot keep that promise: suspicious and noisy timings are
+    confirmed by interleaved A/B with the baseline commit (docs/verdicts.md).
     """
     return None if distbench.device == "cuda" else ON_CPUS

@@ -7,7 +7,7 @@ import pytest
 from pytest_distbench.elastic import rates
 
 FIXED = 2
-"""Nodes of the run that the others stand beside."""
+"""Nodes of the run that the others are compared with."""
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def judge_rate(distbench):
     def judge(moving, fixed, *, nodes):
         distbench.judge(
             "lr_rule",
-            lambda launch, beside: furthest_rate(rates(launch), rates(beside), nodes),
+            lambda launch, compared: furthest_rate(rates(launch), rates(compared), nodes),
             of=[moving, fixed],
             better="exact",
             at={"nodes": nodes},

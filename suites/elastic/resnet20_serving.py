@@ -1,6 +1,6 @@
-"""ResNet-20 as a service: it is ready when it has told the first of the digits from the others, on one thread.
+"""ResNet-20 as a service: it is ready when it has classified the first digit, on one thread.
 
-Its weights are not trained: what it costs to load and to answer does not depend on them.
+Its weights are not trained, because the cost of loading and answering does not depend on them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Nodes that come and go against nodes that stay: the tables of report 000.
+"""Nodes that leave and join, compared with nodes that stay: the tables of report 000.
 
 ``pytest suites/elastic -k cycle --world-size 2 --distbench-json run.json``, then ``distbench report run.json --table
-elastic`` (a: setup, epochs, time, accuracy, top5, loss), ``--table epochs`` (b: each epoch beside the fixed run's, with
-rows for what changes cost) and ``--table events`` (what each change cost). Real computation, one node per core.
+elastic`` (a: setup, epochs, time, accuracy, top5, loss), ``--table epochs`` (b: each epoch and that of the fixed run,
+with rows for the cost of changes) and ``--table events`` (the cost of each change).
+It computes for real, one node per core.
 """
 
 import pytest
@@ -47,7 +48,7 @@ def test_cycle(elastic, distbench, tolerance, judge_rate):
 
 @pytest.mark.full
 def test_setups(elastic, distbench, tolerance):
-    """Report 000's summary: two nodes, one node, and one beside another that comes and goes, in three periods."""
+    """Report 000's summary: two nodes, one node, and one with another that leaves and joins, in three periods."""
     options = {"engine": "fast", "params": {"epochs": 24}, "tolerance": tolerance}
     two = elastic(TRAIN, nodes=2, name="2-0", **options)
     one = elastic(TRAIN, nodes=1, name="1-0", **options)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.full, pytest.mark.cpu]
 @pytest.mark.world_size(min=2)
 @pytest.mark.parametrize("other", ["1gbit,overlay", "100mbit"])
 def test_comparison(collective_sweep, distbench, tolerance, other):
-    """The same sweep over two networks, in turns: how many times as long its largest message takes over the other."""
+    """The same sweep over two networks, alternating: the ratio of the times of its largest message."""
     ours, theirs = (
         collective_sweep("all_reduce", sizes=SIZES, network=network, name=name, tolerance=tolerance)
         for name, network in (("first", "1gbit"), ("other", other))
@@ -45,7 +45,7 @@ def test_scaling(scaling, tolerance, network):
 def test_model(collective_sweep, tolerance, delay):
     """An all_reduce of two ranks sends each byte once: at 100 Mbit/s, of which TCP has 95.6, within 10 %.
 
-    Each of its two steps waits for a round trip: gloo tells that it is ready before it sends.
+    Each of its two steps waits for a round trip: gloo announces that it is ready before it receives.
     """
     collective_sweep("all_reduce", sizes=SIZES, network=f"100mbit,delay={delay}", tolerance=tolerance)
 

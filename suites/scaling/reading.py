@@ -1,9 +1,9 @@
 """A small convolutional network on batches of 32x32 images: how fast it trains, and how long it waits for its input.
 
-Model: depthwise and pointwise convolutions in turns, as in MobileNetV2 (Sandler et al., arXiv 1801.04381) without its
-residuals: 4 thousand parameters, on GPUs 179 thousand. Recipe: SGD with momentum, ``batch`` images per rank and step.
-Nothing is to be learnt: generated labels are random. Its losses are judged all the same: they are of the samples
-that it was given, in their order.
+Model: alternating depthwise and pointwise convolutions, as in MobileNetV2 (Sandler et al., arXiv 1801.04381) without
+its residuals: 4 thousand parameters, on GPUs 179 thousand. Recipe: SGD with momentum, ``batch`` images per rank and
+step. It cannot learn anything, because generated labels are random. Its losses are judged all the same: they depend on
+its samples and their order.
 """
 
 from __future__ import annotations

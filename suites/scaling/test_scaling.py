@@ -1,4 +1,4 @@
-"""How well do n workers do beside one? The tables of reports 001 and 003.
+"""How efficient are n workers compared with one? The tables of reports 001 and 003.
 
 ``pytest suites/scaling --world-size 2 --distbench-json run.json``, then ``distbench report run.json --table scaling``
 (workers, computation to communication, speed, speedup, efficiency) and ``--table phases`` (where a step goes). On CPUs

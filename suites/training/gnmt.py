@@ -2,7 +2,7 @@
 
 Network: GNMT v2 (Wu et al., arXiv 1609.08144, with the attention of MLPerf's reference): LSTM layers with residual
 connections from the third on, the encoder's first one in both directions; additive attention from the decoder's first
-layer, whose context the others are given beside their input; one embedding for both languages. Recipe of the task:
+layer, whose context the others get in addition to their input; one embedding for both languages. Recipe of the task:
 Adam (0.9, 0.999), eps 1e-8; batch 128 sentences per rank, gradients of ``max(16 // k, 1)`` batches added before an
 update, then averaged over ranks; exponential warm-up over 20 updates to a rate of 2e-3, which grows to 4e-3 at 64
 ranks; halved after 40 % of the training and then every 5 %, four times at most; dropout 0.2, label smoothing 0.1;

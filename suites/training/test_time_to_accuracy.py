@@ -2,7 +2,7 @@
 
 Without options each is small: a small model on data that is generated in the format of the report's, seconds on two CPU
 cores. With ``--distbench-data DIR`` the same code trains what the report did, on the data that lies there: a training
-is a file beside this one, and its table ``PRESETS`` has both.
+is a file next to this one, and its table ``PRESETS`` has both.
 """
 
 import pytest
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.world_size(1, 2, 4)
 def train_to(time_to_accuracy, distbench, tolerance):
     """Train a task of the report to a goal: ``train_to("resnet20", small=0.97, report=0.8)``.
 
-    What else is named goes to the body beside ``preset``, ``goal`` and ``data``.
+    Other keywords are parameters of the body, in addition to ``preset``, ``goal`` and ``data``.
     """
 
     def train(task, *, small, report, seeds=(0,), **params):
