@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError
-from pytest_distbench.records.options import FAKE, NOTHING, OPTIONS, Option
+from pytest_distbench.records.options import ADVANCED, BASIC, FAKE, NOTHING, OPTIONS, Option
 from pytest_distbench.records.wanted import ANY_PLATFORM, RUN_LAUNCHES, Wanted
 
 if TYPE_CHECKING:
@@ -37,11 +37,13 @@ SHORT = ("world-size", "gpu")
 
 
 def add_options(parser: pytest.Parser) -> None:
-    group = parser.getgroup("distbench", "distributed performance and accuracy regressions")
+    groups = {title: parser.getgroup(title) for title in (BASIC, ADVANCED)}
     for name, option in OPTIONS.items():
         key = _key(name)
-        if option.has_option:
-            group.addoption(f"--distbench-{name}", dest=key, **_declaration(option))
+        if option.group:
+            as_short = option._replace(summary=f"the same as --{name}, which a conftest may define", group=ADVANCED)
+            long = as_short if name in SHORT else option
+            groups[long.group].addoption(f"--distbench-{name}", dest=key, **_declaration(long))
         if option.has_ini_key:
             flag = {"type": "bool", "default": option.default or False}
             text = {"type": "args", "default": []} if option.is_list else {"default": ""}
@@ -50,7 +52,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 def add_short_options(parser: pytest.Parser) -> list[str]:
     """Add ``--world-size`` and ``--gpu``, each unless a conftest already has; returns those that were taken."""
-    group = parser.getgroup("distbench")
+    group = parser.getgroup(BASIC)
     taken = []
     for name in SHORT:
         if f"--{name}" in _known_options(parser):
@@ -112,7 +114,7 @@ class Given:
     def spell(self, name: str) -> str:
         """An option with its ini key; a key that has no option, and where it was given."""
         option, file = OPTIONS[name], self.config.inipath
-        if option.has_option:
+        if option.group:
             return _short(name) + (f" (ini: {_key(name)})" if option.has_ini_key else "")
         return f"-o {_key(name)}" if file is None or self.typed(name) is not None else f"{_key(name)} in {file.name}"
 
@@ -167,7 +169,7 @@ class Given:
 
 def _short(name: str) -> str:
     option, _, value = name.partition("=")
-    if not OPTIONS[option].has_option:
+    if not OPTIONS[option].group:
         return _key(name)
     return f"--{option}" if option in SHORT else f"--distbench-{option}{value and f' {value}'}"
 
@@ -299,7 +301,7 @@ def _check_backends(given: Given, backends: Collection[str]) -> None:
     if FAKE in backends and (len(backends) > 1 or gpu):
         other = "--gpu" if gpu else ", ".join(name for name in backends if name != FAKE)
         raise given.refuse(
-            "backend", f"{FAKE} has no clocks, and baselines of its own for every machine: give it without {other}"
+            "backend", f"{FAKE} has no timings, and baselines of its own for every machine: give it without {other}"
         )
 
 
@@ -477,6 +479,6 @@ def _check_rootdir(config: pytest.Config, given: str, folder: Path) -> None:
     if Path(os.path.commonpath([os.path.abspath(path) for path in folders])) != config.rootpath:
         raise ConfigurationError(
             f"--distbench-baselines {given}: pytest takes the folder for one of the tests, and its root directory is "
-            f"now {config.rootpath}: stored entries would not be found under the names of the tests. Write "
-            f"--distbench-baselines={given}, or put an ini file such as pytest.ini beside the tests"
+            f"now {config.rootpath}: baselines would not be found under the names of the tests. Write "
+            f"--distbench-baselines={given}, or put an ini file such as pytest.ini next to the tests"
         )

@@ -98,24 +98,28 @@ class Option(NamedTuple):
     """One option, ``--distbench-NAME``, with its ini key ``distbench_NAME``, or one of them alone.
 
     Attributes:
+        summary: for ``pytest --help``, where an option has two lines of 80 characters.
+        more: what the reference says beyond that.
         metavar: what stands for its value in the help; empty: it is a flag.
         const: the value of the option alone, where that may be left out.
-        default: its value where nobody gives one; the help tells it unless the summary does.
+        default: its value where nobody gives one; the help says it unless the summary does.
         wanted: what its text has to be, and how it is read.
         needs: the options without which it means nothing, and why; ``backend=fake`` is one with that value.
         excludes: the options that it cannot go with, and why.
+        group: of ``pytest --help``; empty: it is an ini key alone.
         is_list: in the ini file it is a list of words.
         is_repeated: in the commands that are printed, to run a test again or to record it.
     """
 
     summary: str
+    more: str = ""
     metavar: str = ""
     const: str = ""
     default: Any = None
     wanted: Wanted[Any] = _TEXT
     needs: Mapping[str, str] = MappingProxyType({})
     excludes: Mapping[str, str] = MappingProxyType({})
-    has_option: bool = True
+    group: str = ""
     has_ini_key: bool = True
     is_list: bool = False
     is_repeated: bool = True
@@ -130,147 +134,146 @@ NOTHING = "-"
 An empty text is an error: it is what a variable that is not set leaves of an option."""
 
 _NOT_AGAINST = {
-    "update": "baselines are neither read nor written",
-    "prune": "no stored entry is used, so none is unused",
-    "share=gpu": "nothing is judged then",
-    f"backend={FAKE}": "that has no clocks to compare in turns: run it in both trees, and give the two run records to "
+    "update": "an A/B neither reads nor writes baselines",
+    "prune": "an A/B uses no baseline, so none is unused",
+    "share=gpu": "nothing is judged if ranks share a GPU",
+    f"backend={FAKE}": "that backend has no timings for an A/B: run it in both trees, and give the two run records to "
     "distbench compare",
 }
 
-OPTIONS: dict[str, Option] = {
+BASIC, ADVANCED = "distbench", "distbench advanced"
+"""The groups of ``pytest --help``."""
+
+_BASIC: dict[str, Option] = {
     "world-size": Option(
+        "ranks: N at most, or exactly N,M (default: 2, or GPUs)",
+        "With one number a test runs at the sizes of its world_size marker up to N, without a marker at N; a list "
+        "runs exactly those sizes. The default is 2, with --gpu the number of visible GPUs.",
         metavar="N[,N...]",
         wanted=Wanted("a number of ranks, or several: 4, or 2,4,8", _world_sizes),
-        summary="size of the process groups: one number is the most ranks at hand, a list runs exactly those "
-        "(default: 2; with --gpu the visible GPUs)",
     ),
-    "gpu": Option(summary="CUDA is required: nccl, one GPU per rank; too few GPUs is an error"),
+    "gpu": Option("run on GPUs, with nccl and one GPU per rank; too few GPUs is an error"),
+    "full": Option("run the slow tests too, which are marked full", "Without it they are deselected."),
     "update": Option(
+        "record baselines: new, failed, changed (default) or all",
+        "Every case passes, and old and new values are printed. It never deletes a baseline.",
         metavar="MODE",
         const="changed",
         wanted=one_of(UPDATES),
-        summary="measure, write baselines and pass: new, failed, changed (default) or all; never deletes one",
-        excludes={"share=gpu": "what ranks measure that share a GPU could be no baseline"},
+        excludes={"share=gpu": "ranks that share a GPU record no baselines"},
         is_repeated=False,
     ),
-    "prune": Option(
-        summary="delete the stored entries that no test used; only after a run of whole files in which nothing failed",
-        has_ini_key=False,
-        is_repeated=False,
-    ),
-    "share": Option(
-        metavar="WHAT",
-        wanted=one_of(("gpu", "host", "gpu,host")),
-        summary="with --gpu: gpu lets several ranks run on one GPU, to test the plumbing, and nothing is judged or "
-        "stored; host lets other runs that say so too measure at the same time, each alone on its GPUs",
-        needs={"gpu": "it shares GPUs, or the host between runs on different GPUs"},
-    ),
-    "full": Option(summary="run the tests marked full, too: the slow ones, which are deselected without it"),
-    "backend": Option(
-        metavar="NAME[,NAME...]",
-        summary=f"process-group backend: {', '.join(BACKENDS)} (default: nccl with --gpu, else gloo); of several, "
-        "every test runs with each, and those this torch has not are skipped; fake, alone: one process for a group of "
-        "any size; structure is judged, no clocks and values; fake:63 stands for rank 63, fake:-1 for the last",
-        wanted=Wanted(
-            f"one or more of {', '.join(BACKENDS)}; fake:RANK names the rank that its process stands for, as in "
-            "fake:63, or fake:-1 for the last",
-            _backends,
-        ),
-    ),
-    "launcher": Option(
-        metavar="NAME",
-        summary="how ranks are started: warm, from a process that has torch loaded (default); torchrun, the "
-        "command line tool; slurm, on the nodes of an allocation; one that a conftest or plugin has added; or a "
-        "command that starts {command} once on each of {nodes} hosts, by mpirun, srun, ssh, flux or a script of yours, "
-        "or a torchrun there, with {torchrun} for {command}",
-    ),
-    "network": Option(
-        metavar="NETWORK",
-        summary="network between the ranks, made of namespaces of this host: 1gbit, or 100mbit,delay=5ms with "
-        "loss=, overlay and hosts= as needed; or label=NAME of the one that is there",
-        wanted=Wanted("a network", _network),
-    ),
-    "launches": Option(
-        metavar="N[:MAX]",
-        summary="launches of each case judged first, and the most made while its answer is open (default: 1:10; of "
-        "pairs 5:28); an update makes N, or without one or with another MAX as many as its noise needs; :MAX leaves N",
-        default=(None, None),
-        wanted=Wanted(f"N, N:MAX or :MAX, such as 5 or 5:20, from 1 to {MOST_LAUNCHES} and N at most MAX", _launches),
-    ),
-    "timeout": Option(
-        metavar="S",
-        summary="seconds one launch may take, from when its ranks are up",
-        default=300.0,
-        wanted=number(least=0.1, most=LONGEST_TIMEOUT_S, read=_float),
-    ),
-    "baselines": Option(
-        metavar="DIR",
-        summary="folder of stored baselines (default: baselines/ beside the ini file)",
-    ),
-    "data": Option(
-        metavar="DIR",
-        summary="where full-size data sets lie, for tests that train on real data: a folder on a disk or a mount, or "
-        "the URL of an object store, s3://bucket/prefix",
-    ),
-    "platform": Option(metavar="NAME", summary="hardware class of this machine, in place of the one found"),
     "no-baseline": Option(
+        "a case without a baseline: warn (default), fail or skip",
         metavar="POLICY",
-        summary="no baseline for a case: warn (default), fail or skip",
         default="warn",
         wanted=one_of(NO_BASELINE),
     ),
-    "tolerance": Option(
-        metavar="X",
-        summary="change from the baseline towards worse that is accepted: 0.1 or 10 %",
-        default=DEFAULT_TOLERANCE,
-        wanted=FRACTION,
-    ),
-    "json": Option(
-        metavar="FILE",
-        summary="write the run record: environment, cases, launches, verdicts",
-        is_repeated=False,
-    ),
-    "report": Option(
-        metavar="FILE.html",
-        summary="write the page of the run: one file for a browser, with verdicts, launches, charts and tables",
-        is_repeated=False,
-    ),
-    "out": Option(
+    "baselines": Option(
+        "folder of the baselines (default: baselines/)",
+        "The default is next to the ini file.",
         metavar="DIR",
-        summary="write into one folder: run.json and run.html (the two above), logs/ of all ranks, and traces/",
-        is_repeated=False,
-    ),
-    "experiment": Option(
-        metavar="FILE",
-        summary="TOML file with what people write down of an experiment, for the run record and its table record",
-        is_repeated=False,
-    ),
-    "max-message": Option(
-        metavar="SIZE",
-        summary="no larger messages are sent: sweeps leave them out; 4MiB, say",
-        wanted=Wanted("a size", parse_bytes),
     ),
     "against": Option(
+        "compare with revision REF by interleaved A/B",
+        "Launches of both revisions alternate on this machine, and no baseline is read.",
         metavar="REF",
-        summary="compare with another revision of the repository, measured in turns, not with stored baselines",
         excludes=_NOT_AGAINST,
     ),
     "confirm": Option(
+        "A/B if suspicious: auto (default, 60 s), always or off",
+        "It confirms a suspicious timing by interleaved A/B with its baseline commit: auto, if that commit is "
+        "available; always, for every case with timings. S is the seconds of the run for it; the most suspicious "
+        "cases come first.",
         metavar="MODE[:S]",
-        summary="decide suspicious comparisons with stored baselines by interleaved A/B with the baseline commit: auto "
-        "(default: if it is available), always (every case with timings), off; S: seconds of the run for it, the most "
-        f"suspicious cases first (default: {CONFIRM_BUDGET_S:g})",
         default=("auto", CONFIRM_BUDGET_S),
         wanted=Wanted(
             f"one of {', '.join(CONFIRMS)}; auto:300 and always:300 give it 300 s, of at most {LONGEST_TIMEOUT_S:g}",
             _confirm,
         ),
     ),
+    "tolerance": Option(
+        "how much worse still passes, 0.1 or 10 %",
+        "Markers and baseline files can set it per metric.",
+        metavar="X",
+        default=DEFAULT_TOLERANCE,
+        wanted=FRACTION,
+    ),
+    "launches": Option(
+        "launches per case: first, and at most (default: 1:10)",
+        "The first N are judged, and more are made while the answer is open. The default of an A/B is 5:28 pairs. An "
+        "update makes N launches with N alone, and with N:MAX as many as the noise needs; :MAX keeps the default N.",
+        metavar="N[:MAX]",
+        default=(None, None),
+        wanted=Wanted(f"N, N:MAX or :MAX, such as 5 or 5:20, from 1 to {MOST_LAUNCHES} and N at most MAX", _launches),
+    ),
+    "timeout": Option(
+        "seconds that one launch may take",
+        "They count from when its ranks are up.",
+        metavar="S",
+        default=300.0,
+        wanted=number(least=0.1, most=LONGEST_TIMEOUT_S, read=_float),
+    ),
+    "strict": Option("inconclusive and low-power verdicts fail the test too"),
+    "out": Option(
+        "write run.json, run.html, logs/ and traces/ to a folder",
+        "The run record, the HTML report, what the ranks of every launch print, and the traces.",
+        metavar="DIR",
+        is_repeated=False,
+    ),
+    "json": Option("write the run record", metavar="FILE", is_repeated=False),
+    "report": Option("write the HTML report", metavar="FILE.html", is_repeated=False),
+}
+_ADVANCED: dict[str, Option] = {
+    "launcher": Option(
+        "warm (default), torchrun, slurm or a command template",
+        "warm forks ranks from a process that has loaded torch, torchrun is the command line tool, and slurm uses the "
+        "nodes of an allocation; a conftest or plugin may add others. A template starts {command} once on each of "
+        "{nodes} hosts, with mpirun, srun, ssh, flux or your own script. {torchrun} in place of {command} starts a "
+        "torchrun on each; {nodes:8} fills a host with 8 ranks.",
+        metavar="NAME",
+    ),
+    "backend": Option(
+        f"process groups: {', '.join(BACKENDS)}[:RANK]",
+        "The default is nccl with --gpu, else gloo. With several, every test runs with each of them that torch has. "
+        "fake stands alone: one process stands for a rank of a group of any size (rank 0, or fake:63, or fake:-1 for "
+        "the last), and structure is judged, not timings and values.",
+        metavar="NAME[,NAME...]",
+        wanted=Wanted(
+            f"one or more of {', '.join(BACKENDS)}; fake:RANK names the rank that its process stands for, as in "
+            "fake:63, or fake:-1 for the last",
+            _backends,
+        ),
+    ),
+    "share": Option(
+        "gpu: ranks share GPUs, unjudged; host: runs share a host",
+        "With --gpu. gpu tests the plumbing on too few GPUs, and nothing is judged or recorded. host lets runs that "
+        "all give it measure at the same time, each on its own GPUs.",
+        metavar="WHAT",
+        wanted=one_of(("gpu", "host", "gpu,host")),
+        needs={"gpu": "it shares GPUs, or the host between runs on different GPUs"},
+    ),
+    "network": Option(
+        "network between the ranks, such as 1gbit,delay=5ms",
+        "It is emulated with network namespaces of this host, from a rate, delay=, loss=, overlay and hosts=. "
+        "label=NAME names the network that is there.",
+        metavar="NETWORK",
+        wanted=Wanted("a network", _network),
+    ),
+    "platform": Option("name of this hardware, in place of the detected one", metavar="NAME"),
+    "advisory": Option("verdicts fail no test; the end lists what would have"),
+    "fail-on-improvement": Option("an improvement fails the test too"),
+    "prune": Option(
+        "delete baselines that no test used, after a complete green run",
+        has_ini_key=False,
+        is_repeated=False,
+    ),
     "control": Option(
+        "inject a slowdown: would this run detect it?",
+        "A positive control. X is its share, as 0.2 or 20 % (default: a third more than the case's tolerance). "
+        "Nothing is judged or recorded.",
         metavar="X",
         const=BY_TOLERANCE,
-        summary="plant a slowdown in every case, and say whether this run would have found it; X: its share, as a "
-        "fraction (default: a third more than the case's tolerance); nothing is judged or stored",
         wanted=Wanted(
             f"a number above 0 and at most {MOST_TOLERANCE:g}, such as 0.2 or 20%, by which timings are slowed down; "
             "or nothing, for a third more than each case's tolerance",
@@ -278,82 +281,89 @@ OPTIONS: dict[str, Option] = {
         ),
         excludes={
             "update": "with a slowdown in it nothing is a baseline",
-            "prune": "it judges nothing, so that no stored entry is known to be unused",
-            "against": "it compares with this tree itself, without the slowdown",
-            "against-python": "it compares with this tree itself, without the slowdown",
-            "attach": "it needs clocks, and under a debugger they mean nothing",
-            "share=gpu": "it needs clocks, and where ranks share a GPU they mean nothing",
-            f"backend={FAKE}": "it needs clocks, and that has none",
+            "prune": "it judges nothing, so no baseline is known to be unused",
+            "against": "it compares with the same code without the slowdown",
+            "against-python": "it compares with the same code without the slowdown",
+            "attach": "it needs timings, and a debugger makes them useless",
+            "share=gpu": "it needs timings, and ranks that share a GPU make them useless",
+            f"backend={FAKE}": "it needs timings, and that backend has none",
         },
         has_ini_key=False,
         is_repeated=False,
     ),
     "trace": Option(
+        "profile regressed (default) or all cases once more",
+        "A case runs once more under torch's profiler, and one file has the trace of all ranks, and of both sides of "
+        "an A/B. It lies in the folder of --distbench-out, else in .distbench/traces.",
         metavar="CASES",
         const="regressed",
-        summary="launch a case once more, with torch's profiler on, and keep a trace of all ranks, and of both sides "
-        "where there are two, in one file: regressed (default), by a clock or a rate; all; below --distbench-out, "
-        "else in .distbench/traces",
         wanted=one_of(TRACED_CASES),
-        excludes={f"backend={FAKE}": "that moves no data and has no clocks"},
+        excludes={f"backend={FAKE}": "that backend moves no data and has no timings"},
         is_repeated=False,
     ),
     "attach": Option(
+        "give this rank the terminal, for breakpoint()",
+        "Time limits are off, and nothing is judged.",
         metavar="RANK",
-        summary="give this rank the terminal, for breakpoint(); time-outs are off and nothing is judged",
         wanted=whole(0, _MOST, read=_int),
-        excludes={"update": "nothing is measured then", f"backend={FAKE}": "none of its ranks can be attached to"},
+        excludes={"update": "a debugged run measures nothing", f"backend={FAKE}": "it has no rank to attach to"},
         is_repeated=False,
     ),
-    "strict": Option(summary="inconclusive verdicts, and those of low power, fail the test too"),
-    "advisory": Option(summary="verdicts are shown, and fail no test: those that would have are listed at the end"),
-    "fail-on-improvement": Option(summary="an improvement fails the test too: its baseline wants an update"),
+    "data": Option(
+        "folder or URL of full-size data sets",
+        "For tests that train on real data: a folder on a disk or a mount, or an object store such as s3://bucket/prefix.",
+        metavar="DIR",
+    ),
+    "experiment": Option("TOML file that describes the experiment, for the record", metavar="FILE", is_repeated=False),
+    "max-message": Option(
+        "largest message that sweeps send, such as 4MiB", metavar="SIZE", wanted=Wanted("a size", parse_bytes)
+    ),
+}
+_INI_ONLY: dict[str, Option] = {
     "against-python": Option(
+        "compare with another Python, and so another torch",
+        "A path or a command. With --distbench-against revision and Python both differ; with --distbench-confirm it is "
+        "the Python of the baseline commit.",
         metavar="PATH",
-        summary="compare with another Python, and so another torch; with --distbench-against: both; with "
-        "--distbench-confirm: the Python of the revisions that recorded the baselines",
         excludes=_NOT_AGAINST,
-        has_option=False,
     ),
     "against-tolerance": Option(
+        "smallest slowdown that fails an A/B",
         metavar="X",
-        summary="smallest slowdown that counts in such a comparison: 0.05 or 5 %",
         default=PAIRED_TOLERANCE,
         wanted=FRACTION,
-        has_option=False,
     ),
     "against-link": Option(
+        "paths that the other revision needs and git ignores",
+        "They are linked from the working tree, such as data/; commas separate them.",
         metavar="PATH[,PATH...]",
-        summary="what git ignores and the tests need, such as data/: linked from the working tree into the other "
-        "revision",
-        has_option=False,
     ),
     "numa-binding": Option(
+        "with --gpu, bind ranks to the CPUs near their GPU",
+        f"As torchrun's --numa-binding does: {', '.join(NUMA_BINDINGS)}.",
         metavar="MODE",
-        summary="with --gpu: bind each rank to the CPUs near its GPU, as torchrun's --numa-binding does: "
-        + ", ".join(NUMA_BINDINGS),
         wanted=one_of(NUMA_BINDINGS),
-        needs={"gpu": "ranks are bound to the CPUs near their GPUs"},
-        has_option=False,
+        needs={"gpu": "it binds ranks to the CPUs near their GPUs"},
     ),
     "addresses": Option(
-        summary="keep IP addresses and host names in the run record; else what is stated of an experiment has none",
-        is_repeated=False,
-        has_option=False,
+        "keep IP addresses and host names in the run record", "Without it they are masked.", is_repeated=False
     ),
     "preload": Option(
+        "modules to import once, before ranks are forked",
+        "For modules that every rank imports.",
         metavar="MODULE...",
-        summary="modules that every rank imports: imported once, in the process that ranks are forked from",
         wanted=Wanted("names of modules", lambda text: tuple(shlex.split(text))),
-        has_option=False,
         is_list=True,
     ),
     "short-options": Option(
-        summary="false leaves --world-size, --gpu and the markers world_size, gpu, cpu, full and network to others; "
-        "ours are then --distbench-world-size, --distbench-gpu and distbench_<marker>",
+        "false: --world-size, --gpu and the markers are not ours",
+        "Ours are then --distbench-world-size, --distbench-gpu, and the markers distbench_world_size, distbench_gpu, "
+        "distbench_cpu, distbench_full and distbench_network.",
         default=True,
-        has_option=False,
         is_repeated=False,
     ),
 }
+
+_GROUPS = {BASIC: _BASIC, ADVANCED: _ADVANCED, "": _INI_ONLY}
+OPTIONS = {name: row._replace(group=group) for group, rows in _GROUPS.items() for name, row in rows.items()}
 """By name, in the order of the help."""

@@ -185,7 +185,7 @@ def test_each_side_runs_the_code_of_its_own_tree(repository: pytest.Pytester, ru
     result = run_inside(*THREE, "--distbench-against", "HEAD", "-rA")
 
     result.stdout.fnmatch_lines(
-        ["value against HEAD (*): 2, reference 1 (exact)", "*the test does not exist in HEAD (*"]
+        ["value against HEAD (*): 2, baseline 1 (exact)", "*the test does not exist in HEAD (*"]
     )
     result.assert_outcomes(failed=1, passed=1)
     assert worktrees(repository.path) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,7 @@ from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
 from pytest_distbench.machine import hardware, locks
 from pytest_distbench.machine.locks import alone_on_this_host
-from pytest_distbench.records.options import OPTIONS
+from pytest_distbench.records.options import ADVANCED, BASIC, OPTIONS
 
 
 @given(st.one_of(texts, st.from_regex(r"[0-9, ]{1,30}", fullmatch=True), st.just("9" * 5000)))
@@ -32,13 +33,13 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
             "*: at most * ranks can run here (32 a core*",
         ),
         (["--distbench-backend", "glo"], "*distbench-backend*'glo'; wanted one or more of gloo, nccl*"),
-        (["--distbench-backend", "gloo,fake"], "*fake has no clocks, and baselines of its own*without gloo*"),
+        (["--distbench-backend", "gloo,fake"], "*fake has no timings, and baselines of its own*without gloo*"),
         (["--distbench-backend", "fake:x"], "*distbench-backend*'fake:x'; wanted one or more of*fake:RANK *"),
         (["--distbench-backend", "gloo:3"], "*distbench-backend*'gloo:3'; wanted one or more of*fake:RANK *"),
         (["--distbench-backend", "fake:1,fake:2"], "*distbench-backend*'fake:1,fake:2'; wanted one or more of*"),
         (
             ["--distbench-backend", "fake:63", "--distbench-against", "HEAD"],
-            "*no clocks*distbench compare*",
+            "*no timings*distbench compare*",
         ),
         (
             ["--distbench-launcher", "mpirun"],
@@ -93,7 +94,7 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         (["--distbench-control", "--distbench-prune"], "*leave out --distbench-prune*"),
         (
             ["--distbench-control", "--distbench-backend=fake"],
-            "*that has none: leave out --distbench-backend fake*",
+            "*that backend has none: leave out --distbench-backend fake*",
         ),
         (["--distbench-trace=slow"], "*distbench-trace*'slow'; wanted one of regressed, all*"),
         (
@@ -102,7 +103,7 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         ),
         (
             ["--distbench-trace", "--distbench-backend=fake:-1"],
-            "*has no clocks: leave out --distbench-backend fake*",
+            "*has no timings: leave out --distbench-backend fake*",
         ),
         (["--distbench-platform", "../x"], "*'../x' is not a usable name*"),
         (["--distbench-max-message", "big"], "*--distbench-max-message*'big' is not a size*"),
@@ -128,7 +129,7 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         (["--gpu", "--distbench-share=disk"], "*--distbench-share*'disk'; wanted one of gpu, host, gpu,host*"),
         (
             ["--gpu", "--distbench-share=gpu,host", "--distbench-update"],
-            "*--distbench-update*could be no baseline: leave out --distbench-share gpu*",
+            "*--distbench-update*record no baselines: leave out --distbench-share gpu*",
         ),
         (["-o", "distbench_numa_binding=node"], "*-o distbench_numa_binding: *near their GPUs: give --gpu too*"),
         (["-o", "distbench_numa_binding="], "*-o distbench_numa_binding is empty: is the variable*"),
@@ -138,7 +139,7 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         ),
         (["--distbench-attach=2"], "*--distbench-attach*there is no rank 2: the largest group has 2 ranks*"),
         (["--distbench-attach=-1"], "*--distbench-attach*'-1'; wanted a whole number*"),
-        (["--distbench-attach=0", "--distbench-update"], "*nothing is measured then*"),
+        (["--distbench-attach=0", "--distbench-update"], "*a debugged run measures nothing*"),
         (["--distbench-attach=0", "-n2"], "*with -n nobody has the terminal*"),
     ],
 )
@@ -205,7 +206,7 @@ def test_what_the_ini_file_says_for_gpus_does_not_disturb_a_run_without(project:
 
 
 def test_there_are_no_more_options_and_keys_than_a_reader_can_take_in() -> None:
-    assert sum(option.has_option for option in OPTIONS.values()) <= 29
+    assert sum(bool(option.group) for option in OPTIONS.values()) <= 29
     assert len(OPTIONS) <= 36
 
 
@@ -314,13 +315,15 @@ def test_such_a_conftest_keeps_its_option_where_nothing_of_ours_is_tested_or_the
     assert run(pytester, "--gpu", "--distbench-world-size=3").ret == 0
 
 
-def test_help_groups_the_options(pytester: pytest.Pytester) -> None:
-    run(pytester, "--help").stdout.fnmatch_lines(
-        [
-            "distributed performance and accuracy regressions:",
-            "*--distbench-update*",
-            "*--world-size=*",
-            "*--gpu*",
-            "*distbench_tolerance*",
-        ]
-    )
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_help_has_two_groups_of_options_and_two_lines_for_each_option_and_key(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    groups = re.split(r"^(?=\w)", run(pytester, "--help").stdout.str(), flags=re.MULTILINE)
+    found = [re.findall(r"^  (-?\S*distbench\S*)(.*\n(?:   .*\n)*)", group, re.MULTILINE) for group in groups]
+    [basic, advanced, keys] = filter(None, found)
+
+    assert [group.partition("\n")[0] for group in groups if "  --distbench-" in group] == [f"{BASIC}:", f"{ADVANCED}:"]
+    assert (len(basic), len(advanced), len(keys)) == (13, 16, len(OPTIONS) - 2)
+    assert [name for name, text in [*basic, *advanced, *keys] if text.rstrip().count("\n") > 1] == []

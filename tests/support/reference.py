@@ -23,7 +23,7 @@ from pytest_distbench.plugin.settings import MARKERS, SHORT
 from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
 from pytest_distbench.plugin.traffic import Communication
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.options import OPTIONS
+from pytest_distbench.records.options import ADVANCED, BASIC, OPTIONS
 from pytest_distbench.records.reasons import REASONS, VERDICTS, Reason
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.texts.glossary import entries
@@ -89,11 +89,11 @@ Written from the tables of the code. `distbench explain` prints the same: give i
 printed."""
 
 OF_OPTIONS = """\
-`pytest --help` lists them under *distributed performance and accuracy regressions*. Each is also an ini key,
+`pytest --help` lists them in two groups, *distbench* and *distbench advanced*. Each is also an ini key,
 `distbench_<name>` with underscores, unless it is marked *command line only*."""
 
 OF_INI_KEYS = """\
-These ini keys have no option. For a single run give them with pytest's `-o`: `-o distbench_numa_binding=node`."""
+For a single run give them with pytest's `-o`, such as `-o distbench_numa_binding=node`."""
 
 OF_MARKERS = """\
 Each is also `distbench_<name>`, which means the same, such as `@pytest.mark.distbench_gpu(link="nvlink")`. If your
@@ -130,12 +130,11 @@ def _words() -> Iterator[str]:
 
 def _lines() -> Iterator[str]:
     yield from ["# Reference", "", HEAD, "", "## Options of pytest", "", OF_OPTIONS, ""]
-    yield from _table(["option", "meaning"], _options())
-    yield from ["", OF_INI_KEYS, ""]
-    keys = {name: option for name, option in OPTIONS.items() if not option.has_option}
-    yield from _table(
-        ["ini key", "meaning"], ([f"`distbench_{n.replace('-', '_')}`", option.help] for n, option in keys.items())
-    )
+    yield from _table(["option", "meaning"], _options(BASIC))
+    yield from ["", "### Advanced", ""]
+    yield from _table(["option", "meaning"], _options(ADVANCED))
+    yield from ["", "### Ini keys without an option", "", OF_INI_KEYS, ""]
+    yield from _table(["ini key", "meaning"], _options(""))
     yield from ["", "## Markers", ""]
     yield from _table(["`@pytest.mark.`", "meaning"], ([f"`{name}`", text] for name, text in _split(MARKERS)))
     yield from ["", OF_MARKERS]
@@ -190,15 +189,15 @@ def _lines() -> Iterator[str]:
     yield from _commands("distbench", _parser())
 
 
-def _options() -> Iterator[list[str]]:
+def _options(group: str) -> Iterator[list[str]]:
     for name, option in OPTIONS.items():
-        if not option.has_option:
-            continue
         spelt = f"--{name}" if name in SHORT else f"--distbench-{name}"
         value = f"[={option.metavar}]" if option.const else f" {option.metavar}" if option.metavar else ""
         only = "" if option.has_ini_key else " (command line only)"
         also = f"; also `--distbench-{name}`" if name in SHORT else ""
-        yield [f"`{spelt}{value}`", option.help + only + also]
+        shown = f"{spelt}{value}" if group else f"distbench_{name.replace('-', '_')}"
+        if option.group == group:
+            yield [f"`{shown}`", f"{option.help}{only}{also}{option.more and f'. {option.more}'}"]
 
 
 def _split(declarations: Iterable[str]) -> Iterator[list[str]]:

@@ -265,7 +265,7 @@ def _again(result: CaseResult, record: RunRecord) -> str:
     for name, value in record.settings.items():
         if (option := OPTIONS.get(name)) is not None and option.is_repeated:
             spelt = f"--distbench-{name}" + (f"={value}" if option.metavar else "")
-            words += [spelt] if option.has_option else ["-o", f"distbench_{name.replace('-', '_')}={value}"]
+            words += [spelt] if option.group else ["-o", f"distbench_{name.replace('-', '_')}={value}"]
     return shlex.join(words)
 
 
