@@ -170,9 +170,7 @@ _BASIC: dict[str, Option] = {
         wanted=one_of(NO_BASELINE),
     ),
     "baselines": Option(
-        "folder of the baselines (default: baselines/)",
-        "The default is next to the ini file.",
-        metavar="DIR",
+        "folder of the baselines (default: baselines/)", "The default is next to the ini file.", metavar="DIR"
     ),
     "against": Option(
         "compare with revision REF by interleaved A/B",
@@ -264,9 +262,7 @@ _ADVANCED: dict[str, Option] = {
     "advisory": Option("verdicts fail no test; the end lists what would have"),
     "fail-on-improvement": Option("an improvement fails the test too"),
     "prune": Option(
-        "delete baselines that no test used, after a complete green run",
-        has_ini_key=False,
-        is_repeated=False,
+        "delete baselines that no test used, after a complete green run", has_ini_key=False, is_repeated=False
     ),
     "control": Option(
         "inject a slowdown: would this run detect it?",
@@ -328,10 +324,7 @@ _INI_ONLY: dict[str, Option] = {
         excludes=_NOT_AGAINST,
     ),
     "against-tolerance": Option(
-        "smallest slowdown that fails an A/B",
-        metavar="X",
-        default=PAIRED_TOLERANCE,
-        wanted=FRACTION,
+        "smallest slowdown that fails an A/B", metavar="X", default=PAIRED_TOLERANCE, wanted=FRACTION
     ),
     "against-link": Option(
         "paths that the other revision needs and git ignores",
