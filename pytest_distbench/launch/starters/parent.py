@@ -342,7 +342,8 @@ def serve_host(descriptor: int, stores: int, run: str, projects: Sequence[str], 
     os.close(stores)
     line = socket.socket(fileno=descriptor)
     membership = importlib.import_module("pytest_distbench.worker.membership")
-    line.sendall(msgspec.json.encode(Ready(backends=membership.backends(), keeper=keeper)) + b"\n")
+    with contextlib.suppress(OSError):  # the owner died meanwhile, which the line tells, too
+        line.sendall(msgspec.json.encode(Ready(backends=membership.backends(), keeper=keeper)) + b"\n")
     serve(line, keeper=keeper, on_death=on_death)
 
 

@@ -16,6 +16,7 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.starters import slurm
 from pytest_distbench.launch.starters.parent import Ended, Fork, Forked, Kill, Order, Parent, Word
 from pytest_distbench.launch.starters.slurm import RELAY, NodeParent
+from pytest_distbench.records.launch_files import LaunchFiles
 
 OWNER = """
 import os, sys
@@ -164,3 +165,27 @@ def test_a_child_that_could_not_be_forked_is_told(ends: tuple[NodeParent, TheirE
 
     with pytest.raises(LauncherError, match="BlockingIOError"):
         node.parent.fork(Fork(entry="a:b", arguments=[]))
+
+
+@pytest.mark.spawn
+def test_an_owner_that_dies_while_torch_is_loaded_leaves_no_socket_and_no_plan(tmp_path: Path) -> None:
+    launch = LaunchFiles(tmp_path / "launch1")
+    launch.directory.mkdir()
+    launch.plan.write_text("secrets")
+    ours, its = socket.socketpair()
+    stores, its_stores = socket.socketpair()
+    with its, its_stores, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(launch.control))
+        start = f"main({its.fileno()}, {its_stores.fileno()}, {str(tmp_path)!r}, [])"
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"from pytest_distbench.launch.starters.warm import main; {start}"],
+            pass_fds=[its.fileno(), its_stores.fileno()],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    ours.close()
+    stores.close()
+    _, said = process.communicate(timeout=120)
+
+    assert said == ""
+    assert not list(launch.directory.iterdir())
