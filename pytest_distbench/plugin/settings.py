@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import os
 import re
@@ -148,7 +149,12 @@ class Given:
         return found
 
     def check(self) -> None:
-        """Refuse what is empty, and what does not go with what else was given."""
+        """Refuse what is unknown or empty, and what does not go with what else was given."""
+        known = [_key(name) for name, option in OPTIONS.items() if option.has_ini_key]
+        for key in self._overrides:
+            if key.startswith("distbench_") and key not in known:
+                near = difflib.get_close_matches(key, known, n=1, cutoff=0)
+                raise ConfigurationError(f"-o {key}: there is no such ini key; did you mean {near[0]}?")
         for name, option in OPTIONS.items():
             if isinstance(typed := self.typed(name), str) and not typed.strip():
                 raise ConfigurationError(f"{self.spell(name)} is empty: is the variable it comes from set?")
@@ -468,7 +474,7 @@ def _folder(given: Given) -> Path:
 def _check_rootdir(config: pytest.Config, given: str, folder: Path) -> None:
     """Without an ini file pytest takes an existing folder among the arguments, this option's too, as one of the tests'.
 
-    Its root directory, and with it the name of every test, then depends on whether the store exists already.
+    Its root directory, and with it the name of every test, then depends on whether the baselines' folder exists.
     """
     arguments = [str(argument) for argument in config.invocation_params.args]
     is_apart = any(a == "--distbench-baselines" and b == given for a, b in itertools.pairwise(arguments))

@@ -35,7 +35,7 @@ NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
 """What torchrun's ``--numa-binding`` takes."""
 
 BY_TOLERANCE = "tolerance"
-"""Given to --distbench-control: what is planted follows from the tolerance of each case."""
+"""Given to --distbench-control: the injected slowdown follows from the tolerance of each case."""
 
 _MOST_DIGITS = 9
 _BACKEND = re.compile(rf"({'|'.join(BACKENDS)})(?:(?<={FAKE}):(-?[0-9]{{1,{_MOST_DIGITS}}}))?")
@@ -186,7 +186,7 @@ _BASIC: dict[str, Option] = {
         metavar="MODE[:S]",
         default=("auto", CONFIRM_BUDGET_S),
         wanted=Wanted(
-            f"one of {', '.join(CONFIRMS)}; auto:300 and always:300 give it 300 s, of at most {LONGEST_TIMEOUT_S:g}",
+            f"one of {', '.join(CONFIRMS)}, or auto:300 or always:300 for 300 s of it, at most {LONGEST_TIMEOUT_S:g}",
             _confirm,
         ),
     ),

@@ -1,4 +1,4 @@
-"""What a user may choose: the values and limits, what happens unless told otherwise, and the check of an argument.
+"""What a user may choose: the values and limits, the defaults, and the check of an argument.
 
 Shared by options, markers, tests, plans, ranks and the commands. Needs no msgspec: options are declared in every run.
 """
@@ -18,7 +18,7 @@ Update = Literal["new", "failed", "changed", "all"]
 UPDATES: tuple[Update, ...] = get_args(Update)
 
 Confirm = Literal["auto", "always", "off"]
-"""Which comparisons with stored baselines are decided in turns with the revision that recorded them."""
+"""Which comparisons with a baseline are confirmed by interleaved A/B with its baseline commit."""
 
 CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
 
@@ -35,12 +35,12 @@ TracedCases = Literal["regressed", "all"]
 TRACED_CASES: tuple[TracedCases, ...] = get_args(TracedCases)
 
 Mode = Literal["per-iteration", "batch", "graph"]
-"""How a clock stands around what is timed: each iteration, iterations in one breath, or replays of a CUDA graph."""
+"""What one timing covers: each iteration, a batch of iterations, or replays of a CUDA graph."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 OverRanks = Literal["max", "mean"]
-"""What stands for an iteration of a clock: the slowest rank's time, or the mean of all."""
+"""The timing of an iteration over its ranks: the slowest rank's, or the mean."""
 
 ELASTIC_BASELINE_LAUNCHES = 3
 """The most launches of an elastic job or a pool of jobs in an update: each may take a minute."""
@@ -48,17 +48,17 @@ ELASTIC_BASELINE_LAUNCHES = 3
 ELASTIC_RUN_LAUNCHES = 5
 """The same while an answer is open. Three stored launches and three new ones allow for 7.4 standard deviations of noise
 between launches (at the error rate of one comparison), five for 5.0, eight for 4.0, and ten for 3.7: the first few each
-take a fifth off what can be found, the later ones hardly a tenth, and each may take a minute."""
+take a fifth off the MDE, the later ones hardly a tenth, and each may take a minute."""
 
 RUN_LAUNCHES = 10
 """Launches of a case at most, while its answer is open."""
 
 DEFAULT_TOLERANCE = 0.1
-"""Accepted change from a stored baseline towards worse, as a fraction, where nobody says otherwise."""
+"""Accepted change from a baseline for the worse, as a fraction, by default."""
 
 PAIRED_TOLERANCE = 0.05
-"""A slowdown below this is not worth a red test: two runs of the same code differ by some per cent in their memory
-layout, which pairs do not cancel. Tolerances of stored baselines, which allow for the machine's drift, do not apply."""
+"""A slowdown below this fails no A/B: two runs of the same code differ by a few percent in their memory layout, which
+pairs do not cancel. Tolerances of baselines, which allow for environment shift, do not apply."""
 
 MOST_TOLERANCE = 5.0
 """A number that may become six times as large is not judged; one above is meant in per cent."""
@@ -131,14 +131,14 @@ def number(
 ) -> Wanted[float]:
     """A finite number; numpy's and torch's count as Python's, ``True`` and texts do not."""
     limits = {"above": above, "of at least": least, "at most": most}
-    told = ", ".join(f"{side} {limit:g}" for side, limit in limits.items() if math.isfinite(limit))
+    allowed = ", ".join(f"{side} {limit:g}" for side, limit in limits.items() if math.isfinite(limit))
 
     def take(value: object) -> float | None:
         found = read(value)
         fits = found is not None and math.isfinite(found) and found > above and least <= found <= most
         return found if fits else None
 
-    return Wanted(f"a finite number {told}".rstrip(), take)
+    return Wanted(f"a finite number {allowed}".rstrip(), take)
 
 
 def seconds(*, least: float = -math.inf, above: float = -math.inf) -> Wanted[float]:

@@ -1,6 +1,6 @@
 """What the user asked for: settings of a run, and cases of a test with how to judge them.
 
-What is launched for a case is told by ``records/plan.py``.
+What is launched for a case says ``records/plan.py``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WantedServing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgainstSettings:
-    """What this tree is to be compared with in place of stored baselines, as asked for.
+    """What the candidate is to be compared with in place of baselines, as asked for.
 
     An empty revision is the working tree, an empty interpreter the running one. Links are paths, relative to the tests'
     root, that the other revision lacks and gets from the working tree. It is judged after these numbers of pairs,
@@ -61,11 +61,11 @@ class AgainstSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmSettings:
-    """How doubts about stored comparisons are settled: in turns with the revision that recorded the baseline.
+    """How suspicious comparisons with baselines are confirmed: by interleaved A/B with the baseline commit.
 
     Attributes:
-        mode: ``auto``: doubtful cases; ``always``: all that have clocks; ``off``: none.
-        budget_s: seconds of the run for it, the most doubtful cases first.
+        mode: ``auto``: suspicious cases; ``always``: all that have timings; ``off``: none.
+        budget_s: seconds of the run for it, the most suspicious cases first.
         links: paths, relative to the tests' root, that the revision lacks and gets from the working tree.
         interpreter: the Python of that revision; empty: this one.
     """
@@ -82,7 +82,7 @@ class Settings:
 
     Attributes:
         only_these_sizes: a list of world sizes was given: exactly those run. Else the one number is an upper bound.
-        shares_gpu: several ranks may run on one GPU; nothing is judged or stored then.
+        shares_gpu: several ranks may run on one GPU; nothing is judged or recorded then.
         shares_host: other runs that say so too may measure at the same time on this host, on other GPUs.
         numa_binding: which CPUs near its GPU a rank is bound to, a mode of torchrun's; empty: to none.
         attach: the rank that gets the terminal.
@@ -90,14 +90,14 @@ class Settings:
             end. None: each rank has a process.
         max_launches: the most launches of one case, while its answer is open.
         update_launches: launches of each case in an update; None: as many as its noise needs.
-        prune: delete the stored entries that a whole, green run did not use.
+        prune: delete the baselines that a whole, green run did not use.
         advisory: no verdict fails its test.
         max_message_bytes: larger messages are not sent; None: no limit.
         preload: modules to import once for all ranks.
         full: tests with the marker ``full``, the slow ones, run too.
         network: between ranks whose test does not choose one; None: whatever there is.
         data: where full-size data sets lie, an absolute path or a URL; empty: nobody says.
-        control: the slowdown that is planted in every case, as a share, or by the tolerance of the case.
+        control: the slowdown that is injected into every case, as a share, or by the tolerance of the case.
         traces: the folder for them.
     """
 

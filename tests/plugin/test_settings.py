@@ -50,7 +50,7 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
             "*--distbench-launcher *: 'cmd'; wanted *, such as 'mpirun -np {nodes} *",
         ),
         (["--distbench-launcher", ""], "*--distbench-launcher *is empty: is the variable it comes from set?*"),
-        (["--distbench-launcher", "sh {x}"], "*'sh {x}'; wanted a program of this host with {nodes}*"),
+        (["--distbench-launcher", "sh {x}"], "*'sh {x}': there is no {x}, {nodes} is missing, *wanted a program of *"),
         (
             ["--distbench-launcher", "sh {nodes:2} {nodes:3} {command}"],
             "*wanted a program*{nodes:8}: each is filled with 8*",
@@ -72,10 +72,10 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         (["--distbench-launches", "5:1001"], "*'5:1001'; wanted N, N:MAX or :MAX, *from 1 to 1000 and N at most MAX"),
         (["--distbench-launches", "0:3"], "*'0:3'; wanted N, *"),
         (["--distbench-launches", ":"], "*':'; wanted N, *"),
-        (["--distbench-confirm", "never"], "*'never'; wanted one of auto, always, off; auto:300 *give*"),
+        (["--distbench-confirm", "never"], "*'never'; wanted one of auto, always, off, or auto:300 *"),
         (
             ["--distbench-confirm", "auto:soon"],
-            "*-confirm (ini: *): 'auto:soon'; wanted *; auto:300 and always:300 give it *",
+            "*-confirm (ini: *): 'auto:soon'; wanted *, or auto:300 or always:300 for 300 s *",
         ),
         (["--distbench-confirm", "off:60"], "*'off:60'; wanted one of auto, *"),
         (["--distbench-tolerance", "10"], "*distbench-tolerance*'10'; wanted a fraction from 0 to 5*"),
@@ -130,6 +130,10 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         (
             ["--gpu", "--distbench-share=gpu,host", "--distbench-update"],
             "*--distbench-update*record no baselines: leave out --distbench-share gpu*",
+        ),
+        (
+            ["-o", "distbench_adresses=true"],
+            "*-o distbench_adresses: *no such ini key; did you mean distbench_addresses?",
         ),
         (["-o", "distbench_numa_binding=node"], "*-o distbench_numa_binding: *near their GPUs: give --gpu too*"),
         (["-o", "distbench_numa_binding="], "*-o distbench_numa_binding is empty: is the variable*"),

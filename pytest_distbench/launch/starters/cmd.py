@@ -44,16 +44,20 @@ def engine_of(template: str) -> Engine:
     """
     placeholders = _PLACEHOLDER.findall(template)
     found, sizes = {name for name, _ in placeholders}, {int(size) for _, size in placeholders if size}
-    is_known = found <= _PLACEHOLDERS.keys() and "nodes" in found and not found.isdisjoint(("command", "torchrun"))
+    wrong = [f"there is no {{{name}}}" for name in sorted(found - _PLACEHOLDERS.keys())]
+    wrong += ["{nodes} is missing"] * ("nodes" not in found)
+    wrong += ["{command} or {torchrun} is missing"] * found.isdisjoint(("command", "torchrun"))
+    wrong += ["{nodes:...} has two numbers"] * (len(sizes) > 1)
     try:
-        is_command = shutil.which(shlex.split(template)[0]) is not None
-    except (ValueError, IndexError):
-        is_command = False
-    if not (is_known and is_command and len(sizes) < 2):
+        program = shlex.split(template)[0]
+        wrong += [f"there is no program {program!r} on this host"] * (shutil.which(program) is None)
+    except ValueError as error:
+        wrong.append(str(error))
+    if wrong:
         known = ", ".join(f"{{{name}}} ({what})" for name, what in _PLACEHOLDERS.items())
         raise ConfigurationError(
-            f"{_OPTION}: {template!r}; wanted a program of this host with {{nodes}}, and {{command}} or {{torchrun}}. "
-            f"Placeholders are {known}; what a shell is to read goes into a script, or behind sh -c"
+            f"{_OPTION}: {template!r}: {', '.join(wrong)}; wanted a program of this host with {{nodes}}, and "
+            f"{{command}} or {{torchrun}}. Placeholders are {known}; shell syntax goes into a script, or behind sh -c"
         )
     return Engine(template=template, ranks_per_node=max(sizes, default=1))
 

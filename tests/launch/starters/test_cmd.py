@@ -15,22 +15,24 @@ from pytest_distbench.launch.starters.cmd import as_torchrun, engine_of, fill, l
 
 
 @pytest.mark.parametrize(
-    "template",
+    ("template", "wrong"),
     [
-        "sh {node} {nodes} {command}",
-        "sh start.sh {nodes}",
-        "sh start.sh {command}",
-        "sh -c '{nodes} {command}",
-        "no-such-engine {nodes} {command}",
-        "sh {nodes:0} {command}",
-        "sh {nodes} {command:8}",
-        "sh {nodes:2} {nodes:3} {command}",
-        "",
+        ("sh {node} {nodes} {command}", "there is no {node};"),
+        ("sh start.sh {nodes}", "{command} or {torchrun} is missing;"),
+        ("sh start.sh {command}", "{nodes} is missing;"),
+        ("sh -c '{nodes} {command}", "No closing quotation;"),
+        ("no-such-engine {nodes} {command}", "there is no program 'no-such-engine' on this host;"),
+        ("sh {nodes:0} {command}", "{nodes} is missing;"),
+        ("sh {nodes} {command:8}", "{command} or {torchrun} is missing;"),
+        ("sh {nodes:2} {nodes:3} {command}", "{nodes:...} has two numbers;"),
     ],
 )
-def test_a_template_that_could_start_nothing_is_refused(template: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"wanted a program .* \{nodes\}, and .*\{ranks\} \(number of ranks\)"):
+def test_a_template_that_could_start_nothing_is_refused(template: str, wrong: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"wanted a program .* \{nodes\}, and .*\{ranks\} \(number of ranks\)"
+    ) as told:
         engine_of(template)
+    assert f": {wrong}" in str(told.value)
 
 
 def test_a_template_may_have_braces_of_its_own() -> None:
