@@ -26,15 +26,18 @@ from typing import Literal
 import psutil
 
 from pytest_distbench.commands import Adder, NegativeError
-from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.errors import ConfigurationError, StoredFileError
+from pytest_distbench.judging.sensitivity import sensitivity_lines, sensitivity_of
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.evidence import py_spy
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.gpu_watch import held_by, processes_on
 from pytest_distbench.machine.gpus import VARIABLE, Driver, DriverError, Gpus, connect, kinds, read_gpus
 from pytest_distbench.records.environment import Gpu
+from pytest_distbench.records.wanted import DEFAULT_TOLERANCE
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.releases import TESTED, __version__, check_torch, lacking, nearest, release_of, text, untested
+from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.units import format_bytes
 
 Level = Literal["ok", "note", "warn", "fail"]
@@ -391,7 +394,29 @@ def debugging() -> Iterator[Finding]:
         yield Finding("note", "pytest-xdist", "installed: measurements still run one at a time on this host")
 
 
-def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def baselines(folder: Path, variables: Mapping[str, str]) -> Iterator[Finding]:
+    """How small a slowdown the stored baselines of this machine detect, with and without its GPUs."""
+    gpus = read_gpus(variables)
+    for platform_name in [hardware.cpu_class(), *([gpus.platform] if gpus.visible else [])]:
+        found = []
+        try:
+            for file in BaselineStore(folder, platform_name).read_all():
+                by_hand = {key: (m.tolerance, file.entry.tolerance) for key, m in file.entry.metrics.items()}
+                tolerances = {
+                    key: next((t for t in given if t is not None), DEFAULT_TOLERANCE) for key, given in by_hand.items()
+                }
+                if (one := sensitivity_of(file.entry.metrics, tolerances)) is not None:
+                    found.append((str(file.name), one))
+        except StoredFileError as error:
+            yield Finding("warn", "baselines", str(error))
+            continue
+        if lines := sensitivity_lines(found):
+            yield Finding("note" if len(lines) > 1 else "ok", "baselines", f"{platform_name}: {lines[0]}", *lines[1:])
+
+
+def examine(
+    root: Path = Path("/"), variables: Mapping[str, str] = os.environ, *, stored: Path = Path("baselines")
+) -> Iterator[Finding]:
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         processor,
         lambda: other_work(foreign_shares()),
@@ -407,6 +432,7 @@ def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -
         torch_import,
         debugging,
         leftovers,
+        lambda: baselines(stored, variables),
     )
     for check in checks:
         yield from check()
@@ -414,17 +440,18 @@ def examine(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -
 
 def add(add_parser: Adder) -> None:
     doctor = add_parser("doctor", help="is this machine fit to measure? each finding with what to do")
+    doctor.add_argument(
+        "--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="how small a slowdown do these detect?"
+    )
     doctor.set_defaults(command=_doctor)
 
 
 def _doctor(options: argparse.Namespace) -> Iterator[str]:
-    del options
-
     failed = False
 
     def watch() -> Iterator[Finding]:
         nonlocal failed
-        for finding in examine():
+        for finding in examine(stored=options.baselines):
             failed = failed or finding.level == "fail"
             yield finding
 

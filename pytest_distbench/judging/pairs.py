@@ -62,9 +62,10 @@ FEWEST_PAIRS = 3
 CONFIDENCE = 0.95
 POWER = 0.9
 
-_TWICE_OVER_MEAN = 4 / 3
-"""Of two launches of noise ``s`` each the difference has the variance ``2 s^2``, that of one and the mean of two others
-``1.5 s^2``."""
+ONE_AGAINST_TWO = 1.5
+"""Of a launch of noise ``s`` and the mean of two others the difference has so many times the variance ``s^2``."""
+_TWICE_OVER_MEAN = 2 / ONE_AGAINST_TWO
+"""That of two launches is ``2 s^2``."""
 
 _STEPS = 60
 _HALVINGS = 18

@@ -26,13 +26,14 @@ from pytest_distbench.judging.losses import norm_of
 from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.references import are_asked_about
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, are_enough, is_clock, judge_screened
+from pytest_distbench.judging.sensitivity import sensitivity_of
 from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.records.case import BaselineEntry, Case, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import AskedBound
+from pytest_distbench.records.metric import AskedBound, metric_name
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, ReferenceRecord, Sensitivity
 from pytest_distbench.records.wanted import Update
 from pytest_distbench.run.confirm import Recorder, Recorders
 from pytest_distbench.run.request import CaseRequest
@@ -255,18 +256,24 @@ class Stored(Reference):
         previous = {v.metric: v.baseline for v in result.verdicts if METRIC_KINDS[v.better].is_judged}
         has_moved = is_wanted("changed", result.verdicts, is_new=False)
         done = "new" if self._known is None else "changed" if has_moved else "rewritten"
-        return replace(result, update=done, previous=previous)
+        return replace(result, update=done, previous=previous, recorded=self._sensitivity(made, result))
+
+    def _sensitivity(self, written: BaselineEntry, result: CaseResult) -> Sensitivity | None:
+        tolerances = accepted_changes(self.request.terms, result.launches, written)
+        wanted = {key: value for key, value in tolerances.items() if self.request.terms.wants(metric_name(key))}
+        return sensitivity_of(written.metrics, wanted)
 
     def _complete(self, result: CaseResult, lacking: Sequence[LaunchRecord]) -> CaseResult:
         assert self._known is not None
         if why_not_stored(result.launches, result.verdicts):
             return replace(result, update="refused")
         case = self.request.case
-        self._write(completed_entry(self._known, case, lacking))
+        made = completed_entry(self._known, case, lacking)
+        self._write(made)
         keys = {measured.key for launch in lacking for measured in launch.measurements}
         added = [v for v in result.verdicts if v.metric in keys or v.kind == "new"]
         previous = {v.metric: v.baseline for v in added if METRIC_KINDS[v.better].is_judged}
-        return replace(result, update="completed", previous=previous)
+        return replace(result, update="completed", previous=previous, recorded=self._sensitivity(made, result))
 
 
 @dataclasses.dataclass

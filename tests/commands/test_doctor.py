@@ -12,11 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 from support.nvml import HOSTS, Card, Host, State, made_up
+from support.stores import KEY, TEST, entry
 
 from pytest_distbench.commands import doctor
 from pytest_distbench.commands.cli import main
 from pytest_distbench.commands.doctor import Finding, Level, release, report
+from pytest_distbench.machine import hardware
 from pytest_distbench.releases import NEWEST_TORCH, OLDEST_TORCH, TESTED, text
+from pytest_distbench.store.baselines import BaselineStore
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,7 @@ def test_what_a_release_lacks_is_told() -> None:
     _, *lacks = release(f"{text(OLDEST_TORCH)}.0", TESTED[OLDEST_TORCH][0])
 
     assert {lack.level for lack in lacks} == {"note"}
-    assert [any(what in lack.found for lack in lacks) for what in ("no fingerprint of", "no --distbench-numa")] == [
+    assert [any(what in lack.found for lack in lacks) for what in ("no fingerprint of", "no distbench_numa")] == [
         True
     ] * 2
 
@@ -252,10 +255,30 @@ def test_a_machine_that_cannot_run_tests_is_exit_code_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = Finding("fail", "loopback", "down\x1b[2J", "ip link set lo up")
-    monkeypatch.setattr(doctor, "examine", lambda: iter([finding]))
+    monkeypatch.setattr(doctor, "examine", lambda **_: iter([finding]))
 
     assert main(["doctor"]) == 1
     assert "down\\x1b[2J" in capsys.readouterr().out
+
+
+def test_the_baselines_of_this_machine_say_how_small_a_slowdown_they_detect(tmp_path: Path) -> None:
+    store = BaselineStore(tmp_path, hardware.cpu_class())
+    assert not list(doctor.baselines(tmp_path, {}))
+
+    store.write(TEST, KEY, entry(1.0, 1.0, 1.0, tolerance=0.3))
+    [steady] = doctor.baselines(tmp_path, {})
+    assert (steady.level, steady.advice) == ("ok", "")
+    assert steady.found.endswith(
+        f"{TEST}[{KEY}] step: noise 0 %: this baseline alone detects slowdowns above 30 %, with A/B about 30 %"
+    )
+
+    path = store.write(TEST, "ws4.gloo.warm", entry(1.0, 2.0, 0.5))
+    [noisy] = doctor.baselines(tmp_path, {})
+    assert (noisy.level, "median of 2 cases" in noisy.found, bool(noisy.advice)) == ("note", True, True)
+
+    path.write_text("{")
+    [unreadable] = doctor.baselines(tmp_path, {})
+    assert (unreadable.level, str(path) in unreadable.found) == ("warn", True)
 
 
 def test_memory_that_is_not_told_is_left_out() -> None:

@@ -38,6 +38,7 @@ def test_an_update_writes_and_tells_old_and_new(project: Project) -> None:
         [
             "*test_it.py U*",
             "baselines in baselines?cpu-*: 0 changed, 1 new, 0 kept*",
+            "test_step?ws2? step: noise * %: this baseline alone detects slowdowns above 1* %, with A/B about 10 %",
             "review with: distbench baseline diff *",
         ]
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.sensitivity import sensitivity_lines
 from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.case import EntryName
@@ -463,6 +464,7 @@ def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:
                 "doubt",
             )
         )
+    lines += map(Line, sensitivity_lines([(r.case.title, r.recorded) for r in stored if r.recorded is not None]))
     return [*lines, Line(f"review with: distbench baseline diff --baselines {folder}")]
 
 
