@@ -1,10 +1,10 @@
 """Changes of membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill``, ``crash``, ``stop``, ``draw``.
 
-And what shares the slots of a pool: ``job``, ``serving``; and what a rule of the learning rate is judged by: ``rates``.
+It also has the parts of a pool, ``job`` and ``serving``, and ``rates``, by which a rule of the learning rate is judged.
 
-Values for ``plan=`` of the ``elastic`` fixture. When a change happens is said by ``at_s``, seconds of training, or by
-``at_step``, the training's own number of the step. The clock of ``at_s`` begins when all nodes of the start have taken
-steps, and stands still from a change until the job is stable again.
+The first ones are values for ``plan=`` of the ``elastic`` fixture. A change happens at ``at_s``, seconds of training,
+or at ``at_step``, the training's own number of the step. The time of ``at_s`` begins when all nodes of the start have
+taken steps, and pauses from a change until the job is stable again.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def cycle(
     times: int | None = None,
     by: Literal["leave", "kill"] = "leave",
 ) -> Cycle:
-    """Nodes that come and go.
+    """Nodes that join and leave periodically.
 
     Args:
         period_s: seconds of training between two changes.
         on: nodes that join after the first period, the third, ...
         off: nodes that leave after the second, the fourth, ...; None: as many.
-        times: how often they come and go; None: until the training ends.
+        times: how often they join and leave; None: until the training ends.
         by: ``leave`` (SIGTERM) or ``kill`` (SIGKILL of the whole node).
     """
     return Cycle(period_s=period_s, on=on, off=on if off is None else off, times=times, by=by)
@@ -48,8 +48,8 @@ def join(*, at_s: float | None = None, at_step: int | None = None, nodes: int = 
     Args:
         at_s: seconds of training.
         at_step: number of the step.
-        nodes: how many.
-        overlaps: it does not wait until the change before it is over.
+        nodes: their number.
+        overlaps: the change does not wait until the one before it is over.
     """
     return Change(kind="join", at_s=at_s, at_step=at_step, nodes=nodes, overlaps=overlaps)
 
@@ -62,14 +62,14 @@ def leave(
     slot: int | None = None,
     overlaps: bool = False,
 ) -> Change:
-    """Nodes are asked to go: SIGTERM to their agents, as a scheduler does.
+    """Nodes are asked to leave: SIGTERM to their agents, as a scheduler does.
 
     Args:
         at_s: seconds of training.
         at_step: number of the step.
-        nodes: how many, those with the highest slots.
+        nodes: their number, those with the highest slots.
         slot: which one.
-        overlaps: it does not wait until the change before it is over.
+        overlaps: the change does not wait until the one before it is over.
     """
     return Change(kind="leave", at_s=at_s, at_step=at_step, nodes=nodes, slot=slot, overlaps=overlaps)
 
@@ -100,9 +100,9 @@ def draw(seed: int, *, nodes: tuple[int, int], changes: int, period_s: float) ->
     """Changes that a seed chooses, from a full job on: as many as wanted, a period of training apart.
 
     Args:
-        seed: the same gives the same plan.
-        nodes: the fewest and the most, as of the job.
-        changes: how many.
+        seed: the same seed gives the same plan.
+        nodes: the minimum and the maximum, as for the job.
+        changes: their number.
         period_s: seconds of training between two.
 
     Raises:
@@ -140,14 +140,14 @@ def job(
     """One of the jobs that share a pool, for ``elastic_pool``.
 
     Args:
-        name: tells it from the others, in metrics and tables.
-        body: as of the ``elastic`` fixture.
-        nodes: how many slots, or the fewest and the most.
-        submit_s: when it asks for them, by the pool's clock, which begins with the first step of the first job.
-        params: JSON-able; handed to the body.
+        name: distinguishes it from the others, in metrics and tables.
+        body: as for the ``elastic`` fixture.
+        nodes: the number of slots, or the minimum and the maximum.
+        submit_s: when it is submitted, in seconds from the first step of the first job of the pool.
+        params: JSON-able; parameters of the body.
         seed: of the training.
-        ends_after: beside a serving: the training ends with the epoch in which it has taken so many steps since it got
-            back the slots of the last demand. Default: when it has trained all epochs that it asks for.
+        ends_after: for a training next to a serving process: it ends with the epoch in which it has taken so many steps
+            since it got back the slots of the last demand. Default: when it has trained all epochs that it asks for.
     """
     return WantedJob(
         name=name, body=body, nodes=nodes, submit_s=submit_s, params=params, seed=seed, ends_after=ends_after
@@ -158,7 +158,7 @@ def rates(launch: Mapping[str, float | None]) -> dict[tuple[int, int], float]:
     """Learning rates of a launch by epoch and number of nodes: for a rule of both, as ``_schedule(epoch) * size``.
 
     Args:
-        launch: what the function of ``distbench.judge`` is called with.
+        launch: the argument of the function of ``distbench.judge``.
     """
     found = ((_RATE.fullmatch(metric), value) for metric, value in launch.items())
     return {(int(at[1]), int(at[2])): value for at, value in found if at is not None and value is not None}
@@ -173,12 +173,13 @@ def serving(
     demand: Sequence[tuple[float, int]],
     params: Mapping[str, Any] | None = None,
 ) -> WantedServing:
-    """An inference process that goes before the jobs of a pool, and when it wants how many slots.
+    """An inference process with priority over the jobs of a pool, and the slots that it needs over time.
 
     Args:
         body: a function at module level, or ``"file.py::function"``, that loads a model. It runs in each server, which
-            is a process and has a slot; a server is ready when it returns, and keeps what it returns until it goes.
-        demand: (seconds by the pool's clock, slots from then on), by time.
+            is a process and has a slot. A server is ready when the function returns, and keeps the return value until
+            it leaves.
+        demand: pairs of (seconds from the first step of the first job, slots from then on), by time.
         params: JSON-able; the arguments of the body.
     """
     return WantedServing(body=body, demand=demand, params=params)

@@ -30,7 +30,7 @@ def record(
     better: Better = "info",
     **options: Any,
 ) -> None:
-    """Record a number or a series under a name, as ``rank.record``; without the plugin nothing.
+    """Record a number or a series under a name, as ``rank.record``; without the plugin do nothing.
 
     Called again under the same name, in a loop of the script's, it gives the next value of a series.
 
@@ -68,7 +68,7 @@ def timed(name: str, *, warmup: int, iterations: int, **options: Any) -> Iterato
 def phase(
     name: str, *, better: Literal["info", "lower"] = "info", at: Mapping[str, Scalar] | None = None
 ) -> AbstractContextManager[None]:
-    """Time a part of the script, as ``rank.phase``; without the plugin nothing.
+    """Time a part of the script, as ``rank.phase``; without the plugin do nothing.
 
     Entered again, in a loop of the script's, it gives the next value of a series.
 

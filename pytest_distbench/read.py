@@ -1,4 +1,4 @@
-r"""Readers: numbers out of what an unchanged script prints or writes, for ``distbench.run(..., read={...})``.
+r"""Readers: numbers from the output or the files of an unchanged script, for ``distbench.run(..., read={...})``.
 
 .. code-block:: python
 
@@ -13,19 +13,19 @@ All take these keywords:
 ``better``
     as in ``rank.record``; ``info``, the default, is shown and not judged.
 ``unit``, ``scale``
-    the number read is multiplied by ``scale``, and is then in ``unit``: ``scale=1e-3, unit="s"`` for milliseconds.
+    the number is multiplied by ``scale``, and is then in ``unit``: ``scale=1e-3, unit="s"`` for milliseconds.
 ``rank``
-    whose output, or whose file; ``"all"``: every rank's, reduced over the ranks as ``rank.record`` does.
+    the rank of the output or file; ``"all"``: every rank's, reduced over the ranks as by ``rank.record``.
 ``skip``, ``first``
-    so many values at the start do not count (a warm-up); of the others only the first so many do.
+    ``skip`` values at the start do not count (a warm-up); of the others only the ``first`` ones do.
 ``take``
-    how a series becomes the launch's value: first, last, min, max, mean, median, sum. Default: as ``better`` says: of
-    times the 25th percentile on the fast side, of a curve all of it, of ``floor``, ``same`` and ``steps`` the last.
+    how a series becomes the launch's value: first, last, min, max, mean, median, sum. Default by ``better``:
+    the 25th percentile for times, the whole series for a curve, the last value for ``floor``, ``same`` and ``steps``.
 ``at``, ``identity``, ``at_most``, ``at_least``
     as in ``rank.record``.
 
-What cannot be read is refused where the reader is made, or by ``distbench.run``. A value that is not there is an error
-that shows the nearest lines of the output, or what there is instead.
+An impossible reader is refused when it is made, or by ``distbench.run``. A value that is not there is an error that
+shows the nearest lines of the output, or what there is instead.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Reading(TypedDict, total=False):
 
 
 def stdout(pattern: str, **reading: Unpack[Reading]) -> Reader:
-    """Each match of a regular expression in what a rank prints, stderr too, at most one a line.
+    """Each match of a regular expression in the output of a rank, stderr too, at most one per line.
 
     Args:
-        pattern: with one group, around the number; or with several, of which one is ``(?P<value>...)``.
+        pattern: with one group, around the number; or with several, one of which is ``(?P<value>...)``.
         reading: see the module.
     """
     __tracebackhide__ = True

@@ -67,25 +67,25 @@ class Elastic:
         seed: int = 0,
         **options: Unpack[ElasticKeywords],
     ) -> Run:
-        r"""Train once per launch, change the membership as planned, and judge what that cost.
+        r"""Train once per launch, change the membership as planned, and judge the cost.
 
         Args:
-            body: a function at module level that takes the :class:`ElasticRank`, or ``"file.py::function"``. It runs
-                from its beginning in every generation, and goes on where ``rank.training(...)`` finds the last good
-                checkpoint. Or ``"train.py"``, a script that keeps checkpoints of its own and is measured from outside.
-            nodes: how many, or the fewest and the most; each has one worker. At most the ranks of the run.
-            plan: what changes: ``cycle(...)``, or a list of ``join(...)``, ``leave(...)``, ``kill(...)``,
-                ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Nothing: a fixed run, to compare
+            body: a function at module level that takes the :class:`ElasticRank`, or ``"file.py::function"``. It starts
+                again in every generation, and resumes where ``rank.training(...)`` finds the last good checkpoint. Or
+                ``"train.py"``, a script that keeps its own checkpoints and is measured from outside.
+            nodes: their number, or the minimum and the maximum; each has one worker. At most the ranks of the run.
+            plan: the changes: ``cycle(...)``, or a list of ``join(...)``, ``leave(...)``, ``kill(...)``,
+                ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Empty: a fixed run, to compare
                 others with.
-            start: nodes at the beginning. Default: the fewest where some join first, else the most.
-            ends_after: the training ends with the epoch in which it has taken so many steps since it was stable behind
-                the last change, however long a newcomer needs to start. It asks ``training.batches`` for more epochs
-                than that takes. Default: when it has trained all that it asks for. A script ends by itself.
+            start: nodes at the beginning. Default: the minimum if some join first, else the maximum.
+            ends_after: the training ends with the epoch in which it has taken so many steps since it was stable after
+                the last change, however long a new node needs to start. It must ask ``training.batches`` for more
+                epochs than that takes. Default: when it has trained all that it asks for. A script ends by itself.
             checkpoint_every: steps between two checkpoints. Default: 20; a script writes its own.
-            hold: the nodes wait behind the step of each change, which is that of a checkpoint, until the membership has
-                changed. So each launch goes on at the same step, and the losses of all epochs are a golden curve.
-            steps: of a script: which of the lines that it prints are steps, ``stdout(r"step (\d+)")``. Groups of the
-                pattern named ``epoch``, ``loss``, ``accuracy``, ``top5`` and ``lr`` are read besides.
+            hold: the nodes wait after the step of each change, which is that of a checkpoint, until the membership has
+                changed. So each launch resumes at the same step, and the losses of all epochs are a golden curve.
+            steps: for a script: the printed lines that are steps, ``stdout(r"step (\d+)")``. Groups of the pattern
+                named ``epoch``, ``loss``, ``accuracy``, ``top5`` and ``lr`` are read too.
             seed: of the training, ``rank.seed``; the order of the samples follows from it.
 
         Raises:
@@ -291,17 +291,16 @@ class ElasticPool:
         compute: Compute = "real",
         **options: Unpack[PoolKeywords],
     ) -> Run:
-        """Run all jobs once per launch, and judge what sharing made of them.
+        """Run all jobs once per launch, and judge the effect of sharing.
 
         Args:
-            jobs: ``job(...)``, from :mod:`pytest_distbench.elastic`, in the order in which they are submitted.
-            slots: of the pool; each is a place for a node with one worker, or for a server. At most the ranks of the
-                run.
-            policy: ``gang``: a job starts when there are all slots it may have, and keeps them. ``elastic``: it starts
-                on the fewest it needs, grows into what is free, and gives back what another job needs to start.
-            serving: ``serving(...)``, from the same module: it goes before all jobs. Needs ``elastic``.
+            jobs: ``job(...)``, from :mod:`pytest_distbench.elastic`, in the order of submission.
+            slots: of the pool; each has room for a node with one worker, or for a server. At most the ranks of the run.
+            policy: ``gang``: a job starts when all slots of its maximum are free, and keeps them. ``elastic``: it
+                starts on its minimum, grows into free slots, and gives back what another job needs to start.
+            serving: ``serving(...)``, from the same module: it has priority over all jobs. Needs ``elastic``.
             checkpoint_every: steps between two checkpoints.
-            compute: ``synthetic``: the bodies wait in place of computing. It is said in the record.
+            compute: ``synthetic``: the bodies wait instead of computing. The record says so.
 
         Raises:
             Misuse: an argument cannot be used, or a job could never start.

@@ -25,7 +25,7 @@ DERIVED = (EFFICIENCY, COMPUTING_SHARE)
 
 
 class Scaling:
-    """The ``scaling`` fixture: one training on every number of workers, all in turns."""
+    """The ``scaling`` fixture: one training on every number of workers, with alternating launches."""
 
     def __init__(self, distbench: Distbench) -> None:
         self._distbench = distbench
@@ -41,26 +41,26 @@ class Scaling:
         cpus: float | None = None,
         **options: Unpack[ShapeKeywords],
     ) -> list[Run]:
-        """Judge the step on one worker, two, four and so on, and what follows from them.
+        """Judge the step on one worker, two, four and so on, and the metrics derived from them.
 
-        Every size from 1 up to the test's ranks, doubling, and the ranks themselves. Beside them run one worker without
-        communication, *1 (local)*, and each larger size without communication. Judged are every run, as
-        ``distbench.run`` does, and per size of more than one worker
+        It runs every size from 1 up to the test's ranks, doubling, and the test's ranks. It also runs one worker
+        without communication, *1 (local)*, and each larger size without communication. Every run is judged as by
+        ``distbench.run``, and for each size of more than one worker
 
         - ``scaling_efficiency[workers=n]``: the time of a step on *1 (local)* over that on n workers; under ``strong``,
           whose steps have an n-th of the samples, over n times that.
-        - ``computing_share[workers=n]``: the time of a step without communication over that with it. What is missing
-          from 1 is exposed communication: what computing does not hide.
+        - ``computing_share[workers=n]``: the time of a step without communication over that with it. The difference to
+          1 is exposed communication, which does not overlap with computing.
 
         Args:
             train: body that times the loop ``of`` and uses :func:`~pytest_distbench.workloads.gradients.parallel`,
                 which reads ``rank.params["communication"]``.
             mode: ``weak``: ``batch`` is a worker's; ``strong``: of all workers together.
-            params: handed to the body; with ``batch``, a whole number, which is always wanted.
-            of: the loop whose time is compared; where the first launch has timed none of that name, no other is made.
-            oversubscribed: as of ``distbench.run``: ``world_size`` may go beyond the ranks of the run. Clocks of sizes
+            params: parameters of the body, with ``batch``, an integer, which is required.
+            of: the loop whose time is compared. If the first launch has no such loop, no other is made.
+            oversubscribed: as for ``distbench.run``: ``world_size`` may exceed the ranks of the run. Timings of sizes
                 beyond the cores of this host are shown, and not judged.
-            cpus: as of ``distbench.run``: the CPU quota of each worker.
+            cpus: as for ``distbench.run``: the CPU quota of each worker.
 
         Returns:
             The runs with communication, one per size.

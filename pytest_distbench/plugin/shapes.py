@@ -86,32 +86,32 @@ class CollectiveSweep:
             collective: torch name, for example ``all_reduce``, or an
                 :class:`~pytest_distbench.workloads.collectives.Operation` of your own by file and name, as bodies are:
                 ``"my_operations.py::BROADCAST"``.
-            dtype: name of the element type; of several, or of ``"all"``, each is measured, and those that the backend
-                has not are rows that say so.
+            dtype: name of the element type. With several, or ``"all"``, each is measured; those that the backend lacks
+                are rows that say so.
             redop: the reduce operation, in the same way: ``sum``, ``avg``, ``product``, ``min``, ``max``, ``band``,
                 ``bor``, ``bxor``.
             sizes: message sizes in bytes, or a preset: ``powers`` (4 B to 64 MiB), ``small``, ``gpu`` (1 KiB to 8 GiB,
-                as memory allows), ``mlbench`` (task 0a) or ``nccl-tests`` (its defaults), which also says how these
-                are measured, unless an argument does.
+                as memory allows), ``mlbench`` (task 0a) or ``nccl-tests`` (its defaults). A preset also sets the other
+                arguments, unless you give them.
             max_bytes: larger sizes are left out; ``--distbench-max-message`` lowers it further.
             iterations: timed per size; None: as many as fit a time budget, decided by rank 0, 5 to 100.
             warmup: untimed iterations per size; None: 5.
-            mode: of the clock, as for ``rank.timed``: ``per-iteration``; ``batch``, calls in one breath, as nccl-tests;
-                ``graph``, the replay of a CUDA graph, with ``cache="hot"`` and on GPUs.
+            mode: as for ``rank.timed``: ``per-iteration``; ``batch``, calls without a pause, as nccl-tests; ``graph``,
+                the replay of a CUDA graph, with ``cache="hot"`` and on GPUs.
             over_ranks: an iteration's time is the slowest rank's (``max``), or the ``mean``, as nccl-tests reports it.
-            in_place: whether sent and received share memory, where torch has both; None: as it is usual. Out of place
-                ``all_reduce`` and ``reduce`` work on a copy that is made outside the clock.
+            in_place: whether the send and the receive buffer share memory, if torch has both forms; None: the usual
+                form. Out of place ``all_reduce`` and ``reduce`` work on a copy that is made outside the timing.
             root: of a rooted operation; ``"shift"``: each iteration has the next rank as its root.
-            group: ``all``; ``half`` of the ranks, the others idle; ``halves``, two groups at once; or the first ranks,
-                so many.
-            parts: into how many tensors the message is cut.
+            group: ``all``; ``half`` of the ranks, the others idle; ``halves``, two groups at once; or a number: the
+                first ranks.
+            parts: number of tensors that the message is cut into.
             together: how these are sent: in ``turns``, ``coalesced`` into one call, or ``async``, all at once.
             cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
             buffers: ``registered`` takes NCCL's own memory, registered with the group (zero copy where the links can);
                 it needs a GPU.
-            transport: how the backend is to send, a row of ``workloads/protocol.py`` such as ``ring`` or ``tree``:
-                variables of the ranks. Of several, or of ``"all"``, each is a case of its own, named by it, and their
-                launches are made in turns. Where the backend has no such choice the test is skipped.
+            transport: how the backend sends, a row of ``workloads/protocol.py`` such as ``ring`` or ``tree``:
+                environment variables of the ranks. With several, or ``"all"``, each is a case of its own, with its
+                name, and their launches alternate. If the backend has no such choice, the test is skipped.
 
         Raises:
             Misuse: a name is unknown, a choice does not fit the collective or the ranks, or no size is left.
@@ -270,7 +270,7 @@ class TimeToAccuracy:
             train: body that drives ``rank.goal(..., target=rank.params["goal"])``.
             goal: the target the metric must reach.
             seeds: one training each, with ``rank.seed`` set.
-            params: handed to the body beside ``goal``.
+            params: parameters of the body, in addition to ``goal``.
         """
         given = self._distbench.arguments("time_to_accuracy")
         given.keywords(options, self.__call__, ShapeKeywords)

@@ -51,7 +51,7 @@ class Communication:
 
         Args:
             message_bytes: of all tensors together.
-            tensors: into how many they are cut, one number after another.
+            tensors: the numbers of tensors, one after another.
             calls: ``each`` (one all_reduce for each tensor), ``coalesced`` (one for all, by torch's coalescing
                 manager), ``flattened`` (copied into one bucket and back).
             dtype: name of the element type.
@@ -83,12 +83,12 @@ class Communication:
         warmup: int = 3,
         **options: Unpack[ShapeKeywords],
     ) -> Run:
-        """An all_reduce beside matrix multiplications: each alone, both together, and how much stays exposed.
+        """An all_reduce that overlaps with matrix multiplications: each alone, both together, and the exposed part.
 
         Args:
             message_bytes: of the all_reduce.
             matrix: rows and columns of the square matrices.
-            multiplications: one after another. Best choose so many that they take about as long as the all_reduce.
+            multiplications: their number, one after another. Together they should take as long as the all_reduce.
             dtype: of the message and the matrices.
             iterations: timed.
             warmup: untimed.
@@ -123,16 +123,16 @@ class Communication:
     ) -> Run:
         """A DDP training whose gradients one of torch's hooks compresses: time, bytes, and the gradient's error.
 
-        Where torch or the backend does not support the hook the test is skipped, with the reason.
+        If torch or the backend does not support the hook, the test is skipped, with the reason.
 
         Args:
             hook: ``none``, ``fp16``, ``bf16`` or ``powersgd``.
             width: of the linear layers, which are square.
-            layers: how many.
+            layers: their number.
             batch: samples of each rank.
             approximation_rank: of PowerSGD's approximation of a matrix.
             iterations: timed.
-            warmup: untimed; PowerSGD compresses from before them on.
+            warmup: untimed; PowerSGD compresses before they begin.
         """
         given = self._arguments("compression", options)
         try:
@@ -165,8 +165,8 @@ class Communication:
             latency_bytes: of the small messages.
             bandwidth_bytes: of the large ones.
             pattern: ``ping-pong`` (there and back, each pair once) or ``one-way`` (bursts, in both directions).
-            max_imbalance: the test fails where a link takes more than so many times as long as a typical one, with or
-                without a baseline. With three ranks and more.
+            max_imbalance: the test fails if a link takes more than so many times as long as a typical one, with or
+                without a baseline. Needs three ranks or more.
             iterations: timed.
             warmup: untimed.
         """

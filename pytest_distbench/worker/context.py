@@ -25,13 +25,13 @@ class RankContext(Member):
         node: index of the host.
         device: ``torch.device`` this rank computes on.
         backend: name of the process group's backend.
-        params: what the test passed to ``distbench.run(params=...)``.
+        params: the value of ``distbench.run(params=...)``.
         seed: for random number generators; the same in every rank and every launch.
         launch: index of this launch in its case.
         data_dir: directory shared by the launches of this run.
         watch: takes the fingerprints.
-        delay: makes what the clocks span take longer, where that was asked for.
-        only_structure: this process stands for a rank on the backend ``fake``: no clock and no value means anything.
+        delay: delays the timed code, for a positive control.
+        only_structure: this process represents one rank on the backend ``fake``: timings and values mean nothing.
     """
 
     def timed(
@@ -49,14 +49,14 @@ class RankContext(Member):
     ) -> Iterator[int]:
         """Time the body of a ``for`` loop, once per iteration. Called by all ranks with equal counts.
 
-        Each iteration begins with an untimed barrier. On a CPU the clock is read before and after the loop body;
-        on CUDA, events are recorded around it on the current stream, which is kept busy while the host enqueues: the
-        time is the device's, not Python's, unless the loop body itself waits for the device or takes the host more
-        than 20 ms. The warm-up decides which, in at least three iterations; without one the host's time counts. The
+        Each iteration begins with an untimed barrier. On a CPU the host's time is read before and after the loop body.
+        On CUDA, events are recorded around it on the current stream, which is kept busy while the host enqueues: the
+        time is the device's, not Python's, unless the loop body itself waits for the device or takes the host more than
+        20 ms. The warm-up decides which, in at least three iterations; without one the host's time counts. The
         iteration's time is the maximum over ranks, the launch's value the 25th percentile of these. The last warm-up
         iteration gives the fingerprint; without warm-up the first timed one.
 
-        With ``mode="batch"`` barrier and clock are around twenty iterations in one breath, as in nccl-tests, and a
+        With ``mode="batch"`` one barrier precedes twenty iterations that are timed together, as in nccl-tests, and a
         value is the mean of a batch. With ``mode="graph"``, on CUDA, one iteration is captured as a CUDA graph and
         replayed ``iterations`` times: the loop body runs in the warm-up, and once more with index 0.
 
@@ -64,15 +64,15 @@ class RankContext(Member):
             name: of the metric, in seconds, lower is better.
             warmup: untimed iterations before the first timed one; 1 and 2 are 3 on CUDA.
             iterations: timed iterations, at least 1.
-            at: the point measured, for example ``{"message_bytes": 4096}``; tells metrics of one name apart.
-            identity: what else defines the number, for example ``{"in_place": True}``: it is not compared with one
-                of another identity, and stored beside it.
-            facts: what describes the number, for example a factor to print it with; not compared.
+            at: the measured point, for example ``{"message_bytes": 4096}``; it distinguishes metrics of one name.
+            identity: other values that define the number, for example ``{"in_place": True}``. Numbers of two identities
+                are never compared, and are stored next to each other.
+            facts: values that only describe the number, for example a factor to print it with; not compared.
             mode: ``per-iteration``, ``batch`` or ``graph``. The last two need a warm-up, and are part of the identity.
-            over_ranks: what an iteration's time is made of those of the ranks: ``max``, or ``mean`` as nccl-tests
-                reports it, which is part of the identity.
-            before: is called with the index, untimed, before the barrier of each iteration; with ``batch`` and
-                ``graph``, whose iterations follow each other without a break, in the warm-up only.
+            over_ranks: how the times of the ranks become one: ``max``, or ``mean`` as nccl-tests reports it, which is
+                part of the identity.
+            before: called with the index, untimed, before the barrier of each iteration; with ``batch`` and ``graph``,
+                whose iterations follow each other without a break, in the warm-up only.
 
         Returns:
             The index of each iteration, negative during warm-up.

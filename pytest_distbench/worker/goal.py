@@ -50,15 +50,15 @@ class Goal:
             loss = train_one_step()
             goal.check(lambda: accuracy(model), loss=loss)
 
-    Records, when the loop ends, numbers of the seed (``docs/convergence.md`` says how they are judged):
-    ``loss_curve`` (the first losses, see ``curve_steps``), ``mean_loss`` (over the first ``min_steps``),
-    ``steps_to_<metric>`` (no value if the target was missed) and ``final_<metric>`` (of the last evaluation, which
-    means something where ``min_steps`` goes well beyond the target). And numbers of the clock: ``time_to_<metric>``
-    (s, if the target was met) and ``step_time`` (s, series); for information ``evaluated_<metric>`` (a value for each
-    evaluation), ``evaluation_ends`` (s, of each), ``samples_per_second``, ``loss`` and ``evaluation_time`` (s).
-    On CUDA the host runs ahead of the device as it does outside of a test: the device is waited for once per block of
-    ten or more steps, and before an evaluation, and the steps of a block have the same time.
-    A collective object: every rank runs the same steps.
+    Records, when the loop ends, numbers of the seed (``docs/convergence.md`` says how they are judged): ``loss_curve``
+    (the first losses, see ``curve_steps``), ``mean_loss`` (over the first ``min_steps``), ``steps_to_<metric>`` (no
+    value if the target was missed) and ``final_<metric>`` (of the last evaluation, which is informative if
+    ``min_steps`` goes well beyond the target). It also records timings: ``time_to_<metric>`` (s, if the target was met)
+    and ``step_time`` (s, series); for information ``evaluated_<metric>`` (a value for each evaluation),
+    ``evaluation_ends`` (s, of each), ``samples_per_second``, ``loss`` and ``evaluation_time`` (s). On CUDA the host
+    runs ahead of the device as it does outside of a test. It synchronizes once per block of ten or more steps, and
+    before an evaluation, and the steps of a block have the same time. A collective object: every rank runs the same
+    steps.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class Goal:
 
         Args:
             rank: where it runs.
-            metric: name of what is evaluated.
+            metric: name of the evaluated metric.
             target: value that ends the training.
             every: steps between evaluations; the resolution of ``steps_to_<metric>``.
             max_steps: the target counts as missed after these.
             better: ``higher`` or ``lower``, of the metric.
-            min_steps: the training goes on for so many steps even if it meets the target earlier.
-            curve_steps: length of the golden curve; at least 1. None: as long as the loss of the baseline takes to move
-                by 10 %, 10 to 50 steps.
-            evaluation_samples: size of the test set, if the metric is a share of it (an accuracy, 0 to 1). It bounds
-                what chance alone does to that share.
+            min_steps: the training runs at least so many steps, even if it meets the target earlier.
+            curve_steps: length of the golden curve; at least 1. None: as many steps as the baseline's loss takes to
+                change by 10 %, 10 to 50.
+            evaluation_samples: size of the test set, if the metric is a fraction of it (an accuracy, 0 to 1). It gives
+                the random variation of that fraction.
 
         Raises:
             RecordingError: numbers that make no training.

@@ -125,17 +125,16 @@ class Member:
                 such as the first losses) must follow the baseline's step by step, ``same`` may neither rise nor
                 fall, ``steps`` (to a goal) may not rise, ``floor`` (a quality at the end) may not fall; see
                 docs/convergence.md.
-            reduce: over the ranks that recorded it. Default: the worst rank (``max`` for lower, ``min`` for
-                higher), rank 0 for info, ``mean`` for curve and same; for exact, steps and floor ``all``: the ranks
-                must agree.
-            at: the point measured; tells metrics of one name apart.
-            identity: what else defines the number: it is not compared with one of another identity. The rules for
-                trainings look for ``every`` (of ``steps``: between evaluations) and ``evaluation_samples`` (of
-                ``floor``: the size of the test set).
-            facts: what describes the number; not compared.
-            at_most: a bound: the test fails where the launch's value is above it, with or without a baseline. A
-                number in ``unit``, or a text with a unit of the same kind: ``"200us"``. Then ``info`` is judged too.
-            at_least: the same, where it is below.
+            reduce: over the ranks that recorded it. Default: the worst rank (``max`` for lower, ``min`` for higher),
+                rank 0 for info, ``mean`` for curve and same. For exact, steps and floor ``all``: the ranks must agree.
+            at: the measured point; it distinguishes metrics of one name.
+            identity: other values that define the number: numbers of two identities are never compared. The rules for
+                trainings use ``every`` (of ``steps``: between evaluations) and ``evaluation_samples`` (of ``floor``:
+                the size of the test set).
+            facts: values that only describe the number; not compared.
+            at_most: a bound: the test fails if the launch's value is above it, with or without a baseline. A number in
+                ``unit``, or a text with a unit of the same kind: ``"200us"``. Then ``info`` is judged too.
+            at_least: a bound: the test fails if the value is below it.
 
         Raises:
             RecordingError: an argument is not what is wanted, or the metric was recorded before.
@@ -189,8 +188,8 @@ class Member:
     def wants(self, name: str, at: Mapping[str, Scalar] | None = None) -> bool:
         """Whether this launch needs the metric.
 
-        A further launch, started because some answers are open, needs only those: a body with many independent
-        points may skip the others. The same in every rank.
+        A further launch needs only the undecided metrics: a body with many independent points may skip the others. The
+        answer is the same in every rank.
         """
         call = f"wants({show(name)})"
         point = {**self._common_at, **check_point(call, at)}
@@ -200,12 +199,12 @@ class Member:
     def phase(self, name: str, *, better: Literal["info", "lower"] = "info") -> AbstractContextManager[None]:
         """Time a part of the body as the metric ``phase/<outer>/<name>``, in seconds. Phases nest.
 
-        Inside a ``timed`` or goal loop it becomes a series, one value per timed iteration: the sum where it is entered
-        several times in one, 0 where it is not entered. The loop's metric is then part of the path:
-        ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. On CUDA it
-        is the device's time, by events on the current stream: nothing waits for the device inside an iteration. A loop
-        with ``mode="graph"`` has no phases. Outside a loop a phase is one number, a name is used once, and the device
-        is waited for at both ends. docs/phases.md has more.
+        Inside a ``timed`` or goal loop it becomes a series, one value per timed iteration: the sum if it is entered
+        several times in one, 0 if it is not entered. The loop's metric is then part of the path:
+        ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. On CUDA it is
+        the device's time, by events on the current stream, without a synchronization inside an iteration. A loop with
+        ``mode="graph"`` has no phases. Outside a loop a phase is one number, a name is used once, and both ends
+        synchronize with the device. docs/phases.md has more.
 
         Args:
             name: of the part.
@@ -255,7 +254,7 @@ class Member:
         return self._side_group.reduce([_check_number("sum_over_ranks", value)], dist.ReduceOp.SUM)[0]
 
     def max_over_ranks(self, values: Sequence[float]) -> list[float]:
-        """Value by value the largest of all ranks, in every rank. A collective call; all give equally many."""
+        """The maximum over all ranks of each value, in every rank. A collective call; all give equally many."""
         return self._side_group.reduce(check_several("max_over_ranks(...)", values), dist.ReduceOp.MAX)
 
     def gather(self, data: bytes) -> list[bytes]:

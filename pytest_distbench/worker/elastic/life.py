@@ -47,14 +47,14 @@ class ElasticRank(Node):
     _training: Training | None = None
 
     def training(self, *, checkpoint_every: int | None = None, **parts: Any) -> Training:
-        """Take what must survive a change of membership, and put the newest good checkpoint into it. A collective call.
+        """Take the state that must survive a change of membership, and load the newest good checkpoint.
 
-        Every part has ``state_dict`` and ``load_state_dict``: a model, an optimizer, a schedule. Step, epoch and place
-        in the epoch are kept besides. The learning rate comes back with the optimizer: where it depends on the world
-        size, set it afterwards.
+        A collective call. Every part has ``state_dict`` and ``load_state_dict``: a model, an optimizer, a schedule.
+        Step, epoch and position in the epoch are saved too. The learning rate is restored with the optimizer: if it
+        depends on the world size, set it afterwards.
 
         Args:
-            checkpoint_every: steps between two checkpoints; None: as the test says.
+            checkpoint_every: steps between two checkpoints; None: the value of the test.
             parts: by name.
 
         Raises:
@@ -68,12 +68,12 @@ class ElasticRank(Node):
         return self._training
 
     def random_streams(self, **generators: torch.Generator) -> RandomStreams:
-        """A part that keeps the random state of each rank: torch's, Python's, numpy's and CUDA's.
+        """A part that saves the random state of each rank: torch's, Python's, numpy's and CUDA's.
 
         Hand it over as ``rank.training(random=rank.random_streams(), ...)``.
 
         Args:
-            generators: further ones to keep, by name.
+            generators: further ones to save, by name.
         """
         return RandomStreams(generators)
 

@@ -118,16 +118,16 @@ class Training:
     def batches(
         self, *, samples: int, batch: int, epochs: int, device: torch.device | str | None = None
     ) -> Iterator[torch.Tensor]:
-        """Indices of the samples that this rank trains on, step by step, from where the training is to its end.
+        """Indices of the samples that this rank trains on, step by step, from the current position to the end.
 
-        Each epoch has every sample once, whatever the ranks are that share it. A batch may have a few samples more
-        than ``batch`` at the end of an epoch.
+        Each epoch has every sample once, whatever the number of ranks. A batch may have a few samples more than
+        ``batch`` at the end of an epoch.
 
         Args:
-            samples: in the whole training set, as many as there may be nodes at least.
+            samples: size of the training set, at least the maximum number of nodes.
             batch: per rank.
             epochs: of the whole training.
-            device: where the indices are, which is where the samples are; None: the rank's.
+            device: device of the indices, which is that of the samples; None: the rank's.
 
         Returns:
             Batches (n,) of indices, int64.
@@ -182,10 +182,10 @@ class Training:
         self._rank.barrier()  # rank 0, which hosts the group's store, must not be the first to go
 
     def end_after_epoch(self) -> None:
-        """End the training with the epoch under way, however many :meth:`batches` was asked for.
+        """End the training with the current epoch, whatever the ``epochs`` of :meth:`batches`.
 
-        For a body that has come to its goal. All ranks call it in the same step; who just leaves the loop has left out
-        the samples that were still to come.
+        For a body that has reached its goal. All ranks call it in the same step. If a body just leaves the loop
+        instead, the remaining samples count as skipped.
         """
         self._end_with(self.epoch + 1)
 
@@ -202,12 +202,12 @@ class Training:
         self._rank.tell(Wanted, samples=samples, epochs=epochs, epoch=self.epoch, is_end=is_end)
 
     def drew(self, samples: torch.Tensor | Sequence[int]) -> None:
-        """This rank has trained on these samples in this step, and not on those that :meth:`batches` gave it.
+        """Report the samples that this rank has trained on in this step, instead of those of :meth:`batches`.
 
-        For a body that chooses its samples itself: whether each was trained on once is counted over what is told here.
+        For a body that chooses its samples itself: skipped and repeated samples are counted from these reports.
 
         Args:
-            samples: their numbers, from 0, below the ``samples`` of :meth:`batches`; of several calls all.
+            samples: their numbers, from 0, below the ``samples`` of :meth:`batches`; several calls add up.
 
         Raises:
             RecordingError: they are no whole numbers.
@@ -223,11 +223,11 @@ class Training:
         accuracy: torch.Tensor | float | None = None,
         top5: torch.Tensor | float | None = None,
     ) -> None:
-        """Note what this step has shown; of an epoch the mean is kept, over the samples of the steps that noted it.
+        """Record numbers of this step; an epoch has the mean over the samples of the steps that recorded them.
 
         Args:
             loss: of this rank's batch.
-            accuracy: of this rank's batch; or that of the epoch on other data, noted in its last step alone.
+            accuracy: of this rank's batch; or of the epoch on other data, recorded in its last step alone.
             top5: the same.
 
         Raises:
