@@ -258,7 +258,7 @@ def _why_it_did_not_pass(cases: Sequence[CaseResult]) -> str:
     if any(launch.outcome != "passed" for case in cases for launch in case.launches):
         return "a launch of its test did not pass"
     outcome = cases[0].test_outcome
-    if outcome == "failed" and all(case.outcome == "passed" for case in cases):
+    if outcome == "failed" and all(case.outcome in ("passed", "advisory") for case in cases):
         return "its test failed after it was measured, by an assertion of its own"
     return "its test was skipped after it was measured" if outcome == "skipped" else ""
 

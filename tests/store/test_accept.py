@@ -120,6 +120,10 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
         ([{"test_outcome": "passed"}], ""),
         ([{}], ""),
         ([{"test_outcome": "failed"}], "its test failed after it was measured, by an assertion of its own"),
+        (
+            [{"test_outcome": "failed", "outcome": "advisory"}],
+            "its test failed after it was measured, by an assertion of its own",
+        ),
         ([{"test_outcome": "failed", "outcome": "failed"}], ""),
         ([{"test_outcome": "failed"}, {"test_outcome": "failed", "outcome": "failed"}], ""),
         ([{"test_outcome": "skipped"}], "its test was skipped after it was measured"),

@@ -102,7 +102,8 @@ def overview(results: Sequence[CaseResult]) -> list[Line]:
             name = result.case.title
             for verdict in telling_verdicts(result):
                 mark, *rest = cells(verdict, words_for(result).columns)
-                rows.append((verdict.code, (mark, name, *rest)))
+                is_advisory = verdict.is_failure and result.outcome == "advisory"
+                rows.append((verdict.code, ("A" if is_advisory else mark, name, *rest)))
                 name = ""
         if rows:
             mark, *headings = words_for(group[0]).columns
