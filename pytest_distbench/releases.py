@@ -77,7 +77,7 @@ PARTS: Mapping[str, Part] = MappingProxyType(
         "recorder": Part(
             "a flight recorder of every backend",
             (2, 8),
-            "no fingerprint of a training's start on gloo, and a hang is told by its stacks, without the collective",
+            "no fingerprint of a training's start on gloo; a hang is reported with its stacks, without the collective",
         ),
         "keep_alive": Part(
             "settings of torchrun's rendezvous for signs of life",

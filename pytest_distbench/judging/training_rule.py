@@ -502,7 +502,7 @@ _RULES = {"same": _judge_same, "steps": _judge_steps, "floor": _judge_floor}
 def _within(family: Family, limit: float, scale: float, reason: str = "", shown: Shown | None = None) -> Verdict:
     share = _share(limit, scale)
     if share > BLIND_LIMIT:
-        return _settle(family, "noise", "too noisy to show a doubling; give more seeds", threshold=share, shown=shown)
+        return _settle(family, "noise", "too noisy to detect a doubling; give more seeds", threshold=share, shown=shown)
     return _settle(family, "within-threshold", reason, threshold=share, shown=shown)
 
 

@@ -22,7 +22,7 @@ from pytest_distbench.records.record import replace
 
 _WHY_NO_DRIVER = {
     "LIB_RM_VERSION_MISMATCH": "the NVIDIA driver and its library have different versions, as after an update: "
-    "reboot, or load the new kernel modules; in a container, start it anew",
+    "reboot, or load the new kernel modules; restart a container",
     "DRIVER_NOT_LOADED": "the NVIDIA driver is not loaded: see dmesg, or run: sudo modprobe nvidia",
     "LIBRARY_NOT_FOUND": "there is no NVIDIA driver (libnvidia-ml.so.1 is not found); a container needs "
     "docker run --gpus all",

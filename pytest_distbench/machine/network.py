@@ -184,8 +184,8 @@ class Lab:
             if not piece:
                 code = self._process.wait()
                 raise AroundUnavailable(
-                    f"network {self.network.text}: what holds its hosts has ended (exit status {code}); did somebody "
-                    "end it? The next launch makes them anew"
+                    f"network {self.network.text}: the process of its hosts has ended (exit status {code}); did "
+                    "somebody end it? The next launch makes them again"
                 )
             text += piece
         answer = msgspec.json.decode(text, type=NetworkAnswer)

@@ -52,7 +52,7 @@ class GpuNeed:
         chosen = gpus.visible[:ranks]
         for gpu in chosen:
             if self.min_memory and (gpu.memory_bytes is None or gpu.memory_bytes < TOLD_SHARE * self.min_memory):
-                found = "does not tell" if gpu.memory_bytes is None else f"has {format_quantity(gpu.memory_bytes, 'B')}"
+                found = "reports none" if gpu.memory_bytes is None else f"has {format_quantity(gpu.memory_bytes, 'B')}"
                 return f"not run: needs GPUs with {format_quantity(self.min_memory, 'B')}; {gpu.label} {found}"
             if self.capability > (_parse(gpu.capability) or (0, 0)):
                 wanted = ".".join(map(str, self.capability))

@@ -114,7 +114,7 @@ def _make(setup: LauncherSetup) -> StandInLauncher:
 
 
 LAUNCHERS[STAND_IN] = LauncherKind(
-    help="made-up ranks, for tests of suites",
+    help="fake ranks, for tests of suites",
     make=_make,
     hosts="none",
     holds_two=True,
@@ -176,7 +176,7 @@ def _description(plan: LaunchPlan) -> Mapping[str, Any]:
             raise LauncherError(f"{VARIABLE} is not JSON: {error}; found {text[:80]!r}") from None
     if not isinstance(found, dict):
         raise LauncherError(
-            f"the stand-in launcher wants a mapping from metrics to values, found {found!r}; "
+            f"launcher {STAND_IN}: wanted a mapping from metrics to values, found {found!r}; "
             'write params={"stand_in": {"step": 0.02}}'
         )
     return found

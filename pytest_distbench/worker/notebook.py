@@ -66,7 +66,7 @@ class Notebook:
         is_own_clock = bool(companions) or name.startswith(PHASE)
         why = "" if is_own_clock else kind.why_impossible(values, unit, is_series=is_series)
         if why and (kind.is_judged or bounds):
-            raise RecordingError(f"record({key!r}): {why}: was the clock read, and in this order? (info is not judged)")
+            raise RecordingError(f"record({key!r}): {why}: was the time read, and in this order? (info is not judged)")
         if kind.is_of_training:
             _check_training(f"record({key!r}, better={better!r})", better, values, identity, is_series=is_series)
             for fact in facts.keys() & {"every", "evaluation_samples"}:  # the rules for trainings would miss it

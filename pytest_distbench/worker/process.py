@@ -173,8 +173,8 @@ def bind_near_gpu(index: int, mode: str) -> None:
         cpus = cpus_near_gpu(index, mode)
     except (ImportError, OSError, RuntimeError) as error:
         raise ConfigurationError(
-            f"distbench_numa_binding = {mode}: torch {torch.__version__} cannot tell the CPUs near GPU {index} "
-            f"({type(error).__name__}: {error}); leave the option out on this machine"
+            f"distbench_numa_binding = {mode}: torch {torch.__version__} cannot find the CPUs near GPU {index} "
+            f"({type(error).__name__}: {error}); leave the key out on this machine"
         ) from error
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # it has ended

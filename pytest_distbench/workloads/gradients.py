@@ -192,7 +192,7 @@ def overlap(rank: RankContext) -> None:
     rank.record("exposed_time", both_s - compute_s, unit="s", reduce="max", identity=identity)
     rank.record("overlap", overlap_fraction(communication_s, compute_s, both_s), reduce="min", identity=identity)
     wrong, example = count_wrong_sums(rank, message, both)
-    assert not wrong, f"all_reduce beside computing: {wrong} wrong elements over all ranks{example}"
+    assert not wrong, f"all_reduce while computing: {wrong} wrong elements over all ranks{example}"
 
 
 _WHOLE_STEPS = 2

@@ -211,7 +211,7 @@ def _exchange(partners: Sequence[tuple[Collective, Place]]) -> Call:
     for row, place in partners:
         direction, _, distance = row.way.partition(" ")
         if not distance:
-            raise RecordingError(f"a {row.op} without its partner cannot be replayed: record the fingerprint anew")
+            raise RecordingError(f"a {row.op} without its partner cannot be replayed: record the fingerprint again")
         peer = (place.rank + int(distance)) % place.size
         peer = peer if place.group is None else dist.get_global_rank(place.group, peer)
         post = dist.isend if direction == "to" else dist.irecv

@@ -44,7 +44,7 @@ TEST = """
         (
             Host(cards=[Card(name="GB10", uuid=f"GPU-{i}", bus=i, memory_bytes=None) for i in range(2)]),
             "min_memory='1GiB'",
-            "*needs GPUs with 1 GiB; GPU 0 does not tell*",
+            "*needs GPUs with 1 GiB; GPU 0 reports none*",
         ),
     ],
 )

@@ -67,7 +67,7 @@ class MadeUpOfNetwork:
     def probe(self) -> Sequence[Passage]:
         found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
         if not found:
-            raise AroundUnavailable("what holds its hosts has ended")
+            raise AroundUnavailable("the process of its hosts has ended")
         return found
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ def test_it_is_made_for_the_first_launch_and_stays(hosts: type[MadeUpOfNetwork],
     ("after", "rate", "told"),
     [
         ([passage(rate=478e6)], 478e6, "host 0 to host 1 carries 478 Mbit/s by TCP, wanted 956.4"),
-        ([], 956e6, "what holds its hosts has ended"),
+        ([], 956e6, "the process of its hosts has ended"),
     ],
 )
 def test_what_a_network_became_meanwhile_is_told_and_the_launch_stays_what_it_is(

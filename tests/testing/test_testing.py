@@ -101,7 +101,7 @@ def test_reports_are_those_of_every_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("described", "variable", "told"),
     [
-        ([1.0], "", r"wants a mapping from metrics to values, found \[1\.0\]; write params="),
+        ([1.0], "", r"wanted a mapping from metrics to values, found \[1\.0\]; write params="),
         ({"a!fast": 1.0}, "", r"'a!fast': unknown kind 'fast'; known are .*lower"),
         (None, "{", r"DISTBENCH_STAND_IN is not JSON: .*found '\{'"),
         ({"a[": 1.0}, "", r"'a\[' is no metric; wanted a name, or one at a point: latency\[message_bytes=1024\]"),

@@ -285,7 +285,7 @@ class DeviceStopwatch:
         if left_s and all(left > max(LEFT_S, LEFT_SHARE * took) for left, took in left_s):
             left, took = min(left_s)
             raise RecordingError(
-                f"the clock of the device reads {format_quantity(took, 's')}, and the device goes on for "
+                f"the device's time is {format_quantity(took, 's')}, but the device continues for "
                 f"{format_quantity(left, 's')}: work on a stream that the current one does not wait for is not timed. "
                 "Wanted at the end of an iteration: torch.cuda.current_stream().wait_stream(the other stream), or the "
                 "wait() of a collective that is async_op=True"

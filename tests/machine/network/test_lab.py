@@ -151,7 +151,7 @@ def test_hosts_that_are_gone_are_told(tmp_path: Path) -> None:
     lab._process.kill()
     lab._process.wait()
     assert not lab.is_there
-    with pytest.raises(AroundUnavailable, match="what holds its hosts has ended"):
+    with pytest.raises(AroundUnavailable, match="the process of its hosts has ended"):
         lab.probe()
     assert not (tmp_path / "hosts").exists()
 
