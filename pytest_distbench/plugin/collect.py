@@ -288,7 +288,7 @@ class ResultsPlugin:
 
         sections, errors = sections_of(record)
         self._trouble += map(str, errors)
-        with replace_file(path, next_step="Give --distbench-report a writable place") as out:
+        with replace_file(path, next_step="Give --distbench-report or --distbench-out a writable place") as out:
             write_page(page_of(record, sections), out)
 
     def _record(self, settings: Settings, session: pytest.Session) -> RunRecord:

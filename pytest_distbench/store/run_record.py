@@ -21,7 +21,7 @@ RUN_RECORDS = FileKind(
     schema=SCHEMA,
     max_bytes=512 * 2**20,
     next_step="Write one with pytest --distbench-json FILE",
-    where="Give --distbench-json a writable place",
+    where="Give --distbench-json or --distbench-out a writable place",
 )
 
 

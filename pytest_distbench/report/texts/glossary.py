@@ -126,7 +126,7 @@ WORDS: Sequence[Entry] = (
     ),
     _word("threshold|limit", "Change that fails: never below the tolerance, wider with noise.", _RULE, _LESS_NOISE),
     _word(
-        "MDE|minimum detectable effect|minimum detectable slowdown|sensitivity|detectable",
+        "MDE|minimum detectable effect|sensitivity|detectable|detects slowdowns|detect smaller",
         "Smallest slowdown that a comparison detects with 90 % power.",
         "sensitivity.md",
         _LESS_NOISE,
@@ -241,7 +241,7 @@ WORDS: Sequence[Entry] = (
         _LESS_NOISE,
     ),
     _word(
-        "advisory|quarantine",
+        "advisory|quarantine|would have failed",
         "The verdicts of a case are shown and fail no test.",
         "baselines.md#quarantine-a-flaky-case",
         "@pytest.mark.distbench(advisory='why') for one case, --distbench-advisory for all",
