@@ -169,7 +169,7 @@ class RevisionVersion:
         if commit is None:
             raise DistbenchError(
                 f"{revision!r} is neither a folder nor a git revision known in {folder}: give a branch, tag or commit "
-                "(fetch it first?), or the folder of another store"
+                "(fetch it first?), or another baseline directory"
             )
         prefix = self._git("rev-parse", "--show-prefix") or ""
         tree = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:{prefix.rstrip('/')}")
@@ -274,12 +274,12 @@ def propose_entry(
     """
     _check_origin(result)
     if did_not_pass:
-        raise NotABaseline(f"{did_not_pass}; mend it, and measure again")
+        raise NotABaseline(f"{did_not_pass}; fix it, and measure again")
     is_new = stored is None or not stored.holds_numbers
     if result.reference.kind == "paired" and any(_moved_or_new(verdict) for verdict in result.verdicts):
         raise NotABaseline(
-            f"it was compared with {result.reference.name} in turns, and not with the store: measure what is to be "
-            "recorded without --distbench-against, by --distbench-update"
+            f"it was compared with {result.reference.name} by interleaved A/B, and not with its baseline: measure it "
+            "without --distbench-against, by --distbench-update"
         )
     if result.reference.kind != "stored" or judged_by_bounds_alone(result.verdicts):
         return None
@@ -340,9 +340,9 @@ def _checked(
         key, fewest = max(few.items(), key=lambda item: item[1])
         more = f" (and {len(few) - 1} more)" if len(few) > 1 else ""
         raise NotABaseline(
-            f"{key}{more} is new or moved, and has {len(result.launches)} of the {fewest} launches its noise takes to "
-            f"know: where it was measured, pytest {shlex.quote(result.nodeid)} --distbench-update makes them; or give "
-            "--force"
+            f"{key}{more} is new or changed, and has {len(result.launches)} of the {fewest} launches that its noise "
+            f"estimate needs: on the machine that measured it, pytest {shlex.quote(result.nodeid)} --distbench-update "
+            "makes them; or give --force"
         )
     return replace(made, metrics={key: kept.get(key, metric) for key, metric in made.metrics.items()})
 

@@ -151,7 +151,7 @@ class BaselineStore:
         """Read a file, and check that it lies where its own fields say: a copy would be taken for another case."""
         if path.is_symlink():
             raise StoredFileError(
-                path, f"is a link to {os.path.realpath(path)}; a store holds files", "Put the file itself there"
+                path, f"is a link to {os.path.realpath(path)}; wanted a regular file", "Put the file itself there"
             )
         file = read_file(path)
         place = f"{file.platform}/{_below_platform(file.test)}/{_file_name(file.key)}"
@@ -212,10 +212,10 @@ def _why_edited_wrongly(file: BaselineFile) -> str:
     """What no recording leaves: it would make a comparison that cannot fail."""
     entry = file.entry
     if entry.workload and not entry.metrics:
-        return "`$.entry.metrics` is empty: what was recorded holds at least one metric"
+        return "`$.entry.metrics` is empty: a recorded baseline has at least one metric"
     for key, metric in entry.metrics.items():
         if METRIC_KINDS[metric.better].rule != "steps" and all(value is None for value in metric.launches):
-            return f"`$.entry.metrics[{key}].launches` holds no value: each launch of a baseline has one"
+            return f"`$.entry.metrics[{key}].launches` has no value: each launch of a baseline has one"
     return ""
 
 
@@ -284,8 +284,8 @@ def _known(recording: Recording, ends: set[str]) -> Recording:
     """It, unless a shallow clone ends there."""
     if recording.commit in ends:
         raise NotRecorded(
-            "this is a shallow clone, which does not reach the commit that recorded its baseline: git fetch "
-            "--deepen=100, or in GitHub Actions fetch-depth: 0 for actions/checkout"
+            "this is a shallow clone, which does not contain the baseline commit: git fetch --deepen=100, or in GitHub "
+            "Actions fetch-depth: 0 for actions/checkout"
         )
     return recording
 

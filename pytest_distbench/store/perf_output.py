@@ -69,8 +69,8 @@ MAX_FILE_BYTES = 64 * 2**20
 """A larger file is no output of these tools."""
 
 KNOWN = (
-    "Known are what nccl-tests and rccl-tests print, the JSON of nccl-tests (-J FILE) and of rccl-tests "
-    "(-Z json -x FILE), and what 'distbench baseline export' wrote"
+    "Known are the output of nccl-tests and rccl-tests, the JSON of nccl-tests (-J FILE) and of rccl-tests "
+    "(-Z json -x FILE), and the output of 'distbench baseline export'"
 )
 
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std(?:out|err)>: ?|\d+: )")
@@ -212,9 +212,7 @@ def _check_right(cells: dict[str, str], place: Path) -> None:
 
 def _refuse_wrong(number: float, place: Path) -> None:
     if number:
-        raise StoredFileError(
-            place, f"{number:g} wrong values", "Such numbers are none to be compared with: mend the run"
-        )
+        raise StoredFileError(place, f"{number:g} wrong values", "Such numbers cannot be compared: fix the run")
 
 
 def read_perf_json(text: str, path: Path) -> PerfOutput:

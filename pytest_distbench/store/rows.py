@@ -21,7 +21,7 @@ from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, Bas
 from pytest_distbench.store.files import open_regular
 
 _WANTED = (
-    "Give what 'distbench baseline export --format json' wrote, or the folder of a store; with --as bounds or "
+    "Give the output of 'distbench baseline export --format json', or a baseline directory; with --as bounds or "
     "--as baseline the output of nccl-tests or rccl-tests"
 )
 

@@ -136,7 +136,7 @@ class TestAccept:
         forced = run("accept", path, "--force")
 
         assert refused[0] == 1
-        assert "step is new or moved, and has 3 of the 5 launches" in refused[1]
+        assert "step is new or changed, and has 3 of the 5 launches" in refused[1]
         assert forced[0] == 0
         assert "step    2 ms  9 ms  +350.0 %    3 -> 3" in forced[1]
 

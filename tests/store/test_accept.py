@@ -92,7 +92,7 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
     beside = ReferenceRecord(kind="paired", name="main (3f2a91c0d4)")
     assert take(result(*FIVE, reference=beside, verdicts=[verdict("within-threshold")])) is None
     with pytest.raises(
-        NotABaseline, match=r"compared with main \(3f2a91c0d4\) in turns, .* without --distbench-against"
+        NotABaseline, match=r"compared with main \(3f2a91c0d4\) by interleaved A/B, .* without --distbench-against"
     ):
         take(result(*FIVE, reference=beside, verdicts=[verdict("beyond-threshold"), verdict("within-threshold")]))
 
@@ -139,7 +139,7 @@ def test_numbers_of_a_test_that_failed_by_more_than_its_verdicts_are_no_baseline
 
     assert found == ({made[0].nodeid: why} if why else {})
     if why:
-        with pytest.raises(NotABaseline, match=f"{why}; mend it, and measure again"):
+        with pytest.raises(NotABaseline, match=f"{why}; fix it, and measure again"):
             propose_entry(made[0], None, mode="all", force=False, did_not_pass=why)
 
 
@@ -150,7 +150,7 @@ def test_numbers_of_a_test_that_failed_by_more_than_its_verdicts_are_no_baseline
         (result(*FIVE, verdicts=[]), "nothing was judged"),
         (result(*FIVE, launches=[HUNG]), "launch 1 failed: hung in body"),
         (result(*FIVE, environment=environment(PLATFORM, shares_gpu=True)), "shared"),
-        (result(0.004), "step is new or moved, and has 1 of the 5 launches"),
+        (result(0.004), "step is new or changed, and has 1 of the 5 launches"),
         (result(*FIVE[:4], None), "step has no value in 1 of 5 launches"),
     ],
 )
@@ -274,16 +274,19 @@ def test_a_fingerprint_of_one_launch_is_taken_alone() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (measured(CURVE, codes={"loss": "no-baseline"}), "loss is new or moved, and has 1 of the 2 launches"),
+        (measured(CURVE, codes={"loss": "no-baseline"}), "loss is new or changed, and has 1 of the 2 launches"),
         (
             measured(CURVE, codes={"loss": "beyond-threshold", "step": "beyond-threshold"}),
             "step.* has 1 of the 5 launches .* pytest",
         ),
         (
             measured(CURVE, codes={"loss": "no-baseline", "step": "beyond-threshold"}),
-            r"step \(and 1 more\) is new or moved, and has 1 of the 5 launches",
+            r"step \(and 1 more\) is new or changed, and has 1 of the 5 launches",
         ),
-        (measured(launches=3, codes={"step": "beyond-threshold"}), "step is new or moved, and has 3 of the 5 launches"),
+        (
+            measured(launches=3, codes={"step": "beyond-threshold"}),
+            "step is new or changed, and has 3 of the 5 launches",
+        ),
     ],
 )
 def test_what_nobody_knows_the_noise_of_is_refused_and_told_what_measures_it(made: CaseResult, said: str) -> None:

@@ -247,7 +247,7 @@ def test_two_tests_with_one_place_do_not_share_a_baseline(store: BaselineStore) 
         ('"launches": [1.0, 2.0]', '"launches": ["a"]', r"\$\.entry\.metrics\[step\]\.launches"),
         ('"launches": [1.0, 2.0]', '"launches": [1.0], "minimum": [2.0], "p95": [3.0]', r"metrics\[step\]"),
         ('"better": "lower"', '"better": "exact", "tolerance": 0.5', "an exact metric has no tolerance"),
-        ('"launches": [1.0, 2.0]', '"launches": [null, null]', r"metrics\[step\]\.launches` holds no value"),
+        ('"launches": [1.0, 2.0]', '"launches": [null, null]', r"metrics\[step\]\.launches` has no value"),
         ('"better": "lower"', '"better": "lower", "better": "info"', "the key 'better' stands twice in one object"),
         ('"better": "lower"', '"better": "sideways"', r"sideways.*\$\.entry\.metrics"),
         ('"entry": {', '"entry": {"tolerance": -1,', r">= 0.0 - at `\$.entry.tolerance`"),
@@ -269,7 +269,7 @@ def test_a_recorded_entry_without_metrics_is_refused_and_one_that_holds_bounds_a
     store: BaselineStore,
 ) -> None:
     path = store.write(TEST, KEY, entry(1.0, metrics={}))
-    with pytest.raises(StoredFileError, match="metrics` is empty: what was recorded holds at least one"):
+    with pytest.raises(StoredFileError, match="metrics` is empty: a recorded baseline has at least one"):
         read_file(path)
     path.unlink()
 
@@ -407,7 +407,7 @@ def test_a_file_that_is_a_link_is_refused_and_stays(store: BaselineStore, tmp_pa
         lambda: list(store.read_all()),
         lambda: store.write(TEST, KEY, entry(1.0)),
     ):
-        with pytest.raises(StoredFileError, match=r"is a link to .*elsewhere\.json; a store holds files"):
+        with pytest.raises(StoredFileError, match=r"is a link to .*elsewhere\.json; wanted a regular file"):
             use()
     assert path.is_symlink()
     assert elsewhere.read_bytes() == before

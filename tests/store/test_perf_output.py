@@ -34,7 +34,7 @@ def test_every_file_is_recognised_by_what_is_in_it(path: Path) -> None:
 def test_an_unknown_format_says_what_is_known(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run").write_bytes(content)
     with pytest.raises(
-        StoredFileError, match=r"of no format that can be imported\. Known are what nccl-tests and rccl"
+        StoredFileError, match=r"of no format that can be imported\. Known are the output of nccl-tests and rccl"
     ):
         read_perf_output(tmp_path / "run")
 

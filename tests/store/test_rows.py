@@ -29,7 +29,7 @@ def test_json_lines_are_read_back_whole_up_to_one_that_is_no_entry(tmp_path: Pat
     entries = entries_of(tmp_path / "all.json")
 
     assert [next(entries) for _ in range(2)] == [(f"{tmp_path / 'all.json'}:{n}", FILE) for n in (1, 2)]
-    with pytest.raises(StoredFileError, match=r"all\.json:3.*Give what 'distbench baseline export"):
+    with pytest.raises(StoredFileError, match=r"all\.json:3.*Give the output of 'distbench baseline export"):
         next(entries)
 
 
