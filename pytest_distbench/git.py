@@ -44,6 +44,16 @@ def run(folder: Path, *arguments: str, timeout_s: float | None = None) -> subpro
     )
 
 
+def last_commit(path: Path) -> str:
+    """The commit that last changed a file; empty where nobody knows, or the file differs from it."""
+    try:
+        changed = run(path.parent, "status", "--porcelain", "--ignored", "--", path.name)
+        found = run(path.parent, "log", "-1", "--format=%h", "--abbrev=10", "--", path.name)
+    except OSError:
+        return ""
+    return "" if changed.returncode or changed.stdout.strip() else found.stdout.strip()
+
+
 def describe_commit(folder: Path, *, timeout_s: float = 30.0) -> str:
     """The commit that is checked out around a folder, followed by ``-dirty`` where tracked files differ from it.
 

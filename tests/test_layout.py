@@ -16,11 +16,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    # advisory verdicts; spellings of markers; ini keys are rows; numbers name their statistic; how good a baseline is
-    "pytest_distbench": Budget(240, 61_095),
+    # advisory verdicts; spellings of markers; ini keys are rows; numbers name their statistic; how good a baseline is;
+    # the end of a run on one screen
+    "pytest_distbench": Budget(241, 61_491),
     # --distbench-out, advisory; slow tests; ini keys alone; the words of the field; printed numbers are computed again;
-    # how good a baseline is
-    "tests": Budget(310, 55_910),
+    # how good a baseline is; screens
+    "tests": Budget(311, 56_064),
 }
 """A number that rises needs its reason in its line."""
 

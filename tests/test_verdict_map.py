@@ -20,6 +20,7 @@ from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict, is_found
 from pytest_distbench.report.formats import workflow_commands
+from pytest_distbench.report.texts.screens import Commands
 from pytest_distbench.report.texts.terminal import summary_lines
 from pytest_distbench.store.accept import NotABaseline, propose_entry
 
@@ -115,7 +116,7 @@ def _tests(found: Verdict) -> str:
     outcomes = "".join(conclude(result(found), policy).outcome[0] for policy in policies)
     marked = result(found, xfail_perf="known")
     expected = conclude(marked, Strictness()).outcome[0]
-    printed = summary_lines([marked], verbosity=0, record_command="", folder=Path())
+    printed = summary_lines([marked], verbosity=0, commands=Commands(record=""), folder=Path())
     needless = any("no longer needed" in line.text for line in printed)
     return outcomes + ("X" if needless else expected)
 

@@ -32,6 +32,7 @@ from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.tables.verdicts import TrendRow, points_section, trends_section
 from pytest_distbench.report.texts import REFERENCE_WORDS, cells, layout
 from pytest_distbench.report.texts.glossary import Entry, entries, explain
+from pytest_distbench.report.texts.screens import Commands, sentence
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
 from pytest_distbench.report.texts.verdicts import with_statistic
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
@@ -202,9 +203,11 @@ def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, Section
 
 def _tell(record: RunRecord) -> Iterator[str]:
     yield f"{record.started}, {record.duration_s:.0f} s, pytest-distbench {record.distbench}"
-    command = record.record_command or UNKNOWN_COMMAND
-    lines = summary_lines(record.results, verbosity=1, record_command=command, folder=Path("baselines"))
+    commands, folder = Commands(record=record.record_command or UNKNOWN_COMMAND), Path("baselines")
+    lines = summary_lines(record.results, verbosity=1, commands=commands, folder=folder, took_s=record.duration_s)
     yield from (line.text for line in [*ending_lines(record), *lines])
+    if record.results:
+        yield sentence(record.results).text
     for result in record.results:
         for launch in result.launches:
             if launch.outcome == "failed":

@@ -395,7 +395,8 @@ def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judge
     pairs = f"over {verdict.launches} pairs"
     against_itself = f"; A/A noise {format_change(itself)}" if itself is not None else ""
     told = f"interleaved A/B with {name}{of}: {format_change(verdict.ratio or 1.0)} {pairs}"
-    now = replace(verdict, reason=f"{told}{against_itself}")
+    facts = {**verdict.facts, "noise_floor": itself - 1} if itself is not None else verdict.facts
+    now = replace(verdict, reason=f"{told}{against_itself}", facts=facts)
     if paired.is_open:
         return Judgement(replace(now, code="launches-used-up"), is_open=True)
     itself_by = abs(math.log(itself)) if itself is not None else 0.0

@@ -290,12 +290,14 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
         found, more = (estimate(store, tests, ran, launcher=settings.launcher) for tests in (awaited, slow))
     except DistbenchError:
         return ""  # a marker that cannot be used ends the run, and a baseline that cannot be read the test whose it is
-    return duration_text(found, slow=more)
+    confirm = session_of(config).recorders
+    confirm_s = confirm.settings.budget_s if confirm is not None and settings.update is None else 0.0
+    return duration_text(found, slow=more, confirm_s=confirm_s)
 
 
 def _awaited(item: pytest.Item) -> Awaited:
     from pytest_distbench.judging.entry import only_judges
-    from pytest_distbench.plugin.progress import name_in_history
+    from pytest_distbench.plugin.progress import confirming, name_in_history
     from pytest_distbench.report.texts.terminal import Awaited
 
     settings, (test, case_id), backend = settings_for(item), test_and_id(item), backend_of(item)
@@ -304,8 +306,10 @@ def _awaited(item: pytest.Item) -> Awaited:
         entries = session_for(item).store.entries(test, test_ids=[case_id])
         if not only_judges(settings.update, next(iter(entries.values()), None)):
             launches = settings.update_launches
+    name = name_in_history(full_name(item), backend, settings, launches)
     return Awaited(
-        name=name_in_history(full_name(item), backend, settings, launches),
+        name=name,
+        confirming=confirming(name),
         test=test,
         case_id=case_id,
         backend=backend,

@@ -108,10 +108,15 @@ _Node = tuple[str, str]
 
 
 class PassedTest(NamedTuple):
-    """A test that passed, what it measured, and how many seconds that took, waiting for others apart."""
+    """A test that passed, what it measured, and how many seconds that took, waiting for others apart.
+
+    Attributes:
+        confirming: of what confirmed it, which was a run of its own; 0: nothing did.
+    """
 
     cases: list[CaseResult]
     seconds: float
+    confirming: float = 0.0
 
 
 class Attempts:
@@ -123,6 +128,7 @@ class Attempts:
         self._failed: set[_Node] = set()
         self._current: dict[_Node, str] = {}
         self._seconds: dict[_Node, float] = {}
+        self._first_s: dict[_Node, float] = {}  # of tests that are confirmed, their first run
 
     def __bool__(self) -> bool:
         return bool(self._texts)
@@ -141,6 +147,8 @@ class Attempts:
             self._texts.pop(node, None)
             self._seconds.pop(node, None)
             self._failed.discard(node)
+        if is_doubtful(report):
+            self._first_s[node] = self._seconds.get(node, 0.0) + report.duration
         took = report.duration - getattr(report, WAITED_ATTRIBUTE, 0.0)
         self._seconds[node] = self._seconds.get(node, 0.0) + took
         if texts := texts_of(report):
@@ -151,7 +159,14 @@ class Attempts:
             self._ended.setdefault(node, []).append(_first_line(report))
 
     def passed(self) -> list[PassedTest]:
-        return [PassedTest(decode(t), self._seconds[n]) for n, t in self._texts.items() if n not in self._failed]
+        found = []
+        for node, texts in self._texts.items():
+            if node not in self._failed:
+                took, first = self._seconds[node], self._first_s.get(node)
+                found.append(
+                    PassedTest(decode(texts), took if first is None else first, took if first is not None else 0)
+                )
+        return found
 
     def cases(self) -> list[CaseResult]:
         if not self._texts:

@@ -177,16 +177,18 @@ class ResultsPlugin:
                 terminalreporter.write_line(command)
 
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
-        from pytest_distbench.plugin.names import record_command, same_command
+        from pytest_distbench.plugin.names import next_commands, same_command
         from pytest_distbench.report.texts import Line
+        from pytest_distbench.report.texts.screens import sentence
         from pytest_distbench.report.texts.terminal import interrupted_lines, summary_lines, unused_lines
 
         config = self._config
         yield from summary_lines(
             self._results,
             verbosity=config.get_verbosity(),
-            record_command=record_command(config),
+            commands=next_commands(config, _shorten(settings.baselines, config)),
             folder=_shorten(settings.baselines, config),
+            took_s=time.time() - self._started,
         )
         if ignored := self._why_ignored(settings):
             yield Line(
@@ -197,9 +199,6 @@ class ResultsPlugin:
         yield from unused_lines(self._unused or [], pruned=self._pruned)
         if settings.prune and self._why_not_pruned:
             yield Line(f"nothing was pruned: {self._why_not_pruned}", "doubt")
-        for what, path in (("run record", settings.json), ("report", settings.report)):
-            if path is not None and not self._trouble:
-                yield Line(f"{what}: {_shorten(path, config)}")
         if settings.attach is not None:
             yield Line(f"rank {settings.attach} had the terminal: nothing was judged or stored")
         if self.session is not None and (variant := self.session.launching.compared_with) and variant.is_itself:
@@ -213,6 +212,10 @@ class ResultsPlugin:
             command = same_command(config) if settings.update == "new" else ""
             left, running = self._collected - self._begun, self._begun - self._ended
             yield from interrupted_lines(self._results, running=len(running), left=len(left), command=command)
+        files = (("run record", settings.json), ("report", settings.report))
+        written = [f"{what}: {_shorten(path, config)}" for what, path in files if path is not None]
+        if not self._trouble:
+            yield sentence(self._results, where="   ".join(written))
 
     def _why_ignored(self, settings: Settings) -> str:
         """The rule by which git ignores what this run has recorded: asked once, of one of its files."""

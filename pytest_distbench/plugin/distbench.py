@@ -8,10 +8,12 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, Unpack
 
 import pytest
 
+from pytest_distbench import git
 from pytest_distbench.errors import (
     AroundUnavailable,
     BackendUnavailable,
@@ -692,7 +694,10 @@ class Distbench:
                 pytest.xfail(escape(result.headline))
             case "failed":
                 platforms = self._session.store.platforms() if conclusion.reason == "new" else []
-                text = explanation(result, conclusion, command=self._command, platforms=platforms)
+                recorded_at = git.last_commit(Path(result.reference.path)) if result.reference.path else ""
+                text = explanation(
+                    result, conclusion, command=self._command, platforms=platforms, recorded_at=recorded_at
+                )
                 failure = _FAILURES[conclusion.reason](text)
                 if result.reference.kind != "nothing":  # a check that has to fail may be expected to
                     self._told = self._told or failure

@@ -8,10 +8,14 @@ import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_distbench.records.options import OPTIONS, Option
+
+if TYPE_CHECKING:
+    from pytest_distbench.report.texts.screens import Commands
 
 BACKEND_ARGUMENT = "distbench_backend"
 """Parametrized where a run has several backends."""
@@ -112,6 +116,21 @@ def rerun_command(config: pytest.Config, item: pytest.Item) -> str:
 
 def record_command(config: pytest.Config) -> str:
     return shlex.join(["pytest", *record_arguments(config)])
+
+
+def next_commands(config: pytest.Config, folder: Path) -> Commands:
+    """What follows a run without baselines; in no repository nothing is committed or compared."""
+    from pytest_distbench import git
+    from pytest_distbench.report.texts.screens import Commands
+
+    if not git.describe_commit(config.rootpath):
+        return Commands(record=record_command(config))
+    options, names = _split(config)
+    return Commands(
+        record=record_command(config),
+        keep=f"git add {shlex.quote(str(folder))} && git commit -m 'Add baselines'",
+        against=shlex.join(["pytest", *without_ours(options, "launches"), "--distbench-against=main", *names]),
+    )
 
 
 def record_arguments(config: pytest.Config) -> list[str]:

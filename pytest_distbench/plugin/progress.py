@@ -40,6 +40,11 @@ def name_in_history(nodeid: str, backend: str, settings: Settings, launches: int
     return f"{nodeid} {backend} {settings.launcher} {sort}"
 
 
+def confirming(name: str) -> str:
+    """The name of what confirming a test took: most runs need none."""
+    return f"{name} confirming"
+
+
 def read_history(config: pytest.Config) -> dict[str, list[float]]:
     """Seconds of the last runs by name; nothing where the cache is off, or holds what we have not written."""
     import msgspec
@@ -61,7 +66,11 @@ def write_history(config: pytest.Config, settings: Settings, ran: Iterable[Passe
         first = test.cases[0]
         launches = settings.update_launches if any(case.update for case in test.cases) else settings.launches
         name = name_in_history(first.nodeid, first.case.conditions.backend, settings, launches)
-        found[name] = [*found.pop(name, []), round(max(test.seconds, 0.0), 2)][-KEPT_RUNS:]
+        parts = [(name, test.seconds)]
+        if test.confirming or confirming(name) in found:
+            parts.append((confirming(name), test.confirming))
+        for part, seconds in parts:
+            found[part] = [*found.pop(part, []), round(max(seconds, 0.0), 2)][-KEPT_RUNS:]
     if found != before:
         cache.set(_CACHE, dict(list(found.items())[-_MOST_TESTS:]))
 

@@ -242,8 +242,8 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
 class Confirmation(Record, frozen=True, kw_only=True):
     """A doubtful comparison with a stored baseline, decided in turns with the revision that recorded it.
 
-    Launches of the same index ran in turns: this tree, that revision, and that revision once more. There are none where
-    this tree is that revision.
+    Launches of the same index ran in turns: this tree, that revision, and that revision once more. Where this tree is
+    that revision, its launches are alone.
     """
 
     revision: str

@@ -390,7 +390,7 @@ class Confirmed:
                 revision=str(self._doubt.variant),
                 here=self._here,
                 took_s=time.monotonic() - self._began_at,
-                launches=list(samples.launches[: len(samples.references)]),
+                launches=list(samples.launches[: len(samples.references) or None]),
                 references=list(samples.references),
                 controls=list(samples.controls),
             ),

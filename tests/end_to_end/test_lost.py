@@ -51,7 +51,7 @@ def test_a_judge_that_is_not_called_any_more_is_red_and_says_what_takes_it_out(
             "ws2:efficiency.gloo.stand-in: in the baseline, and not measured by this test",
             "  ws2:efficiency.gloo.stand-in  *ws2%3Aefficiency.gloo.stand-in.json",
             "If this is intended:  distbench baseline prune --baselines * -k 'test_it.py::test_step?ws2:eff* --delete",
-            "again:  pytest 'test_it.py::test_step?ws2?'",
+            "reproduce  pytest 'test_it.py::test_step?ws2?'",
         ]
     )
     assert result.ret == 1

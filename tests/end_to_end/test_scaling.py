@@ -62,7 +62,7 @@ def test_a_collective_that_is_added_is_red_in_the_runs_that_have_it(example: Pat
     result = run_inside(*few)
     result.assert_outcomes(failed=1)
 
-    result.stdout.fnmatch_lines(["*fingerprint changed: step: 1 all_reduce of 4 B float32 was added*"])
+    result.stdout.fnmatch_lines(["*communication changed: step: 1 all_reduce of 4 B float32 was added*"])
     stored = [json.loads(path.read_text()) for path in (example.parent / "baselines").rglob("*.json")]
     assert len(stored) == 6
 

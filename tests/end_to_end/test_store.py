@@ -246,7 +246,7 @@ def test_two_packages_of_a_repository_share_no_baseline_and_each_is_told_by_its_
     tests = {read_file(path).test for path in (made.path / "a" / "baselines").rglob("*.json")}
     assert tests == {"../b/tests/test_same.py::test_same", "tests/test_same.py::test_same"}
     assert len(read_run_record(made.path / "run.json").results) == 2
-    again.stdout.fnmatch_lines(["2 metrics of 2 cases in 2 launches: 2 unchanged"])
+    again.stdout.fnmatch_lines(["2 cases, * metric* (* unchanged), 2 launch* in *"])
 
 
 def test_update_new_records_again_the_metric_that_was_deleted_by_hand_and_says_so(project: Project) -> None:
@@ -308,7 +308,7 @@ def test_update_failed_leaves_a_case_without_baseline_alone(project: Project) ->
     made = project(TEST)
     result = run(made, "--distbench-update=failed")
 
-    result.stdout.fnmatch_lines(["no baseline for 3 of 3 cases*"])
+    result.stdout.fnmatch_lines(["*3 cases measured, nothing to compare with*"])
     assert names(made) == set()
 
 

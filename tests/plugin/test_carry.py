@@ -21,7 +21,7 @@ def test_control_characters_in_what_a_rank_says_do_not_reach_the_terminal(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = project(TEST.replace('"step":', r'"step[at=\x1b2J]":'))
-    named = run(made).stdout.str()
+    named = run(made, "-v").stdout.str()
     monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", "red \x1b[31m alarm \x07 \u202e")
     failed = run(made).stdout.str()
 
@@ -106,7 +106,7 @@ def test_a_test_is_new_where_nothing_of_it_has_a_baseline_and_updated_where_one_
 def test_xdist_workers_send_their_cases_to_the_controller(recorded: pytest.Pytester) -> None:
     result = recorded.runpytest_subprocess("-n", "2", "--distbench-json=run.json")
 
-    result.stdout.fnmatch_lines(["2 metrics of 1 case in 1 launch: 2 unchanged"])
+    result.stdout.fnmatch_lines(["1 case, * metric* (* unchanged), 1 launch* in *"])
     assert len(json.loads((recorded.path / "run.json").read_text())["results"]) == 1
 
 

@@ -87,7 +87,7 @@ def test_sizes(distbench, size):
     long.stdout.no_fnmatch_line("*slow test*")
     after.stdout.fnmatch_lines(
         [
-            "distbench: 2 tests, about * s; 2 slow tests deselected (--distbench-full runs them in about * s)",
+            "distbench: 2 tests, about * s*; 2 slow tests deselected (--distbench-full runs them in about * s)",
         ]
     )
     spread = made.runpytest_subprocess("-p", "no:cacheprovider", "-n2")
@@ -118,7 +118,7 @@ def test_a_line_is_coloured_by_what_it_says(project: Project, monkeypatch: pytes
     result = run(made, "--color=yes")
 
     assert [line for line in result.outlines if line.startswith("\x1b[31m!  test_step[ws2]  step")]
-    assert "2 metrics of 1 case in 3 launches: 1 regressed, 1 unchanged" in result.outlines
+    result.stdout.fnmatch_lines(["1 case, * metrics (1 regressed, * unchanged), 3 launches in *"])
 
 
 def test_two_files_with_a_test_of_one_name_are_told_apart_wherever_it_is_named(project: Project) -> None:

@@ -115,7 +115,7 @@ def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_i
     result = run(made_up, "-s")
 
     result.stdout.fnmatch_lines(["*elastic: 1 to 4096 nodes, *; oversubscribed: * cores", "*1 passed*"])
-    result.stdout.fnmatch_lines(["*samples_skipped*"])
+    assert run(made_up, "-v").stdout.str().count("samples_skipped")
     result.stdout.no_fnmatch_line("*goodput*")
     result.stdout.no_fnmatch_line("*no speed-up*")
 
@@ -196,7 +196,7 @@ def test_a_baseline_belongs_to_its_engine_its_timers_and_its_plan(made_up: pytes
     test = made_up.path / "test_it.py"
     test.write_text(test.read_text().replace('"last_call_s": 3', '"last_call_s": 30'))
 
-    run(made_up).stdout.fnmatch_lines(["x*stall?change=kill 2 to 1?*", "*elastic.timers.last_call_s was 3 and is 30*"])
+    run(made_up).stdout.fnmatch_lines(["x test_it?ws2? *elastic.timers.last_call_s was 3 and is 30*"])
 
 
 POOL_TEST = """

@@ -46,6 +46,7 @@ from pytest_distbench.report.texts import (
     threshold,
 )
 from pytest_distbench.report.texts.failures import comparison_lines, explanation
+from pytest_distbench.report.texts.screens import Commands, sentence
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
 from pytest_distbench.report.texts.verdicts import refusal_lines
 
@@ -181,11 +182,13 @@ def page_of(
         counts={state: found[state] for state in kinds if found[state]},
         notes=[
             *ending_lines(record),
+            *([sentence(record.results)] if record.results else []),
             *summary_lines(
                 record.results,
                 verbosity=-1,
-                record_command=record.record_command or UNKNOWN_COMMAND,
+                commands=Commands(record=record.record_command or UNKNOWN_COMMAND),
                 folder=Path("baselines"),
+                took_s=record.duration_s,
             ),
         ],
         cases=cases,

@@ -230,7 +230,7 @@ _STORED = ReferenceWords(
         **_ALLOWED,
         "n": _launches,
     },
-    unchanged="within their limits",
+    unchanged="within their thresholds",
     drift="software differs from the baselines'",
 )
 REFERENCE_WORDS: dict[str, ReferenceWords] = {

@@ -7,6 +7,7 @@ run it again.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections import Counter
@@ -132,49 +133,61 @@ def _shorten(text: str) -> str:
 _MOST_REASONS = 8
 
 
-def regression_text(result: CaseResult, *, command: str) -> str:
+def regression_text(result: CaseResult, *, command: str, recorded_at: str = "") -> str:
     failed = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
-    left_open = [v for v in result.verdicts if v.code == "not-evaluated"]
-    return _text(result, regression_headline(result), [*failed, *left_open[:1]], command=command, causes=True)
+    return _text(result, regression_headline(result), failed, command=command, causes=True, recorded_at=recorded_at)
 
 
-def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, command: str) -> str:
-    return _text(result, unaccepted_headline(unaccepted), unaccepted, command=command, causes=False)
+def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, command: str, recorded_at: str = "") -> str:
+    headline = unaccepted_headline(unaccepted)
+    return _text(result, headline, unaccepted, command=command, causes=False, recorded_at=recorded_at)
 
 
-def _text(result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, command: str, causes: bool) -> str:
+def _text(
+    result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, command: str, causes: bool, recorded_at: str
+) -> str:
     reasons = [escape(f"{metric_text(v)}: {v.reason}") for v in verdicts if v.reason]
     reasons = [reason for reason in reasons if reason != escape(headline)]
+    has_rows = any(v.code not in ("communication", "not-evaluated") and not v.row.is_quiet for v in result.verdicts)
     return "\n".join(
         [
             escape(headline),
             "",
-            *(line.text for line in case_table(result, show_all=False)),
-            "",
+            *([*(line.text for line in case_table(result, show_all=False)), ""] if has_rows else []),
             *reasons[:_MOST_REASONS],
             *(cause_lines(result) if causes else []),
-            *comparison_lines(result),
-            "",
-            *_next_steps(
-                result, command, intended="this change is intended" if causes else "what was measured is right"
-            ),
+            *_not_timed(result),
+            *comparison_lines(result, recorded_at=recorded_at),
+            *_next_steps(result, command),
         ]
     )
 
 
-def _next_steps(result: CaseResult, command: str, *, intended: str) -> list[str]:
+def _not_timed(result: CaseResult) -> list[str]:
+    """What noise has no part in, and what was not judged for it."""
+    failed = [v for v in result.verdicts if v.is_failure]
+    left = [v for v in result.verdicts if v.code == "not-evaluated"]
+    exact = ["exact check: noise has no part in it"] if failed and not any(v.is_noisy for v in failed) else []
+    numbers = [
+        f"{metric_text(v)} ({quantity(v.current, v.unit)}, baseline {quantity(v.baseline, v.unit)})" for v in left
+    ]
+    more = f" and {len(left) - _MOST_REASONS} more" if len(left) > _MOST_REASONS else ""
+    names = escape(", ".join(numbers[:_MOST_REASONS]) + more)
+    told = exact + ([f"not evaluated, as the case already failed: {names}"] if left else [])
+    return [*told, ""] if told else []
+
+
+def _next_steps(result: CaseResult, command: str) -> list[str]:
     """An update accepts a change, and no value beyond a bound."""
+    again = f"reproduce  {command}"
     if any(v.code == "bound" for v in result.verdicts):
-        return [
-            "no update accepts this: mend what was measured, or change the bound where it was set",
-            f"again:  {command}",
-        ]
+        return [again, "no update accepts this: mend what was measured, or change the bound where it was set"]
     regressed = [v for v in result.verdicts if v.row.may_be_confirmed]
     if any(v.current is None and METRIC_KINDS[v.better].rule != "steps" for v in regressed):
-        return ["no update accepts a metric without a value: mend what was measured", f"again:  {command}"]
-    return [
-        f"again:  {command}" if result.reference.kind == "paired" else f"If {intended}:  {command} --distbench-update"
-    ]
+        return [again, "no update accepts a metric without a value: mend what was measured"]
+    if result.reference.kind == "paired":
+        return [again]
+    return [again, f"intended?  {command} --distbench-update, then commit the baselines"]
 
 
 def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, command: str) -> str:
@@ -190,7 +203,7 @@ def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, 
             *(f"  {escape(case)}  {escape(path)}" for case, path in zip(cases, paths, strict=True)),
             "",
             f"If this is intended:  {prune}",
-            f"again:  {command}",
+            f"reproduce  {command}",
         ]
     )
 
@@ -251,8 +264,8 @@ def regression_headline(result: CaseResult) -> str:
     changed = next((v.reason for v in result.verdicts if v.code == "communication"), "")
     failed = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
     if not failed:
-        return f"fingerprint changed{against}: {changed}"
-    return _movement(result, failed, against) + ("; the fingerprint changed" if changed else "")
+        return f"communication changed{against}: {changed}"
+    return _movement(result, failed, against) + ("; communication changed" if changed else "")
 
 
 def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> str:
@@ -283,26 +296,29 @@ def _how_many(result: CaseResult, first: Verdict, failed: Sequence[Verdict]) -> 
     return f", {len(failed)} of {len(result.verdicts)} metrics" if len(failed) > 1 else ""
 
 
-def comparison_lines(result: CaseResult) -> list[str]:
+def comparison_lines(result: CaseResult, *, recorded_at: str = "") -> list[str]:
+    """What was compared: the two revisions, or the file of the baseline with the commit that it is of."""
     stored = result.reference.software
     current = result.launches[0].software if result.launches else {}
     if result.reference.kind == "paired":
         sides = [("baseline ", result.reference.name, stored), ("candidate", "", current)]
         lines = ["  ".join(filter(None, [side, name, _versions(software)])) for side, name, software in sides]
+    elif any(v.baseline is not None for v in result.verdicts):
+        path = os.path.relpath(result.reference.path) if result.reference.path else ""
+        shown = result.reference.path if path.startswith("..") else path
+        commit = f", recorded at {recorded_at}" if recorded_at else ""
+        lines = [f"baseline   {shown}{commit}", f"           {_versions(stored)}"]
+        lines += [
+            f"           of {name}, whose test is gone: this one has its parameters and metrics; "
+            "--distbench-update=new moves it"
+            for name in result.reference.gone
+        ]
     else:
-        platform = result.environment.platform
-        lines = [f"this run  {platform}  {_versions(current)}"]
-        if any(v.baseline is not None for v in result.verdicts):
-            lines.insert(0, f"baseline  {platform}  {_versions(stored)}  {result.reference.path}")
-            lines[1:1] = [
-                f"          of {name}, whose test is gone: this one has its parameters and metrics; "
-                "--distbench-update=new moves it"
-                for name in result.reference.gone
-            ]
-        if (turns := result.confirmation) is not None and turns.launches:
-            beside = f"this tree ({short(turns.here)}) and twice {turns.revision}, which recorded the baseline"
-            lines.append(f"in turns  {beside}: {len(turns.launches)} times in {turns.took_s:.0f} s")
-    return lines + ([f"differs   {what}" for what in software_changes(stored, current)] if stored else [])
+        lines = [f"this run   {result.environment.platform}  {_versions(current)}"]
+    if (turns := result.confirmation) is not None and turns.references:
+        sides_of = f"candidate ({short(turns.here)}) and twice {turns.revision}, the baseline commit"
+        lines.append(f"A/B        {sides_of}: {len(turns.launches)} times in {turns.took_s:.0f} s")
+    return lines + ([f"differs    {what}" for what in software_changes(stored, current)] if stored else [])
 
 
 def short(commit: str) -> str:
@@ -344,17 +360,22 @@ def _headline(result: CaseResult, conclusion: Conclusion) -> str:
             return ""
 
 
-def explanation(result: CaseResult, conclusion: Conclusion, *, command: str, platforms: Sequence[str]) -> str:
-    """The text of a failed test; ``platforms`` are the hardware classes that have baselines."""
+def explanation(
+    result: CaseResult, conclusion: Conclusion, *, command: str, platforms: Sequence[str], recorded_at: str = ""
+) -> str:
+    """The text of a failed test; ``platforms`` are the hardware classes that have baselines.
+
+    ``recorded_at`` is the commit that the baseline is of; empty: nobody knows.
+    """
     match conclusion.reason:
         case "launch":
             return launch_text(result, rerun_command=command)
         case "refused":
             return refused_text(result)
         case "failed" | "bound":
-            return regression_text(result, command=command)
+            return regression_text(result, command=command, recorded_at=recorded_at)
         case "unaccepted":
-            return unaccepted_text(result, conclusion.verdicts, command=command)
+            return unaccepted_text(result, conclusion.verdicts, command=command, recorded_at=recorded_at)
         case "new":
             return missing_text(result, platforms=platforms, command=command)
         case "not_found":

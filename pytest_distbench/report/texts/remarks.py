@@ -162,7 +162,6 @@ def doubt_lines(results: Sequence[CaseResult]) -> list[Line]:
     return [
         *_movement(results),
         *_out_of_reach(results),
-        *_tolerances_out_of_sight(results),
         *_unconfirmed(results),
     ]
 
@@ -225,30 +224,13 @@ def _out_of_reach(results: Sequence[CaseResult]) -> list[Line]:
     ]
 
 
-def _tolerances_out_of_sight(results: Sequence[CaseResult]) -> list[Line]:
-    """One line for all clocks whose tolerance the screening would not have seen, with what it would."""
-    found = [(v.mde or 0.0, r, v) for r in results for v in r.verdicts if v.code == "low-power"]
-    if not found:
-        return []
-    cases = {(result.case.test, result.case.key) for _, result, _ in found}
-    (least, *_), (most, result, verdict) = min(found, key=lambda f: f[0]), max(found, key=lambda f: f[0])
-    span = format_change(1 + least) if len(found) == 1 else f"{format_change(1 + least)} to {format_change(1 + most)}"
-    metrics = f"{len(found)} metric{'s' * (len(found) > 1)} of {len(cases)} case{'s' * (len(cases) > 1)}"
-    looked_into = f"what would have been looked into: {span} (most: {result.case.title} {metric_text(verdict)})"
-    line = (
-        f"? {metrics} would not have shown a slowdown of their tolerance; {looked_into}; --distbench-confirm=always "
-        "runs all cases in turns"
-    )
-    return [Line(line, "doubt")]
-
-
 def _unconfirmed(results: Sequence[CaseResult]) -> list[Line]:
-    """Why cases in doubt were not decided in turns, a line for each reason."""
-    groups: dict[str, list[str]] = {}
+    """Why cases in doubt were not decided in turns, a line for each reason, numbers aside."""
+    groups: dict[str, list[CaseResult]] = {}
     for result in results:
         if result.unconfirmed:
-            groups.setdefault(result.unconfirmed, []).append(result.case.title)
+            groups.setdefault(re.sub(r"\d", "", result.unconfirmed), []).append(result)
     return [
-        Line(f"? not decided in turns: {titles[0]}{f' and {len(titles) - 1} more' if len(titles) > 1 else ''}: {why}")
-        for why, titles in groups.items()
+        Line(f"? not decided in turns: {_first([r.case.title for r in found])}: {found[0].unconfirmed}")
+        for found in groups.values()
     ]

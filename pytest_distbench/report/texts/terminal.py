@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
-from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.sensitivity import sensitivity_lines
 from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.machine.gpus import Gpus
@@ -23,14 +22,24 @@ from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.iteration import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.reasons import REASONS, VERDICTS, ReasonCode
+from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.releases import __version__
 from pytest_distbench.report.texts import Line, layout, metric_text, quantity, test_name, words_for
 from pytest_distbench.report.texts.remarks import control_lines, doubt_lines, unjudged_learning
-from pytest_distbench.report.texts.verdicts import case_table, overview, telling_verdicts
+from pytest_distbench.report.texts.screens import (
+    Commands,
+    about,
+    counts,
+    inconclusive,
+    lacks_baseline,
+    next_steps,
+    on_one_screen,
+    rows,
+    sensitivity,
+)
+from pytest_distbench.report.texts.verdicts import case_table, telling_verdicts
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.units import format_change
 
@@ -48,9 +57,11 @@ class Awaited:
         case_id: its id.
         backend: of its process groups.
         launches: of each of its cases; None: as many as an update needs.
+        confirming: name of what confirming it took.
     """
 
     name: str
+    confirming: str
     test: str
     case_id: str
     backend: str
@@ -66,12 +77,14 @@ class Estimate:
         seconds: what all of them take, those of which nothing is known as long as the others; None: nothing is known.
         unknown: of how many nothing is known.
         elsewhere: how many are known from another class of machines only.
+        unconfirmed: how many have a baseline and were never compared: nobody knows what confirming them takes.
     """
 
     tests: int
     seconds: float | None
     unknown: int = 0
     elsewhere: int = 0
+    unconfirmed: int = 0
 
 
 def estimate(
@@ -89,7 +102,12 @@ def estimate(
             known.append(seconds)
     unknown = len(awaited) - len(known)
     seconds = sum(known) + unknown * statistics.median(known) if known else None
-    return Estimate(tests=len(awaited), seconds=seconds, unknown=unknown, elsewhere=elsewhere)
+    again = [ran[test.confirming] for test in awaited if ran.get(test.confirming)]
+    if seconds is not None:
+        seconds += sum(map(statistics.fmean, again))
+    first = [test for test in awaited if not ran.get(test.name)]
+    unconfirmed = sum(_launches_s([store], test, launcher) is not None for test in first)
+    return Estimate(tests=len(awaited), seconds=seconds, unknown=unknown, elsewhere=elsewhere, unconfirmed=unconfirmed)
 
 
 def _launches_s(stores: Iterable[BaselineStore], test: Awaited, launcher: str) -> float | None:
@@ -105,11 +123,14 @@ def _launches_s(stores: Iterable[BaselineStore], test: Awaited, launcher: str) -
     return None
 
 
-def duration_text(found: Estimate, *, slow: Estimate) -> str:
+def duration_text(found: Estimate, *, slow: Estimate, confirm_s: float = 0.0) -> str:
+    """How long the tests take; ``confirm_s`` is the most that confirming suspicious ones adds, 0: nothing is."""
     told = [slow_text(slow.tests, None if slow.unknown else slow.seconds)] if slow.tests else []
     count = f"{found.tests} test{'s' * (found.tests != 1)}"
     if found.seconds is not None:
         told.insert(0, f"{count}, about {about(found.seconds)}")
+        if found.unconfirmed and confirm_s:
+            told[0] += f" and up to {about(confirm_s)} to confirm suspicious timings"
         if found.elsewhere:
             told[0] += ", as on other machines"
         if found.unknown:
@@ -122,14 +143,6 @@ def duration_text(found: Estimate, *, slow: Estimate) -> str:
 def slow_text(tests: int, seconds: float | None = None) -> str:
     takes = f" in about {about(seconds)}" if seconds is not None else ""
     return f"{tests} slow test{'s' * (tests != 1)} deselected (--distbench-full runs them{takes})"
-
-
-def about(seconds: float) -> str:
-    """A duration nobody knows exactly: ``40 s``, ``2.5 min``, ``12 min``."""
-    if seconds < 90:
-        return f"{max(1.0, seconds):.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes >= 5 else f"{minutes:.1f} min"
 
 
 def header_lines(
@@ -152,7 +165,6 @@ def header_lines(
     sizes = ", ".join(map(str, world_sizes))
     count = len(gpus.visible)
     devices = f"{count} GPU{'s' * (count != 1)}" if count else f"{environment.cores} CPU cores"
-    entries = sum(1 for _ in store.files())
     torch = environment.software["torch"]
     where = f"{backend}, {devices} ({environment.device}), torch {torch}, {launcher} launcher"
     first = f"distbench {__version__}: world size {sizes}, {where}"
@@ -160,7 +172,10 @@ def header_lines(
     missing += [f"distbench: note: {remark}" for remark in gpus.remarks]
     if environment.shares_host:
         missing.append("distbench: note: the host is shared (--distbench-share=host): CPU clocks are others' too")
+    entries = sum(1 for _ in store.files())
     compared = f"baselines {store.folder / store.platform} ({entries} {'entry' if entries == 1 else 'entries'})"
+    if not entries:
+        compared = f"no baselines for this platform yet ({store.folder / store.platform})"
     if against:
         compared = f"against {against}, in turns; nothing is compared with stored baselines"
     if control:
@@ -173,42 +188,41 @@ def header_lines(
     return lines
 
 
-def summary_lines(results: Sequence[CaseResult], *, verbosity: int, record_command: str, folder: Path) -> list[Line]:
+def summary_lines(
+    results: Sequence[CaseResult],
+    *,
+    verbosity: int,
+    commands: Commands,
+    folder: Path,
+    took_s: float | None = None,
+) -> list[Line]:
+    """What a run has found: on one screen unless -v asks for all of it. The sentence that ends it is apart."""
     compared = [r for r in results if r.update in ("", "completed") and r.verdicts]
-    failed = sum(r.launches[-1].outcome == "failed" for r in results)
     updated = [r for r in results if r.update]
     lines: list[Line] = []
     if verbosity > 0:
         for result in results:
             lines += [Line(_title(result)), *case_table(result, show_all=True), Line("")]
-    elif verbosity == 0 and not any(r.control for r in results):
-        lines += [*overview(results), Line("")]
-    if compared:
-        lines.append(Line(_counts(compared)))
-        lines += _hint(compared)
+    elif verbosity == 0 and compared and not any(r.control for r in results):
+        lines += rows(compared)
+    undecided, told = inconclusive(compared) if verbosity == 0 else ([], set())
+    if results:
+        lines += [*counts(results, took_s=took_s), *undecided]
     lines += control_lines(results)
+    lines += sensitivity(compared)
     lines += doubt_lines(compared)
-    lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or _lacks_baseline(r)])
-    lines += _told(compared, lambda v: v.row.is_told)
+    lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or lacks_baseline(r)])
+    lines += _told(compared, lambda v: v.row.is_told and v.code not in told, by_text=verbosity > 0)
     for texts in (_flaky(results), _needless(compared), _drift(results), _unrecorded(results), _unseen(results)):
         lines += map(Line, texts)
     lines += [line for result in results for line in _trace(result)]
-    if updated:
-        lines += _updates(updated, folder)
-        besides = [r for r in updated if r.update != "completed"]
-        lines += _told(besides, lambda v: v.is_undecided and METRIC_KINDS[v.better].is_of_training)
-    if failed:
-        lines.append(Line(f"{failed} {_cases(failed)} failed in a rank: nothing judged, nothing stored"))
+    besides = [r for r in updated if r.update != "completed"]
+    lines += _told(besides, lambda v: v.is_undecided and METRIC_KINDS[v.better].is_of_training, by_text=verbosity > 0)
     lines += moved_lines(compared)
-    missing = [r for r in compared if r.reference.kind == "stored" and _lacks_baseline(r)]
-    if missing:
-        platform = missing[0].environment.platform
-        count = f"{len(missing)} of {len(compared)} {_cases(len(compared))}"
-        bounded = sum(any(v.bounds for v in r.verdicts) for r in missing)
-        but = f", but for bounds in {bounded} {_cases(bounded)}" if bounded else ""
-        lines.append(Line(f"no baseline for {count} on {platform}: measured, not judged{but}"))
-        lines.append(Line(f"record them:  {record_command}"))
-    return lines + _advisory(results)
+    lines += _hint(compared)
+    steps = next_steps(compared, commands)
+    shown = on_one_screen(lines, steps) if verbosity == 0 else [*lines, *steps]
+    return shown + (_updates(updated, folder) if updated else []) + _advisory(results)
 
 
 def ending_lines(record: RunRecord) -> list[Line]:
@@ -225,16 +239,6 @@ def ending_lines(record: RunRecord) -> list[Line]:
     if not record.results and not lines:
         lines.append("nothing was measured")
     return [Line(text, "failure") for text in lines]
-
-
-def _lacks_baseline(result: CaseResult) -> bool:
-    storable = [v for v in result.verdicts if METRIC_KINDS[v.better].is_judged]
-    return bool(storable) and all(v.baseline is None and _needs_none(v) for v in storable)
-
-
-def _needs_none(verdict: Verdict) -> bool:
-    """Whether a verdict may be given where nothing is stored."""
-    return verdict.kind == "new" or verdict.is_undecided or verdict.code in ("within-bound", "bound")
 
 
 def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
@@ -322,37 +326,10 @@ def _title(result: CaseResult) -> str:
     return f"{case.title}  {group}, {number} launch{'es' * (number != 1)}"
 
 
-def _counts(results: Sequence[CaseResult]) -> str:
-    counts = Counter(v.kind for r in results for v in _told_verdicts(r))
-    total = sum(counts.values())
-    parts = [
-        f"{counts[name]} {name}"
-        for name, row in sorted(VERDICTS.items(), key=lambda item: not item[1].is_answer)
-        if counts[name]
-    ]
-    launches = sum(len(r.launches) + len(r.reference.launches) for r in results)
-    counted = f"{total} metric{'s' * (total != 1)} of {len(results)} {_cases(len(results))}"
-    decided = [r.confirmation for r in results if r.confirmation is not None and r.confirmation.launches]
-    in_turns = sum(len(turns.launches) + len(turns.references) + len(turns.controls) for turns in decided)
-    more = f", and {in_turns} in turns for {len(decided)} {_cases(len(decided))}" if decided else ""
-    return f"{counted} in {launches} launch{'es' * (launches != 1)}{more}: {', '.join(parts) or 'nothing judged'}"
-
-
 def _hint(results: Sequence[CaseResult]) -> list[Line]:
-    found = {verdict.code for result in results for verdict in _told_verdicts(result)}
+    found = {verdict.code for result in results for verdict in result.verdicts if verdict.is_judged}
     asked = [code for code, row in REASONS.items() if code in found and (row.fails or row.is_told)]
     return [Line(f"what that means:  distbench explain {' '.join(asked)}")] if asked else []
-
-
-def _told_verdicts(result: CaseResult) -> list[Verdict]:
-    """The verdicts that the tables tell too: of what nobody asked for only what is not as it should be."""
-    judged = [v for v in result.verdicts if v.is_judged]
-    lacks = _lacks_baseline(result)
-    return [
-        v
-        for v in judged
-        if v.name not in (FINGERPRINT, PEAK_MEMORY) or not (v.row.is_quiet or (lacks and v.kind == "new"))
-    ]
 
 
 def _cases(number: int) -> str:
@@ -363,14 +340,15 @@ def _were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
-def _told(results: Sequence[CaseResult], is_asked: Callable[[Verdict], bool]) -> list[Line]:
-    """What was not judged and why: a line per reason, numbers aside, however many cases it is of."""
+def _told(results: Sequence[CaseResult], is_asked: Callable[[Verdict], bool], *, by_text: bool) -> list[Line]:
+    """What was not judged and why: a line per reason, or per text of it, numbers aside, however many cases it is of."""
     groups: dict[tuple[ReasonCode, str], list[tuple[CaseResult, Verdict]]] = {}
     for result in results:
         for verdict in result.verdicts:
             is_without = verdict.kind == "new" and result.reference.kind == "paired"
             if (is_asked(verdict) or is_without) and NOT_RECORDED not in verdict.reason:
-                groups.setdefault((verdict.code, _NUMBER.sub("", verdict.reason)), []).append((result, verdict))
+                text = _NUMBER.sub("", verdict.reason) if by_text else ""
+                groups.setdefault((verdict.code, text), []).append((result, verdict))
     lines = []
     for found in groups.values():
         result, verdict = found[0]

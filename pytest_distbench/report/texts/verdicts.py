@@ -31,13 +31,12 @@ from pytest_distbench.report.texts import (
 from pytest_distbench.store.accept import EntryChange, MetricChange
 from pytest_distbench.units import format_change
 
-_SHOWN_CASES = 20
 _SHOWN_METRICS = 6
 _SWEEP_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "threshold", "n")
 
 
 def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
-    """The table of one case. Without ``show_all`` metrics within their limits are counted, not listed."""
+    """The table of one case. Without ``show_all`` metrics within their thresholds are counted, not listed."""
     if not result.verdicts:
         return _measured_table(result) if show_all else []
     if is_sweep(result) and result.reference.kind != "paired":
@@ -56,13 +55,13 @@ def _measured_table(result: CaseResult) -> list[Line]:
 
 def verdict_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     words = words_for(result)
-    shown = [v for v in result.verdicts if show_all or not v.row.is_quiet]
+    shown = [v for v in result.verdicts if show_all or not (v.row.is_quiet or v.code == "not-evaluated")]
     columns = words.columns
     if show_all and any(_median(result, v) for v in shown):
         columns = {**columns, "median": lambda v: _median(result, v)}
     columns, note = with_statistic(columns, shown)
     lines = [*_layout([*columns], [(v.code, cells(v, columns)) for v in shown], left=2), *map(Line, note)]
-    hidden = sum(v.is_judged for v in result.verdicts) - sum(v.is_judged for v in shown)
+    hidden = sum(v.is_judged and v.row.is_quiet for v in result.verdicts if v not in shown)
     return lines + ([Line(f"  {hidden} more {words.unchanged} (-v shows all)")] if hidden else [])
 
 
@@ -89,28 +88,6 @@ def _layout(header: Sequence[str], rows: Sequence[tuple[ReasonCode, Sequence[str
     head, *texts = layout(header, [row for _, row in rows], left=left)
     severities = (REASONS[code].severity for code, _ in rows)
     return [Line(head), *(Line(text, severity) for text, severity in zip(texts, severities, strict=True))]
-
-
-def overview(results: Sequence[CaseResult]) -> list[Line]:
-    lines: list[Line] = []
-    shown = results[:_SHOWN_CASES]
-    paired = [r for r in shown if r.reference.kind == "paired"]
-    others = [r for r in shown if r.reference.kind != "paired"]
-    for group in (others, paired):
-        rows = []
-        for result in group:
-            name = result.case.title
-            for verdict in telling_verdicts(result):
-                mark, *rest = cells(verdict, words_for(result).columns)
-                is_advisory = verdict.is_failure and result.outcome == "advisory"
-                rows.append((verdict.code, ("A" if is_advisory else mark, name, *rest)))
-                name = ""
-        if rows:
-            mark, *headings = words_for(group[0]).columns
-            lines += _layout((mark, "test", *headings), rows, left=3)
-    if len(results) > _SHOWN_CASES:
-        lines.append(Line(f"  {len(results) - _SHOWN_CASES} more cases (-v shows all)"))
-    return lines
 
 
 def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:

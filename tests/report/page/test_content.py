@@ -46,7 +46,10 @@ def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
     assert found.counts == {BROKEN: 1, "regressed": 1, "improved": 1, "unchanged": 1}
 
     found = page(result(verdict("within-threshold"), point(4)))
-    assert found.notes[0].text == "2 metrics of 1 case in 1 launch: 2 unchanged"
+    assert [note.text for note in found.notes[:2]] == [
+        "1 case: 1 passed",
+        "1 case, 2 metrics (2 unchanged), 1 launch in 2 s",
+    ]
 
     found = {table.name: table for table in page(result(verdict())).tables}
     assert {"launches", "environment", "record"} <= found.keys()

@@ -169,9 +169,9 @@ EXACT = verdict("beyond-threshold", metric="steps", unit="", better="exact", cur
         ),
         ([EXACT], STORED, "steps: 3, baseline 2 (exact)"),
         ([EXACT], PAIRED, "steps against main (123): 3, baseline 2 (exact)"),
-        ([CHANGED], STORED, "fingerprint changed: 2 became 3"),
-        ([CHANGED], PAIRED, "fingerprint changed against main (123): 2 became 3"),
-        ([verdict("beyond-threshold"), CHANGED], STORED, "step +50.0 % (threshold +10%); the fingerprint changed"),
+        ([CHANGED], STORED, "communication changed: 2 became 3"),
+        ([CHANGED], PAIRED, "communication changed against main (123): 2 became 3"),
+        ([verdict("beyond-threshold"), CHANGED], STORED, "step +50.0 % (threshold +10%); communication changed"),
         (
             [verdict("beyond-threshold", current=None, reason="no value in 1 of 5 launches")],
             STORED,
@@ -186,8 +186,8 @@ def test_the_headline_says_what_moved_by_how_much_against_what(
 
 
 def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
-    lines = regression_text(result(verdict("beyond-threshold", reason="why")), command="pytest x").splitlines()
-    assert lines == [
+    made = result(verdict("beyond-threshold", reason="why"))
+    assert regression_text(made, command="pytest x", recorded_at="3f2a91c0d4").splitlines() == [
         "step +50.0 % (threshold +10%)",
         "",
         "   metric  this run  baseline   change  threshold  n",
@@ -195,23 +195,23 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
         f"  this run, baseline: {STATISTICS['median']}",
         "",
         "step: why",
-        "baseline  cpu-x  torch 2.13.0  baselines/x.json",
-        "this run  cpu-x  torch 2.14.0",
-        "differs   torch 2.13.0 -> 2.14.0",
-        "",
-        "If this change is intended:  pytest x --distbench-update",
+        "baseline   baselines/x.json, recorded at 3f2a91c0d4",
+        "           torch 2.13.0",
+        "differs    torch 2.13.0 -> 2.14.0",
+        "reproduce  pytest x",
+        "intended?  pytest x --distbench-update, then commit the baselines",
     ]
 
     text = regression_text(result(verdict("beyond-threshold", mde=0.05), reference=PAIRED), command="pytest x")
     assert "   metric  candidate  baseline   change  threshold    MDE  pairs" in text
     assert "baseline   main (123)  torch 2.13.0\ncandidate  torch 2.14.0\n" in text
-    assert text.endswith("again:  pytest x")
+    assert text.endswith("reproduce  pytest x")
     assert "update" not in text
 
     improved = verdict("better", ratio=0.5)
     text = unaccepted_text(result(improved), [improved], command="pytest x")
     assert text.startswith("step: improved: -50.0 %; --distbench-fail-on-improvement\n")
-    assert text.endswith("If what was measured is right:  pytest x --distbench-update")
+    assert text.endswith("intended?  pytest x --distbench-update, then commit the baselines")
 
     text = missing_text(result(verdict("no-baseline")), platforms=["gpu-y"], command="pytest x")
     assert text.splitlines() == [

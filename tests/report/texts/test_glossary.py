@@ -17,6 +17,7 @@ from pytest_distbench.judging.terms import Judgement, close
 from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.reasons import REASONS, VERDICTS, because
 from pytest_distbench.report.texts.glossary import WORDS, entries, explain
+from pytest_distbench.report.texts.screens import Commands
 from pytest_distbench.report.texts.terminal import summary_lines
 from pytest_distbench.store.run_record import read_run_record
 
@@ -118,10 +119,11 @@ def test_what_a_rule_says_leads_to_its_reason_first() -> None:
 def test_lines_of_recorded_runs_are_explained(tmp_path: Path) -> None:
     """What a run without baselines says beside its rows, and one that failed."""
     left_open = Judgement(verdict("noise"), is_open=True)
-    failed = result(verdict("communication"), close(left_open, "fingerprint changed").verdict, reference=PAIRED)
+    failed = result(verdict("communication"), close(left_open, "communication changed").verdict, reference=PAIRED)
     for results in (read_run_record(unpack("000", tmp_path)).results, [failed]):
-        lines = [line.text for line in summary_lines(results, verbosity=0, record_command="pytest", folder=Path())]
-        said = [line for line in lines if line and not re.match("[ !?~+x] |what that means|record them", line)]
+        told = summary_lines(results, verbosity=0, commands=Commands(record="pytest"), folder=Path())
+        rest = "[ !?~+x] |what that means|Next steps|All numbers"
+        said = [line.text for line in told if line.text and not re.match(rest, line.text)]
         assert said
         assert [line for line in said if not explain(line)] == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,15 @@ def store(tmp_path: Path) -> BaselineStore:
 
 
 def awaited(name: str = "a", **changes: object) -> Awaited:
-    return Awaited(**{"name": name, "test": f"t.py::{name}", "case_id": "ws2", "backend": "gloo"} | changes)  # type: ignore[arg-type]
+    return Awaited(
+        **{"name": name, "confirming": f"{name}2", "test": f"t.py::{name}", "case_id": "ws2", "backend": "gloo"}
+        | changes
+    )  # type: ignore[arg-type]
 
 
 def found(store: BaselineStore, *tests: Awaited, **ran: list[float]) -> Estimate:
-    return estimate(store, tests, ran, launcher="warm")
+    """What is known; that nobody knows what confirming takes is a test of its own."""
+    return dataclasses.replace(estimate(store, tests, ran, launcher="warm"), unconfirmed=0)
 
 
 def test_a_test_takes_the_median_of_its_last_runs_and_one_of_which_nothing_is_known_as_long_as_the_others(
@@ -95,6 +100,17 @@ def test_a_test_takes_the_median_of_its_last_runs_and_one_of_which_nothing_is_kn
     assert found(store, awaited("new"), *map(awaited, "abc"), **runs) == Estimate(tests=4, seconds=106.5, unknown=1)
     assert found(store, awaited()) == Estimate(tests=1, seconds=None, unknown=1)
     assert found(store) == Estimate(tests=0, seconds=None)
+
+
+def test_what_confirming_took_is_added_as_often_as_it_was_needed(store: BaselineStore) -> None:
+    runs = {"a": [2.0, 2.0], "a2": [0.0, 30.0]}
+    store.write(TEST, KEY, entry(1.0, launch_s=3.0))
+    known = estimate(store, [awaited("a"), awaited("b", test=TEST)], runs, launcher="warm")
+
+    assert (known.seconds, known.unconfirmed) == (20.0, 1)
+    told = duration_text(known, slow=Estimate(tests=0, seconds=None), confirm_s=60.0)
+    assert told == "2 tests, about 20 s and up to 60 s to confirm suspicious timings"
+    assert duration_text(known, slow=Estimate(tests=0, seconds=None)) == "2 tests, about 20 s"
 
 
 def test_the_cases_of_a_baseline_are_added_and_multiplied_by_the_launches(store: BaselineStore) -> None:

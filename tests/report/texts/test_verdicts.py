@@ -26,7 +26,6 @@ from pytest_distbench.report.texts.verdicts import (
     case_table,
     change_lines,
     change_markdown,
-    overview,
     telling_verdicts,
 )
 from pytest_distbench.store.accept import EntryChange, entry_change
@@ -37,18 +36,13 @@ def test_a_sweep_and_many_pairs_are_told_by_their_ends_and_what_moved() -> None:
     assert lines[0].text.split()[:4] == ["size", "time", "us", "algbw"]
     assert lines[1].severity == "failure"
     assert lines[1].text.split()[:6] == ["!", "976.6", "KiB", "1000.0", "1.000", "1.500"]
-    assert lines[3].text == "  1 size within their limits not shown (-v shows all)"
+    assert lines[3].text == "  1 size within their thresholds not shown (-v shows all)"
 
     sizes = [point(size, ratio=ratio) for size, ratio in [(8, 1.0), (16, 1.1), (32, 1.3), (64, 1.0)]]
     assert [v.at["message_bytes"] for v in telling_verdicts(result(*sizes))] == [8, 32, 64]
 
     verdicts = [verdict("beyond-threshold" if i == 3 else "within-threshold", metric=f"m{i}") for i in range(8)]
     assert [v.metric for v in telling_verdicts(result(*verdicts, reference=PAIRED))] == ["m0", "m3", "m7"]
-
-    assert overview([result(verdict())] * 22)[-1].text == "  2 more cases (-v shows all)"
-
-    lines = overview([result(verdict(metric="a"), verdict(metric="b"))])
-    assert [line.text.split()[0] for line in lines] == ["test", "test_a[ws2]", "b"]
 
 
 def test_what_the_backend_has_not_is_told_by_its_reasons() -> None:
@@ -81,7 +75,7 @@ def test_the_worst_stand_first_and_what_is_within_limits_is_counted() -> None:
     assert lines[-1] == "2 changed, 0 new, 0 removed, 3 unchanged"
 
     made = result(verdict("beyond-threshold", metric="slow"), verdict("within-threshold", metric="fine"))
-    assert case_table(made, show_all=False)[-1].text == "  1 more within their limits (-v shows all)"
+    assert case_table(made, show_all=False)[-1].text == "  1 more within their thresholds (-v shows all)"
     assert len(case_table(made, show_all=False)) == 4
     assert [line.text.split()[0] for line in case_table(made, show_all=True)[1:-1]] == ["!", "fine"]
 

@@ -1,0 +1,368 @@
+"""The end of a run on one screen: what is not as it should be, counts, how sensitive the run was, and what to do next.
+
+Rows are for numbers that failed, are missing or inconclusive; all else is counted. The last line is the whole run in
+one sentence. What the counts and the sentence call things is a table.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.metric import BUSIER_SHARE
+from pytest_distbench.judging.pairs import LAST_LOOK
+from pytest_distbench.judging.screening import is_clock
+from pytest_distbench.judging.terms import worst
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.reasons import VERDICTS
+from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.report.texts import Line, cells, change, layout, metric_text, quantity, words_for
+from pytest_distbench.report.texts.verdicts import telling_verdicts, with_statistic
+from pytest_distbench.units import is_size
+
+MOST_LINES = 25
+LONGEST = 200
+"""Characters of a line of the screen; -v shows all of it."""
+
+_ROWS = 7
+_NAMES = 3
+_RECORDED = 10
+"""Launches that an update makes of a noisy case at most, unless it is told otherwise."""
+
+
+class State(NamedTuple):
+    """What a case is counted as.
+
+    Attributes:
+        counted: after the number of cases, in the list.
+        told: after it, in the sentence.
+    """
+
+    counted: str
+    told: str
+
+
+STATES = {
+    "failed": State("FAILED", "FAILED"),
+    "advisory": State("would have failed, but is advisory (A)", "would have failed (advisory)"),
+    "xfailed": State("failed as expected (xfail_perf)", "failed as expected"),
+    "skipped": State("skipped", "skipped"),
+    "inconclusive": State("inconclusive", "INCONCLUSIVE"),
+    "updated": State("stored as baselines (U)", "stored as baselines"),
+    "new": State("measured, nothing to compare with (N)", "measured without a baseline"),
+    "bounds": State("passed their bounds; no baseline to compare with", "passed their bounds"),
+    "environment": State("passed: the environment is slower or computes other digits, not the code", "passed"),
+    "passed": State("passed", "passed"),
+    "measured": State("measured, not judged", "measured"),
+}
+"""What is most severe first."""
+
+
+def state_of(result: CaseResult) -> str:
+    if result.outcome != "passed":
+        return result.outcome
+    if result.is_written:
+        return "updated"
+    judged = [v for v in result.verdicts if v.is_judged]
+    kinds = {v.kind for v in judged}
+    if not judged:
+        return "measured"
+    if "inconclusive" in kinds:
+        return "inconclusive"
+    if any(v.code == "within-bound" for v in judged) and all(v.baseline is None for v in judged):
+        return "bounds"
+    return "new" if "new" in kinds else "environment" if "environment" in kinds else "passed"
+
+
+def rows(results: Sequence[CaseResult]) -> list[Line]:
+    """A row for each number that is not as it should be, the sizes of a sweep by those that tell it."""
+    found = [(r, v) for r in results for v in telling_verdicts(r) if _is_row(r, v)]
+    if not found:
+        return []
+    shown, words = found[:_ROWS], words_for(found[0][0])
+    columns, note = with_statistic(words.columns, [v for _, v in shown])
+    mark, *headings = columns
+    texts = []
+    for index, (result, verdict) in enumerate(shown):
+        name = result.case.title if not index or shown[index - 1][0] is not result else ""
+        first, *rest = cells(verdict, columns)
+        is_advisory = verdict.is_failure and result.outcome == "advisory"
+        texts.append(("A" if is_advisory else first, name, *rest, verdict.kind))
+    head, *lines = layout((mark, "test", *headings, "verdict"), texts, left=3)
+    more = [f"  {len(found) - len(shown)} more (-v shows all)"] if len(found) > len(shown) else []
+    told = [Line(text, v.row.severity) for text, (_, v) in zip(lines, shown, strict=True)]
+    return [Line(head), *told, *map(Line, [*note, *more])]
+
+
+def _is_row(result: CaseResult, verdict: Verdict) -> bool:
+    is_asked = result.outcome == "failed" and not any(v.is_failure for v in result.verdicts)
+    fails = verdict.is_failure or (is_asked and bool(verdict.row.fails_under))
+    return verdict.is_judged and (fails or (verdict.kind == "inconclusive" and verdict.row.is_comparable))
+
+
+def counts(results: Sequence[CaseResult], *, took_s: float | None) -> list[Line]:
+    """How much was measured, and a line for each state that cases are in."""
+    kinds = Counter(v.kind for r in results for v in r.verdicts if v.is_judged)
+    order = sorted(VERDICTS.items(), key=lambda item: not item[1].is_answer)
+    by_kind = ", ".join(f"{kinds[name]} {name}" for name, _ in order if kinds[name])
+    metrics = f"{_number(kinds.total(), 'metric')}{by_kind and f' ({by_kind})'}"
+    launches = sum(len(r.launches) + len(r.reference.launches) for r in results)
+    took = f" in {about(took_s)}" if took_s is not None else ""
+    measured = [_number(len(results), "case"), metrics, f"{_number(launches, 'launch')}{took}"]
+    lines = [Line(", ".join(measured))]
+    groups: dict[str, list[CaseResult]] = {}
+    for result in results:
+        groups.setdefault(state_of(result), []).append(result)
+    for state, row in STATES.items():
+        if cases := groups.get(state):
+            what = {"failed": _why(cases), "passed": _compared(cases)}.get(state) or _names(cases)
+            lines.append(Line(f"{len(cases):5d} {_cases(cases)} {row.counted}{what and f': {what}'}"))
+    return lines + _cleared(results)
+
+
+def _cases(results: Sequence[CaseResult]) -> str:
+    return "case" if len(results) == 1 else "cases"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
+
+
+def _names(results: Sequence[CaseResult]) -> str:
+    names = list(dict.fromkeys(r.case.title for r in results))
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more
+
+
+def _compared(results: Sequence[CaseResult]) -> str:
+    """What was compared of cases that passed, in words."""
+    judged = [v for r in results for v in r.verdicts if v.is_judged]
+    exact = {
+        "communication": any(v.metric == FINGERPRINT for v in judged),
+        "losses": any(METRIC_KINDS[v.better].is_of_training for v in judged),
+        "exact numbers": any(METRIC_KINDS[v.better].rule == "exact" and v.metric != FINGERPRINT for v in judged),
+    }
+    noisy = {
+        "memory": any(METRIC_KINDS[v.better].rule == "memory" for v in judged),
+        "timings": any(is_clock(v, v.unit) for v in judged),
+    }
+    parts = [(exact, "unchanged"), (noisy, "within their thresholds")]
+    told = [([word for word, has in names.items() if has], what) for names, what in parts]
+    return "; ".join(f"{_and(words)} {what}" for words, what in told if words)
+
+
+def _and(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def _cleared(results: Sequence[CaseResult]) -> list[Line]:
+    """How many suspicious timings interleaved A/B has cleared, and what that took."""
+    found = [r.confirmation for r in results if r.confirmation and any(v.code == "cleared" for v in r.verdicts)]
+    lines = []
+    for how, group in (
+        ("interleaved A/B with", [c for c in found if c.references]),
+        ("further launches: nothing but baselines differs from", [c for c in found if not c.references]),
+    ):
+        launches = sum(len(c.launches) + len(c.references) + len(c.controls) for c in group)
+        revisions = ", ".join(dict.fromkeys(c.revision for c in group))
+        cost = f"({launches} launches, {about(sum(c.took_s for c in group))})"
+        if group:
+            lines.append(Line(f"{len(group):9d} with suspicious timings, cleared by {how} {revisions} {cost}"))
+    return lines
+
+
+def _why(results: Sequence[CaseResult]) -> str:
+    """Why cases failed, in a few words each kind."""
+    words = Counter(map(why_failed, results))
+    if len(words) == 1:
+        return next(iter(words))
+    return ", ".join(f"{number} {word}" for word, number in words.items())
+
+
+def why_failed(result: CaseResult) -> str:
+    """In two or three words, for a count: ``communication changed``."""
+    if result.launches[-1].outcome == "failed":
+        return "a rank failed"
+    failed = [v for v in result.verdicts if v.is_failure]
+    if not failed:
+        return result.headline.rpartition("; --")[0] or result.headline or "not accepted"
+    if any(v.code == "communication" for v in failed):
+        return "communication changed"
+    first = worst(failed)
+    kind = METRIC_KINDS[first.better]
+    if first.code == "bound":
+        return "beyond a bound"
+    if first.kind == "missing":
+        return "numbers missing"
+    if kind.is_of_training:
+        return "losses changed" if kind.rule == "curve" else "trains otherwise"
+    if first.kind == "changed":
+        return f"{first.name} changed"
+    return "more memory" if is_size(first.unit) else "slower" if is_clock(first, first.unit) else f"{first.name} worse"
+
+
+def sensitivity(results: Sequence[CaseResult]) -> list[Line]:
+    """The slowdown that was detectable in the timings that were decided: in the median one, and in the worst."""
+    found = [
+        (v.mde, r, v)
+        for r in results
+        for v in r.verdicts
+        if v.is_judged and v.mde is not None and is_clock(v, v.unit) and v.kind not in ("not evaluated", "inconclusive")
+    ]
+    if not found:
+        return []
+    most, result, verdict = max(found, key=lambda one: one[0])
+    where = f"{result.case.title} {metric_text(verdict)}"
+    text = f"Sensitivity: slowdowns of {percent(most)} are detectable in {where}"
+    if len(found) > 1:
+        middle = percent(statistics.median(mde for mde, _, _ in found))
+        text = f"Sensitivity: slowdowns of {middle} are detectable (median of {len(found)} timings), of "
+        text += f"{percent(most)} in the worst: {where}"
+    low = sum(v.code == "low-power" for _, _, v in found)
+    text += f"; {low} could miss one of the tolerance (--distbench-confirm=always)" if low else ""
+    return [Line(text, "doubt" if low else "plain")]
+
+
+def about(seconds: float) -> str:
+    """A duration nobody knows exactly: ``40 s``, ``2.5 min``, ``12 min``."""
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes >= 5 else f"{minutes:.1f} min"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %" if share < 10 else "more than 1000 %"
+
+
+def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], set[str]]:
+    """The first case that noise leaves undecided, with its numbers and what to do; and the reasons that it tells."""
+    open_ones = [(r, v) for r in results for v in r.verdicts if v.is_judged and v.code in _NOISE]
+    if not open_ones:
+        return [], set()
+    result, verdict = min(open_ones, key=lambda one: (one[0].confirmation is None, _NOISE.index(one[1].code)))
+    turns, others = result.confirmation, len(open_ones) - 1
+    now, then = quantity(verdict.current, verdict.unit), quantity(verdict.baseline, verdict.unit)
+    numbers = f"{now}, baseline {then} ({change(verdict)})"
+    if verdict.statistic.startswith("A/B") and turns is not None:
+        floor = verdict.facts.get("noise_floor")
+        noise = f"; A/A (noise floor): {abs(float(floor)) * 100:.1f} %" if floor is not None else ""
+        pairs = f"{verdict.launches} pairs in {about(turns.took_s)}"
+        told = f"    A/B with {turns.revision}, {pairs}: candidate {numbers}{noise}"
+    else:
+        told = f"    {numbers} by the stored baseline, {_number(verdict.launches, 'launch')}"
+    with_all = f"with {LAST_LOOK} pairs a slowdown of" if verdict.statistic.startswith("A/B") else "a slowdown of"
+    mde = f"{with_all} {percent(verdict.mde)} is detectable; " if verdict.mde is not None else ""
+    more = f" (and {others} more timing{'s' * (others != 1)})" if others else ""
+    lines = [
+        f"? {result.case.title} {metric_text(verdict)}{more}: code and noise cannot be told apart ({verdict.code})",
+        told,
+        f"    {mde}stopped because {_stopped(result, verdict)}",
+        "    give it time:     --distbench-confirm=auto:300",
+        f"    quieter machine:  distbench doctor{_load(result)}",
+        f"    longer loop:      more iterations of {verdict.name} in a launch make it quieter",
+    ]
+    return [Line(text, "doubt") for text in lines], {v.code for _, v in open_ones}
+
+
+_NOISE = ("noise", "launches-used-up", "ab-disagrees", "not-confirmed", "machine-busy")
+"""Reasons that more time, a quieter machine or a longer loop mend."""
+
+
+def _stopped(result: CaseResult, verdict: Verdict) -> str:
+    if "--distbench-confirm" in f"{verdict.reason}{result.unconfirmed}":
+        return "the time for confirmation was used up"
+    if verdict.code == "machine-busy":
+        return "other processes kept the machine busy"
+    return f"{verdict.launches} {'pairs' if verdict.statistic.startswith('A/B') else 'launches'} are the most"
+
+
+def load(results: Iterable[CaseResult]) -> tuple[float, int] | None:
+    """Cores that other processes used, and how many there are; None: nobody looked."""
+    used = [(x.foreign_cores, r.environment.cores) for r in results for x in r.launches if x.foreign_cores is not None]
+    return (statistics.median(cores for cores, _ in used), used[0][1]) if used else None
+
+
+def _load(result: CaseResult) -> str:
+    found = load([result])
+    return f" (other processes used {found[0]:.1f} of {found[1]} cores)" if found is not None else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """What to type next; ``against`` empty: nothing can be compared with.
+
+    Attributes:
+        record: records the cases without a baseline.
+        keep: commits what was recorded.
+        against: compares with a branch instead.
+    """
+
+    record: str
+    keep: str = ""
+    against: str = ""
+
+
+def next_steps(results: Sequence[CaseResult], commands: Commands) -> list[Line]:
+    """How cases without a baseline get one, how long that takes at most, and what else there is."""
+    without = [r for r in results if r.reference.kind == "stored" and lacks_baseline(r)]
+    if not without:
+        return []
+    seconds = sum(_RECORDED * statistics.median(x.wall_s for x in r.launches) for r in without)
+    steps = [
+        (f"record baselines (up to {about(seconds)})", commands.record),
+        ("keep them", commands.keep),
+        ("or compare with a branch", commands.against),
+    ]
+    known = [(what, command) for what, command in steps if command]
+    width = max((len(what) for what, _ in known), default=0) + 1
+    used, cores = load(without) or (0.0, 1)
+    busy = f"Busy machine: other processes used {used:.1f} of {cores} cores: a baseline recorded now would be noisy"
+    return [
+        *([Line(busy, "doubt")] if used > BUSIER_SHARE * cores else []),
+        Line("Next steps"),
+        *(Line(f"  {f'{what}:':{width}}  {command}") for what, command in known),
+        Line("All numbers: -v, or --distbench-report run.html   The machine: distbench doctor"),
+    ]
+
+
+def lacks_baseline(result: CaseResult) -> bool:
+    storable = [v for v in result.verdicts if METRIC_KINDS[v.better].is_judged]
+    return bool(storable) and all(v.baseline is None and _needs_none(v) for v in storable)
+
+
+def _needs_none(verdict: Verdict) -> bool:
+    """Whether a verdict may be given where nothing is stored."""
+    return verdict.kind == "new" or verdict.is_undecided or verdict.code in ("within-bound", "bound")
+
+
+def sentence(results: Sequence[CaseResult], *, where: str = "") -> Line:
+    """The run in one line: ``2 cases: 1 passed, 1 FAILED (communication changed)   report: run.html``."""
+    groups: dict[str, list[CaseResult]] = {}
+    for result in results:
+        groups.setdefault(STATES[state_of(result)].told, []).append(result)
+    order = sorted(groups, key=lambda told: [row.told for row in STATES.values()].index(told), reverse=True)
+    parts = []
+    for told in order:
+        cases = groups[told]
+        why = _why(cases) if told == "FAILED" else ""
+        why = "passes; --distbench-strict fails it" if told == "INCONCLUSIVE" else why
+        parts.append(f"{len(cases)} {told}{why and f' ({why})'}")
+    text = f"{_number(len(results), 'case')}: {', '.join(parts)}"
+    severity = "failure" if "FAILED" in groups else "doubt" if "INCONCLUSIVE" in groups else "plain"
+    return Line(f"{text}{where and f'   {where}'}", severity)  # type: ignore[arg-type] # a literal
+
+
+def on_one_screen(lines: Sequence[Line], last: Sequence[Line]) -> list[Line]:
+    """The lines, no longer and no more of them than a screen has room for; ``last`` stands in any case."""
+    room = MOST_LINES - len(last) - 1  # for the sentence
+    more = len(lines) - room + 1
+    shown = [*lines[: room - 1], Line(f"{more} more lines (-v shows all)")] if len(lines) > room else list(lines)
+    return [
+        line if len(line.text) <= LONGEST else Line(f"{line.text[: LONGEST - 4]} ...", line.severity)
+        for line in [*shown, *last]
+    ]
