@@ -218,8 +218,7 @@ def test_the_shipped_suites_come_from_lease_to_report(suites: Suites, capsys: py
         "--distbench-against=HEAD",
         "-o",
         "distbench_against_tolerance=5",
-        "--distbench-launches=3",
-        "--distbench-launches=:3",
+        "--distbench-launches=3:3",
     )
 
     for [result] in (update, again, against):
