@@ -163,11 +163,9 @@ CONTROL: TableKind[ControlRow] = TableKind(
     columns=[
         TEST,
         Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),
-        Column("planted", float, "planted", lambda row: _change(planted_ratio(row.control, row.verdict))),
-        Column("seen", float, "seen", lambda row: _change(row.verdict.ratio)),
-        Column(
-            "found", bool, "found", lambda row: Cell(is_found(row.verdict), "yes" if is_found(row.verdict) else "no")
-        ),
+        Column("injected", float, "injected", lambda row: _change(planted_ratio(row.control, row.verdict))),
+        Column("measured", float, "measured", lambda row: _change(row.verdict.ratio)),
+        Column("detected", bool, "detected", lambda row: Cell(yes := is_found(row.verdict), "yes" if yes else "no")),
         Column("step", str, "step", lambda row: row.control.step),
         Column("launches", int, "launches", lambda row: row.control.launches),
         Column("seconds", float, "time", lambda row: seconds(row.control.took_s)),

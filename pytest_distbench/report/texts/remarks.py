@@ -13,7 +13,7 @@ from pytest_distbench.records.run import CaseResult, Control, Verdict, is_found
 from pytest_distbench.report.texts import Line, escape, layout, metric_text
 from pytest_distbench.units import format_change
 
-_COLUMNS = ("", "test", "metric", "slowdown", "planted", "seen", "launches", "time")
+_COLUMNS = ("", "test", "metric", "slowdown", "injected", "measured", "launches", "time")
 
 
 def control_lines(results: Sequence[CaseResult]) -> list[Line]:
@@ -29,10 +29,10 @@ def control_lines(results: Sequence[CaseResult]) -> list[Line]:
     for result, control in planted:
         if control.why_not:
             groups.setdefault(control.why_not, []).append(result.case.title)
-    lines += [Line(f"? nothing planted in {_first(titles)}: {why}", "doubt") for why, titles in groups.items()]
+    lines += [Line(f"? nothing injected in {_first(titles)}: {why}", "doubt") for why, titles in groups.items()]
     lines += [
         Line(
-            f"? not delayed in {r.case.title}: {', '.join(c.left_out)}, which the script prints of clocks of its own",
+            f"? not delayed in {r.case.title}: {', '.join(c.left_out)}: the script measures these times itself",
             "doubt",
         )
         for r, c in planted
@@ -50,9 +50,9 @@ def _first(titles: Sequence[str]) -> str:
 def _count(controls: Sequence[Control]) -> Line:
     found = sum(bool(control.found) for control in controls)
     chosen = [control.share for control in controls if control.is_chosen]
-    of = f"{chosen[0] * 100:.3g} %" if chosen else "their tolerance (planted: a third more)"
+    of = f"{chosen[0] * 100:.3g} %" if chosen else "their tolerance (injected: a third more)"
     cases = f"case{'s' * (len(controls) != 1)}"
-    text = f"{found} of {len(controls)} {cases} would have shown a slowdown of {of}"
+    text = f"{found} of {len(controls)} {cases} detected a slowdown of {of}"
     return Line(text, "plain" if found == len(controls) else "doubt")
 
 
@@ -89,17 +89,17 @@ def outcome(control: Control) -> str:
     every = f" in {len(control.found)} of {len(control.verdicts)}" if len(control.verdicts) > 1 else ""
     match control.step:
         case "bound":
-            return f"found{every}: beyond its bound"
+            return f"detected{every}: beyond its bound"
         case "turns" if control.found:
-            return f"found{every}" if control.has_baseline else f"found{every}, in turns alone: no baseline"
+            return f"detected{every}" if control.has_baseline else f"detected{every}, by A/B alone: no baseline"
         case "turns":
-            return "not found: not red in turns" + ("" if control.has_baseline else "; no baseline")
+            return "not detected: A/B did not fail" + ("" if control.has_baseline else "; no baseline")
         case "stored":
             return (
-                f"found{every}, against the baseline alone" if control.found else "not found: not red, never in turns"
+                f"detected{every}, against the baseline alone" if control.found else "not detected, and A/B was not run"
             )
         case _:
-            return "not found: not suspicious beside the baseline"
+            return "not detected: not suspicious"
 
 
 def not_found_headline(result: CaseResult) -> str:
@@ -108,8 +108,8 @@ def not_found_headline(result: CaseResult) -> str:
     verdict = telling(control)
     seen = "nothing" if verdict.ratio is None else format_change(verdict.ratio)
     planted = format_change(planted_ratio(control, verdict))
-    where = "in turns" if control.step == "turns" else "against the baseline"
-    return f"a planted slowdown was {outcome(control)}: {metric_text(verdict)} planted {planted}, seen {seen} {where}"
+    where = "by A/B" if control.step == "turns" else "against the baseline"
+    return f"a slowdown was {outcome(control)}: {metric_text(verdict)} injected {planted}, measured {seen} {where}"
 
 
 def not_found_text(result: CaseResult, *, command: str) -> str:
@@ -130,10 +130,10 @@ def not_found_text(result: CaseResult, *, command: str) -> str:
         [
             escape(not_found_headline(result)),
             "",
-            *map(escape, layout(("metric", "planted", "seen", "threshold", "MDE"), rows, left=1)),
+            *map(escape, layout(("metric", "injected", "measured", "threshold", "MDE"), rows, left=1)),
             "",
             *map(escape, reasons[:_MOST_REASONS]),
-            *([f"not run in turns: {escape(control.why_alone)}"] if control.why_alone else []),
+            *([f"no A/B: {escape(control.why_alone)}"] if control.why_alone else []),
             f"what would help: {_HELP[control.step]}",
             f"again:  {command} --distbench-control{f'={control.share:g}' if control.is_chosen else ''}",
         ]
@@ -144,13 +144,13 @@ _MOST_REASONS = 8
 _HELP = {
     "screening": (
         "a baseline with more launches or of a quieter hour (--distbench-update), a larger tolerance, or "
-        "--distbench-confirm=always, which runs every case in turns"
+        "--distbench-confirm=always, which runs A/B for every case"
     ),
     "turns": (
-        "more iterations a loop, which make a pair quieter; more time for pairs (--distbench-confirm=auto:SECONDS); or "
-        "a larger tolerance"
+        "more iterations per loop, which reduce the noise of a pair; more time for pairs "
+        "(--distbench-confirm=auto:SECONDS); or a larger tolerance"
     ),
-    "stored": "what makes launches in turns possible (above); a baseline with more launches; or a larger tolerance",
+    "stored": "whatever makes A/B possible (above); a baseline with more launches; or a larger tolerance",
 }
 
 

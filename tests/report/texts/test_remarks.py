@@ -1,4 +1,4 @@
-"""What a run says of its own rules, and of the slowdowns that were planted in its cases."""
+"""What a run says of its own rules, and of the slowdowns that were injected into its cases."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOST = Control(
     verdicts=[verdict("low-power", ratio=1.02, mde=0.3)],
     launches=1,
 )
-UNTRIED = Control(why_not="its clocks are its own")
+UNTRIED = Control(why_not="its times are its own")
 
 
 def of(control: Control) -> CaseResult:
@@ -44,11 +44,11 @@ def test_each_case_is_a_row_and_the_last_line_counts_them() -> None:
     lines = control_lines([result(), of(FOUND), of(LOST), of(UNTRIED)])
 
     assert [line.text for line in lines] == [
-        "   test         metric  slowdown                                       planted     seen  launches   time",
-        "   test_a[ws2]  step    found                                          +20.0 %  +19.0 %        16  4.0 s",
-        "?  test_a[ws2]  step    not found: not suspicious beside the baseline  +20.0 %   +2.0 %         1  0.0 s",
-        "? nothing planted in test_a[ws2]: its clocks are its own",
-        "1 of 2 cases would have shown a slowdown of their tolerance (planted: a third more)",
+        "   test         metric  slowdown                      injected  measured  launches   time",
+        "   test_a[ws2]  step    detected                       +20.0 %   +19.0 %        16  4.0 s",
+        "?  test_a[ws2]  step    not detected: not suspicious   +20.0 %    +2.0 %         1  0.0 s",
+        "? nothing injected in test_a[ws2]: its times are its own",
+        "1 of 2 cases detected a slowdown of their tolerance (injected: a third more)",
     ]
     assert [line.severity for line in lines] == ["plain", "plain", "doubt", "doubt", "doubt"]
 
@@ -57,24 +57,24 @@ def test_planted_slowdowns_are_told_by_share_and_what_they_cannot_reach() -> Non
     assert control_lines([result()]) == []
 
     lines = control_lines([of(replace(FOUND, is_chosen=True))])
-    assert lines[-1].text == "1 of 1 case would have shown a slowdown of 20 %"
+    assert lines[-1].text == "1 of 1 case detected a slowdown of 20 %"
 
     rate = verdict("beyond-threshold", better="higher", ratio=0.8)
     [_, row, _] = control_lines([of(replace(FOUND, share=0.25, verdicts=[rate]))])
-    assert "-20.0 %  -20.0 %" in row.text
+    assert "-20.0 %   -20.0 %" in row.text
 
     lines = control_lines([of(replace(FOUND, left_out=["loss_time"]))])
-    assert lines[-2].text == "? not delayed in test_a[ws2]: loss_time, which the script prints of clocks of its own"
+    assert lines[-2].text == "? not delayed in test_a[ws2]: loss_time: the script measures these times itself"
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"step": "bound"}, "found: beyond its bound"),
-        ({"has_baseline": False}, "found, in turns alone: no baseline"),
-        ({"step": "stored"}, "found, against the baseline alone"),
-        ({"verdicts": [verdict("noise")]}, "not found: not red in turns"),
-        ({"verdicts": [verdict("within-threshold"), verdict("beyond-threshold", metric="b")]}, "found in 1 of 2"),
+        ({"step": "bound"}, "detected: beyond its bound"),
+        ({"has_baseline": False}, "detected, by A/B alone: no baseline"),
+        ({"step": "stored"}, "detected, against the baseline alone"),
+        ({"verdicts": [verdict("noise")]}, "not detected: A/B did not fail"),
+        ({"verdicts": [verdict("within-threshold"), verdict("beyond-threshold", metric="b")]}, "detected in 1 of 2"),
     ],
 )
 def test_the_row_says_at_which_step_it_was_decided(changes: dict[str, object], said: str) -> None:
@@ -85,8 +85,7 @@ def test_the_row_says_at_which_step_it_was_decided(changes: dict[str, object], s
 
 def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> None:
     assert not_found_headline(of(LOST)) == (
-        "a planted slowdown was not found: not suspicious beside the baseline: step planted +20.0 %, seen +2.0 % "
-        "against the baseline"
+        "a slowdown was not detected: not suspicious: step injected +20.0 %, measured +2.0 % against the baseline"
     )
     text = not_found_text(of(LOST), command="pytest test_a.py")
     assert "+30.0%" in text
