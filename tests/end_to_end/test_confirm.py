@@ -246,7 +246,7 @@ def test_why_a_doubt_is_not_settled_is_one_line(project: Path, run_inside: RunIn
     assert callable(spoil)
     spoil(project)
     result = run_inside("--distbench-launches=:3")
-    result.stdout.fnmatch_lines([f"*? not decided in turns: test_step[[]ws2]: {told}"])
+    result.stdout.fnmatch_lines([f"*? not confirmed by A/B: test_step[[]ws2]: {told}"])
 
 
 def test_always_runs_what_raises_no_doubt_in_turns_too(project: Path, run_inside: RunInside) -> None:

@@ -76,7 +76,7 @@ def test_a_run_that_is_stopped_tells_doubts_as_they_are(doubtful: pytest.Pyteste
     add(doubtful, "def test_stops():\n    import pytest\n    pytest.exit('enough')\n")
     result = run(doubtful, *SHORT)
 
-    result.stdout.fnmatch_lines(["*? not decided in turns: test_step[[]ws2]: the run was stopped*"])
+    result.stdout.fnmatch_lines(["*? not confirmed by A/B: test_step[[]ws2]: the run was stopped*"])
     assert result.ret == pytest.ExitCode.INTERRUPTED
 
 
@@ -145,7 +145,7 @@ def test_what_a_stopped_run_leaves_in_doubt_is_run_again_as_what_failed(slower: 
     add(slower, STOP + more)
     result = run(slower, *SHORT)
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*? not decided in turns: test_step[[]ws2]: the run was stopped*"])
+    result.stdout.fnmatch_lines(["*? not confirmed by A/B: test_step[[]ws2]: the run was stopped*"])
 
     file = slower.path / "test_it.py"
     file.write_text(file.read_text().replace("== [1, 1]", "== 9"))
@@ -159,7 +159,7 @@ def test_where_another_plugin_runs_tests_again_it_does(doubtful: pytest.Pytester
     result = run(doubtful, "--reruns=1", "-p", "no:xdist", *SHORT)
 
     result.stdout.fnmatch_lines(
-        ["*? not decided in turns: test_step[[]ws2]: pytest-rerunfailures may run its test again*"]
+        ["*? not confirmed by A/B: test_step[[]ws2]: pytest-rerunfailures may run its test again*"]
     )
 
 

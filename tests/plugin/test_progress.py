@@ -85,12 +85,12 @@ def test_a_renamed_test_is_told_in_a_word(project: Project, monkeypatch: pytest.
     )
     third, update = run(made), run(made, "-q", "--distbench-update")
 
-    first.stdout.fnmatch_lines(["distbench: 1 test; the first run tells how long that takes"])
+    first.stdout.fnmatch_lines(["distbench: 1 test; the first run shows how long that takes"])
     second.stdout.fnmatch_lines(["distbench: 1 test, about * s"])
     third.stdout.fnmatch_lines(
         ["distbench: 2 tests, about * s; 1 of them never timed, and taken for as long as the others"]
     )
-    update.stdout.fnmatch_lines(["distbench: 2 tests; the first run tells how long that takes"])
+    update.stdout.fnmatch_lines(["distbench: 2 tests; the first run shows how long that takes"])
 
 
 def make(

@@ -202,9 +202,9 @@ def _movement(results: Sequence[CaseResult]) -> list[Line]:
     span = f"{found.least:.2f} to {found.most:.2f} times"
     word = "slower" if found.is_slower else "faster"
     line = (
-        f"all {found.cases} cases with clocks are {word} than their baselines, by {span}: that speaks of the machine, "
-        "its software or the baselines, not of one change; distbench doctor looks at the machine, --distbench-against "
-        "REF compares on the spot"
+        f"all {found.cases} cases with timings are {word} than their baselines, by {span}: the cause is the machine, "
+        "its software or the baselines, not one change; distbench doctor checks the machine, --distbench-against REF "
+        "compares by A/B"
     )
     return [Line(line)]
 
@@ -225,12 +225,12 @@ def _out_of_reach(results: Sequence[CaseResult]) -> list[Line]:
 
 
 def _unconfirmed(results: Sequence[CaseResult]) -> list[Line]:
-    """Why cases in doubt were not decided in turns, a line for each reason, numbers aside."""
+    """Why suspicious cases were not confirmed by A/B, a line for each reason, numbers aside."""
     groups: dict[str, list[CaseResult]] = {}
     for result in results:
         if result.unconfirmed:
             groups.setdefault(re.sub(r"\d", "", result.unconfirmed), []).append(result)
     return [
-        Line(f"? not decided in turns: {_first([r.case.title for r in found])}: {found[0].unconfirmed}")
+        Line(f"? not confirmed by A/B: {_first([r.case.title for r in found])}: {found[0].unconfirmed}")
         for found in groups.values()
     ]

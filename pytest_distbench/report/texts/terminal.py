@@ -136,7 +136,7 @@ def duration_text(found: Estimate, *, slow: Estimate, confirm_s: float = 0.0) ->
         if found.unknown:
             told[0] += f"; {found.unknown} of them never timed, and taken for as long as the others"
     elif found.unknown:
-        told.insert(0, f"{count}; the first run tells how long that takes")
+        told.insert(0, f"{count}; the first run shows how long that takes")
     return "; ".join(told)
 
 
@@ -172,14 +172,14 @@ def header_lines(
     missing += [f"distbench: note: {remark}" for remark in gpus.remarks]
     if environment.shares_host:
         missing.append("distbench: note: the host is shared (--distbench-share=host): CPU clocks are others' too")
-    entries = sum(1 for _ in store.files())
-    compared = f"baselines {store.folder / store.platform} ({entries} {'entry' if entries == 1 else 'entries'})"
-    if not entries:
+    stored = sum(1 for _ in store.files())
+    compared = f"baselines {store.folder / store.platform} ({stored} {_cases(stored)})"
+    if not stored:
         compared = f"no baselines for this platform yet ({store.folder / store.platform})"
     if against:
-        compared = f"against {against}, in turns; nothing is compared with stored baselines"
+        compared = f"interleaved A/B against {against}; stored baselines are not used"
     if control:
-        compared += f"; a slowdown is planted in every case ({control}): nothing is judged or stored"
+        compared += f"; a slowdown is injected into every case ({control}): nothing is judged or stored"
     lines = [first, *missing, f"distbench: {compared}"]
     if duration:
         lines.append(f"distbench: {duration}")
@@ -275,7 +275,7 @@ def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int,
     elif not results:
         told = "interrupted before the first test: nothing is stored"
     told += f"; {left} {_were(left)} to follow" if left else ""
-    then = f"continue with:  {command}" if command else "the same command measures all of them anew"
+    then = f"continue with:  {command}" if command else "the same command measures all of them again"
     return [Line(told, "doubt"), Line(then, "doubt")] if command or running or results else [Line(told, "doubt")]
 
 

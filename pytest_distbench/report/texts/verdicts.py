@@ -218,7 +218,7 @@ def _notes(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
     for entry in changes:
         for note in entry.notes:
             by_note.setdefault(note, []).append(str(entry.name))
-    found = [(names[0] if len(names) == 1 else f"{len(names)} entries", note) for note, names in by_note.items()]
+    found = [(names[0] if len(names) == 1 else f"{len(names)} cases", note) for note, names in by_note.items()]
     return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "differences"))]
 
 

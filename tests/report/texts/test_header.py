@@ -27,7 +27,7 @@ def test_the_header_names_gpus_updates_and_revisions(tmp_path: Path) -> None:
     BaselineStore(tmp_path, "cpu-x").write(TEST, KEY, entry(1.0))
     first, second = lines(tmp_path)
     assert first.endswith(": world size 2, 4, gloo, 2 CPU cores (X), torch 2.14.0, warm launcher")
-    assert second == f"distbench: baselines {tmp_path}/cpu-x (1 entry)"
+    assert second == f"distbench: baselines {tmp_path}/cpu-x (1 case)"
 
     gpus = Gpus(visible=tuple(Gpu(name="NVIDIA H200", uuid=f"GPU-{i}") for i in range(8)))
     assert "nccl, 8 GPUs (X)" in lines(tmp_path, gpus=gpus, backend="nccl")[0]
@@ -39,7 +39,7 @@ def test_the_header_names_gpus_updates_and_revisions(tmp_path: Path) -> None:
 
     assert lines(tmp_path, update="new")[-1] == "distbench: update=new; baselines will be written"
 
-    told = "distbench: against main, in turns; nothing is compared with stored baselines"
+    told = "distbench: interleaved A/B against main; stored baselines are not used"
     assert lines(tmp_path, against="main")[1:] == [told]
 
 
@@ -64,7 +64,7 @@ def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, again
         (
             Estimate(tests=1, seconds=None, unknown=1),
             0,
-            "1 test; the first run tells how long that takes",
+            "1 test; the first run shows how long that takes",
         ),
         (Estimate(tests=0, seconds=None), 1, "1 slow test deselected (--distbench-full runs them in about 9 s)"),
     ],

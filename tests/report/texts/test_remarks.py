@@ -96,7 +96,9 @@ def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> Non
 def test_doubts_about_a_run_are_a_line_each() -> None:
     [line] = doubt_lines([result(verdict("beyond-threshold", ratio=1.2))] * 4)
     assert line.severity == "plain"
-    assert line.text.startswith("all 4 cases with clocks are slower than their baselines, by 1.20 to 1.20 times: that")
+    assert line.text.startswith(
+        "all 4 cases with timings are slower than their baselines, by 1.20 to 1.20 times: the cause"
+    )
 
     blind = result(verdict("within-threshold", ratio=1.0, mde=2.1), verdict("within-threshold", ratio=1.0, mde=3.0))
     [line] = doubt_lines([blind, blind])

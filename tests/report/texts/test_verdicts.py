@@ -116,7 +116,7 @@ def test_entries_that_came_or_went_are_named_once_and_counted() -> None:
 
     new = entry(1.0, software={"torch": "2.14.0"})
     lines = change_lines([change(name, entry(1.0), new) for name in "ab"], unchanged=0)
-    assert lines == ["2 entries: software.torch 2.13.0 -> 2.14.0", "2 changed, 0 new, 0 removed, 0 unchanged"]
+    assert lines == ["2 cases: software.torch 2.13.0 -> 2.14.0", "2 changed, 0 new, 0 removed, 0 unchanged"]
 
     changes = [change(f"t{i}", entry(1.0), entry(2.0)) for i in range(MOST_ROWS + 2)]
     assert "2 more metrics, less worse than these" in change_lines(changes, unchanged=0)
