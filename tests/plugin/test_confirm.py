@@ -92,7 +92,7 @@ def test_an_advisory_case_is_confirmed_as_others_are(slower: pytest.Pytester) ->
     result = run(slower, "--distbench-advisory", *SHORT)
 
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["test_it.py ? *", "test_it.py A", "1 case would have failed:", "*= 1 advisory in *"])
+    result.stdout.fnmatch_lines(["test_it.py ? *", "test_it.py A", "A test_step?ws2?: step +*", "*= 1 advisory in *"])
 
 
 FAILS = "def test_fails():\n    assert False\n"

@@ -244,8 +244,8 @@ def test_an_advisory_verdict_is_shown_and_fails_nothing(
 
     assert result.ret == 0
     result.stdout.fnmatch_lines([
-        "A  test_step?ws2? *", "1 case would have failed:", f"  test_step?ws2?: step +50.* (advisory: {reason})",
-        "*= 1 advisory in *",
+        "A  test_step?ws2? *", "* would have failed, but advisory (A)*",
+        f"A test_step?ws2?: step +50.* (advisory: {reason})", "*= 1 advisory in *",
     ])  # fmt: skip
     [case] = json.loads((made.path / "run.json").read_text())["results"]
     assert (case["advisory"], case["outcome"], case["test_outcome"]) == (reason, "advisory", "passed")

@@ -48,7 +48,7 @@ class State(NamedTuple):
 
 STATES = {
     "failed": State("FAILED", "FAILED"),
-    "advisory": State("would have failed, but is advisory (A)", "would have failed (advisory)"),
+    "advisory": State("would have failed, but advisory (A)", "would have failed (advisory)"),
     "xfailed": State("failed as expected (xfail_perf)", "failed as expected"),
     "skipped": State("skipped", "skipped"),
     "inconclusive": State("inconclusive", "INCONCLUSIVE"),

@@ -222,7 +222,8 @@ def summary_lines(
     lines += _hint(compared)
     steps = next_steps(compared, commands)
     shown = on_one_screen(lines, steps) if verbosity == 0 else [*lines, *steps]
-    return shown + (_updates(updated, folder) if updated else []) + _advisory(results)
+    advisory = [Line(f"A {r.case.title}: {r.headline}", "doubt") for r in results if r.outcome == "advisory"]
+    return [*shown, *(_updates(updated, folder) if updated else []), *advisory]
 
 
 def ending_lines(record: RunRecord) -> list[Line]:
@@ -389,13 +390,6 @@ def _needless(compared: Sequence[CaseResult]) -> list[str]:
         for r in compared
         if r.xfail_perf and all(_is_fine(v) for v in r.verdicts if v.is_judged)
     ][:_SHOWN_NAMES]
-
-
-def _advisory(results: Sequence[CaseResult]) -> list[Line]:
-    """The cases that would have failed, had their verdicts not been advisory."""
-    found = [r for r in results if r.outcome == "advisory"]
-    lines = [Line(f"  {r.case.title}: {r.headline}", "doubt") for r in found]
-    return [Line(f"{len(found)} {_cases(len(found))} would have failed:", "doubt"), *lines] if found else []
 
 
 def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:
