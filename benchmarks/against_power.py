@@ -127,7 +127,7 @@ def _differences(result: CaseResult, metric: str) -> list[float]:
 
 def print_table(points: Sequence[Point]) -> None:
     """One row per tree and metric."""
-    header = f"{'tree':<16}{'metric':<36}{'red':>8}{'predicted':>11}{'finds':>8}{'change':>9}"
+    header = f"{'tree':<16}{'metric':<36}{'red':>8}{'predicted':>11}{'MDE':>8}{'change':>9}"
     print(f"{header}{'noise':>8}{'pairs':>7}{'seconds':>9}{'longest':>9}")
     for tree, metric in dict.fromkeys((p.tree, p.metric) for p in points):
         found = [p for p in points if (p.tree, p.metric) == (tree, metric)]

@@ -34,7 +34,7 @@ PROJECT = Path(__file__).parent / "neighbours"
 HEALTHY = ("test_script", "test_sweep", "test_training")
 LONGEST_S = 4.0
 """That a loop computes, or pauses."""
-HEADER = ("planted", "test", "runs", "red", "launches", "cores of others", "crowding", "slowest")
+HEADER = ("injected", "test", "runs", "red", "launches", "cores of others", "crowding", "slowest")
 
 
 class Loops:

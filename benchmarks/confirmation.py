@@ -24,10 +24,10 @@ The project is a git repository in a temporary folder: its baselines are committ
 commit in a file that is not. Slower code works on after each iteration, for a share of the time that this took. A rank
 that works keeps the other waiting besides, so that less than the share is planted (:data:`PLANTED`).
 
-Columns: runs; those that were *red*, that told of the *machine*, that stayed *open* (inconclusive); *unseen*: the noise
-would have hidden the tolerance; *confirmed*: cases a run that ran in turns; their *launches* and *pairs*, the mean of
-runs; *seconds* and *longest*: until the verdict, of all of pytest; *turns s*: a run's seconds of confirmation;
-*stored* and *in turns*: the change against the baseline and in turns, medians.
+Columns: runs; those that were *red*, *environment* or *inconclusive*, or had *low power* (the noise would have hidden
+the tolerance); *confirmed*: cases per run that ran as A/B; their *launches* and *pairs*, the mean of runs; *seconds*
+and *longest*: until the verdict, of all of pytest; *A/B s*: a run's seconds of confirmation; *stored* and *A/B*: the
+change against the baseline and by A/B, medians.
 """
 
 from __future__ import annotations
@@ -328,8 +328,8 @@ def _notes(result: CaseResult, *, is_healthy: bool) -> list[str]:
 
 
 HEADER = (
-    "case", "slowdown", "beside", "runs", "red", "machine", "open", "unseen", "confirmed", "launches", "pairs",
-    "seconds", "longest", "turns s", "stored", "in turns",
+    "case", "slowdown", "load", "runs", "red", "environment", "inconclusive", "low power", "confirmed", "launches",
+    "pairs", "seconds", "longest", "A/B s", "stored", "A/B",
 )  # fmt: skip
 
 
