@@ -68,20 +68,21 @@ def sensitivity_lines(found: Sequence[tuple[str, Sensitivity]]) -> list[str]:
         return []
     ordered = sorted(found, key=lambda one: one[1].mde)
     (_, middle), (title, worst) = ordered[(len(ordered) - 1) // 2], ordered[-1]
-    told = f"{title} {worst.metric}: {_told(worst)}"
+    name, noise = f"{title} {worst.metric}", f"noise {_percent(worst.noise)}"
+    told = f"{name}: {noise}: this baseline alone detects slowdowns {_above(worst)}"
     if len(found) > 1:
-        told = f"median of {len(found)} cases: {_told(middle)}; worst, {told}"
+        told = (
+            f"noise {_percent(middle.noise)} (median of {len(found)} cases): baselines alone detect slowdowns "
+            f"{_above(middle)}; worst, {name}: {noise}, {_above(worst)}"
+        )
     advice = (
         "to detect smaller ones: a quieter machine (distbench doctor), or more iterations in the loop; record again"
     )
     return [told, advice] if worst.noise > POOR else [told]
 
 
-def _told(one: Sensitivity) -> str:
-    return (
-        f"noise {_percent(one.noise)}: this baseline alone detects slowdowns above {_percent(one.mde)}, "
-        f"with A/B about {_percent(one.paired_mde)}"
-    )
+def _above(one: Sensitivity) -> str:
+    return f"above {_percent(one.mde)}, with A/B about {_percent(one.paired_mde)}"
 
 
 def _percent(share: float) -> str:

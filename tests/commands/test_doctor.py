@@ -274,7 +274,7 @@ def test_the_baselines_of_this_machine_say_how_small_a_slowdown_they_detect(tmp_
 
     path = store.write(TEST, "ws4.gloo.warm", entry(1.0, 2.0, 0.5))
     [noisy] = doctor.baselines(tmp_path, {})
-    assert (noisy.level, "median of 2 cases" in noisy.found, bool(noisy.advice)) == ("note", True, True)
+    assert (noisy.level, "(median of 2 cases)" in noisy.found, bool(noisy.advice)) == ("note", True, True)
 
     path.write_text("{")
     [unreadable] = doctor.baselines(tmp_path, {})

@@ -81,8 +81,8 @@ def test_one_sentence_has_the_median_case_and_the_worst_and_a_poor_baseline_has_
 
     assert sensitivity_lines(cases) == [
         (
-            "median of 3 cases: noise 3 %: this baseline alone detects slowdowns above 6 %, with A/B about 3 %; "
-            "worst, test_5[ws2] step: noise 5 %: this baseline alone detects slowdowns above 10 %, with A/B about 5.1 %"
+            "noise 3 % (median of 3 cases): baselines alone detect slowdowns above 6 %, with A/B about 3 %; "
+            "worst, test_5[ws2] step: noise 5 %, above 10 %, with A/B about 5.1 %"
         )
     ]
     assert sensitivity_lines([("test_a[ws2]", poor)]) == [

@@ -126,7 +126,7 @@ WORDS: Sequence[Entry] = (
     ),
     _word("threshold|limit", "Change that fails: never below the tolerance, wider with noise.", _RULE, _LESS_NOISE),
     _word(
-        "MDE|minimum detectable effect|sensitivity|detectable|detects slowdowns|detect smaller",
+        "MDE|minimum detectable effect|sensitivity|detectable|detect slowdowns|detects slowdowns|detect smaller",
         "Smallest slowdown that a comparison detects with 90 % power.",
         "sensitivity.md",
         _LESS_NOISE,
