@@ -635,7 +635,7 @@ FAULTS: tuple[Fault, ...] = (
         is_any_launchers=True,
     ),
     Fault(raises_and_cleans_up_together, r"rank 1 raised ValueError: root cause", waits=True, is_any_launchers=True),
-    Fault(becomes_another_program, r"rank 1 left its connection to pytest and went on"),
+    Fault(becomes_another_program, r"rank 1 closed its connection to pytest and went on"),
     Fault(
         hangs_without_the_handler,
         r"hung in body, .*: rank 1 (at faults\.py:\d+ in hangs_without|in phase body)",
@@ -703,7 +703,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(kills_the_agent, LAUNCHER_DIED, root_cause=None, is_any_launchers=True),  # torchrun's is the group above
 )
 
-NODE_LOST = r"the launcher failed: host \w+: its relay has said nothing for "
+NODE_LOST = r"the launcher failed: host \w+: its relay has been silent for "
 
 ON_NODES: tuple[Fault, ...] = (
     Fault(stops_who_waits_for_it, NODE_LOST, root_cause=None),

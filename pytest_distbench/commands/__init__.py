@@ -27,12 +27,16 @@ class NegativeError(Exception):
 
 def choose_entries(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="the store (default: baselines)"
+        "--baselines",
+        metavar="DIR",
+        type=Path,
+        default=Path("baselines"),
+        help="baseline directory (default: baselines)",
     )
-    parser.add_argument("--platform", metavar="NAME", default="", help="only this hardware class")
+    parser.add_argument("--platform", metavar="NAME", default="", help="only this platform")
     choose_names(
         parser,
-        "only entries with this in their name, or of this name or node id; several choose what any of them names",
+        "only baselines with this in their name, or of this name or node id; several -k select those that match any",
     )
 
 
@@ -43,7 +47,7 @@ def choose_names(parser: argparse.ArgumentParser, told: str) -> None:
 def folder_of(options: argparse.Namespace) -> Path:
     folder: Path = options.baselines
     if not folder.is_dir():
-        raise DistbenchError(f"{folder} is not a folder: run where your baselines are, or give --baselines DIR")
+        raise DistbenchError(f"{folder} is not a folder: run it where your baselines are, or give --baselines DIR")
     return folder
 
 
@@ -53,6 +57,6 @@ def read_chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
     platforms = BaselineStore(folder, "").platforms()
     if options.platform and options.platform not in platforms:
         known = ", ".join(platforms) or "none"
-        raise DistbenchError(f"no baselines of the hardware class {options.platform!r} in {folder}; there are {known}")
+        raise DistbenchError(f"no baselines of the platform {options.platform!r} in {folder}; there are {known}")
     for platform in [options.platform] if options.platform else platforms:
         yield from (file for file in BaselineStore(folder, platform).read_all() if choice(file.name))

@@ -43,29 +43,34 @@ from pytest_distbench.units import as_share, parse_bytes
 
 
 def add_entries(add_parser: Adder) -> None:
-    listing = add_parser("list", help="one line per entry: platform, test, case, launches, metrics, bounds")
+    listing = add_parser("list", help="list the baselines: platform, test, case, launches, metrics, bounds")
     choose_entries(listing)
     listing.set_defaults(command=_list)
-    show = add_parser("show", help="every metric of the chosen entries")
+    show = add_parser("show", help="show every metric of the selected baselines")
     show.add_argument("shown", metavar="PART", nargs="*", default=[], help="as -k")
     choose_entries(show)
     show.set_defaults(command=_show)
-    update = add_parser("update", help="run pytest --distbench-update on the arguments given")
+    update = add_parser("update", help="measure again and record: pytest --distbench-update with the given arguments")
     update.add_argument(
         "--only",
         choices=UPDATES,
         default="changed",
-        help="entries to write (default: changed, which is new or moved)",
+        help="which baselines to write (default: changed, which includes new)",
     )
     update.add_argument(
-        "arguments", metavar="...", nargs=argparse.REMAINDER, help="of pytest: files or node ids first, then options"
+        "arguments",
+        metavar="...",
+        nargs=argparse.REMAINDER,
+        help="arguments of pytest: files or node ids first, then options",
     )
     update.set_defaults(command=_update)
-    prune = add_parser("prune", help="delete entries: unused by a run, without a test, or by name")
-    prune.add_argument("run", metavar="RUN.json", type=Path, nargs="?", help="those this whole, green run did not use")
-    prune.add_argument("--gone", action="store_true", help="those whose test file or function does not exist any more")
-    prune.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="of --gone: pytest's root directory")
-    prune.add_argument("--delete", action="store_true", help="do it; without this they are only named")
+    prune = add_parser("prune", help="delete baselines: not used by a run, without a test, or by name")
+    prune.add_argument(
+        "run", metavar="RUN.json", type=Path, nargs="?", help="those that this complete, green run did not use"
+    )
+    prune.add_argument("--gone", action="store_true", help="those whose test file or function no longer exists")
+    prune.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="for --gone: pytest's root directory")
+    prune.add_argument("--delete", action="store_true", help="delete them; without it they are only listed")
     choose_entries(prune)
     prune.set_defaults(command=_prune)
 
@@ -131,8 +136,8 @@ def _update(options: argparse.Namespace) -> Iterator[str]:
 def _prune(options: argparse.Namespace) -> Iterator[str]:
     if options.run is None and not options.gone and not options.parts:
         raise ConfigurationError(
-            "prune: nothing says what to delete: give a RUN.json written by pytest --distbench-json of a whole, green "
-            "run, or --gone, or -k PART"
+            "prune: say what to delete: give the RUN.json of a complete, green run (pytest --distbench-json), or "
+            "--gone, or -k PART"
         )
     unused = _unused_names(options.run) if options.run is not None else None
     names = [file.name for file in read_chosen(options) if unused is None or file.name in unused]
@@ -157,27 +162,29 @@ def _unused_names(path: Path) -> set[EntryName]:
     unused = read_run_record(path).unused
     if unused is None:
         raise DistbenchError(
-            f"{path}: this run was not whole or not green, so it cannot tell what is unused. "
-            "Run whole files without -k, -m or node ids until all pass, or choose by name with -k"
+            f"{path}: this run was incomplete or not green, so it does not show what is unused. Run whole files "
+            f"without -k, -m or node ids until all pass, or select by name with -k"
         )
     return set(unused)
 
 
 def add_review(add_parser: Adder) -> None:
-    diff = add_parser("diff", help="what changed since a git revision, or against another store")
-    diff.add_argument(
-        "against", metavar="REF|DIR", nargs="?", default="HEAD", help="a folder, or else a git revision (default: HEAD)"
+    diff = add_parser(
+        "diff", help="show what changed since a git revision, or compared with another baseline directory"
     )
-    diff.add_argument("--markdown", action="store_true", help="a table for a pull request")
+    diff.add_argument(
+        "against", metavar="REF|DIR", nargs="?", default="HEAD", help="a folder or a git revision (default: HEAD)"
+    )
+    diff.add_argument("--markdown", action="store_true", help="print a table for a pull request")
     choose_entries(diff)
     diff.set_defaults(command=_diff)
-    accept = add_parser("accept", help="take the numbers of a run record (a CI artifact) into the store")
+    accept = add_parser("accept", help="record the numbers of a run record (a CI artifact) as baselines")
     accept.add_argument("run", metavar="RUN.json", type=Path, help="written by pytest --distbench-json")
     accept.add_argument(
-        "--only", choices=UPDATES, default="changed", help="which cases (default: changed, which is new or moved)"
+        "--only", choices=UPDATES, default="changed", help="which cases (default: changed, which includes new)"
     )
-    accept.add_argument("--force", action="store_true", help=f"metrics with fewer than {FEWEST_LAUNCHES} launches too")
-    accept.add_argument("--dry-run", action="store_true", help="show what would change, write nothing")
+    accept.add_argument("--force", action="store_true", help=f"also metrics with fewer than {FEWEST_LAUNCHES} launches")
+    accept.add_argument("--dry-run", action="store_true", help="show what would change and write nothing")
     choose_entries(accept)
     accept.set_defaults(command=_accept)
 
@@ -244,24 +251,29 @@ _FORMATS: Mapping[str, Callable[[Iterable[BaselineFile], BinaryIO], None]] = {
 
 
 def add_transfer(add_parser: Adder) -> None:
-    export = add_parser("export", help="all values of all launches in one file")
+    export = add_parser("export", help="write all values of all launches into one file")
     export.add_argument(
         "--format",
         choices=_FORMATS,
         default="json",
-        help="json: one entry a line, whole, can be imported (default); csv, parquet: one value a row, for analysis",
+        help="json: a complete baseline per line, for import (default); csv, parquet: a value per row, for analysis",
     )
     export.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     choose_entries(export)
     export.set_defaults(command=_export)
     importing = add_parser(
-        "import", help="add the entries of an exported file or another store, or numbers of nccl-tests and rccl-tests"
+        "import",
+        help="add the baselines of an exported file or another directory, or numbers of nccl-tests and rccl-tests",
     )
     importing.add_argument(
-        "source", metavar="FILE|DIR", type=Path, nargs="+", help="of export --format json, a store's folder, or a run"
+        "source",
+        metavar="FILE|DIR",
+        type=Path,
+        nargs="+",
+        help="a file of export --format json, a baseline directory, or a run",
     )
     importing.add_argument(
-        "--existing", choices=("keep", "replace"), default="keep", help="what is here already (default: keep)"
+        "--existing", choices=("keep", "replace"), default="keep", help="baselines that exist already (default: keep)"
     )
     choose_entries(importing)
     _add_options_of_numbers(importing)
@@ -296,8 +308,8 @@ def _refuse_contradictions(found: Iterable[tuple[str, BaselineFile]]) -> None:
         first, known = seen.setdefault(file.name, (place, digest))
         if known != digest:
             raise DistbenchError(
-                f"{first} and {place} contradict each other: both hold {file.name} of {file.platform}, with other "
-                "values: nothing imported. Remove one of them"
+                f"{first} and {place} contradict each other: both contain {file.name} of {file.platform}, with "
+                f"different values, so nothing was imported. Remove one of them"
             )
 
 
@@ -327,7 +339,7 @@ def _import(options: argparse.Namespace) -> Iterator[str]:
     if not sum(counts.values()):
         of = f" of platform {options.platform}" if options.platform else ""
         sources = ", ".join(map(str, options.source))
-        raise DistbenchError(f"{sources}: no entry{of} that was asked for: nothing imported")
+        raise DistbenchError(f"{sources}: no matching baseline{of}, so nothing was imported")
     yield ", ".join(f"{number} {what}" for what, number in counts.items())
 
 
@@ -336,29 +348,32 @@ _TEST = re.compile(r"(?P<test>[^[\]]+::[^[\]]+?)(?:\[(?P<case>.*)\])?")
 
 def _add_options_of_numbers(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "of nccl-tests and rccl-tests", "what they print, or their JSON; several files are several runs of the same"
+        "of nccl-tests and rccl-tests",
+        "their output, or their JSON; several files are several runs of the same benchmark",
     )
-    group.add_argument("--as", dest="kind", choices=("bounds", "baseline"), default="", help="what the numbers become")
     group.add_argument(
-        "--test", metavar="NODEID", default="", help="whose they become: 'suites/a.py::test_b[float32-ws8]'"
+        "--as", dest="kind", choices=("bounds", "baseline"), default="", help="what to make of the numbers"
+    )
+    group.add_argument(
+        "--test", metavar="NODEID", default="", help="test that gets them: 'suites/a.py::test_b[float32-ws8]'"
     )
     group.add_argument("--world-size", metavar="N", type=int, help="ranks of that test (default: as the file says)")
     group.add_argument("--backend", metavar="NAME", default="nccl", help="of that test (default: nccl)")
     group.add_argument("--launcher", metavar="NAME", default="warm", help="of that test (default: warm)")
     group.add_argument(
-        "--metric", choices=("latency", "busbw"), default="latency", help="what is bounded (default: latency)"
+        "--metric", choices=("latency", "busbw"), default="latency", help="metric to bound (default: latency)"
     )
     group.add_argument(
-        "--margin", metavar="X", default="0%", help="of bounds, towards worse: 10%% or 0.1 (default: 0%%)"
+        "--margin", metavar="X", default="0%", help="margin of the bounds towards worse: 10%% or 0.1 (default: 0%%)"
     )
     group.add_argument(
         "--column",
         choices=("in-place", "out-of-place"),
         default="in-place",
-        help="default: in-place, as the sweeps are",
+        help="which columns to take (default: in-place, as in the sweeps)",
     )
-    group.add_argument("--dtype", metavar="NAME", default="", help="where the files have rows of several")
-    group.add_argument("--redop", metavar="NAME", default="", help="where the files have rows of several")
+    group.add_argument("--dtype", metavar="NAME", default="", help="if the files have rows of several")
+    group.add_argument("--redop", metavar="NAME", default="", help="if the files have rows of several")
     group.add_argument("--min-size", metavar="SIZE", default="1", help="smallest message, such as 64KiB")
     group.add_argument("--max-size", metavar="SIZE", default="", help="largest message, such as 64MiB")
 
@@ -382,17 +397,17 @@ def _import_numbers(options: argparse.Namespace) -> Iterator[str]:
     facts = [outputs[0].program, f"{ranks} ranks", outputs[0].device, first.dtype, first.redop.replace("none", "")]
     yield f"{runs}: {', '.join(filter(None, [*facts, options.column]))}"
     if not all(output.is_whole for output in outputs):
-        yield "? a run has no summary at its end: it may have been cut off, and its results were not checked"
+        yield "? a run has no summary at its end; it may be cut off, and its results were not checked"
     made: Mapping[str, Any]
     if options.kind == "bounds":
         made = bounds_of(chosen, metric=options.metric, margin=margin)
     elif len(outputs) < 2:
         raise ConfigurationError(
-            "--as baseline: one run says nothing about its noise: give the files of several runs, or --as bounds"
+            "--as baseline: the noise of one run is unknown: give the files of several runs, or --as bounds"
         )
     else:
         made = baselines_of(chosen, in_place=rows.in_place)
-        yield "these tools time calls in a loop, the sweep each by itself: small messages take longer there"
+        yield "these tools time calls in a loop, the sweep times each call, so small messages take longer there"
     if left_out := len({row.size for run in chosen for row in run}) - len(made):
         yield f"{left_out} size{'s' * (left_out != 1)} left out: printed as 0, or not in every run"
     yield _store(options, name, ranks, made)
@@ -408,7 +423,7 @@ def _store(options: argparse.Namespace, name: EntryName, ranks: int, made: Mappi
         metrics={},
     )
     if (stored_ranks := entry.conditions.world_size) != ranks:
-        raise ConfigurationError(f"{name} is stored with {stored_ranks} ranks, the numbers are of {ranks}")
+        raise ConfigurationError(f"{name} is stored with {stored_ranks} ranks; these numbers are of {ranks}")
     field = "bounds" if options.kind == "bounds" else "metrics"
     before: dict[str, Any] = getattr(entry, field)
     both = {**before, **made} if options.existing == "replace" else {**made, **before}
@@ -425,7 +440,7 @@ def _name(options: argparse.Namespace) -> EntryName:
     lacking = [option for option in ("test", "platform") if not getattr(options, option)]
     if lacking:
         raise ConfigurationError(
-            f"import --as {options.kind}: such files do not say whose numbers they are: give "
+            f"import --as {options.kind}: such files do not name the test and the platform: give "
             f"{' and '.join(f'--{option}' for option in lacking)}; 'distbench baseline list' shows both"
         )
     found = _TEST.fullmatch(options.test)
@@ -462,5 +477,5 @@ def _operation(program: str) -> str:
 def _margin(text: str) -> float:
     share = as_share(text)
     if share is None or not 0 <= share < 1:
-        raise ConfigurationError(f"--margin {text!r}: wanted a share such as 10% or 0.1, from 0 to below 1")
+        raise ConfigurationError(f"--margin {text!r}: wanted a fraction such as 10% or 0.1, from 0 to below 1")
     return share

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(error)
         return error_code
     except KeyboardInterrupt:
-        print("distbench: interrupted; what was said to be done is done, and nothing is half written", file=sys.stderr)
+        print("distbench: interrupted; what was reported as done is done, and no file is half written", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has had enough, as `| head` does
@@ -91,17 +91,17 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODULE",
         action="append",
         default=[],
-        help="import a module first, found from this folder: one that adds kinds of metrics or verdicts, or formats",
+        help="import a module first, from this folder: it may add kinds of metrics, reasons of verdicts, or formats",
     )
     groups = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     prepare.add_init(groups.add_parser)
     doctor.add(groups.add_parser)
-    store = groups.add_parser("baseline", help="look at and change stored baselines")
+    store = groups.add_parser("baseline", help="list, compare and change stored baselines")
     commands = store.add_subparsers(title="commands", required=True, metavar="COMMAND")
     baseline.add_entries(commands.add_parser)
     baseline.add_review(commands.add_parser)
     baseline.add_transfer(commands.add_parser)
-    sets = groups.add_parser("data", help="the data sets of trainings: list, make ready, check")
+    sets = groups.add_parser("data", help="data sets of trainings: list, prepare, verify")
     prepare.add_data(sets.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser)
     runs.add_report(groups.add_parser)
     runs.add_verdict(groups.add_parser)

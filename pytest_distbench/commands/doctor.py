@@ -67,9 +67,9 @@ def report(findings: Iterator[Finding]) -> Iterator[str]:
     yield ""
     warnings = f"{counts['warn']} warning{'s' * (counts['warn'] != 1)}"
     if counts["fail"]:
-        yield f"{counts['fail']} failed: tests cannot run here as it is; {warnings}"
+        yield f"{counts['fail']} failed, so tests cannot run here yet; {warnings}"
     elif counts["warn"]:
-        yield f"{warnings}: tests run, and their numbers are noisier than they need to be"
+        yield f"{warnings}: usable, but expect noisy timings"
     else:
         yield "fit to measure"
 
@@ -129,7 +129,7 @@ def gpus(
         yield Finding("warn", "GPU", str(error))
     if found.links:
         yield Finding("ok", "links", f"between GPUs: {', '.join(kinds(found.links))}")
-    yield Finding("ok", "hardware class", found.platform)
+    yield Finding("ok", "platform", found.platform)
     yield from _cuda(found, lambda: use({**variables, **found.variables}))
 
 
@@ -146,13 +146,13 @@ def _gpu(driver: Driver, gpu: Gpu) -> Iterator[Finding]:
     if pids := processes_on(driver, device):
         yield Finding("warn", subject, f"in use by pid {', '.join(map(str, pids))}", "end them, or use another GPU")
     if held := sorted(held_by(driver, card)):
-        yield Finding("warn", subject, f"clocks held down: {', '.join(held)}", "let it cool; check power and fans")
+        yield Finding("warn", subject, f"slowed down by: {', '.join(held)}", "let it cool; check power and fans")
     if gpu.is_capped:
         text = f"power limit {gpu.power_limit_w:.0f} W, by default {gpu.default_power_limit_w:.0f} W"
-        advice = "it is a hardware class of its own; sudo nvidia-smi -pl sets the limit"
+        advice = "a GPU with another power limit is another platform; sudo nvidia-smi -pl sets the limit"
         yield Finding("note", subject, text, advice)
     if gpu.persistence is False:
-        yield Finding("note", subject, "persistence mode off: the first launch waits", "sudo nvidia-smi -pm 1")
+        yield Finding("note", subject, "persistence mode is off, so the first launch waits", "sudo nvidia-smi -pm 1")
 
 
 def _cuda(found: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> Iterator[Finding]:
@@ -162,7 +162,7 @@ def _cuda(found: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> I
         version, names = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         text = f"no answer within {_CUDA_TIMEOUT_S:.0f} s"
-        yield Finding("fail", "CUDA", text, "see dmesg: a GPU in trouble blocks every process that touches it")
+        yield Finding("fail", "CUDA", text, "see dmesg: a faulty GPU blocks every process that uses it")
         return
     except (ValueError, IndexError, TypeError):
         assert done is not None
@@ -172,7 +172,7 @@ def _cuda(found: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> I
     shown = [gpu.name for gpu in found.visible]
     if version is None:
         advice = f"pip install a torch for CUDA {found.cuda} or older: https://pytorch.org/get-started/locally"
-        yield Finding("fail", "CUDA", "this torch is built without it: --gpu cannot run", advice)
+        yield Finding("fail", "CUDA", "this torch is built without CUDA, so --gpu cannot run", advice)
     elif names != shown:
         found_text = f"torch computes on {', '.join(names) or 'no GPU'}; the driver shows {', '.join(shown)}"
         yield Finding("warn", "CUDA", found_text, f"name the GPUs by UUID (nvidia-smi -L) in {VARIABLE}")
@@ -201,7 +201,7 @@ def other_work(shares: Sequence[tuple[float, str, int]]) -> Iterator[Finding]:
     cores = hardware.cores()
     top = ", ".join(f"{name} (pid {pid}) {share:.2f}" for share, name, pid in shares[:3] if share > 0.02)
     if busy > BUSY_CORES:
-        advice = "end them, or expect inconclusive verdicts; more launches help: --distbench-launches 3"
+        advice = "end them, or expect inconclusive verdicts (noise); more launches help: --distbench-launches 3"
         yield Finding("warn", "other processes", f"{busy:.2f} of {cores} cores busy: {top}", advice)
     else:
         yield Finding("ok", "other processes", f"{busy:.2f} of {cores} cores busy")
@@ -214,8 +214,8 @@ def container_limits(root: Path) -> Iterator[Finding]:
         yield Finding(
             "warn",
             "CPU quota",
-            f"{quota:g} CPUs of {cores} visible cores: ranks are stopped for a part of every 100 ms",
-            "give the container whole cores (docker run --cpuset-cpus=0-3), not a quota (--cpus)",
+            f"{quota:g} CPUs of {cores} visible cores, so ranks are stopped for a part of every 100 ms",
+            "give the container whole cores (docker run --cpuset-cpus=0-3) instead of a quota (--cpus)",
         )
     else:
         yield Finding("ok", "CPU quota", "none" if quota is None else f"{quota:g} CPUs")
@@ -225,7 +225,7 @@ def memory() -> Iterator[Finding]:
     now = psutil.virtual_memory()
     text = f"{format_bytes(now.available)} of {format_bytes(now.total)} available"
     if now.available < 0.1 * now.total:
-        yield Finding("warn", "memory", text, "end what uses it: a rank that swaps or is killed measures nothing")
+        yield Finding("warn", "memory", text, "end what uses it: a rank that swaps or is killed gives no usable number")
     else:
         yield Finding("ok", "memory", text)
 
@@ -234,7 +234,7 @@ def open_files() -> Iterator[Finding]:
     """RLIMIT_NOFILE: a store needs a descriptor per rank, and ranks one per peer."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < FEW_FILES:
-        advice = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}; with too few a large group fails to connect"
+        advice = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}; a large group needs more to connect"
         yield Finding("warn", "open files", f"limit {soft} (RLIMIT_NOFILE)", advice)
     else:
         yield Finding("ok", "open files", f"limit {soft}")
@@ -243,8 +243,7 @@ def open_files() -> Iterator[Finding]:
 def shared_memory(path: Path, *, gpus: int) -> Iterator[Finding]:
     wanted = max(SMALL_SHM_BYTES, gpus * SHM_OF_A_GPU_BYTES)
     advice = (
-        "a tmpfs has to be mounted there: docker run --shm-size=8g; in Kubernetes an emptyDir, "
-        "as docs/kubernetes/trainjob.yaml has it"
+        "mount a tmpfs there: docker run --shm-size=8g; in Kubernetes an emptyDir, as in docs/kubernetes/trainjob.yaml"
     )
     try:
         space = shutil.disk_usage(path)
@@ -269,7 +268,7 @@ def run_directory() -> Iterator[Finding]:
         yield Finding("fail", "run directory", f"{folder}: {error.strerror or error}", "set TMPDIR to a local folder")
         return
     if free < FEW_FREE_BYTES:
-        yield Finding("warn", "run directory", f"{folder}: {format_bytes(free)} free", "make room, or set TMPDIR")
+        yield Finding("warn", "run directory", f"{folder}: {format_bytes(free)} free", "free space, or set TMPDIR")
     else:
         yield Finding("ok", "run directory", f"{folder}: {format_bytes(free)} free")
 
@@ -291,7 +290,9 @@ def leftovers() -> Iterator[Finding]:
     found = [p for p in processes.find_carrying(SESSION_VARIABLE) if p.ppid() == 1]
     if found:
         pids = " ".join(str(p.pid) for p in found)
-        yield Finding("warn", "leftovers", f"{len(found)} processes of a run that has ended", f"kill -9 {pids}")
+        yield Finding(
+            "warn", "leftovers", f"{len(found)} processes are left of a run that has ended", f"kill -9 {pids}"
+        )
     else:
         yield Finding("ok", "leftovers", "no process of an earlier run")
 
@@ -386,7 +387,7 @@ def release(torch: str, python: str) -> Iterator[Finding]:
 def debugging() -> Iterator[Finding]:
     """py-spy, which shows the stacks of ranks that cannot show them themselves."""
     if py_spy() is not None:
-        yield Finding("ok", "py-spy", "installed: a second source for the stacks of hung ranks")
+        yield Finding("ok", "py-spy", "installed: a second source for stacks of hung ranks")
     else:
         advice = "optional: pip install py-spy shows ranks that hang before they can answer a signal"
         yield Finding("note", "py-spy", "not installed", advice)
@@ -439,9 +440,13 @@ def examine(
 
 
 def add(add_parser: Adder) -> None:
-    doctor = add_parser("doctor", help="is this machine fit to measure? each finding with what to do")
+    doctor = add_parser("doctor", help="is this machine fit to measure? findings with next steps")
     doctor.add_argument(
-        "--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="how small a slowdown do these detect?"
+        "--baselines",
+        metavar="DIR",
+        type=Path,
+        default=Path("baselines"),
+        help="baseline directory: how small a slowdown its baselines detect",
     )
     doctor.set_defaults(command=_doctor)
 

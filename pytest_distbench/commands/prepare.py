@@ -69,9 +69,16 @@ class Repository:
 
 
 def add_init(add_parser: Adder) -> None:
-    parser = add_parser("init", help="put a first suite, a workflow and a store into a repository; overwrites nothing")
+    parser = add_parser(
+        "init", help="write a first suite, a workflow and a baseline directory into a repository; overwrites nothing"
+    )
     parser.add_argument(
-        "folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="top of the repository (default: here)"
+        "folder",
+        metavar="DIR",
+        nargs="?",
+        type=Path,
+        default=Path(),
+        help="root of the repository (default: this folder)",
     )
     parser.set_defaults(command=_init)
 
@@ -91,7 +98,7 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
         yield f"wrote  {path}" if is_new else f"kept   {path:{longest}}  it was there"
     if not found.is_told_where_from:
         yield ""
-        yield f"this {_PACKAGE} was not installed from an index: give the workflow a place that its runners reach"
+        yield f"{_PACKAGE} was not installed from an index: put a git URL or a wheel into the workflow"
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     begin = [] if found.is_committed_to else ["git init"]
     yield ""
@@ -100,7 +107,7 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
     tops = " ".join(dict.fromkeys(path.split("/")[0] for path in files))
     yield f"  git add {tops} && git commit -m 'Tests of performance'"
     yield f"  {found.run}"
-    yield "The first records baselines of this machine, the last compares with them: slow the step down, and it is red."
+    yield "The first command records baselines of this machine; the last one fails if the step gets slower."
 
 
 def find_out(folder: Path) -> Repository:
@@ -110,10 +117,10 @@ def find_out(folder: Path) -> Repository:
         DistbenchError: it is no folder, or one inside of a repository.
     """
     if not folder.is_dir():
-        raise DistbenchError(f"{folder} is not a folder: give the top of your repository")
+        raise DistbenchError(f"{folder} is not a folder: give the root of your repository")
     top = _ask_git(folder, "rev-parse", "--show-toplevel")
     if top and Path(top) != folder.resolve():
-        raise DistbenchError(f"{folder} is inside of the repository {top}: its workflows lie at the top; give {top}")
+        raise DistbenchError(f"{folder} is inside the repository {top}, whose workflows lie at its root: give {top}")
     remote = _ask_git(folder, "symbolic-ref", "--short", "refs/remotes/origin/HEAD").partition("/")[2]
     own = [name for name in ("pyproject.toml", "setup.py") if (folder / name).exists()]
     wanted, is_told = _requirement()
@@ -167,21 +174,19 @@ def _write_new(path: Path, text: str) -> bool:
 
 
 def add_data(add_parser: Adder) -> None:
-    listing = add_parser("list", help="each set: what it holds, where it comes from, and whether it is there")
+    listing = add_parser("list", help="list the sets: contents, source, and whether they are there")
     listing.set_defaults(command=_list)
-    prepare = add_parser(
-        "prepare", help="unpack the archives that lie in a folder, and make the caches that trainings read"
-    )
+    prepare = add_parser("prepare", help="unpack the archives of a folder, and make the caches that trainings read")
     prepare.add_argument(
         "--generated",
         action="store_true",
-        help="make a small set in the same format instead, in a folder of its name",
+        help="make a small synthetic set in the same format instead, in a folder of its name",
     )
     prepare.set_defaults(command=_prepare)
-    verify = add_parser("verify", help="read all of a set: what is damaged is named with its file and place")
+    verify = add_parser("verify", help="read a whole set, and name what is damaged with its file and place")
     verify.set_defaults(command=_verify)
     for parser in (listing, prepare, verify):
-        parser.add_argument("names", metavar="NAME", nargs="*", help="of a set (default: all)")
+        parser.add_argument("names", metavar="NAME", nargs="*", help="name of a set (default: all)")
         parser.add_argument(
             "--data", metavar="DIR", type=_folder, default=Path(), help="as for --distbench-data (default: here)"
         )
@@ -240,7 +245,7 @@ def _prepare(options: argparse.Namespace) -> Iterator[str]:
         done = True
         yield f"{name}: {made or 'ready'}, in {folder}"
     if not done:
-        raise DataError(f"{options.data}: no set and no archive of one; see distbench data list")
+        raise DataError(f"{options.data}: it contains no set and no archive of one; see distbench data list")
 
 
 def _verify(options: argparse.Namespace) -> Iterator[str]:
@@ -249,7 +254,7 @@ def _verify(options: argparse.Namespace) -> Iterator[str]:
     with _disk_told():
         chosen = [name for name in _chosen(options) if options.names or folder_in(options.data, name)]
     if not chosen:
-        raise DataError(f"{options.data}: no set lies there; see distbench data list")
+        raise DataError(f"{options.data}: it contains no set; see distbench data list")
     failed = False
     for name in chosen:
         try:

@@ -43,11 +43,11 @@ from pytest_distbench.store.stated import read_prices
 def add_report(add_parser: Adder) -> None:
     compare = add_parser("compare", help="judge one run record against another, as if it were the baseline")
     compare.add_argument("old", metavar="A.json", type=Path, help="the baseline, written by pytest --distbench-json")
-    compare.add_argument("new", metavar="B.json", type=Path, help="what is judged")
+    compare.add_argument("new", metavar="B.json", type=Path, help="the run to judge")
     compare.add_argument(
         "--fail",
         action="store_true",
-        help="exit code 1 if anything regressed, failed or is gone, or nothing was judged",
+        help="exit code 1 if anything regressed, failed or is missing, or nothing was judged",
     )
     compare.add_argument(
         "--tolerance",
@@ -56,9 +56,14 @@ def add_report(add_parser: Adder) -> None:
         help=f"accepted change towards worse (default: {DEFAULT_TOLERANCE})",
     )
     compare.set_defaults(command=_compare)
-    report = add_parser("report", help="what a run measured and said, from its run record")
+    report = add_parser("report", help="show what a run measured and reported, from its run record")
     report.add_argument("run", metavar="RUN.json", type=Path, help="written by pytest --distbench-json")
-    report.add_argument("--table", metavar="NAME", default="", help=f"one of {', '.join(TABLES)}; those the run has")
+    report.add_argument(
+        "--table",
+        metavar="NAME",
+        default="",
+        help=f"one of {', '.join(TABLES)}; without a name it lists those of the run",
+    )
     whole = ", ".join(name for name, row in FORMATS.items() if row.is_whole)
     report.add_argument(
         "--format", choices=[*FORMATS], default="text", help=f"of the table (default: text); of the whole run: {whole}"
@@ -67,18 +72,18 @@ def add_report(add_parser: Adder) -> None:
         "--prices",
         metavar="FILE.toml",
         type=Path,
-        help="what machines cost by the hour, for --table cost and --html; docs/cost.md says what stands in it",
+        help="prices of machines per hour, for --table cost and --html (docs/cost.md has the format)",
     )
     report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
-    report.add_argument("--html", metavar="FILE", type=Path, help="write the page of the run, as --format html -o FILE")
     report.add_argument(
-        "--against", metavar="RUN2.json", type=Path, help="with --html: another run, shown beside this one"
+        "--html", metavar="FILE", type=Path, help="write the HTML report of the run, as --format html -o FILE"
     )
+    report.add_argument("--against", metavar="RUN2.json", type=Path, help="with --html: another run to compare with")
     report.add_argument(
         "--history",
         metavar="DIR",
         type=Path,
-        help="with --html: run records, through which the metrics that moved are drawn",
+        help="with --html: run records from which the history of changed metrics is drawn",
     )
     report.set_defaults(command=_report)
 
@@ -88,7 +93,7 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
     old, new = (_read_possible(path) for path in (options.old, options.new))
     comparison = compare_runs(old, new, tolerance=tolerance)
     if not comparison.verdicts and not comparison.lost:
-        raise DistbenchError(f"{options.old} and {options.new} hold no judged case")
+        raise DistbenchError(f"{options.old} and {options.new} have no judged case")
     counts: Counter[str] = Counter()
     for name, verdicts in comparison.verdicts.items():
         counts.update(v.kind for v in verdicts if v.is_judged)
@@ -110,8 +115,8 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
     yield f"{counted}: {', '.join(f'{number} {kind}' for kind, number in counts.items()) or 'nothing judged'}"
     if comparison.few:
         yield (
-            f"{comparison.few} cases of {options.old} have fewer than {FEWEST_LAUNCHES} launches, their noise is not "
-            f"known: measure both runs with --distbench-launches {FEWEST_LAUNCHES}"
+            f"{comparison.few} cases of {options.old} have fewer than {FEWEST_LAUNCHES} launches, so their noise is "
+            f"unknown: measure both runs with --distbench-launches {FEWEST_LAUNCHES}"
         )
     rows = [v.row for verdicts in comparison.verdicts.values() for v in verdicts if v.is_judged]
     has_failed = any(row.fails for row in rows) or comparison.failed or comparison.lost
@@ -124,7 +129,7 @@ def _read_possible(path: Path) -> RunRecord:
     record = read_run_record(path)
     for result in record.results:
         if why := impossible_value(result.launches):
-            raise DistbenchError(f"{path}: {result.nodeid}: {why}; it cannot be judged: measure again")
+            raise DistbenchError(f"{path}: {result.nodeid}: {why}; it cannot be judged, so measure again")
     return record
 
 
@@ -133,7 +138,7 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
     if options.html is not None:
         check_target(options.html, PAGE_SIGN, option="report --html")
     if options.output is not None and options.output.exists() and options.output.samefile(options.run):
-        raise ConfigurationError(f"report -o {options.output} is the run record itself, which would be lost")
+        raise ConfigurationError(f"report -o {options.output} is the run record itself, which would be overwritten")
     if any(path is not None for path in (options.html, options.against, options.history)):
         yield from _write_page(record, options)
         return
@@ -147,7 +152,7 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
             f"report --prices is for --html and for --table {', '.join(takers)} in a format of tables: leave it out"
         )
     if chosen.is_whole and options.table:
-        raise ConfigurationError(f"report --format {options.format} is of the whole run: leave out --table")
+        raise ConfigurationError(f"report --format {options.format} is for the whole run: leave out --table")
     sections, errors = sections_of(record) if chosen.is_whole else (_chosen(record, options), [])
     if options.output is not None:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
@@ -160,7 +165,7 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
     else:
         raise ConfigurationError(f"report --format {options.format} is no text: give -o FILE")
     if errors:
-        raise DistbenchError(f"written without what cannot be made: {'; '.join(map(str, errors))}")
+        raise DistbenchError(f"written without the parts that failed: {'; '.join(map(str, errors))}")
 
 
 def _write(record: RunRecord, sections: Mapping[str, Section], out: BinaryIO, options: argparse.Namespace) -> None:
@@ -174,8 +179,8 @@ def _write_page(record: RunRecord, options: argparse.Namespace) -> Iterator[str]
     others = (options.table, options.output, options.format != "text")
     if options.html is None or any(others):
         raise ConfigurationError(
-            "report --html FILE writes the page of the whole run, with --against beside another one and with --history "
-            "after many: leave out --table, --format and --output"
+            "report --html FILE writes the HTML report of the whole run (--against RUN and --history DIR add to it): "
+            "leave out --table, --format and --output"
         )
     other = None if options.against is None else other_of(read_run_record(options.against))
     history = None if options.history is None else read_history(options.history, last=USUAL_LAST)
@@ -184,9 +189,9 @@ def _write_page(record: RunRecord, options: argparse.Namespace) -> Iterator[str]
     page = page_of(record, sections, other=other, history=history, prices=prices)
     with replace_file(options.html, next_step="Give --html a writable place") as out:
         write_page(page, out)
-    yield f"page written to {options.html}: open it in a browser"
+    yield f"HTML report written to {options.html}: open it in a browser"
     if errors:
-        raise DistbenchError(f"written without what cannot be made: {'; '.join(map(str, errors))}")
+        raise DistbenchError(f"written without the parts that failed: {'; '.join(map(str, errors))}")
 
 
 def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, Section]:
@@ -269,19 +274,20 @@ def add_verdict(add_parser: Adder) -> None:
     """What its parser does not know is for pytest."""
     parser = add_parser(
         "verdict",
-        help="run a test and answer with the exit code: 0 as good as its baseline, 1 worse, 125 not known; for "
-        "git bisect run",
+        help="run a test for git bisect run; exit code 0: as good as its baseline, 1: worse, 125: unknown",
         usage="%(prog)s [--metric NAME] [--exact] TEST [PYTEST OPTION ...]",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--metric", metavar="NAME", default="", help="this metric decides alone, or with its point: this number of it"
+        "--metric",
+        metavar="NAME",
+        default="",
+        help="only this metric decides, or one number of it, named with its point",
     )
     parser.add_argument(
         "--exact",
         action="store_true",
-        help="only what is the same in every launch of the same code decides, such as fingerprints, so that one launch "
-        "says it",
+        help="only exact metrics decide, such as fingerprints, so that one launch is enough",
     )
     parser.set_defaults(command=_verdict, pytest_arguments=[])
 
@@ -334,7 +340,7 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
     if failed := [f"{r.nodeid}: {r.headline}" for r in run.results if r.launches[-1].outcome == "failed"]:
         return SKIP, failed[0]
     if run.failed_besides:
-        return SKIP, "a test, or a module that could not be collected, failed without measuring anything"
+        return SKIP, "a test failed without measuring anything, or a module could not be collected"
     if unknown := [text for text, row in told if not row.is_answer or row.is_told]:
         return SKIP, unknown[0]
     wanted = metric or ("an exact metric" if is_exact else "a metric")
@@ -351,14 +357,14 @@ MOST_COMMANDS = 5
 
 
 def add_history(add_parser: Adder) -> None:
-    parser = add_parser("history", help="how metrics went over many runs, and where their levels changed")
+    parser = add_parser("history", help="show metrics over many runs, and where their level changed")
     parser.add_argument(
         "folder",
         metavar="DIR",
         type=Path,
-        help="holds run records, written by pytest --distbench-json",
+        help="folder of run records, written by pytest --distbench-json",
     )
-    choose_names(parser, "only tests and metrics with this in their name; several choose what any of them names")
+    choose_names(parser, "only tests and metrics with this in their name; several -k select those that match any")
     parser.add_argument(
         "--last",
         metavar="N",
@@ -366,8 +372,8 @@ def add_history(add_parser: Adder) -> None:
         default=USUAL_LAST,
         help=f"the last runs (default: {USUAL_LAST}, at most {MOST_LAST})",
     )
-    parser.add_argument("--all", action="store_true", help="what did not change, and what is not judged, too")
-    parser.add_argument("--points", action="store_true", help="the value of each metric in each run, a row for each")
+    parser.add_argument("--all", action="store_true", help="also unchanged metrics, and those that are not judged")
+    parser.add_argument("--points", action="store_true", help="a row for each metric in each run")
     parser.add_argument("--format", choices=[*TABLE_FORMATS], default="text", help="of the table (default: text)")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     parser.set_defaults(command=_history)
@@ -376,11 +382,11 @@ def add_history(add_parser: Adder) -> None:
 def _history(options: argparse.Namespace) -> Iterator[str]:
     history = read_history(options.folder, last=options.last)
     if not history.records:
-        raise DistbenchError("; ".join([f"{options.folder} holds no run record", *history.problems[:1]]))
+        raise DistbenchError("; ".join([f"{options.folder} contains no run record", *history.problems[:1]]))
     chosen = [trend for trend in history.trends if _is_chosen(trend, options)]
     if options.parts and not chosen:
         shown = ", ".join(sorted({trend.title for trend in history.trends})[:5])
-        raise DistbenchError(f"history -k {' -k '.join(options.parts)} chooses nothing; there are {shown}, ...")
+        raise DistbenchError(f"history -k {' -k '.join(options.parts)} matches nothing; there are {shown}, ...")
     if options.output is None and options.format in BINARY:
         raise ConfigurationError(f"history --format {options.format} is no text: give -o FILE")
     rows = [] if options.points else [row for trend in chosen for row in _rows(trend, options)]
@@ -428,7 +434,7 @@ def _head(history: History, chosen: list[Trend], rows: list[TrendRow]) -> Iterat
     fewest = fewest_runs()
     if history.records < fewest:
         runs = f"{history.records} run{'s are' if history.records != 1 else ' is'}"
-        yield f"{runs} too few to tell a change: it takes {fewest}, of which {LEAST_RUNS} or more on either side"
+        yield f"{runs} too few to show a change: it takes {fewest}, with {LEAST_RUNS} or more on either side"
 
 
 def _told(rows: list[TrendRow]) -> Iterator[str]:

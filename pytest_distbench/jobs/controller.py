@@ -288,7 +288,8 @@ class Controller(RunningJob):
         if self._changed is not None:
             t, step = self._changed
             late = (
-                f"; {self._clock() - t:.1f} s and {self._progress.step - step} steps of them lie behind the last change"
+                f"; {self._clock() - t:.1f} s and {self._progress.step - step} steps of these came after the last "
+                f"change"
             )
         raise CannotGoOn(
             f"the training was over after {self._trained_s:.1f} s and {self._progress.step} steps, before {what}{late}"

@@ -49,8 +49,8 @@ def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
 
 
 _NO_STEP = (
-    "the body took no step: there is nothing to measure of an elastic job whose body does not loop over "
-    "rank.training(...).batches(...), or whose script prints no line that steps= matches"
+    "the body made no step: the body of an elastic job must loop over rank.training(...).batches(...), or its script "
+    "must print lines that steps= matches"
 )
 
 
@@ -119,7 +119,7 @@ def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line]) -> di
 def tell_torn(lines: Sequence[Line]) -> list[str]:
     """Of checkpoints that were passed over, because they are not whole."""
     torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
-    return [f"checkpoint {name} was torn, and the last good one was used" for name in torn]
+    return [f"checkpoint {name} was incomplete, and the last complete one was used" for name in torn]
 
 
 def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
@@ -157,14 +157,15 @@ def _remarks(job: ElasticJob, history: History, result: ElasticResult | None) ->
     left_out = dict.fromkeys(part for line in lines if isinstance(line, LeftOut) for part in line.parts)
     if left_out and (job.plan.changes or job.plan.cycle is not None) and job.checkpoint_every is not None:
         remarks.append(
-            f"not handed over, so that no checkpoint keeps it and no load of it is judged: {'; '.join(left_out)}"
+            f"not passed to rank.training, so no checkpoint saves it and no load of it is checked: "
+            f"{'; '.join(left_out)}"
         )
     remarks += map(str, unplanned(history))
     remarks += _exit_hang(lines)
     remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]
     if job.most > hardware.cores() and job.cores is None:
         remarks.append(
-            f"{job.most} nodes compute on {hardware.cores()} cores: what world sizes achieve is no speed-up here"
+            f"{job.most} nodes compute on {hardware.cores()} cores: larger world sizes give no speed-up here"
         )
     return remarks
 
@@ -178,5 +179,5 @@ def _exit_hang(lines: Sequence[Line]) -> list[str]:
     left = sorted({line.slot for line in finished if line.generation == last} - ended)
     slots = ", ".join(map(str, left))
     return (
-        [f"the agents of slots {slots} had not ended {EXIT_S:g} s after their workers, and were ended"] if left else []
+        [f"the agents of slots {slots} had not ended {EXIT_S:g} s after their workers and were ended"] if left else []
     )

@@ -233,8 +233,8 @@ class SharingJob(RunningJob):
         for slot, asked in self.leaving.items():
             if slot not in freed and self._clock() - asked > limit_s:
                 raise CannotGoOn(
-                    f"slot {slot} was not given back {limit_s:g} s after its agent was "
-                    "asked to go with SIGTERM. Does the body ignore that signal, or clean up for so long?"
+                    f"slot {slot} was not returned {limit_s:g} s after its agent received SIGTERM. Does the body "
+                    f"ignore that signal, or clean up for too long?"
                 )
 
     def _end(self) -> set[int]:
@@ -454,8 +454,8 @@ class PoolController:
         if serving is not None and self._demands < len(serving.demand):
             last = serving.demand[-1]
             raise CannotGoOn(
-                f"the training was over after {self._seconds():.1f} s, and the demand goes on until {last.at_s:g} s: "
-                "what it was run for has not happened. Train longer, or shorten the demand"
+                f"the training was over after {self._seconds():.1f} s, and the demand goes on until {last.at_s:g} s, "
+                f"so the pool did not show what it should. Train longer, or shorten the demand"
             )
 
     def _note(self, line: PoolLine) -> None:

@@ -61,7 +61,7 @@ def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     reason = tell_end(plan, "pool", ended)
     result, measurements = measure_pool(pool, lines, timelines)
     if not reason and result is None:
-        reason = "no body took a step: a job of a pool loops over rank.training(...).batches(...)"
+        reason = "no body made a step: a job of a pool must loop over rank.training(...).batches(...)"
     reports = {job.name: read_reports(plan.of_job(index)) for index, job in enumerate(pool.jobs)}
     if not reason:
         try:

@@ -115,12 +115,12 @@ class Progress:
             return
         why = ". Workers end without an exception: os._exit, a signal, or a lack of memory? Their output is below"
         if (first := self._gone_first()) is not None:
-            why = f"; the last time the worker of slot {first} was gone first{why}"
+            why = f"; the last time the worker of slot {first} ended first{why}"
         if self._reasons:
             error = self._reasons[-1].error
             why = f". Before they had a group they raised {error.kind}: {error.message}\n{error.traceback}"
         raise CannotGoOn(
-            f"the job comes no further than step {self.step}: the worker of slot {line.slot} was started {attempts} "
+            f"the job does not get beyond step {self.step}: the worker of slot {line.slot} was started {attempts} "
             f"times since{why}"
         )
 
@@ -181,14 +181,14 @@ def tell_unstable(lines: Sequence[Line], expected: Collection[int], change: Chan
 def tell_split(line: Stepped, newest: int, job: ElasticJob) -> str:
     timers = ", ".join(f"{name}={value:g}" for name, value in job.timers.items())
     return (
-        f"The job is split: slot {line.slot} trains on in generation {line.generation}, beside the nodes of generation "
-        f"{newest}. {_advice(job).split.format(timers=timers)}"
+        f"The job is split: slot {line.slot} still trains in generation {line.generation}, while the others are in "
+        f"generation {newest}. {_advice(job).split.format(timers=timers)}"
     )
 
 
 def tell_agent_end(lines: Sequence[Line], agent: AgentEnded, job: ElasticJob, *, log: str) -> str:
     used = [line.restarts for line in lines if isinstance(line, Started) and line.slot == agent.slot]
-    head = f"the agent of slot {agent.slot} ended with exit code {agent.code}, and nobody had asked it to"
+    head = f"the agent of slot {agent.slot} ended with exit code {agent.code} by itself"
     limit, told = job.timers.get("max_restarts"), _advice(job).restarts
     if told and limit is not None and used and agent.code > 0 and used[-1] >= limit:
         changes = sum(isinstance(line, Changed) for line in lines)
@@ -205,8 +205,8 @@ def tell_standstill(lines: Sequence[Line]) -> str:
     reached = min(step.t for step in steps if step.step == furthest)
     begun = len({line.generation for line in lines if isinstance(line, Joined) and line.t > reached})
     return (
-        f". Its furthest step, {furthest}, came {max(line.t for line in lines) - reached:.0f} s before the last thing "
-        f"that it did; {begun} generations have begun since, and the last step of all was one of slot {steps[-1].slot}"
+        f". Its furthest step, {furthest}, came {max(line.t for line in lines) - reached:.0f} s before its last "
+        f"action; {begun} generations have begun since, and the last step of all was one of slot {steps[-1].slot}"
     )
 
 
@@ -222,7 +222,7 @@ def tell_slow(change: ChangeResult, job: ElasticJob) -> str:
     if part == "rendezvous":  # what it waited for: what takes longest of all that was in it and fits
         causes = _advice(job).in_rendezvous(change, job)
         fitting = {text: value for text, value in causes.items() if 0 < value <= seconds}
-        knob = max(fitting, key=fitting.__getitem__, default="agents came late to it, or again and again")
+        knob = max(fitting, key=fitting.__getitem__, default="agents joined it late, or again and again")
     else:
         knob = _advice(job).knobs[part]
     return (
@@ -247,7 +247,7 @@ def _name(since: Sequence[Line], expected: Collection[int], change: Change | Non
         return _advice(job).unnoticed
     if (began or met) and not joined:
         return (
-            f"Hang on join: agents have met{' and started workers' * bool(began)}, and nobody has joined a group. "
+            f"Hang on join: agents have met{' and started workers' * bool(began)}, and no worker has joined a group. "
             f"{_advice(job).hang_on_join}"
         )
     if not met:
@@ -288,7 +288,7 @@ class StepLine:
 def check_pattern(reader: Reader) -> None:
     if reader.kind != "stdout":
         raise ConfigurationError(
-            f"a reader of {reader.kind}: steps are told by lines that the script prints, stdout(r'step (\\d+)')"
+            f"a reader of {reader.kind}; wanted lines that the script prints, stdout(r'step (\\d+)')"
         )
     if reader.rank == "all":
         raise ConfigurationError("rank='all': the workers of a generation step together; say which rank's lines count")
@@ -347,7 +347,7 @@ class StepLines:
         if value < last and (epoch is None or before is None or epoch <= before):
             raise ReadingError(
                 f"steps=: the number of the step fell from {last} to {value} in one process, at {show(text.strip())}. "
-                "Where the script counts anew in each epoch, let the pattern tell which: "
+                "If the script counts from 0 in each epoch, let the pattern capture the epoch: "
                 r"stdout(r'epoch (?P<epoch>\d+) step (?P<value>\d+)')"
             )
 

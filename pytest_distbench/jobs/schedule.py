@@ -38,7 +38,7 @@ def choose_slots(change: Change, taken: Collection[int], *, least: int, most: in
         return free[: change.nodes]
     if change.slot is not None and change.slot not in taken:
         raise ConfigurationError(
-            f"{change}: nobody is in slot {change.slot} then; taken are {', '.join(map(str, sorted(taken)))}"
+            f"{change}: slot {change.slot} is empty then; occupied are {', '.join(map(str, sorted(taken)))}"
         )
     chosen = sorted(taken)[-change.nodes :] if change.slot is None else [change.slot]
     left = len(taken) - len(chosen)
@@ -101,11 +101,9 @@ def check_job(job: ElasticJob) -> None:
 def _check_hold(job: ElasticJob, change: Change) -> None:
     if change.at_step is None or job.checkpoint_every is None or change.at_step % job.checkpoint_every:
         every = "" if job.checkpoint_every is None else f", a multiple of {job.checkpoint_every} (checkpoint_every=)"
-        raise ConfigurationError(
-            f"{change}: the nodes hold at a step behind which they have written a checkpoint; wanted at_step={every}"
-        )
+        raise ConfigurationError(f"{change}: the nodes hold after a step with a checkpoint; wanted at_step={every}")
     if change.kind == "stop" or change.overlaps:
-        raise ConfigurationError(f"{change}: the nodes hold until the membership has changed, and it would not")
+        raise ConfigurationError(f"{change}: the nodes hold until the membership has changed, which never happens here")
 
 
 def _check_change(change: Change) -> None:
@@ -133,7 +131,6 @@ def _check_order(latest: dict[str, Change], change: Change) -> None:
     before = latest.get(name)
     if before is not None and getattr(change, name) < getattr(before, name):
         raise ConfigurationError(
-            f"{change} comes after {before}: it would be in the past then; list changes in their order, with "
-            f"{name} that does not fall"
+            f"{change} comes after {before}; list changes in their order, with {name} that does not fall"
         )
     latest[name] = change

@@ -117,8 +117,8 @@ class ScriptWatch:
         for slot, attempts in self._attempts.items():
             if attempts > ATTEMPTS:
                 return (
-                    f"the script came to no step in slot {slot}: torchrun has started it {attempts} times since the "
-                    f"last one. {self.last_words()}"
+                    f"the script reached no step in slot {slot}: torchrun started it {attempts} times since the last "
+                    f"one. {self.last_words()}"
                 )
         return ""
 

@@ -345,7 +345,7 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
             read = readings(replace(plan, world_size=1))
             measurements = merge([*recorded(_noted(plan, report).values()), *read])
             left = _what_it_left(plan)
-            remarks = [f"left {', '.join(left)} running, which was ended"] if left else []
+            remarks = [f"left {', '.join(left)} running; they were ended"] if left else []
             remarks += check_command(plan, gave_numbers=len(measurements) > 1 and not left)
             measurements += of_largest_process(ended.peak_memory_bytes)
         except (RecordingError, ReadingError) as error:
@@ -389,6 +389,10 @@ def _noted(plan: LaunchPlan, own: RankReport) -> dict[int, RankReport]:
 def _tell(ended: End, log: str) -> str:
     """How it ended, in words; empty where it has passed. What a Python says of its stacks is in the log then."""
     if ended.timed_out:
-        where = "its Pythons told where they were" if _STACKS in log else "none of its processes told where it was"
+        where = (
+            "its Python processes reported their stacks"
+            if _STACKS in log
+            else "none of its processes reported its stack"
+        )
         return f"had not ended after {ended.wall_s:.1f} s, and was ended; {where}"
     return "" if ended.code == 0 else processes.ending(ended.code)

@@ -283,7 +283,7 @@ class Supervised:
         remarks += self.aftermath.remarks
         record = make_record(self.plan, hosts, self.heard, ending, clock, remarks=remarks)
         if self.timed_out and self.ended_at >= self.latest:
-            return replace(record, reason=f"{record.reason}; the time of its test was nearly up")
+            return replace(record, reason=f"{record.reason}; the time limit of its test was nearly reached")
         return record
 
 

@@ -87,7 +87,7 @@ def read_traces(plan: LaunchPlan) -> list[LoopTrace]:
                     document = msgspec.json.decode(file.read(), type=dict[str, Any])
                 found.append(LoopTrace(rank=rank, loop=loop, events=_events(document)))
         except (OSError, msgspec.DecodeError, KeyError) as error:
-            raise ReadingError(f"the profiler's trace of rank {rank} is not whole: {error}") from None
+            raise ReadingError(f"the profiler's trace of rank {rank} is incomplete: {error}") from None
     return found
 
 

@@ -169,13 +169,13 @@ class Leftovers:
         unseen = self._before.unseen or now.unseen
         left = sorted(name for name, stamp in now.files.items() if self._before.files.get(name) != stamp)
         if unseen and (now.is_cut or self._before.is_cut or not left):
-            return f"{self._folder} {unseen}: what a script leaves there, for later launches to find, is not noticed"
+            return f"{self._folder} {unseen}, so files that a script leaves there for later launches go unnoticed"
         if not left:
             return ""
         more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
         return (
-            f"left {', '.join(left[:_MOST_NAMED])}{more} in {self._folder}, where later launches find it and may go "
-            "on from it; give it a path in {launch_dir}, which is each launch's own"
+            f"left {', '.join(left[:_MOST_NAMED])}{more} in {self._folder}, where later launches may read it; give it "
+            f"a path in {{launch_dir}}, which each launch has for itself"
         )
 
 

@@ -190,8 +190,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         options = " and ".join(state.taken_options)
         state.usage_errors.append(
             f"{options}: a conftest.py of this project already defines it, "
-            "so pytest-distbench does not know whose it is. "
-            "Put 'distbench_short_options = false' into the ini file to leave it to the conftest, and write "
+            "so both would claim it. Put 'distbench_short_options = false' into the ini file to leave it to the "
+            "conftest, and use "
             "--distbench-world-size and --distbench-gpu; or rename the conftest's option"
         )
     if state.usage_errors:
@@ -389,7 +389,7 @@ def pytest_runtest_makereport(
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """The letter of a test of ours that passed, or of one that is run again at the end."""
     if carry.is_doubtful(report):
-        return "", "?", "IN DOUBT"
+        return "", "?", "SUSPICIOUS"
     if report.when != "call" or not report.passed or not carry.texts_of(report):
         return None
     return carry.status_of(carry.decode(carry.texts_of(report)))

@@ -154,7 +154,7 @@ class PoolKeywords(Judged, total=False):
     """Of jobs whose membership changes.
 
     Attributes:
-        engine: what changes the membership, a row of ``jobs/engines/table.py``: ``stock``, the command line tool
+        engine: what changes the membership, a row of ``jobs/engines/table.py``: ``stock``, the command-line tool
             torchrun; ``fast``, the same agents from a process that has torch loaded.
         timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
             ``settle_s``; in whole seconds for ``stock``, which has ``max_restarts`` besides. Default: as short as its
@@ -271,7 +271,7 @@ class Arguments:
         """The name of a metric: not one under which the plugin itself records something."""
         found = self.text(name, value, without="[]")
         if is_own_name(found):
-            self.refuse(f"{name}={found!r}: the plugin itself records something of that name; give it another one")
+            self.refuse(f"{name}={found!r}: the plugin itself records a metric of that name; choose another name")
         return found
 
     def seed(self, name: str, value: object) -> int:
@@ -297,7 +297,9 @@ class Arguments:
         fewest = self.whole(f"{name}={show(value)}: the fewest", value[0], least=1, most=most)
         largest = self.whole(f"{name}={show(value)}: the most", value[1], least=1, most=most)
         if largest < fewest:
-            self.refuse(f"{name}={show(value)}; wanted the fewest and the most, and the second is below the first")
+            self.refuse(
+                f"{name}={show(value)}; wanted the fewest and the most, where the second is not below the first"
+            )
         return fewest, largest
 
     def command_line(self, value: object) -> list[str]:
@@ -315,7 +317,7 @@ class Arguments:
         found = self.mapping("env", {} if value is None else value)
         for name, inner in found.items():
             if name in (SESSION_VARIABLE, NOTES_VARIABLE):
-                self.refuse(f"env: {name} is the plugin's own, by which it finds what it has started")
+                self.refuse(f"env: {name} is reserved: the plugin uses it to find the processes that it started")
             if not _can_be_text(inner):
                 self.refuse(f"env[{name!r}]={show(inner)}; wanted text, a number or a path")
             self._placeholders(f"env[{name!r}]", str(inner))
@@ -379,8 +381,8 @@ class Arguments:
         allowed = [name for name, kind in METRIC_KINDS.items() if not kind.is_of_training]
         if not isinstance(value, str) or value not in allowed:
             self.refuse(
-                f"better={show(value)}; wanted {', '.join(allowed[:-1])} or {allowed[-1]}. What a seed's training "
-                "gave is recorded in its body, with rank.record"
+                f"better={show(value)}; wanted {', '.join(allowed[:-1])} or {allowed[-1]}. Record the results of a "
+                f"seed's training in its body, with rank.record"
             )
         return value
 

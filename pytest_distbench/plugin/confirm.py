@@ -110,7 +110,7 @@ class ConfirmPlugin:
         if FIXTURE not in getattr(item, "fixturenames", ()):
             return None
         if self._is_run_again(item):
-            item.stash[WHY_NOT_AGAIN] = "pytest-rerunfailures may run its test again, which one of the two can do"
+            item.stash[WHY_NOT_AGAIN] = "pytest-rerunfailures may run its test again, and only one of the two can"
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
@@ -212,7 +212,8 @@ class ConfirmPlugin:
         if not begun:
             cases, least_s = sum(len(test.doubts) for test in held), min(test.takes_s for test in held)
             reporter.write_line(
-                f"distbench: {cases} case{'s' * (cases != 1)} too noisy to tell, and none runs in turns: that would "
+                f"distbench: {cases} case{'s' * (cases != 1)} too noisy to judge, and none can be confirmed by A/B: "
+                f"that would "
                 f"take about {least_s:.0f} s, and --distbench-confirm allows {budget_s:g} s"
             )
             return
@@ -220,11 +221,11 @@ class ConfirmPlugin:
         loud = sum(doubt.is_suspicious for doubt in doubts)
         quiet = len(doubts) - loud
         seconds = min(sum(test.likely_s for test in begun), max(budget_s, begun[0].takes_s))
-        what = [f"{loud} in doubt"] if loud else []
-        what += [f"{quiet} too noisy to tell"] if quiet else []
+        what = [f"{loud} suspicious"] if loud else []
+        what += [f"{quiet} noisy"] if quiet else []
         reporter.write_line(
-            f"distbench: in turns with what recorded their baselines, as far as {self._settings.budget_s:g} s reach: "
-            f"cases {' and '.join(what)}; about {seconds:.0f} s"
+            f"distbench: confirming by A/B against the baseline commits (budget {self._settings.budget_s:g} s): "
+            f"{' and '.join(what)} cases; about {seconds:.0f} s"
         )
 
     def _log_all(self, why: str) -> None:

@@ -83,7 +83,7 @@ Body = Callable[..., object] | str | os.PathLike[str] | Sequence[str | os.PathLi
 _Found = TypeVar("_Found")
 
 _CAUGHT = (
-    "the test caught this failure and went on: it fails all the same; where it is expected, say so with "
+    "the test caught this failure and went on, but it fails all the same; if the failure is expected, use "
     "@pytest.mark.distbench(xfail_perf='why')"
 )
 
@@ -230,7 +230,7 @@ class Distbench:
         result = self._with_control(launched, request, self._judge(request, samples, launched=launched))
         measured = {m.name for launch in result.launches for m in launch.measurements}
         for name, meant in request.terms.misspelt(measured | {v.name for v in result.verdicts}).items():
-            self._node.warn(DistbenchWarning(f"nothing called {name!r} was judged; is {meant!r} meant?"))
+            self._node.warn(DistbenchWarning(f"no metric {name!r} was judged; did you mean {meant!r}?"))
         run = self._keep(samples, self._finish(result))
         self._ask_about_directions(run)
         return run
@@ -371,8 +371,8 @@ class Distbench:
             if why := why_doubtful(name, unit, better):
                 self._node.warn(
                     DistbenchWarning(
-                        f"{name!r} is recorded with better={better!r}: {why}; is that meant? If it is, ignore this "
-                        "warning with pytest's filterwarnings"
+                        f"{name!r} is recorded with better={better!r}: {why}; is that intended? If so, ignore this "
+                        f"warning with pytest's filterwarnings"
                     )
                 )
 
@@ -404,7 +404,7 @@ class Distbench:
             Misuse: an argument cannot be used.
         """
         self._checks += 1
-        self.skip_without_clocks("distbench.check looks at values")
+        self.skip_without_clocks("distbench.check needs values")
         given = self.arguments("distbench.check")
         given.keywords(options, self.check, CheckKeywords)
         wanted = Called(body=body, launches=1, name=f"check{self._checks}", **options)
@@ -466,7 +466,7 @@ class Distbench:
         )
         metric = replace(metric, bounds=[*metric.bounds, *([] if metric.bounds else plausible(metric))])
         if tolerance is not None and METRIC_KINDS[metric.better].rule == "exact":
-            given.refuse(f"tolerance={show(tolerance)} has no effect with better={better!r}: it is equal or not")
+            given.refuse(f"tolerance={show(tolerance)} has no effect with better={better!r}, which is compared exactly")
         samples = self._derived_samples(given, metric, values, of)
         around = self._around([of] if isinstance(of, Run) else of or self._runs)
         request = self.ask.derived(
@@ -487,9 +487,7 @@ class Distbench:
         if self._session.settings.control is not None and metric.is_noisy:
             result = replace(result, control=Control(why_not=DERIVED))
         if result.verdicts and not any(verdict.is_judged for verdict in result.verdicts):
-            given.refuse(
-                f"better={better!r} is judged by nothing but a bound: give at_most= or at_least=, or another one"
-            )
+            given.refuse(f"better={better!r} is judged only by a bound: give at_most= or at_least=, or another better=")
         run = self._keep(samples, self._finish(result))
         self._ask_about_directions(run)
         return run
@@ -538,7 +536,7 @@ class Distbench:
     def skip_without_clocks(self, why: str) -> None:
         """Skip the test where clocks and values mean nothing: on the backend ``fake``."""
         if self.ask.only_structure:
-            pytest.skip(f"not run: {why}, and the {FAKE} backend has no clocks and values")
+            pytest.skip(f"not run: {why}, and the {FAKE} backend has neither timings nor values")
 
     def note_measured(self) -> None:
         """Record what was measured so far, whatever becomes of the test."""
@@ -582,13 +580,13 @@ class Distbench:
     ) -> DerivedNumbers | GivenNumbers:
         runs = [of] if isinstance(of, Run) else of
         if not isinstance(runs, list | tuple) or not all(any(run is known for known in self._runs) for run in runs):
-            given.refuse(f"of={show(runs)}; wanted what distbench.run or measure of this test returned")
+            given.refuse(f"of={show(runs)}; wanted a result of distbench.run or distbench.measure of this test")
         if callable(values):
             if not len(runs):
-                given.refuse("a function needs of=, the runs of this test that it makes its number of")
+                given.refuse("a function needs of=, the runs of this test from which it computes its number")
             return DerivedNumbers(metric, values, [run.samples for run in runs])
         if len(runs):
-            given.refuse("of= goes with a function, which is called once per launch; numbers stand for themselves")
+            given.refuse("of= is for functions, which are called once per launch; leave it out for numbers")
         numbers = given.numbers("values", values)
         if not numbers:
             given.refuse("no value to judge")
@@ -638,7 +636,7 @@ class Distbench:
             failed = error.samples
         except DerivationError as error:
             if self.ask.only_structure and isinstance(error.__cause__, KeyError):
-                pytest.skip(f"not judged: the {FAKE} backend has no clocks and values: {escape(str(error))}")
+                pytest.skip(f"not judged: the {FAKE} backend has neither timings nor values: {escape(str(error))}")
             raise Misuse(str(error)) from None
         except BackendUnavailable as error:
             if set(self._session.settings.backends) & set(error.available):
@@ -657,7 +655,7 @@ class Distbench:
             self._finish(self._session.result(request, samples, Nothing(request)))
         run = next(run for run in self._runs if run.samples is samples)
         self._finish(replace(run.result, launches=samples.launches, verdicts=[], update=""))
-        raise AssertionError("a launch that did not pass ends its test")
+        raise AssertionError("a failed launch ends its test")
 
     def _finish(self, result: CaseResult) -> CaseResult:
         launch = result.launches[-1]

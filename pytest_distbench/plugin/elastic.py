@@ -103,12 +103,14 @@ class Elastic:
         found = self._distbench.ask.workload(given, wanted)
         if not isinstance(found.work, Task):
             given.refuse(
-                "a command starts its processes itself; an elastic job is a function or a script below torchrun"
+                "a command starts its processes itself; an elastic job needs a function or a script that torchrun runs"
             )
         if (lines := _steps(given, steps, found, job)) is not None:
             job = replace(job, steps=lines, checkpoint_every=None if checkpoint_every is None else job.checkpoint_every)
         if "elastic" in found.identity:
-            given.refuse("params holds 'elastic', which is what the job itself is stored under: give it another name")
+            given.refuse(
+                "params contains 'elastic', the name under which the job itself is stored: choose another name"
+            )
         print(f"elastic{wanted.name and ' '}{wanted.name}: {job}")
         found = dataclasses.replace(
             found,
@@ -147,7 +149,7 @@ class Elastic:
             check_job(job)
             _check_changes(job)
             if ends_after is not None and made.cycle is not None and made.cycle.times is None:
-                given.refuse(f"ends_after={ends_after}: {made} goes on until the training ends; give it times=")
+                given.refuse(f"ends_after={ends_after}: {made} goes on until the training ends; give times=")
         except ConfigurationError as error:
             given.refuse(f"plan: {error}")
         return job
@@ -161,26 +163,26 @@ def _steps(given: Arguments, steps: object, found: Workload, job: ElasticJob) ->
             ("read", found.read),
         ):
             if wanted:
-                given.refuse(f"{name}= is for scripts: a function tells of its steps and numbers itself")
+                given.refuse(f"{name}= is for scripts: a function reports its steps and numbers itself")
         return None
     if not ENGINES[job.engine].runs_scripts:
         able = ", ".join(name for name, kind in ENGINES.items() if kind.runs_scripts)
-        given.refuse(f"engine={job.engine!r} runs functions alone; a script needs one of {able}")
+        given.refuse(f"engine={job.engine!r} runs functions only; a script needs one of {able}")
     if job.hold:
-        given.refuse("hold=True is for functions: a script writes checkpoints of its own, and nobody can make it wait")
+        given.refuse("hold=True is for functions: a script writes its own checkpoints and cannot be held")
     if job.ends_after is not None:
         given.refuse("ends_after= is for functions: a script ends by itself")
     if not isinstance(steps, Reader):
         given.refuse(
-            f"steps={show(steps)}; wanted stdout(r'step (\\d+)') of pytest_distbench.read, which says what the script "
-            "prints of each step, or of each epoch: from outside, stall and recovery lie between two such lines"
+            f"steps={show(steps)}; wanted stdout(r'step (\\d+)') of pytest_distbench.read, which matches the line "
+            f"that the script prints for each step or epoch; stall and recovery are measured between two such lines"
         )
     try:
         if problem := problem_with(steps):
             given.refuse(f"steps: {problem}")
         check_pattern(steps)
         if steps.rank != "all" and steps.rank >= job.least:
-            given.refuse(f"steps: rank={steps.rank}, and with the fewest nodes there are {job.least}")
+            given.refuse(f"steps: rank={steps.rank}, but with the fewest nodes there are only {job.least} ranks")
     except ConfigurationError as error:
         given.refuse(f"steps: {error}")
     return steps
@@ -256,7 +258,9 @@ def _check_changes(job: ElasticJob) -> None:
     able = ENGINES[job.engine].changes
     for change in itertools.islice(changes_of(job.plan), 2 if job.plan.cycle is not None else None):
         if change.kind not in able:
-            raise ConfigurationError(f"{change}: the engine {job.engine} cannot; wanted {', '.join(sorted(able))}")
+            raise ConfigurationError(
+                f"{change}: the engine {job.engine} does not support it; wanted {', '.join(sorted(able))}"
+            )
 
 
 def _identity(job: ElasticJob) -> dict[str, Any]:
@@ -341,9 +345,9 @@ class ElasticPool:
             given.refuse(f"jobs={show(jobs)}; wanted a list of job(...), from pytest_distbench.elastic")
         names = [given.text("the name of a job", job.name, without="[]=,") for job in listed]
         if SERVING in names:
-            given.refuse(f"a job is called {SERVING!r}, which is the serving's own name: give it another one")
+            given.refuse(f"a job is called {SERVING!r}, the name of the serving: choose another one")
         if twice := [name for name in names if names.count(name) > 1]:
-            given.refuse(f"two jobs are called {twice[0]!r}: give each a name of its own")
+            given.refuse(f"two jobs are called {twice[0]!r}: give each its own name")
         return list(listed)
 
     def _workload(self, given: Arguments, body: object, params: Mapping[str, Any] | None, seed: int) -> Workload:
@@ -376,21 +380,21 @@ def _pool_jobs(
         submit_s = given.number(f"{where}submit_s", job.submit_s, least=0.0)
         if found and submit_s < found[-1].submit_s:
             given.refuse(
-                f"{where}submit_s={submit_s:g} is before that of job {found[-1].name!r}, listed above it: list jobs "
-                "in the order in which they are submitted"
+                f"{where}submit_s={submit_s:g} is before that of job {found[-1].name!r}, listed before it: list jobs "
+                f"in the order of submission"
             )
         ends_after = ends_after_steps(given, job.ends_after, where)
         if ends_after is not None and not has_serving:
             given.refuse(
-                f"{where}ends_after={ends_after}: steps behind the last demand of a serving, and this pool has none: "
-                "leave it out"
+                f"{where}ends_after={ends_after} counts steps after the last demand of a serving, and this pool has "
+                f"none: leave it out"
             )
         elastic = ElasticJob(least=least, most=most, start=least, checkpoint_every=every, ends_after=ends_after, **used)
         found.append(PoolJob(name=job.name, submit_s=submit_s, job=elastic))
     if found[0].submit_s > 0:
         given.refuse(
-            f"job {found[0].name!r}: submit_s={found[0].submit_s:g}; wanted 0: the clock begins with the first step of "
-            "the first job"
+            f"job {found[0].name!r}: submit_s={found[0].submit_s:g}; wanted 0: time starts with the first step of the "
+            f"first job"
         )
     return found
 
@@ -399,7 +403,7 @@ def _serving(given: Arguments, wanted: object, policy: Policy) -> Serving:
     if not isinstance(wanted, WantedServing):
         given.refuse(f"serving={show(wanted)}; wanted serving(...), from pytest_distbench.elastic")
     if policy != "elastic":
-        given.refuse(f"serving takes slots from jobs that can give them: wanted policy='elastic', not {policy!r}")
+        given.refuse(f"serving takes slots from jobs, which only policy='elastic' can return; found {policy!r}")
     if isinstance(wanted.demand, str | bytes | Mapping) or not isinstance(wanted.demand, Sequence):
         given.refuse(f"serving: demand={show(wanted.demand)}; wanted pairs (seconds, slots)")
     demand: list[Demand] = []
@@ -409,13 +413,12 @@ def _serving(given: Arguments, wanted: object, policy: Policy) -> Serving:
         at_s = given.number("serving: seconds of the demand", pair[0], least=0.0)
         if demand and at_s <= demand[-1].at_s:
             given.refuse(
-                f"serving: the demand of {at_s:g} s comes after that of {demand[-1].at_s:g} s: time does not go back; "
-                "list it by time"
+                f"serving: the demand of {at_s:g} s comes after that of {demand[-1].at_s:g} s: list the demand by time"
             )
         slots = given.whole("serving: slots of the demand", pair[1], least=0, most=MOST_NODES)
         demand.append(Demand(at_s=at_s, slots=slots))
     if not any(each.slots for each in demand):
-        given.refuse(f"serving: demand={show(wanted.demand)} wants no slot")
+        given.refuse(f"serving: demand={show(wanted.demand)} needs no slot")
     return Serving(demand=demand)
 
 
@@ -432,8 +435,8 @@ def _check_pool(given: Arguments, pool: Sharing) -> None:
     least = max(job.job.least for job in pool.jobs)
     if most + least > pool.slots:
         given.refuse(
-            f"serving: its demand is for {most} slots, and a job keeps at least {least} of slots={pool.slots}: it "
-            f"would never have them; wanted at most {pool.slots - least}"
+            f"serving: its demand is for {most} slots, and a job keeps at least {least} of slots={pool.slots}, so it "
+            f"would never get them; wanted at most {pool.slots - least}"
         )
 
 

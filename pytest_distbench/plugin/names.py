@@ -207,7 +207,7 @@ def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: i
     if why := why_selected(config, deselected=deselected):
         return why
     if session.exitstatus != pytest.ExitCode.OK or session.testsfailed:
-        return f"{session.testsfailed} tests failed" if session.testsfailed else "the run did not end well"
+        return f"{session.testsfailed} tests failed" if session.testsfailed else "the run failed"
     if session.shouldstop or session.shouldfail:
         return "the run was stopped early"
     if unreported:  # a conftest may run tests its own way

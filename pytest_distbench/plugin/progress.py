@@ -213,7 +213,7 @@ class Interrupts:
     def _tell(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self.forget()
-        text = "\ndistbench: the interrupted run cleans up; once more leaves at once, with what is not yet removed\n"
+        text = "\ndistbench: cleaning up after the interruption; a second Ctrl-C leaves at once, without cleaning up\n"
         with contextlib.suppress(OSError):
             os.write(2, text.encode())  # sys.stderr may be in the middle of a line, and refuses another one
 

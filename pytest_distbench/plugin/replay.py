@@ -35,7 +35,7 @@ def replay_params(
     if chosen.missing:
         given.refuse(f"there is no fingerprint {name!r}: {chosen.missing}")
     if not any(chosen.collectives.values()):
-        given.refuse(f"the fingerprint {name!r} has no collective: there is nothing to replay")
+        given.refuse(f"the fingerprint {name!r} has no collective, so there is nothing to replay")
     rows = [row for rows in chosen.collectives.values() for row in rows]
     used = {row.group for row in rows}
     groups = list(dict.fromkeys(g for groups in chosen.groups.values() for g in groups if g.name in used))
@@ -84,15 +84,16 @@ def _check_ranks(given: Arguments, chosen: Fingerprint, groups: list[Group], wor
     alone = len(chosen.collectives) == 1
     if not alone and named != list(range(world_size)):
         given.refuse(
-            f"its ranks differ, and it tells of {len(named)} of them: it wants as many to replay it, found {world_size}"
+            f"its ranks differ, and it describes {len(named)} of them, so replaying it takes as many ranks; found "
+            f"{world_size}"
         )
     if alone:  # every rank does what this one did: what it sends must come
         [rows] = chosen.collectives.values()
         sizes = {"default": world_size, **{group.name: group.size for group in groups}}
         if _passes(rows, "send", sizes) != _passes(rows, "recv", sizes):
             given.refuse(
-                "one rank's sends and receives do not answer each other, so the other ranks' have to be known: record "
-                "the fingerprint on a backend that moves data"
+                "sends and receives of one rank do not match, so those of the other ranks are needed: record the "
+                "fingerprint on a backend that transfers data"
             )
 
 
@@ -113,7 +114,7 @@ def _check_groups(given: Arguments, rows: list[Collective], groups: list[Group],
     known = {group.name: group for group in groups}
     for name in dict.fromkeys(row.group for row in rows if row.group != "default"):
         if name not in known:
-            given.refuse(f"it does not hold the ranks of the group {name!r}: record it anew")
+            given.refuse(f"it does not contain the ranks of the group {name!r}: record it again")
         group = known[name]
         span = group.size * max(1, group.stride)
         if (group.size > 1 and not group.stride) or world_size % span:
@@ -121,4 +122,4 @@ def _check_groups(given: Arguments, rows: list[Collective], groups: list[Group],
                 f"the group {name!r} of {group.size} ranks, {group.stride} apart, does not fit into {world_size} ranks"
             )
     if len(known) < len(groups):
-        given.refuse("ranks belong to groups of one name and several sizes: that cannot be made again")
+        given.refuse("ranks belong to groups of one name and several sizes, which cannot be replayed")

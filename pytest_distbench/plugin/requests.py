@@ -77,11 +77,11 @@ def find_quota(given: Arguments, settings: Settings, work: Work, cpus: object) -
     found = given.number("cpus", cpus, least=LEAST_CPUS, most=cores)
     kind = kind_of(work)
     if kind.why_no_ranks:
-        given.refuse(f"cpus={found:g} needs ranks of ours, and {kind.why_no_ranks}")
+        given.refuse(f"cpus={found:g} needs ranks that the plugin starts, and {kind.why_no_ranks}")
     if settings.fake_rank is not None:
-        pytest.skip(f"not run: a CPU quota changes clocks, and the {FAKE} backend has none")
+        pytest.skip(f"not run: a CPU quota changes timings, and the {FAKE} backend has none")
     if kind.hosted_by(LAUNCHERS[settings.launcher]).hosts == "many":
-        pytest.skip(f"not run: a CPU quota needs ranks on this host, and those of {settings.launcher} are on others")
+        pytest.skip(f"not run: a CPU quota needs ranks on this host, and {settings.launcher} starts them on others")
     return found
 
 
@@ -98,7 +98,7 @@ def find_network(
         return network
     kind = kind_of(work)
     if why := kind.why_no_ranks:
-        needs = f"the network {network.text} needs ranks of ours, and {why}"
+        needs = f"the network {network.text} needs ranks that the plugin starts, and {why}"
         if wanted is not None:
             given.refuse(needs)
         pytest.skip(f"not run: {needs}")
@@ -106,8 +106,8 @@ def find_network(
         return None  # structure alone is judged, and the ranks send nothing
     if kind.hosted_by(LAUNCHERS[settings.launcher]).hosts == "many":
         pytest.skip(
-            f"not run: the network {network.text} is made between ranks of this host, and those of "
-            f"{settings.launcher} are on others: name theirs with --distbench-network label=NAME"
+            f"not run: the network {network.text} is simulated between ranks of this host, and {settings.launcher} "
+            f"starts them on others: name their network with --distbench-network label=NAME"
         )
     try:
         rank_hosts(network, ranks)
@@ -254,9 +254,9 @@ class RequestMaker:
     def check_kind(self, given: Arguments, kind: type[Work]) -> None:
         if why := LAUNCH_KINDS[kind].why_no_ranks:
             if self.only_structure:
-                pytest.skip(f"not run: {why}, and the {FAKE} backend needs a rank of ours")
+                pytest.skip(f"not run: {why}, and the {FAKE} backend needs a rank that the plugin starts")
             if self._settings.attach is not None:
-                given.refuse(f"--distbench-attach needs ranks of ours, and {why}")
+                given.refuse(f"--distbench-attach needs ranks that the plugin starts, and {why}")
 
     def workload(self, given: Arguments, wanted: Called) -> Workload:
         return make_workload(given, wanted, beside=self._node.path.parent, places=self._places)
@@ -295,7 +295,7 @@ class RequestMaker:
             params=identity,
         )
         if case.label in self._labels:
-            given.refuse(f"this test already has a run named {case.label!r}: give each its own name=")
+            given.refuse(f"this test already has a run named {case.label!r}: give each run its own name=")
         self._labels.add(case.label)
         terms = Terms(
             tolerance=tolerance if tolerance is not None else wanted.tolerance,

@@ -111,7 +111,7 @@ class Scaling:
         _check_samples(given, list(runs.values()))
         _check_tolerance(given, list(runs.values()), of_runs)
         if most == 1:
-            told = "no efficiency was judged: one worker has none beside it. Next: --world-size 2 or more"
+            told = "no efficiency was judged: it needs two or more workers. Next: --world-size 2 or more"
             warnings.warn(DistbenchWarning(f"scaling: {told}"), stacklevel=2)
         for size in sizes[1:]:
             share = size if mode == "strong" else 1
@@ -136,7 +136,7 @@ def _sizes(most: int) -> list[int]:
 def _batch(given: Arguments, found: Mapping[str, Any], parts: int) -> int:
     """What a worker trains on in a step, where the samples of all are cut into so many parts."""
     if "communication" in found:
-        given.refuse("params holds 'communication', which scaling sets itself")
+        given.refuse("params contains 'communication', which scaling sets itself")
     if "batch" not in found:
         given.refuse(
             "params has no 'batch': the samples of a step, of a worker (weak) or of all together (strong). Next: give "
@@ -190,7 +190,7 @@ def _check_samples(given: Arguments, runs: Sequence[Run]) -> None:
     if len(found) > 1:
         told = "; ".join(f"{samples:g} in {', '.join(labels)}" for samples, labels in found.items())
         given.refuse(
-            f"the samples of a step that record_rate was told do not follow params['batch']: a sample of it is {told}. "
+            f"the samples of a step that record_rate received do not follow params['batch']: a sample of it is {told}. "
             "Next: take the batch of a worker from rank.params['batch'], which is smaller on more workers in "
             "mode='strong'"
         )
@@ -203,9 +203,9 @@ def _check_silent(given: Arguments, runs: Sequence[Run], of: str) -> None:
         entered = dict.fromkeys(c.op for each in seen.collectives.values() for c in each) if seen is not None else {}
         if entered:
             given.refuse(
-                f"{run.result.case.label} is to be without communication, and its step enters {', '.join(entered)}. "
-                "Next: take the model from parallel(rank, model) of pytest_distbench.workloads.gradients, and send "
-                "nothing yourself where rank.params['communication'] is 'off'"
+                f"{run.result.case.label} must be without communication, and its step calls {', '.join(entered)}. "
+                "Next: take the model from parallel(rank, model) of pytest_distbench.workloads.gradients, and call no "
+                "collective yourself if rank.params['communication'] is 'off'"
             )
 
 
@@ -218,5 +218,5 @@ def _check_threads(given: Arguments, runs: Sequence[Run]) -> None:
         told = "; ".join(f"{threads} in {', '.join(labels)}" for threads, labels in found.items())
         given.refuse(
             f"ranks of different runs had different numbers of threads, so their times cannot be compared: {told}. "
-            "Next: set OMP_NUM_THREADS for the whole run, and no number of threads in the body"
+            "Next: set OMP_NUM_THREADS for the whole run, and set no number of threads in the body"
         )

@@ -138,7 +138,7 @@ class CollectiveSweep:
             root = given.whole("root", root, least=0, most=len(groups[0]) - 1)
         in_place = found if isinstance(found := as_scalar(in_place), bool) else in_place
         if in_place is not None and not isinstance(in_place, bool):
-            given.refuse(f"in_place={show(in_place)}; wanted True, False, or None: as it is usual")
+            given.refuse(f"in_place={show(in_place)}; wanted True, False, or None for the usual way")
         choices = _Choices(
             redop=redops,
             mode=given.choice("mode", usual.mode if mode is None else mode, MODES),
@@ -195,11 +195,9 @@ class CollectiveSweep:
         """The same by a transport; the test is skipped where the backend has it not."""
         row, backend, params = transport_of(name), self._distbench.backend, dict(wanted.params or {})
         if row.collectives and params["collective"] not in row.collectives:
-            given.refuse(f"transport={name!r} is for {', '.join(row.collectives)}, and not for {params['collective']}")
+            given.refuse(f"transport={name!r} is for {', '.join(row.collectives)}, not for {params['collective']}")
         if backend not in row.variables:
-            pytest.skip(
-                f"not run: {' and '.join(row.variables)} can send by {name!r}, and {backend} has no such choice"
-            )
+            pytest.skip(f"not run: {' and '.join(row.variables)} can use {name!r}, and {backend} cannot choose")
         return replace(wanted, params={**params, "transport": name}, env=row.variables[backend])
 
     def _check_machine(self, given: Arguments, choices: _Choices, cache: str) -> None:
@@ -277,7 +275,7 @@ class TimeToAccuracy:
         target = given.number("goal", goal)
         parameters = given.mapping("params", params if params is not None else {})
         if "goal" in parameters:
-            given.refuse("params holds 'goal', which is an argument of its own")
+            given.refuse("params contains 'goal', which is an argument of its own")
         params = {**parameters, "goal": target}
         wanted = Called(body=train, params=params, seeds=seeds, argument="train", **options)
         return self._distbench.run_wanted(given, wanted)
@@ -347,5 +345,5 @@ def _sizes(given: Arguments, sizes: object, usual: Preset, item: int) -> list[in
         given.refuse(f"sizes={show(sizes)}; wanted at most {MOST_SIZES} sizes")
     found = [given.whole("sizes: a number of bytes", size, least=1, most=LARGEST_BYTES) for size in listed]
     if len(set(found)) < len(found):
-        given.refuse(f"sizes={show(sizes)}; each can be measured once only")
+        given.refuse(f"sizes={show(sizes)}; each can be measured only once")
     return found

@@ -196,7 +196,7 @@ class Communication:
         if not listed or len(listed) > _MOST_LISTED:
             given.refuse(f"{name}={show(value)}; wanted a list of 1 to {_MOST_LISTED}")
         if len({str(item) for item in listed}) < len(listed):
-            given.refuse(f"{name}={show(value)}; each can be measured once only")
+            given.refuse(f"{name}={show(value)}; each can be measured only once")
         return listed
 
     def _run(

@@ -151,11 +151,11 @@ def locate_command(words: Sequence[object], path: str, *, beside: Path) -> list[
 
 def _why_not_a_program(word: str, path: Path) -> str:
     if os.sep not in word:
-        return f"there is no program {show(word)}; looked beside this Python and in PATH. Is its package installed?"
+        return f"there is no program {show(word)}; looked next to this Python and in PATH. Is its package installed?"
     if path.is_dir():
         return f"{show(word)} is a folder; wanted a program, such as one in it"
     if path.exists():
-        return f"{show(word)} may not be executed: chmod +x {shlex.quote(str(path))}, or name what runs it before it"
+        return f"{show(word)} may not be executed: chmod +x {shlex.quote(str(path))}, or name its interpreter first"
     return f"there is no program {show(str(path))}"
 
 
@@ -203,7 +203,7 @@ def _as_command(text: str) -> str:
     with contextlib.suppress(ValueError):  # a quotation mark without its other
         words = shlex.split(text)
     script = next((word for word in words if word.endswith(".py")), "")
-    alone = f", and a script by its path alone, which every rank runs as below torchrun: {show(script)}"
+    alone = f", and a script that every rank runs, as under torchrun, by its path alone: {show(script)}"
     return f". A command is given as a list: {show(words)}{alone if script else ''}"
 
 
@@ -214,7 +214,7 @@ def _method(body: MethodType, argument: str) -> BodyReference:
     _check(cast(FunctionType, body.__func__), f"{argument} {name}")
     file = getattr(sys.modules.get(owner.__module__), "__file__", None)
     if not isinstance(file, str):
-        raise BodyError(f"{argument} {name}: its class is in no file that ranks could import")
+        raise BodyError(f"{argument} {name}: its class is in no file that ranks can import")
     instance: dict[str, Any] = {}
     left_out = []
     for attribute, value in vars(body.__self__).items():
@@ -245,8 +245,8 @@ def _check(function: FunctionType, called: str) -> None:
         or inspect.isgeneratorfunction(function)
     ):
         raise BodyError(
-            f"{called} is a coroutine or generator function, of which a call runs nothing; wanted a plain function, "
-            "without async and yield: call asyncio.run in it where it needs to"
+            f"{called} is a coroutine or generator function, so a call runs nothing; wanted a plain function, without "
+            f"async and yield: call asyncio.run in it if needed"
         )
 
 
@@ -272,7 +272,7 @@ def json_able(params: Mapping[str, Any]) -> dict[str, Any]:
         except (TypeError, ValueError, RecursionError) as error:
             raise BodyError(
                 f"params[{key!r}] is not JSON-able: {error}. Ranks get parameters as JSON: pass finite numbers, text, "
-                "paths, lists and dicts, and build the rest in the body"
+                "paths, lists and dicts, and create the rest in the body"
             ) from None
         for inner in _keys(value):
             if not isinstance(inner, str):  # JSON would make it one
@@ -323,8 +323,8 @@ def make_workload(given: Arguments, wanted: Called, *, beside: Path, places: Pla
     if isinstance(found, BodyReference):
         if set_by_us := [name for name in variables if is_of_a_group(name)]:
             given.refuse(
-                f"env: {set_by_us[0]} is set for each rank as torchrun does, and the group would not come about with "
-                "another value; how many ranks there are is said by world_size="
+                f"env: {set_by_us[0]} is set for each rank as torchrun does, and the group would not form with "
+                f"another value; world_size= sets the number of ranks"
             )
         body = replace(found, arguments=arguments, makes_group=wanted.makes_group, given_at=given.line)
         body = replace(body, called_by=wanted.called_by)
@@ -379,7 +379,7 @@ def _find(given: Arguments, wanted: Called, beside: Path) -> BodyReference | lis
     if body is None and not is_module:
         given.refuse("nothing to run; wanted a function, 'file.py::function', a script, a command, or module='a.b'")
     if body is not None and is_module:
-        given.refuse(f"module={show(module)} is run in place of a body, and {show(body)} is one: give one of them")
+        given.refuse(f"module={show(module)} replaces the body {show(body)}: give one of them")
     folder = "" if wanted.cwd is None else _chosen_folder(given, wanted.cwd, beside)
     if is_module:
         return locate_module(module, folder)
@@ -397,15 +397,15 @@ def _path_of(env: object) -> str:
 def _check_together(given: Arguments, work: Work, wanted: Called, *, words: Sequence[str]) -> None:
     if not work.is_program:
         if words:
-            given.refuse("args are the command line of a script, and a function has none: use params=")
+            given.refuse("args are the command line of a script; a function takes params=")
         return
     if work.params:
-        given.refuse("params are handed to a function, and a script has no place for them: use args= or env=")
+        given.refuse("params are passed to a function; a script takes args= or env=")
     if len(work.seeds) > 1:
-        given.refuse(f"seeds={show(wanted.seeds)}: a script runs once in a launch: give each seed a run of its own")
+        given.refuse(f"seeds={show(wanted.seeds)}: a script runs once per launch: give each seed its own run")
     texts = [*words, *map(str, (wanted.env or {}).values())]
     if work.seeds != [0] and not any("{seed}" in text for text in texts):
-        given.refuse("the script never hears of seeds=: write {seed} in args= or env= where it wants it")
+        given.refuse("the script does not receive seeds=: write {seed} into args= or env=")
 
 
 def _chosen_folder(given: Arguments, cwd: object, beside: Path) -> str:

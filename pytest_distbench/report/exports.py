@@ -136,7 +136,9 @@ def write_github_action_benchmark(better: str) -> Callable[[RunRecord, BinaryIO]
             if number.sign == sign
         ]
         if not rows:
-            raise DistbenchError(f"no judged number is better {_WORDS[sign]} in this run, and a file may not be empty")
+            raise DistbenchError(
+                f"this run has no judged number that is better {_WORDS[sign]}, and the file may not be empty"
+            )
         _write_json(rows, out)
 
     return write
@@ -212,7 +214,7 @@ def number_properties(cases: Sequence[CaseResult]) -> list[tuple[str, str]]:
     if len(found) <= MOST:
         return [text for _, text in found]
     kept = sorted(sorted(range(len(found)), key=lambda i: found[i][0])[: MOST - 1])
-    left_out = f"{len(found) - len(kept)} numbers are left out: --distbench-json FILE has them all"
+    left_out = f"{len(found) - len(kept)} numbers are left out; --distbench-json FILE has all"
     return [*(found[i][1] for i in kept), (f"{PREFIX}more", left_out)]
 
 

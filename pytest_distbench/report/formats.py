@@ -70,7 +70,7 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     failed = sum(v.is_failure for result in failing for v in result.verdicts if v.is_judged)
     counted = [f"{failed} of {len(table.rows)} metrics failed"]
     if _without_baseline(results):
-        none = "there is no baseline for this class of machine yet"
+        none = "there is no baseline for this platform yet"
         counted = [*counted, none] if failed else [f"nothing was judged, {none}"]
     if fallen := [r for r in results if r.outcome == "failed"]:
         counted.append(f"{len(fallen)} of {len(results)} {'case' if len(results) == 1 else 'cases'} failed")
@@ -84,7 +84,7 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
         line = row_line(texts)
         size += len(line.encode()) + 1
         if size > max_bytes:
-            lines += ["", f"{len(table.rows) - done} more rows left out: see the run record"]
+            lines += ["", f"{len(table.rows) - done} more rows are left out; the run record has all"]
             break
         lines.append(line)
     return "\n".join(lines) + "\n\n"
@@ -106,8 +106,8 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
     if unjudged:
         platform = unjudged[0].environment.platform
         message = (
-            f"{len(unjudged)} {'case was' if len(unjudged) == 1 else 'cases were'} measured, with nothing to compare "
-            f"with. Make baselines in a run with --distbench-update=new, in CI one that keeps them as an artifact; "
+            f"{len(unjudged)} {'case was' if len(unjudged) == 1 else 'cases were'} measured without a baseline. "
+            f"Record baselines in a run with --distbench-update=new, in CI one that keeps them as an artifact; "
             f"review them, and commit the folder {platform}"
         )
         warnings.append(f"::warning title={_property(f'no baseline for {platform} yet')}::{_data(message)}")
@@ -147,7 +147,7 @@ def _command(kind: str, nodeid: str, message: str, *, line: int = 0) -> str:
 def _cap(commands: list[str], kind: str) -> list[str]:
     if len(commands) <= MAX_ANNOTATIONS + 1:
         return commands
-    return [*commands[:MAX_ANNOTATIONS], f"::{kind}::{len(commands) - MAX_ANNOTATIONS} more, see the job summary"]
+    return [*commands[:MAX_ANNOTATIONS], f"::{kind}::{len(commands) - MAX_ANNOTATIONS} more in the job summary"]
 
 
 def _data(text: str) -> str:
@@ -243,4 +243,4 @@ def write_as(name: str, record: RunRecord, sections: Mapping[str, Section], out:
     except (DistbenchError, OSError):
         raise
     except Exception as error:
-        raise TableError(f"--format {name} cannot tell of this run: {tell(error)}") from error
+        raise TableError(f"--format {name} cannot describe this run: {tell(error)}") from error

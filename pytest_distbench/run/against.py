@@ -40,10 +40,12 @@ def find_links(given: Sequence[str], *, folder: Path, root: Path) -> tuple[Path,
     for text in given:
         path = Path(folder, text)
         if not path.exists():
-            raise ConfigurationError(f"{OPTION}: there is no {path} that could be linked")
+            raise ConfigurationError(f"{OPTION}: there is no {path} to link")
         place = path.parent.resolve() / path.name
         if not place.is_relative_to(root) or place == root:
-            raise ConfigurationError(f"{OPTION}: {path} is not below the repository {root}: ranks find it where it is")
+            raise ConfigurationError(
+                f"{OPTION}: {path} is not inside the repository {root}; leave it out, as ranks find it where it is"
+            )
         found.append(place.relative_to(root))
     return tuple(found)
 
@@ -52,9 +54,7 @@ def link(paths: Sequence[Path], *, root: Path, tree: Path) -> None:
     for path in paths:
         target = tree / path
         if target.exists() or target.is_symlink():
-            raise LauncherError(
-                f"{OPTION}: the other revision has {path} itself, because git tracks it there; leave it out"
-            )
+            raise LauncherError(f"{OPTION}: git tracks {path} in the other revision; leave it out")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(root / path)
 
@@ -73,7 +73,7 @@ def hint(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -> str:
             first = next((p for p in [*reversed(path.parents), path] if p != Path() and not (tree / p).exists()), path)
             if (root / path).exists():
                 return (
-                    f"{path} is in the working tree and not in the other revision: does git ignore it? To link it, "
+                    f"{path} is in the working tree and not in the other revision; does git ignore it? To link it, "
                     f"write {OPTION} = {first} into the ini file"
                 )
     return ""
@@ -128,7 +128,7 @@ class Variant:
 
     def __str__(self) -> str:
         parts = [str(part) for part in (self.revision, self.interpreter) if part is not None]
-        return " with ".join(parts) or "this tree"
+        return " with ".join(parts) or "the working tree"
 
 
 def find_variant(asked: AgainstSettings, *, root: Path, folder: Path) -> Variant:

@@ -129,7 +129,7 @@ class GpusAround(Around):
 
     def _after_failure(self, watch: GpuWatch, plan: LaunchPlan, before: Mapping[str, int]) -> list[str]:
         """What became of the GPUs, and of the memory on them that the ranks held: a remark on each that is not well."""
-        self._on_progress("waiting for the memory of GPUs")
+        self._on_progress("waiting for free GPU memory")
         patience_s = self._patience_s
         if plan.test_ends_at is not None:
             patience_s = max(0.0, min(patience_s, plan.test_ends_at - time.monotonic() - _MARGIN_S))
@@ -232,8 +232,8 @@ def _expect(lab: Lab) -> Sequence[Passage]:
         if not (missed := misses(lab.network, found)):
             return found
     raise AroundUnavailable(
-        f"network {lab.network.text}: {missed[0]}, in the best of {_TRIES} probes. This machine does not carry it, or "
-        "other work keeps it busy: choose a lower rate, or a longer delay"
+        f"network {lab.network.text}: {missed[0]}, in the best of {_TRIES} probes. This machine cannot simulate it, "
+        f"or other work keeps it busy: choose a lower rate or a longer delay"
     )
 
 
@@ -245,10 +245,10 @@ def misses(network: Network, found: Sequence[Passage]) -> list[str]:
     for passage in found:
         way = f"host {passage.source} to host {passage.target}"
         if wanted and abs(passage.rate / wanted - 1) > CLOSE:
-            told.append(f"{way} carries {_megabits(passage.rate)} Mbit/s by TCP, wanted {_megabits(wanted)}")
+            told.append(f"{way} reaches {_megabits(passage.rate)} Mbit/s by TCP; wanted {_megabits(wanted)}")
         if not 2 * network.delay_s <= passage.round_trip_s <= most_s:
             trip, least = format_seconds(passage.round_trip_s), format_seconds(2 * network.delay_s)
-            told.append(f"{way} and back takes {trip}, wanted {least} to {format_seconds(most_s)}")
+            told.append(f"{way} and back takes {trip}; wanted {least} to {format_seconds(most_s)}")
     return told
 
 
@@ -342,7 +342,7 @@ class QuotaAround(Around):
             with contextlib.suppress(OSError):  # it could not be made
                 shares.append(throttled(group))
             if not remove(group):
-                left.append(f"{group} is still there: a process that its rank has started did not end")
+                left.append(f"{group} is still there: a process that its rank started did not end")
 
         def describe(record: LaunchRecord) -> LaunchRecord:
             record = replace(record, remarks=[*record.remarks, *left])

@@ -278,7 +278,7 @@ class Confirmed:
             if self._doubt.variant.moved:  # a test that moved is no way out of a red
                 return [Judgement(v, is_open=False) for v in known.verdicts]
             first = known.later(terms, case, known.launches, is_last=False) if samples.is_new else {}
-            told = f"{samples.alone}: the stored numbers decide"
+            told = f"{samples.alone}; the comparison with the stored baseline counts"
             left = zip(known.verdicts, self.without_turns(samples.alone), strict=True)
             found = [
                 replace(v, code="beyond-threshold", reason=told) if is_beyond(first.get(v.metric)) else w
@@ -288,8 +288,8 @@ class Confirmed:
         if self._doubt.variant.is_itself:
             later = known.later(terms, case, samples.launches)
             reason = (
-                f"no tracked file but baselines differs from {self._doubt.variant}, which recorded the baseline, and "
-                f"{len(samples)} further launches are {{}} its noise"
+                f"the code equals the baseline commit {self._doubt.variant}, and {len(samples)} more launches are "
+                "{} its noise"
             )
             return [
                 Judgement(
@@ -421,8 +421,8 @@ class Confirmed:
             if not open_metrics or samples.alone:
                 return verdicts
         if not verdicts:
-            return self.without_turns(f"{len(samples)} of {looks[0]} pairs took all the time there was: {_ENDED}")
-        ended = f"the time for it was up: {_ENDED}"
+            return self.without_turns(f"{len(samples)} of {looks[0]} pairs used all of the time: {_ENDED}")
+        ended = f"its time was used up: {_ENDED}"
         return [replace(v, reason=f"{v.reason}; {ended}") if v.metric in open_metrics else v for v in verdicts]
 
     def _fits(self, samples: Samples, look: int, left: Allowance) -> bool:

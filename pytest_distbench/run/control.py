@@ -104,8 +104,8 @@ def _write(settings: Settings, title: str, sides: Sequence[Side]) -> Path:
 HERE = Variant(revision=None, interpreter=None)
 """This tree, without the delay."""
 
-OWN_CLOCKS = "nothing in it was delayed: its clocks are its own, and none of rank.timed, rank.goal and rank.phase"
-DERIVED = "what distbench.judge makes of several runs is not delayed as a whole"
+OWN_CLOCKS = "nothing in it could be delayed: it takes its own times, with none of rank.timed, rank.goal and rank.phase"
+DERIVED = "a number that distbench.judge computes from several runs cannot be delayed as a whole"
 
 
 class _Turns(Confirmed):
@@ -141,13 +141,13 @@ class _Planted:
         self._count = len(alone)
         self._control = replace(self._control, has_baseline=stored.has_numbers)
         if alone.failed is not None:
-            return self._untried(f"a launch with the delay did not pass: {alone.failed.reason}")
+            return self._untried(f"a launch with the delay failed: {alone.failed.reason}")
         if not any(launch.delayed_s for launch in alone.launches):
             return self._untried(OWN_CLOCKS)
         if against := spoken_against(met.verdicts, clocks):
-            return self._untried(f"{against.metric} is {against.kind} already, whatever the clocks say")
+            return self._untried(f"{against.metric} is {against.kind} already, without any delay")
         if met.xfail_perf:
-            return self._untried(f"a regression of it is expected: {met.xfail_perf}")
+            return self._untried(f"its regression is expected: {met.xfail_perf}")
         found = [v for v in met.verdicts if v.metric in clocks]
         if any(v.code == "bound" for v in found):
             return self._decided("bound", met, clocks)
@@ -178,7 +178,7 @@ class _Planted:
         self._count += len(beside.launches) + len(beside.references) + len(beside.controls)
         failed = beside.failed.reason if beside.failed is not None else beside.alone
         if failed:
-            return self._untried(f"a launch in turns did not pass: {failed}")
+            return self._untried(f"an A/B launch failed: {failed}")
         return self._decided("turns", replace(met, verdicts=verdicts), clocks)
 
     def _decided(self, step: Step, met: CaseResult, clocks: list[str], *, why_alone: str = "") -> Control:

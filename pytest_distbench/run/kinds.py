@@ -79,7 +79,7 @@ ELASTIC_OPEN_S = 300.0
 """A launch of elastic jobs may take a minute: so long its answer is worth more of them."""
 
 
-NOT_DELAYED = "the clocks of elastic jobs are computed of their timelines, and are not delayed"
+NOT_DELAYED = "timings of elastic jobs come from their timelines and cannot be delayed"
 
 
 def _engine(work: Work, launcher: str) -> str:
@@ -115,7 +115,7 @@ LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
     Pool: LaunchKind(
         run=launch_pool,
         in_turns=None,
-        why_alone="a pool of jobs takes the whole machine: it is not compared in turns",
+        why_alone="a pool of jobs takes the whole machine, so interleaved A/B is not possible",
         hosting=Hosting(sets_threads=True),
         why_no_ranks="a pool has many jobs, whose ranks come and go",
         why_no_trace="a pool has many jobs, whose ranks come and go",

@@ -218,7 +218,7 @@ class Launching:
         found = self._profile(replace(request, profiled="loops"), index, variant)
         found = found or self._profile(replace(request, profiled="whole"), index, variant)
         if all(trace.is_empty for trace in found):
-            raise ReadingError("it has seen nothing: the body runs nothing of torch's")
+            raise ReadingError("the profiler recorded nothing: the body runs nothing of torch")
         return found
 
     def _profile(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[LoopTrace]:
@@ -254,7 +254,7 @@ class Launching:
         is_of_others = isinstance(error, FileNotFoundError | PermissionError) and error.filename
         if not is_of_others or Path(os.fsdecode(error.filename)).is_relative_to(tempfile.gettempdir()):
             return _no_room(error)
-        under = f"a launch under --distbench-launcher={self.settings.launcher} wants it"
+        under = f"a launch under --distbench-launcher={self.settings.launcher} needs it"
         return LauncherError(f"cannot start ranks: {error.strerror}: {error.filename}{line_of(error)}: {under}")
 
     def _surrounded(
@@ -364,8 +364,8 @@ def _working_dir() -> str:
         return os.getcwd()
     except OSError as error:
         raise LauncherError(
-            f"cannot start ranks: they run in pytest's working directory, and that is gone: {error.strerror}. "
-            "Did a test or a body remove it?"
+            f"cannot start ranks: pytest's working directory, in which they run, is gone: {error.strerror}. Did a "
+            f"test or a body remove it?"
         ) from error
 
 

@@ -169,17 +169,17 @@ class Session:
     def _why_never_beside(self, hosting: Hosting, kind: LaunchKind) -> str:
         """Why launches of a kind cannot be run in turns with another revision to settle a doubt; empty: they can."""
         if hosting.hosts == "none":
-            return "its ranks are made up"
+            return "its ranks are simulated"
         if kind.hosting is not None:
             return kind.why_alone
         launcher, name = self.launching.launcher_kind, self.settings.launcher
         if not launcher.holds_two:
-            return f"the {name} launcher holds no two groups open at once"
+            return f"the {name} launcher cannot keep two groups open at once"
         if not launcher.settles_doubts:
-            return f"it is not known whether the {name} launcher runs two groups on the same hosts at once"
+            return f"the {name} launcher does not state that two groups can run on the same hosts at once"
         if hosting.hosts == "many" and not (self._hosts is not None and self._hosts.share_temporary):
             seen = f"{tempfile.gettempdir()} (TMPDIR), where the other revision is checked out"
-            return f"not all its hosts have said that they see {seen}"
+            return f"not all hosts confirmed that they see {seen}"
         return kind.why_alone
 
     def reference(self, request: CaseRequest) -> Reference:

@@ -231,7 +231,7 @@ class GivenNumbers(Samples):
     def __init__(self, metric: Measurement, values: Sequence[float], software: Mapping[str, str]) -> None:
         super().__init__()
         self.most = len(values)
-        self.alone = "derived by the test: give judge a function and of=, and it is called for both sides"
+        self.alone = "the test computes it itself: give judge a function and of=, and both sides are computed"
         self.why_never_beside = self.alone
         self._metric = metric
         self._values = values

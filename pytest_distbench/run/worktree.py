@@ -1,4 +1,4 @@
-"""Another revision of the repository, or a copy of this tree, checked out beside it for as long as a run needs it."""
+"""Another revision of the repository, or a copy of the working tree, checked out next to it during a run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def copy_beside(root: Path, run_directory: Path, *, named: str) -> Iterator[Path
     Raises:
         LauncherError: it is not to be had: a submodule differs, or what git does not know is large.
     """
-    with check_out(find_revision("HEAD", root, asked="a copy of this tree"), run_directory, named=named) as tree:
+    with check_out(find_revision("HEAD", root, asked="a copy of the working tree"), run_directory, named=named) as tree:
         others = ("ls-files", "--others", "--exclude-standard", "-z")
         for name in [*_names(root, "diff", "--name-only", "--no-renames", "-z", "HEAD"), *_names(root, *others)]:
             if not (root / name).resolve().is_relative_to(run_directory.resolve()):
@@ -104,7 +104,7 @@ def _names(root: Path, *arguments: str) -> list[str]:
 
 def _copy(source: Path, target: Path) -> None:
     if (source.is_dir() and not source.is_symlink()) or (source.is_file() and source.stat().st_size > _LARGE_BYTES):
-        raise LauncherError(f"{source} is no file to be copied")
+        raise LauncherError(f"{source} is no regular file, so it cannot be copied")
     target.unlink(missing_ok=True)
     if os.path.lexists(source):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -115,15 +115,15 @@ def _add(root: Path, tree: Path, revision: Revision) -> None:
     """Make a worktree, with the submodules that the working tree has: git leaves them empty."""
     made = _git(root, "worktree", "add", "--quiet", "--detach", "--force", str(tree), revision.commit)
     if made.returncode:
-        raise LauncherError(f"git could not check out {revision} beside the working tree: {_said(made)}")
+        raise LauncherError(f"git could not check out {revision} next to the working tree: {_said(made)}")
     for path, commit in _submodules(tree):
         source = root / path
         if not (source / ".git").exists():
             continue  # not in the working tree either
         if _git(source, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
             raise LauncherError(
-                f"{revision} has the submodule {path} at {commit[:_SHORT]}, which is not here: "
-                f"git -C {source} fetch origin {commit}"
+                f"{revision} has the submodule {path} at {commit[:_SHORT]}, which is not fetched: git -C {source} "
+                f"fetch origin {commit}"
             )
         _add(source, tree / path, Revision(f"{revision.name}:{path}", commit, source))
 

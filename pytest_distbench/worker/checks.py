@@ -76,7 +76,7 @@ def check_phase(name: object, better: object) -> str:
 def check_metric(call: str, value: object) -> str:
     name = check_name(call, "name", value)
     if is_own_name(name):
-        raise RecordingError(f"{call}: the plugin itself records something of that name; give it another one")
+        raise RecordingError(f"{call}: the plugin itself records a metric of that name; choose another name")
     return name
 
 

@@ -63,10 +63,10 @@ def test_several_runs_become_a_baseline(run: Run, store: BaselineStore) -> None:
     [
         (("nccl-tests-2020.txt", "--as", "bounds"), "give --test and --platform; 'distbench baseline list' shows both"),
         (("nccl-tests-2020.txt", "--as", "bounds", "--test", "x", "--platform", "p"), "--test 'x': wanted a node id"),
-        (("nccl-tests-2020.txt", "--as", "baseline", *WHOSE), "one run says nothing about its noise"),
+        (("nccl-tests-2020.txt", "--as", "baseline", *WHOSE), "the noise of one run is unknown"),
         (("nccl-tests-2020.txt", "--as", "bounds", "--world-size", "4", *WHOSE), "the numbers are of 8 ranks"),
-        (("nccl-tests-2020.txt", "--as", "bounds", "--margin", "2", *WHOSE), "--margin '2': wanted a share"),
-        (("nccl-tests-2020.txt", "--as", "bounds", "--margin", "2us", *WHOSE), "--margin '2us': wanted a share"),
+        (("nccl-tests-2020.txt", "--as", "bounds", "--margin", "2", *WHOSE), "--margin '2': wanted a fraction"),
+        (("nccl-tests-2020.txt", "--as", "bounds", "--margin", "2us", *WHOSE), "--margin '2us': wanted a fraction"),
         (("nccl-tests-2022.txt", "--as", "bounds", *WHOSE), "the rows are of float, half: give --dtype"),
         (("nccl-tests-2020.txt", "nccl-tests-2026.txt", "--as", "bounds", *WHOSE), "several numbers of ranks, 4, 8"),
         (("nccl-tests-2020.txt",), "with --as bounds or --as baseline the output of nccl-tests or rccl-tests"),
@@ -86,7 +86,7 @@ def test_a_file_that_does_not_say_its_ranks_is_asked_about(run: Run, tmp_path: P
 
     assert "give --world-size N" in run(*command)[1]
     assert run(*command, "--world-size", "8")[0] == 0
-    assert "is stored with 8 ranks, the numbers are of 4" in run(*command, "--world-size", "4")[1]
+    assert "is stored with 8 ranks; these numbers are of 4" in run(*command, "--world-size", "4")[1]
 
 
 def test_what_is_there_stays_unless_it_is_to_be_replaced(run: Run, store: BaselineStore) -> None:

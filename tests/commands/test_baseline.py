@@ -248,7 +248,7 @@ class TestExchange:
         for arguments in ([str(tmp_path / "all.json"), "--platform", "other"], [str(tmp_path / "nothing")]):
             (tmp_path / "nothing").mkdir(exist_ok=True)
             code, text = run("import", *arguments)
-            assert (code, "nothing imported" in text) == (2, True)
+            assert (code, "nothing was imported" in text) == (2, True)
 
     def test_an_export_that_fails_leaves_the_older_file(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
         (tmp_path / "all.csv").write_text("older")

@@ -94,7 +94,7 @@ def test_where_this_package_came_from_is_where_runners_get_it(
     install_from(monkeypatch, {"url": "https://git.example/d", "vcs_info": {"vcs": "git", "commit_id": "abc"}})
     assert prepare.find_out(repository).install == "'pytest-distbench @ git+https://git.example/d@abc'"
     install_from(monkeypatch, {"url": "file:///home/me/distbench", "dir_info": {"editable": True}})
-    told = "this pytest-distbench was not installed from an index: give the workflow a place that its runners reach"
+    told = "pytest-distbench was not installed from an index: put a git URL or a wheel into the workflow"
 
     assert told in init(capsys, repository)
 
@@ -113,8 +113,8 @@ def test_a_place_where_it_cannot_begin_is_an_error(repository: Path, capsys: pyt
     (repository / "below").mkdir()
     (repository / "file").touch()
 
-    assert "is not a folder: give the top of your repository" in init(capsys, repository / "file", code=2)[0]
-    assert f"is inside of the repository {repository}" in init(capsys, repository / "below", code=2)[0]
+    assert "is not a folder: give the root of your repository" in init(capsys, repository / "file", code=2)[0]
+    assert f"is inside the repository {repository}" in init(capsys, repository / "below", code=2)[0]
     (repository / "suites").touch()
     assert "cannot write" in init(capsys, repository, code=2)[0]
 

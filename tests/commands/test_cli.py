@@ -19,14 +19,14 @@ from pytest_distbench.store.baselines import BaselineStore
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["list", "--baselines", "nowhere"], "nowhere is not a folder: run where your baselines are"),
-        (["list", "--platform", "gpu"], "no baselines of the hardware class 'gpu' in .*; there are cpu-x-2c"),
+        (["list", "--baselines", "nowhere"], "nowhere is not a folder: run it where your baselines are"),
+        (["list", "--platform", "gpu"], "no baselines of the platform 'gpu' in .*; there are cpu-x-2c"),
         (["list", "-k", "a and"], "-k 'a and': wanted a part of a name, found the word 'and'"),
         (["show", "nothing"], "no baseline whose test or case matches 'nothing'"),
         (["diff", "nosuch"], "'nosuch' is neither a folder nor a git revision"),
         (["diff", "--", "--output=x"], "'--output=x' is neither a folder nor a git revision"),
         (["accept", "nosuch.json"], "nosuch.json: cannot read: No such file"),
-        (["prune"], "nothing says what to delete"),
+        (["prune"], "say what to delete"),
         (["prune", "--gone", "--root", "nowhere"], "--root nowhere is not a folder"),
         (["export", "--format", "parquet"], "is no text: give -o FILE"),
         (["export", "-o", "/dev/null/x"], "/dev/null/x: cannot write: "),

@@ -104,7 +104,7 @@ def test_each_damaged_set_is_named_and_the_answer_is_no(data: Data, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["verify"], "no set lies there; see distbench data list"),
+        (["verify"], "it contains no set; see distbench data list"),
         (["prepare"], "no set and no archive of one; see distbench data list"),
         (["prepare", "cifar10"], "wanted data_batch_1.bin, .*test_batch.bin or data_batch_1, .*found nothing"),
         (["prepare", "cifar10", "--generated", "--data", "/dev/null"], "File exists: '/dev/null'"),

@@ -25,9 +25,9 @@ from pytest_distbench.store.baselines import BaselineStore
 @pytest.mark.parametrize(
     ("levels", "told"),
     [
-        (["warn", "warn"], "2 warnings: tests run"),
-        (["fail"], "1 failed: tests cannot run here as it is; 0 warnings"),
-        (["fail", "warn"], "1 failed: tests cannot run here as it is; 1 warning"),
+        (["warn", "warn"], "2 warnings: usable, but expect noisy timings"),
+        (["fail"], "1 failed, so tests cannot run here yet; 0 warnings"),
+        (["fail", "warn"], "1 failed, so tests cannot run here yet; 1 warning"),
     ],
 )
 def test_warnings_are_counted(levels: list[Level], told: str) -> None:
@@ -85,7 +85,7 @@ def test_the_others_are_examined_all_the_same() -> None:
 
     assert {f.subject for f in found if f.subject.startswith("GPU ")} == {f"GPU {i}" for i in (0, 1, 2, 3, 4, 6, 7)}
     assert about(found, "links")[0].found == "between GPUs: nvlink4x18"
-    assert about(found, "hardware class")[0].found == "nvidia-h100-80gb-hbm3-nvlink4x18"
+    assert about(found, "platform")[0].found == "nvidia-h100-80gb-hbm3-nvlink4x18"
 
 
 def test_what_is_visible_is_named() -> None:
@@ -103,7 +103,7 @@ def test_what_is_visible_is_named() -> None:
     ("says", "level", "text"),
     [
         (done(json.dumps(["12.8", [H100]])), "ok", "12.8 computes on 1 GPU"),
-        (done(json.dumps([None, []])), "fail", "this torch is built without it"),
+        (done(json.dumps([None, []])), "fail", "this torch is built without CUDA"),
         (done(json.dumps(["12.8", []])), "warn", "torch computes on no GPU; the driver shows"),
         (
             done(stderr="x\nRuntimeError: CUDA error: no kernel image is available", code=1),

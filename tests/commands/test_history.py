@@ -66,7 +66,7 @@ def test_all_shows_what_did_not_change_and_what_is_not_judged(
     lines = history(capsys, tmp_path, "--all")
 
     assert lines[0].endswith("2 metrics, 0 changed")
-    assert lines[1] == "6 runs are too few to tell a change: it takes 18, of which 5 or more on either side"
+    assert lines[1] == "6 runs are too few to show a change: it takes 18, with 5 or more on either side"
     assert [line.split()[1] for line in lines[-2:]] == ["rate", "step"]
     assert len(history(capsys, tmp_path, "--all", "-k", "rat")) == len(lines) - 1
 

@@ -106,8 +106,8 @@ def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.Capture
             "no table 'growth', which needs tests that ran at several world sizes; it has verdicts",
         ),
         (["--format", "parquet"], "is no text: give -o FILE"),
-        (["--format", "trace", "--table", "verdicts"], "--format trace is of the whole run: leave out --table"),
-        (["--format", "github-action-benchmark-bigger"], "no judged number is better higher in this run"),
+        (["--format", "trace", "--table", "verdicts"], "--format trace is for the whole run: leave out --table"),
+        (["--format", "github-action-benchmark-bigger"], "this run has no judged number that is better higher"),
     ],
 )
 def test_report_says_what_there_is(
@@ -122,7 +122,7 @@ class TestPage:
         run, page = record(tmp_path / "run.json", result(0.01)), tmp_path / "page.html"
 
         assert main(["report", run, "--html", str(page)]) == 0
-        assert capsys.readouterr().out == f"page written to {page}: open it in a browser\n"
+        assert capsys.readouterr().out == f"HTML report written to {page}: open it in a browser\n"
         alone = page.read_bytes()
         assert main(["report", run, "--html", str(page), "--against", run]) == 0
         assert len(page.read_bytes()) > len(alone)
@@ -136,7 +136,7 @@ class TestPage:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
     ) -> None:
         assert main(["report", record(tmp_path / "run.json", result(0.01)), *arguments]) == 2
-        assert "report --html FILE writes the page of the whole run" in capsys.readouterr().err
+        assert "report --html FILE writes the HTML report of the whole run" in capsys.readouterr().err
 
 
 def test_a_table_is_made_without_those_that_cannot_be(
@@ -158,7 +158,7 @@ def test_a_table_is_made_without_those_that_cannot_be(
     assert capsys.readouterr().err.endswith(f"it has verdicts, record, environment; {told}")
     assert main(["report", run, "--format", "names", "-o", str(tmp_path / "names")]) == 2
     assert (tmp_path / "names").read_text() == "verdictsrecordenvironment"
-    assert capsys.readouterr().err == f"distbench: written without what cannot be made: {told}"
+    assert capsys.readouterr().err == f"distbench: written without the parts that failed: {told}"
 
 
 def tables_of(page: Path) -> list[dict[str, Any]]:

@@ -90,7 +90,7 @@ def test_slower_code_is_red_and_seen_again_in_other_process_trees_with_the_paths
     result.assert_outcomes(failed=1)
 
     result.stdout.fnmatch_lines([
-        "*in turns with what recorded their baselines, as far as 300 s reach: cases 1 in doubt; about * s",
+        "distbench: confirming by A/B against the baseline commits (budget 300 s): 1 suspicious cases; about * s",
         "step +* % *(threshold +15%)",
         f"step: interleaved A/B with {recorded} (baseline commit): +* %; confirmed in new processes: +*",
         f"in turns  this tree ({here}) and twice {recorded}, which recorded the baseline: * times in * s",
@@ -146,7 +146,7 @@ def test_the_same_tree_is_launched_again_before_the_machine_is_called_slower(
     result.assert_outcomes(passed=1)
 
     result.stdout.fnmatch_lines(
-        [f"*no tracked file but baselines differs from {recorded}*3 further launches are beyond*the machine*"]
+        [f"*the code equals the baseline commit {recorded}*3 more launches are beyond*the machine*"]
     )
     assert "in turns for" not in result.stdout.str()
 
@@ -328,9 +328,9 @@ def record_another_environment(project: Path) -> None:
         # none as long as the first: Python would take what it compiled in the same second
         ("RATE = 1.0\nROUNDING = 1.0\n", False, "passed", "*still computes its own digits here: the code changed them"),
         ("RATE = 1.0\nROUNDING = 0\n# more\n", True, "passed", "*the environment changed the digits, not the code*"),
-        ("RATE = 1.25\nROUNDING = 0\n", False, "failed", "*; measured against what * computes here"),
+        ("RATE = 1.25\nROUNDING = 0\n", False, "failed", "*; compared with what * computes here"),
         pytest.param(
-            *("RATE = 1.25\nROUNDING = 0\n", True, "failed", "*; measured against what * computes here"),
+            *("RATE = 1.25\nROUNDING = 0\n", True, "failed", "*; compared with what * computes here"),
             marks=pytest.mark.nightly,
         ),
     ],

@@ -96,7 +96,7 @@ def test_a_command_that_does_not_start_one_on_each_host_is_refused_before_the_fi
     with start(MEASURES, template) as running:
         said = running.communicate()[0]
 
-    assert f"the hosts of --distbench-launcher do not all say what they are: {shlex.split(template)[0]}" in said
+    assert f"the hosts of --distbench-launcher do not all report their hardware: {shlex.split(template)[0]}" in said
     assert told in said
     assert running.returncode == pytest.ExitCode.USAGE_ERROR
 
@@ -121,7 +121,9 @@ def test_a_command_that_is_killed_is_told_and_the_next_test_runs(start: Run, pyt
     with start(tests, noting, "--distbench-launches=1") as running:
         said = running.communicate()[0]
 
-    assert "the launcher failed: host host0: its relay has ended, or what leads to it; host host1: its relay" in said
+    assert (
+        "the launcher failed: host host0: its relay has ended, or the connection to it; host host1: its relay" in said
+    )
     assert "1 failed, 1 passed" in said
 
 

@@ -129,7 +129,7 @@ def test_ranks_are_hosts_of_the_network_and_of_no_other(
         [
             "launch 1 on 2 ranks: * raised ValueError: it does",
             "*network '100mbit,hosts=2': 3 ranks cannot be shared evenly by 2 hosts*",
-            "*the network 100mbit needs ranks of ours, and a command starts its processes itself*",
+            "*the network 100mbit needs ranks that the plugin starts, and a command starts its processes itself*",
             "*env sets GLOO_SOCKET_IFNAME, which the network 100mbit sets in each rank itself*",
             "launch 1 on 3 ranks: rank ? raised ValueError: mine",
         ]

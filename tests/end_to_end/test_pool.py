@@ -77,4 +77,4 @@ def test_a_training_yields_to_a_serving_by_its_timetable(
     assert values["samples_skipped[job=train]"] == 0
 
     main(["report", str(pytester.path / "run.json"), "--table", "serving"])
-    assert "1 more wanted: slots free after" in capsys.readouterr().out
+    assert "1 more requested: slots free after" in capsys.readouterr().out

@@ -137,7 +137,7 @@ def test_all_are_traced_as_far_as_they_can_be_and_nothing_else_is_left(
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines([
         f"trace of test_plain?ws2?: {path}",
-        "? trace of test_empty?ws2?: none: the launch of this tree with the profiler: it has seen nothing: *",
+        "? trace of test_empty?ws2?: none: the launch of this tree with the profiler: the profiler recorded nothing: *",
         "? trace of test_fails?ws2?: none: the launch of this tree with the profiler: *AssertionError: it fails in a *",
         "? trace of test_command?ws2?: none: a command starts its processes itself",
     ])  # fmt: skip

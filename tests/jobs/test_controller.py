@@ -51,9 +51,9 @@ RAISED_EARLY = Raised(t=12.5, slot=0, pid=7, generation=None, error=ERROR)
 @pytest.mark.parametrize(
     ("since", "change", "told"),
     [
-        ([], kill(at_s=1), "Scale-down unnoticed: no survivor has begun anew."),
+        ([], kill(at_s=1), "Scale-down unnoticed: no survivor restarted."),
         ([MET, STARTED], join(at_s=1), "Hang on join: agents have met and started workers, and nobody"),
-        ([MET], join(at_s=1), "Hang on join: agents have met, and nobody has joined a group."),
+        ([MET], join(at_s=1), "Hang on join: agents have met, and no worker has joined a group."),
         ([], join(at_s=1), "No rendezvous: agents wait for each other."),
         ([MET, STARTED, JOINED, RAISED], kill(at_s=1), "Workers raised 1 times, the last time ValueError: no"),
         ([MET, STARTED, RAISED_EARLY], join(at_s=1), "Workers raised 1 times, the last time ValueError: no"),
@@ -75,7 +75,7 @@ def test_an_agent_that_has_no_restarts_left_is_told_who_uses_them_up(restarts: i
     lines = [CHANGED, replace(STARTED, restarts=restarts)]
     text = tell_agent_end(lines, AgentEnded(t=9.0, slot=0, code=code), job, log="the end")
 
-    assert text.startswith(f"the agent of slot 0 ended with exit code {code}, and nobody had asked it to")
+    assert text.startswith(f"the agent of slot 0 ended with exit code {code}by itself")
     assert text.endswith("; its log:\nthe end")
     assert ("Restarts used up: it had taken 3 of --max-restarts=3, in 1 changes of membership" in text) is is_told
 
@@ -100,14 +100,14 @@ def slow(kind: ChangeKind, part: str, seconds: float, *, after: int = 1) -> Chan
             {},
             "the store's timeout (60 s)",
         ),
-        (slow("join", "rendezvous", 40.0, after=2), {}, "agents came late to it, or again and again"),
+        (slow("join", "rendezvous", 40.0, after=2), {}, "agents joined it late, or again and again"),
         (slow("kill", "process_start", 40.0), {}, "process start took 40 s: torchrun took so long to start"),
         (
             slow("kill", "checkpoint_load", 40.0),
             {},
             "checkpoint load took 40 s: loading",
         ),
-        (slow("leave", "stop", 31.0), {}, "whoever handles SIGTERM must end soon"),
+        (slow("leave", "stop", 31.0), {}, "a handler of SIGTERM must end soon"),
         (slow("kill", "detect", 31.0), {}, "init_process_group(timeout=...)"),
     ],
 )
@@ -310,7 +310,7 @@ def test_a_worker_that_dies_is_awaited_in_a_generation_of_as_many(run: Callable[
 def test_a_training_that_ends_before_its_plan_has_failed(run: Callable[..., MadeUp]) -> None:
     with pytest.raises(
         CannotGoOn,
-        match=r"training was over after .* and 30 steps, before kill\(at_s=60\); .* and 16 steps of them .*: change 2",
+        match=r"training was over after .* and 30 steps, before kill\(at_s=60\); .* and 16 steps of these .*: change 2",
     ):
         run([join(at_s=1), kill(at_s=60)], steps=30)
 
@@ -318,7 +318,7 @@ def test_a_training_that_ends_before_its_plan_has_failed(run: Callable[..., Made
 def test_a_training_that_ends_before_it_is_stable_again_has_failed_too(run: Callable[..., MadeUp]) -> None:
     with pytest.raises(
         CannotGoOn,
-        match=r"before the job was stable after kill\(at_step=29\); .* and 2 steps of them .*: change 1 .* shows",
+        match=r"before the job was stable after kill\(at_step=29\); .* and 2 steps of these .*: change 1 .* shows",
     ):
         run([kill(at_step=29)], steps=31, start=2)
 
@@ -363,7 +363,7 @@ def test_a_job_that_falls_into_two_is_told_by_name(run: Callable[..., MadeUp], t
                 append(self.timeline, line)
 
     with pytest.raises(
-        CannotGoOn, match=r"The job is split: slot 1 trains on in generation 0, beside .* of generation 1"
+        CannotGoOn, match=r"The job is split: slot 1 still trains in generation 0, while .* in generation 1"
     ):
         run([crash(at_s=1)], Split(tmp_path / "timeline", steps=200), start=2)
 
@@ -398,7 +398,7 @@ class MadeUpScript:
 @pytest.mark.parametrize(
     ("script", "steps", "told"),
     [
-        (MadeUpScript(trouble="the script came to no step"), 100, "the script came to no step"),
+        (MadeUpScript(trouble="the script reached no step"), 100, "the script reached no step"),
         (MadeUpScript(unreadable="the number of the step fell"), 100, "the number of the step fell"),
         (MadeUpScript(), 0, r"not stable 120 s after its start: .*\nRank 0 printed last:\nhello"),
     ],

@@ -253,7 +253,7 @@ def test_a_slot_that_is_not_given_back_is_told(world: World) -> None:
     world.job("B", 1, 1, submit_s=2)
     world.nodes["A"].leave_s = 1000.0
 
-    with pytest.raises(CannotGoOn, match="job A: slot 1 was not given back 5 s after its agent was asked to go"):
+    with pytest.raises(CannotGoOn, match="job A: slot 1 was not returned 5 s after its agent received SIGTERM"):
         world.run("elastic", 2)
 
 

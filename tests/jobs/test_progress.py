@@ -57,7 +57,7 @@ def started(count: int, slot: int = 1) -> list[Line]:
 def test_a_worker_that_is_started_again_and_again_and_comes_no_further_ends_the_job(two: Timeline) -> None:
     progress([*two.lines, *started(ATTEMPTS)], 0, 1)
     with pytest.raises(
-        CannotGoOn, match=r"comes no further than step 4: the worker of slot 1 was started 6 times since\."
+        CannotGoOn, match=r"does not get beyond step 4: the worker of slot 1 was started 6 times since\."
     ):
         progress([*two.lines, *started(ATTEMPTS + 1)], 0, 1)
 
@@ -73,7 +73,7 @@ def test_whose_worker_is_gone_first_is_named(two: Timeline) -> None:
     pids = {worker.joined.slot: worker.joined.pid for worker in two.history.workers.values()}
     gone: list[Line] = [WorkerEnded(t=15.0 + slot, slot=slot, pid=pid) for slot, pid in pids.items()]
     with pytest.raises(
-        CannotGoOn, match="slot 1 was started 6 times since; the last time the worker of slot 0 was gone f"
+        CannotGoOn, match="slot 1 was started 6 times since; the last time the worker of slot 0 ended f"
     ):
         progress([*two.lines, *gone, *started(ATTEMPTS + 1)], 0, 1)
 
@@ -149,7 +149,7 @@ def test_a_group_that_takes_more_than_its_number_is_told_and_not_passed_over() -
 @pytest.mark.parametrize(
     ("reader", "told"),
     [
-        (csv("log.csv", "step"), "a reader of csv: steps are told by lines"),
+        (csv("log.csv", "step"), "a reader of csv; wanted lines"),
         (stdout(r"step (\d+)", rank="all"), "rank='all': the workers of a generation step together"),
         (stdout(r"step (\d+)", skip=3, take="last"), "skip, take: every line counts"),
         (stdout(r"(?P<value>\d+) (?P<speed>\d+)"), "group speed; known are value .*, epoch, loss, accuracy, top5, lr"),

@@ -137,7 +137,7 @@ def test_a_script_that_never_comes_to_a_step_is_given_up_with_what_it_said(scrip
         script.say(10.0 * attempt + 1, 0, "NameError: name 'data' is not defined")
         script.poll()
 
-    assert "no step in slot 0: torchrun has started it 6 times since the last one." in script.watch.trouble
+    assert "no step in slot 0: torchrun started it 6 times since the last one." in script.watch.trouble
     assert script.watch.trouble.endswith("NameError: name 'data' is not defined")
 
 

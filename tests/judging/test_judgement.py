@@ -145,7 +145,7 @@ def test_without_any_baseline_the_policy_decides(no_baseline: str, expected: tup
     [
         (Control(verdicts=[verdict("beyond-threshold")]), ("passed", "")),
         (Control(verdicts=[verdict("within-threshold")]), ("failed", "not_found")),
-        (Control(why_not="its clocks are its own"), ("passed", "")),
+        (Control(why_not="it takes its own times"), ("passed", "")),
     ],
 )
 def test_a_planted_slowdown_that_was_not_found_fails_under_strict_alone(

@@ -222,7 +222,7 @@ def test_a_file_of_an_earlier_run_is_not_this_launch_s(tmp_path: Path) -> None:
     os.utime(tmp_path / "log.csv", (1, 1))
     (tmp_path / "began").touch()
 
-    with pytest.raises(ReadingError, match="was not written by this launch, it is older"):
+    with pytest.raises(ReadingError, match="is older than this launch"):
         read(tmp_path, csv("log.csv", "loss"))
 
 
@@ -383,7 +383,7 @@ def test_a_file_that_a_launch_appends_to_is_an_earlier_runs_too(tmp_path: Path) 
     with log.open("a") as file:
         file.write('{"loss": 9}\n')
 
-    with pytest.raises(ReadingError, match="before this launch, which has appended to it: its first 12 bytes"):
+    with pytest.raises(ReadingError, match="before this launch, which appended to it: its first 12 bytes"):
         Place(plan, 0).path("log.jsonl")
 
 

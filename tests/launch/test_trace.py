@@ -191,10 +191,10 @@ def test_a_trace_that_is_not_whole_is_told_with_its_rank(tmp_path: Path, text: s
     leave(tmp_path, rank=0, text='{"traceEvents": []}')
     leave(tmp_path, rank=1, text=text)
 
-    with pytest.raises(ReadingError, match="the profiler's trace of rank 1 is not whole: "):
+    with pytest.raises(ReadingError, match="the profiler's trace of rank 1 is incomplete: "):
         read_traces(make_plan(tmp_path))
 
 
 def test_a_rank_that_wrote_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ReadingError, match=r"rank 0 is not whole: .*loops0.json"):
+    with pytest.raises(ReadingError, match=r"rank 0 is incomplete: .*loops0.json"):
         read_traces(make_plan(tmp_path))

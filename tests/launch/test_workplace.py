@@ -154,7 +154,9 @@ def test_what_is_new_or_changed_in_a_folder_is_named(project: Path) -> None:
     (project / "__pycache__").mkdir()
     (project / "__pycache__" / "train.pyc").touch()
     os.utime(project / "data" / "train.bin", (1, 1))
-    assert leftovers.remark().startswith(f"left data/train.bin, snapshot.pt in {project}, where later launches find it")
+    assert leftovers.remark().startswith(
+        f"left data/train.bin, snapshot.pt in {project}, where later launches may read it"
+    )
     for i in range(6):
         (project / f"a{i}").touch()
     assert "left a0, a1, a2, a3, a4 and 3 more in" in leftovers.remark()
@@ -167,7 +169,7 @@ def test_that_a_folder_has_more_files_than_can_be_looked_through_is_said(
     leftovers = Leftovers(project)
     (project / "snapshot.pt").touch()
 
-    assert leftovers.remark().startswith(f"{project} has more than 1 files: what a script leaves there")
+    assert leftovers.remark().startswith(f"{project} has more than 1 files, so files that a script leaves there")
     assert Leftovers(project / "nowhere").remark() == ""
 
 
@@ -179,7 +181,7 @@ def test_that_a_folder_is_deeper_than_can_be_looked_through_is_said(project: Pat
     (deep / "i").mkdir()
     leftovers = Leftovers(project)
     (deep / "i" / "snapshot.pt").touch()
-    assert leftovers.remark().startswith(f"{project} has folders more than 8 deep: what a script leaves there")
+    assert leftovers.remark().startswith(f"{project} has folders more than 8 deep, so files that a script leaves there")
     (deep / "snapshot.pt").touch()
     assert leftovers.remark().startswith("left a/b/c/d/e/f/g/h/snapshot.pt in")
 

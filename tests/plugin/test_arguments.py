@@ -244,16 +244,16 @@ OF_TORCHRUN = "is set for each rank as torchrun does"
         (body_with(env={"RANK": "3"}), f"distbench.run: env: RANK {OF_TORCHRUN}"),
         (script_with(env={"TORCHELASTIC_RUN_ID": "3"}), f"distbench.run: env: TORCHELASTIC_RUN_ID {OF_TORCHRUN}"),
         (script_with(env={"PET_NNODES": "3"}), f"distbench.run: env: PET_NNODES {OF_TORCHRUN}"),
-        (script_with(env={"DISTBENCH_SESSION": "3"}), "distbench.run: env: DISTBENCH_SESSION is the plugin's own"),
-        (command_with(env={"DISTBENCH_SESSION": "3"}), "distbench.run: env: DISTBENCH_SESSION is the plugin's own"),
+        (script_with(env={"DISTBENCH_SESSION": "3"}), "distbench.run: env: DISTBENCH_SESSION is reserved"),
+        (command_with(env={"DISTBENCH_SESSION": "3"}), "distbench.run: env: DISTBENCH_SESSION is reserved"),
         (script_with(args=[True]), "distbench.run: args: True is a bool; wanted text, a number or a path"),
         (
             script_with(args=["--x={launchdir}"]),
             "args: '--x={launchdir}' has {launchdir}, which is no placeholder; want",
         ),
         (script_with(env={"X": "{World-Size}"}), "env['X']: '{World-Size}' has {World-Size}, which is no placeholder;"),
-        (script_with(read={"wall_time": stdout(r"(\d+)")}), "the plugin itself records something of that name"),
-        (script_with(read={"phase/step": stdout(r"(\d+)")}), "the plugin itself records something of that name"),
+        (script_with(read={"wall_time": stdout(r"(\d+)")}), "the plugin itself records a metric of that name"),
+        (script_with(read={"phase/step": stdout(r"(\d+)")}), "the plugin itself records a metric of that name"),
         (command_with(read={"loss": stdout(r"(\d+)", rank=1)}), "rank=1, and a command has one output"),
         (reads("("), "distbench.run: read"),
         (reads("loss"), "distbench.run: read"),
@@ -272,7 +272,7 @@ OF_TORCHRUN = "is set for each rank as torchrun does"
         (text_of("mpirun 'my program"), "A command is given as a list: ['mpirun', \"'my\", 'program'] ("),
         (
             text_of("torchrun --x train.py"),
-            "given as a list: ['torchrun', '--x', 'train.py'], and a script by its path",
+            "given as a list: ['torchrun', '--x', 'train.py'], and a script that every rank runs",
         ),
         (judges(values=[1.0] * 1001), "distbench.judge('e'): values=[1.0, 1.0, "),
         (judges(values=range(10**9)), "distbench.judge('e'): values=range(0, 1000000000); wanted one number per repet"),
@@ -282,7 +282,7 @@ OF_TORCHRUN = "is set for each rank as torchrun does"
         (judges(name="  "), "distbench.judge: name='  '; wanted printable text without [ ]"),
         (
             judges(name="fingerprint"),
-            "distbench.judge: name='fingerprint': the plugin itself records something of that",
+            "distbench.judge: name='fingerprint': the plugin itself records a metric of that",
         ),
         (judges(at={"a": 10**30}), f"distbench.judge('e'): at['a']={10**30}; wanted True, False, printable text"),
         (judges(at={"a": "x" * 101}), f"distbench.judge('e'): at['a']='{'x' * 101}'; wanted True, False, printable"),
@@ -355,7 +355,7 @@ def test_a_point_of_numpy_s_numbers_is_taken(tmp_path: Path) -> None:
 def test_runs_of_another_test_are_not_taken(tmp_path: Path) -> None:
     other = make(tmp_path).measure(body)
 
-    with pytest.raises(Misuse, match=r"wanted what distbench\.run or measure of this test returned"):
+    with pytest.raises(Misuse, match=r"wanted a result of distbench\.run or distbench\.measure of this test"):
         make(tmp_path).judge("x", lambda a: 1.0, of=other)
 
 

@@ -210,7 +210,7 @@ def test_a_whole_green_run_can_tell() -> None:
         ({"unreported": 2}, "2 collected tests were not reported"),
         ({"deselected": 3}, "3 tests were deselected"),
         ({"exitstatus": pytest.ExitCode.TESTS_FAILED, "testsfailed": 2}, "2 tests failed"),
-        ({"exitstatus": pytest.ExitCode.INTERRUPTED}, "the run did not end well"),
+        ({"exitstatus": pytest.ExitCode.INTERRUPTED}, "the run failed"),
         ({"shouldstop": "enough"}, "the run was stopped early"),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_working_directory_that_is_gone_is_told(project: Project) -> None:
     """)
     result = run(made)
 
-    result.stdout.fnmatch_lines(["cannot start ranks: * working directory, and that is gone: No such file*"])
+    result.stdout.fnmatch_lines(["cannot start ranks: * working directory, in which they run, is gone: No such file*"])
     assert result.ret == 1
 
 

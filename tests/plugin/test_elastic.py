@@ -41,7 +41,7 @@ TEST = """
     ("call", "message"),
     [
         ("body, nodes=0", "*elastic: nodes=0; wanted a whole number of at least 1*test_it.py:7*"),
-        ("body, nodes=(2, 1)", "*elastic: nodes=(2, 1); wanted the fewest and the most, and the second is below*"),
+        ("body, nodes=(2, 1)", "*elastic: nodes=(2, 1); wanted the fewest and the most, where the second is not below*"),
         ("body, nodes=(1, 2, 3)", "*elastic: nodes=(1, 2, 3); wanted a number, or the fewest and the most*"),
         ("body, nodes=(0, 1)", "*elastic: nodes=(0, 1): the fewest=0; wanted a whole number of at least 1*"),
         ("body, nodes=2, plan='cycle'", "*plan='cycle'; wanted cycle(...), or a list of join(...)*"),
@@ -54,13 +54,13 @@ TEST = """
             "*plan: leave(at_s=1, nodes=2): of 2 nodes 0 would be left*",
         ),
         ("body, nodes=2, plan=join(at_s=1)", "*plan: join(at_s=1): 2 nodes and 1 more are 3, and there are 2 slots*"),
-        ("body, nodes=2, plan=[stop(at_s=3, for_s=1), stop(at_s=1, for_s=1)]", "*it would be in the past then*"),
+        ("body, nodes=2, plan=[stop(at_s=3, for_s=1), stop(at_s=1, for_s=1)]", "*list changes in their order*"),
         ("body, nodes=2, engine='slow'", "*engine='slow'; wanted one of stock*"),
         ("body, nodes=2, engine=[]", "*engine=[[]]; wanted one of stock*"),
         ("body, nodes=2, timers={'heartbeat': 3}", "*unknown keyword heartbeat; known are last_call_s, *"),
         (
             "body, nodes=(1, 2), plan=cycle(3), ends_after=5",
-            "*ends_after=5: cycle(period_s=3, on=1, off=1) goes on until the training ends; give it times=*",
+            "*ends_after=5: cycle(period_s=3, on=1, off=1) goes on until the training ends; give times=*",
         ),
         (
             "body, nodes=(1, 2), plan=kill(at_step=30), hold=True",
@@ -91,8 +91,8 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("plan=kill(at_s=1)", "*plan: kill(at_s=1): the engine mine cannot; wanted join*"),
-        ("plan=cycle(3)", "*the engine mine cannot; wanted join*"),
+        ("plan=kill(at_s=1)", "*plan: kill(at_s=1): the engine mine does not support it; wanted join*"),
+        ("plan=cycle(3)", "*the engine mine does not support it; wanted join*"),
         ("timers={'last_call_s': 0}", "*timers['last_call_s']=0; wanted a finite number above 0*"),
         ("timers={'settle_s': 9}", "*unknown keyword settle_s; known are last_call_s*"),
     ],
@@ -128,12 +128,12 @@ def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_i
         ("'train.py', nodes=2, steps='step'", "*elastic: steps='step'; wanted stdout(*"),
         ("'train.py', nodes=2, steps=stdout('step')", "*steps: *'step'*group*"),
         ("'train.py', nodes=2, steps=stdout('(.)', rank='all')", "*steps: rank='all': the workers of a generation*"),
-        ("'train.py', nodes=2, steps=stdout('(.)', rank=2)", "*steps: rank=2, and with the fewest nodes there are 2*"),
-        ("body, nodes=2, steps=stdout('(.)')", "*steps= is for scripts: a function tells of its steps*"),
-        ("body, nodes=2, read={'loss': stdout('(.)')}", "*read= is for scripts: a function tells of its steps*"),
+        ("'train.py', nodes=2, steps=stdout('(.)', rank=2)", "*steps: rank=2, but with the fewest nodes there are only 2*"),
+        ("body, nodes=2, steps=stdout('(.)')", "*steps= is for scripts: a function reports its steps*"),
+        ("body, nodes=2, read={'loss': stdout('(.)')}", "*read= is for scripts: a function reports its steps*"),
         (
             "['sleep', '1'], nodes=2",
-            "*a command starts its processes itself; an elastic job is a function*",
+            "*a command starts its processes itself; an elastic job needs a function*",
         ),
     ],
 )
@@ -227,8 +227,8 @@ SERVES = "[A], **GIVEN, serving=serving(load, demand={demand})"
         ("[A], slots=2, policy='fair'", "*elastic_pool: policy='fair'; wanted one of gang, elastic*"),
         ("[], **GIVEN", "*jobs=[[]]; wanted a list of job(...)*"),
         ("body, **GIVEN", "*wanted a list of job(...), from pytest_distbench.elastic*"),
-        ("[A, A], **GIVEN", "*two jobs are called 'A': give each a name of its own*"),
-        ("job('serving', body, nodes=1), **GIVEN", "*a job is called 'serving', which is the serving's own name*"),
+        ("[A, A], **GIVEN", "*two jobs are called 'A': give each its own name*"),
+        ("job('serving', body, nodes=1), **GIVEN", "*a job is called 'serving', the name of the serving*"),
         ("job('a=b', body, nodes=1), **GIVEN", "*the name of a job='a=b'; wanted printable text without*"),
         ("job('B', body, nodes=3), **GIVEN", "*job 'B' could never start: it needs 3 slots under policy='elastic'*"),
         (
@@ -237,7 +237,7 @@ SERVES = "[A], **GIVEN, serving=serving(load, demand={demand})"
         ),
         (
             "job('B', body, nodes=(2, 1)), **GIVEN",
-            "*job 'B': nodes=(2, 1); wanted the fewest and the most, and the *",
+            "*job 'B': nodes=(2, 1); wanted the fewest and the most, where the *",
         ),
         ("job('B', body, nodes=1, seed='1'), **GIVEN", "*elastic_pool: job 'B': seed='1'; wanted a whole number of*"),
         (
@@ -247,19 +247,22 @@ SERVES = "[A], **GIVEN, serving=serving(load, demand={demand})"
         ("[A, job('B', body, nodes=1, submit_s=-1)], **GIVEN", "*submit_s=-1; wanted a finite number of at least 0*"),
         (
             "job('B', body, nodes=1, ends_after=5), **GIVEN",
-            "*job 'B': ends_after=5: steps behind the last demand of a serving, and this pool has none: leave it out*",
+            "*job 'B': ends_after=5 counts steps after the last demand of a serving, and this pool has none*",
         ),
         ("[A], **GIVEN, compute='none'", "*compute='none'; wanted one of real, synthetic*"),
         ("[A], **GIVEN, serving=load", "*wanted serving(...), from pytest_distbench.elastic*"),
-        (SERVES.replace("{demand}", "[(5, 1), (3, 2)]"), "*the demand of 3 s comes after that of 5 s: time does not*"),
-        (SERVES.replace("{demand}", "[(5, 0)]"), "*wants no slot*"),
+        (
+            SERVES.replace("{demand}", "[(5, 1), (3, 2)]"),
+            "*the demand of 3 s comes after that of 5 s: list the demand by time*",
+        ),
+        (SERVES.replace("{demand}", "[(5, 0)]"), "*needs no slot*"),
         (
             SERVES.replace("{demand}", "[(5, 2)]"),
             "*its demand is for 2 slots, and a job keeps at least 1 of slots=2*",
         ),
         (
             "[A], slots=2, policy='gang', serving=serving(load, demand=[(5, 1)])",
-            "*serving takes slots from jobs that can give them: wanted policy='elastic', not 'gang'*",
+            "*serving takes slots from jobs, which only policy='elastic' can return; found 'gang'*",
         ),
         (
             SERVES.replace("{demand}", "[('soon', 1)]"),

@@ -65,7 +65,7 @@ def test_who_interrupts_the_cleaning_up_is_told_first_and_obeyed_then(
     signal.raise_signal(number)
 
     assert capfd.readouterr().err.strip() == (
-        "distbench: the interrupted run cleans up; once more leaves at once, with what is not yet removed"
+        "distbench: cleaning up after the interruption; a second Ctrl-C leaves at once, without cleaning up"
     )
     assert handlers() == before
 

@@ -70,17 +70,17 @@ RING = of(partner("send", "to +1"), partner("recv", "from -1"))
         (Fingerprint(missing="it was not recorded"), "", "there is no fingerprint 'given': it was not recorded"),
         (of(), "", "has no collective"),
         (of(Collective("telepathy", "float32", 4, "default", 1, "")), "", "telepathy cannot be replayed"),
-        (of(reduce(4, group="mesh_tp")), "", "does not hold the ranks of the group 'mesh_tp'"),
+        (of(reduce(4, group="mesh_tp")), "", "does not contain the ranks of the group 'mesh_tp'"),
         (
             of(reduce(4, group="mesh_tp"), groups={"all": [Group("mesh_tp", 2, 2)]}),
             "",
             "'mesh_tp' of 2 ranks, 2 apart, does not fit into 2 ranks",
         ),
-        (of(partner("send", "to +1")), "", "one rank's sends and receives do not answer each other"),
+        (of(partner("send", "to +1")), "", "sends and receives of one rank do not match"),
         (
             Fingerprint(collectives={"0": [reduce(4)], "1": [], "2": []}),
             "",
-            "its ranks differ, and it tells of 3 of them: it wants as many to replay it, found 2",
+            "its ranks differ, and it describes 3 of them, so replaying it takes as many ranks; found 2",
         ),
     ],
 )
@@ -96,7 +96,7 @@ def test_groups_of_a_replay_are_those_that_its_collectives_use() -> None:
 
     both = of(partner("send", "to +1"), partner("recv", "from +1"))
     assert list(params(both, world_size=2)["collectives"]) == ["all"]
-    with pytest.raises(Misuse, match="do not answer each other"):
+    with pytest.raises(Misuse, match="do not match"):
         params(both, world_size=3)
 
     rows = [Collective(op, "float32", 4, "mesh_pp", 1, f"{way} +1") for op, way in (("send", "to"), ("recv", "from"))]

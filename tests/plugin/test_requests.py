@@ -90,7 +90,7 @@ def test_ranks_of_other_hosts_have_no_quota(project: Project, monkeypatch: pytes
 
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(
-        ["*not run: a CPU quota needs ranks on this host, and those of stand-in are on others*"]
+        ["*not run: a CPU quota needs ranks on this host, and stand-in starts them on others*"]
     )
 
 
@@ -98,7 +98,7 @@ def test_without_clocks_a_quota_is_no_use(project: Project) -> None:
     result = run(project(TEST.format(ranks=2, more=", cpus=0.3")), "--distbench-backend", "fake", "-rs")
 
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*not run: a CPU quota changes clocks, and the fake backend has none*"])
+    result.stdout.fnmatch_lines(["*not run: a CPU quota changes timings, and the fake backend has none*"])
 
 
 def test_more_ranks_than_given_are_not_run(project: Project) -> None:

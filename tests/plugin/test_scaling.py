@@ -111,7 +111,7 @@ def test_weak_a_worker_has_as_many_samples_however_many_there_are(
 
 def test_one_worker_has_nothing_to_be_compared_with(made_up: tuple[Distbench, list[CaseResult]]) -> None:
     distbench, found = made_up
-    with pytest.warns(DistbenchWarning, match=r"no efficiency was judged: one worker.*Next: --world-size 2 or more"):
+    with pytest.warns(DistbenchWarning, match=r"no efficiency was judged: it needs two.*Next: --world-size 2 or more"):
         [run] = Scaling(distbench)(body, params={"batch": 1}, world_size=1)
 
     assert (run.result.case.label, values(found)) == ("workers@ws1", {})
@@ -125,7 +125,7 @@ def test_one_worker_has_nothing_to_be_compared_with(made_up: tuple[Distbench, li
         ({"params": {}}, r"params has no 'batch': .*Next: give params={\"batch\": 64}"),
         ({"params": {"batch": 0}}, r"params\['batch'\]=0; wanted a whole number of at least 1"),
         ({"params": 3}, "params=3"),
-        ({"params": {"batch": 1, "communication": "on"}}, "params holds 'communication', which scaling sets itself"),
+        ({"params": {"batch": 1, "communication": "on"}}, "params contains 'communication', which scaling sets itself"),
         ({"mode": "strong", "params": {"batch": 6}}, "=6 cannot be shared evenly by 4 workers; give a multiple of 4"),
         ({"params": {"batch": 1}, "of": 3}, "of=3"),
         ({"params": {"batch": 1}, "sizes": [1, 2]}, "sizes"),
@@ -144,9 +144,7 @@ def test_a_run_without_communication_that_communicates_is_refused(
 ) -> None:
     """As where a body makes its DDP itself: the one worker would wait for its own gradients."""
     monkeypatch.setattr(Timed, "sends", ["on", "off"])
-    with pytest.raises(
-        Misuse, match=r"local@ws1 is to be without communication, and its step enters all_reduce. Next:"
-    ):
+    with pytest.raises(Misuse, match=r"local@ws1 must be without communication, and its step calls all_reduce. Next:"):
         Scaling(made_up[0])(body, params={"batch": 50})
     assert values(made_up[1]) == {}
 

@@ -64,7 +64,7 @@ def wanted(run: Run) -> dict[str, Any]:
         ("all_reduce", {"buffers": "registered"}, "buffers='registered' needs NCCL on GPUs"),
         ("all_reduce", {"transport": "rings"}, "unknown transport 'rings': known are ring, tree"),
         ("all_reduce", {"transport": []}, "transport=[]; wanted a name, a list of names, or 'all'"),
-        ("all_gather", {"transport": "tree"}, "transport='tree' is for all_reduce, and not for all_gather"),
+        ("all_gather", {"transport": "tree"}, "transport='tree' is for all_reduce, not for all_gather"),
         ("all_reduce", {"mode": "batch", "warmup": 0}, "mode='batch' needs a warm-up, which gives the fingerprint"),
         (
             "all_reduce",
@@ -178,7 +178,7 @@ def test_a_preset_says_how_its_sizes_are_measured_unless_an_argument_does(tmp_pa
         ("buckets", {"message_bytes": 10}, "10 B are no whole number of float32 elements, which take 4 B each"),
         ("buckets", {"message_bytes": 1 << 60}, "wanted a whole number of at least 1 and at most"),
         ("buckets", {"tensors": []}, "tensors=[]; wanted a list"),
-        ("buckets", {"tensors": [2, numpy.int64(2)]}, "each can be measured once only"),
+        ("buckets", {"tensors": [2, numpy.int64(2)]}, "each can be measured only once"),
         ("buckets", {"tensors": torch.tensor(3.0)}, "tensors=tensor(3.); wanted a list"),
         ("buckets", {"calls": ["all"]}, "unknown calls 'all': known are each, coalesced, flattened"),
         ("buckets", {"dtype": "float33"}, "unknown dtype 'float33': known are"),

@@ -139,7 +139,7 @@ def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: p
         (42, "is a int; wanted a function at module level"),
         (len, "wanted a function at module level"),
         (lambda rank: None, "is defined inside a function"),
-        (never_runs, "body never_runs is a coroutine or generator function, of which a call runs nothing"),
+        (never_runs, "body never_runs is a coroutine or generator function, so a call runs nothing"),
         (yields, "body yields is a coroutine or generator function"),
     ],
 )

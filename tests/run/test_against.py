@@ -230,7 +230,7 @@ def test_modules_of_the_repository_are_not_shared_by_both_sides(
 
 
 def test_what_the_revision_has_is_not_covered(root: Path, tree: Path) -> None:
-    with pytest.raises(LauncherError, match="the other revision has pkg itself"):
+    with pytest.raises(LauncherError, match="git tracks pkg in the other revision"):
         link([Path("pkg")], root=root, tree=tree)
 
 

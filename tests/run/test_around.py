@@ -102,7 +102,7 @@ def test_it_is_made_for_the_first_launch_and_stays(hosts: type[MadeUpOfNetwork],
 @pytest.mark.parametrize(
     ("after", "rate", "told"),
     [
-        ([passage(rate=478e6)], 478e6, "host 0 to host 1 carries 478 Mbit/s by TCP, wanted 956.4"),
+        ([passage(rate=478e6)], 478e6, "host 0 to host 1 reaches 478 Mbit/s by TCP; wanted 956.4"),
         ([], 956e6, "the process of its hosts has ended"),
     ],
 )
@@ -131,7 +131,7 @@ def test_what_this_machine_does_not_carry_is_refused(hosts: type[MadeUpOfNetwork
     hosts.found = [[passage(rate=5.5e9)]]
     wanted = plan_of(tmp_path, parse_network("10gbit"))
     with (
-        pytest.raises(AroundUnavailable, match="host 0 to host 1 carries 5500 Mbit/s by TCP, wanted 9564, in the best"),
+        pytest.raises(AroundUnavailable, match="host 0 to host 1 reaches 5500 Mbit/s by TCP; wanted 9564, in the best"),
         NetworkAround().during(wanted, HERE),
     ):
         pytest.fail("it was launched")
@@ -314,7 +314,7 @@ def test_ranks_compute_within_their_quota_and_no_group_is_left(
         [
             "launch 1 on 2 ranks: rank ? raised ValueError: it does",
             "launch 1 on 2 ranks: hung in body, *",
-            "distbench.run: cpus=0.3 needs ranks of ours, and a command starts its processes itself *",
+            "distbench.run: cpus=0.3 needs ranks that the plugin starts, and a command starts its processes itself *",
         ]
     )
     results = json.loads((pytester.path / "run.json").read_text())["results"]
@@ -447,7 +447,7 @@ def test_one_that_is_still_in_use_is_told(made_up: MadeUp, monkeypatch: pytest.M
         (Path(plan.cpu_groups[1]) / "cgroup.procs").write_text("77\n")
 
     [told] = witness(FAILED).remarks
-    assert told == f"{plan.cpu_groups[1]} is still there: a process that its rank has started did not end"
+    assert told == f"{plan.cpu_groups[1]} is still there: a process that its rank started did not end"
     assert made_up.groups() == OWN[1:]
 
 

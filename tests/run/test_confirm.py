@@ -122,8 +122,8 @@ def test_the_same_tree_is_launched_again_alone(now: float, kind: str, told: str)
     found, reason, pairs = settle(Alone(now), raised, again(raised))
 
     assert (found, pairs) == (kind, 0)
-    assert reason.startswith("no tracked file but baselines differs from 3f2a91c0d4")
-    assert f"3 further launches are {told} its noise" in reason
+    assert reason.startswith("the code equals the baseline commit 3f2a91c0d4")
+    assert f"3 more launches are {told} its noise" in reason
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_what_is_begun_fits_the_budget(
 
     assert (kind, len(samples), clock.now - began_at) == ("inconclusive", pairs, took_s)
     assert reason.endswith("--distbench-confirm=auto:SECONDS")
-    assert ("the time for it was up" in reason) is (pairs >= LOOKS[0])
+    assert ("its time was used up" in reason) is (pairs >= LOOKS[0])
 
 
 def test_with_the_old_software_at_hand_the_change_is_split() -> None:

@@ -149,8 +149,8 @@ def test_where_no_turns_can_be_had_the_baseline_decides_alone() -> None:
 @pytest.mark.parametrize(
     ("launches", "verdicts", "why"),
     [
-        ([launch(1.0)], [verdict()], "its clocks are its own"),
-        ([launch(1.0, outcome="failed")], [], "a launch with the delay did not pass: it hangs"),
+        ([launch(1.0)], [verdict()], "it takes its own times"),
+        ([launch(1.0, outcome="failed")], [], "a launch with the delay failed: it hangs"),
         (
             [launch(1.4, delayed_s=0.4)],
             [verdict("communication", metric="fingerprint")],

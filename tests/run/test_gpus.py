@@ -105,7 +105,7 @@ def test_memory_that_a_failed_launch_leaves_is_named_unless_it_comes_back(nvml: 
     assert said == []
 
     [remark] = describe(nvml, FAILED, plan, said).remarks
-    assert said == ["waiting for the memory of GPUs"]
+    assert said == ["waiting for free GPU memory"]
     assert remark.startswith("GPU 1 holds 3 GiB more than before the launch, ")
 
     assert describe(nvml, FAILED, plan, said, goes=True, patience_s=60.0).remarks == []

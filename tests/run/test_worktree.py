@@ -95,7 +95,7 @@ def test_a_commit_of_a_submodule_that_is_not_here_is_told_with_what_fetches_it(n
     git(nested.path, "commit", "-qm", "a commit nobody has")
 
     with (
-        pytest.raises(LauncherError, match=r"the submodule outer at 1111111111, which is not here: git -C .* fetch"),
+        pytest.raises(LauncherError, match=r"the submodule outer at 1111111111, which is not fetched: git -C .* fetch"),
         check_out(find_revision("HEAD", nested.path), nested.path / "tmp"),
     ):
         pass
@@ -132,7 +132,7 @@ def test_a_copy_of_this_tree_has_what_it_has_in_the_folder_of_another_commit(
 
 def test_a_tree_with_changes_in_a_submodule_is_not_copied(nested: pytest.Pytester) -> None:
     with (
-        pytest.raises(LauncherError, match="is no file to be copied"),
+        pytest.raises(LauncherError, match="is no regular file, so it cannot be copied"),
         copy_beside(nested.path, nested.path / "tmp", named="c0ffee" * 6),
     ):
         pass

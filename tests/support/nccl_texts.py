@@ -88,12 +88,12 @@ TEXTS: dict[str, tuple[str, str, str]] = {
     "illegal memory access": (
         f"{_WATCHDOG}CUDA error: an illegal memory access was encountered",
         "cause",
-        "a kernel failed, of the body's or of a library's",
+        "a kernel failed, of the body or of a library",
     ),
     "exclusive mode": (
         "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
         "cause",
-        "the GPU takes no further process",
+        "the GPU accepts no further process",
     ),
     "no kernels": (
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
@@ -108,7 +108,7 @@ TEXTS: dict[str, tuple[str, str, str]] = {
     "a torch for the CPU": (
         "AssertionError: Torch not compiled with CUDA enabled",
         "cause",
-        "this torch is built for the CPU alone",
+        "this torch is built for the CPU only",
     ),
     "fork": (
         (
@@ -121,12 +121,12 @@ TEXTS: dict[str, tuple[str, str, str]] = {
     "two ranks on one GPU": (
         _of("invalid usage", _USAGE, "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"),
         "cause",
-        "two ranks have one GPU",
+        "two ranks use one GPU",
     ),
     "versions": (
         _of("invalid usage", _USAGE, "Mismatched NCCL version detected : rank 0 version 22705 rank 1 version 22602"),
         "cause",
-        "the ranks have different NCCLs",
+        "the ranks have different NCCL versions",
     ),
     "no interface": (
         _of("internal error", "ncclInternalError: Internal check failed.\n", "Bootstrap : no socket interface found"),
@@ -151,7 +151,7 @@ TEXTS: dict[str, tuple[str, str, str]] = {
     "locked memory": (
         _of("unhandled system error", _SYSTEM, "Call to ibv_reg_mr failed with error Cannot allocate memory"),
         "cause",
-        "memory could not be registered, or is used up",
+        "memory could not be registered, or there is none left",
     ),
     "a watchdog that is stuck": (
         (
@@ -190,13 +190,13 @@ TEXTS: dict[str, tuple[str, str, str]] = {
     "ncclInvalidUsage": (
         f"{_NCCL}invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.5\n{_USAGE}",
         "cause",
-        "NCCL was called as it must not be",
+        "NCCL was used in an invalid way",
     ),
     "another CUDA error": ("RuntimeError: CUDA error: unknown error", "cause", "a call of CUDA failed"),
     "a device that is not there": (
         "AcceleratorError: CUDA error: invalid device ordinal\nGPU device may be out of range",
         "cause",
-        "the rank sees fewer GPUs than it was to choose from",
+        "the rank sees fewer GPUs than it has to choose from",
     ),
     "cuBLAS without memory": (
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
@@ -211,17 +211,17 @@ TEXTS: dict[str, tuple[str, str, str]] = {
     "cuDNN of two versions": (
         "RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
         "cause",
-        "a library of CUDA's refused a call, or its kernel failed",
+        "a CUDA library refused a call, or its kernel failed",
     ),
     "a driver that is too old for what was compiled": (
         "RuntimeError: CUDA driver error: the provided PTX was compiled with an unsupported toolchain.",
         "cause",
-        "a call of CUDA's driver failed",
+        "a call of the CUDA driver failed",
     ),
     "gloo on a host's own address": (
         "RuntimeError: Gloo connectFullMesh failed with SO_ERROR: Connection refused, remote=[127.0.1.1]:40123",
         "cause",
-        "gloo takes an address that leads each host to itself",
+        "gloo uses an address that leads each host to itself",
     ),
     "gloo to a peer that is gone": (
         "RuntimeError: Gloo connectFullMesh failed with Connection refused, remote=[127.0.0.1]:40123",

@@ -146,7 +146,7 @@ def test_numbers_of_other_libraries_are_numbers_and_errors_name_the_call() -> No
             lambda: check_name("call", "name", "a[b"),
             r"call: name='a\[b'; wanted printable text without \[ \], not empty",
         ),
-        (lambda: check_metric("call", "wall_time"), "call: the plugin itself records something of that name; give it"),
+        (lambda: check_metric("call", "wall_time"), "call: the plugin itself records a metric of that name; choose"),
     ):
         with pytest.raises(RecordingError, match=told):
             refused()

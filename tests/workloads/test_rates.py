@@ -65,7 +65,7 @@ def rated(samples: int, rank_number: int = 0) -> RankReport:
     [
         ({"samples": 8}, r"no loop 'step' was timed before; wanted rank.timed\('step', ...\)"),
         ({"samples": 0}, "samples=0; wanted a whole number of at least 1"),
-        ({"samples": 8, "of": "peak_memory"}, "the plugin itself records something of that name"),
+        ({"samples": 8, "of": "peak_memory"}, "the plugin itself records a metric of that name"),
     ],
 )
 def test_a_rate_of_nothing_is_refused(given: dict[str, object], message: str) -> None:

@@ -257,7 +257,7 @@ def run(encoded: str, descriptor: int) -> NoReturn:
 
 
 def _raise_signal(number: int, _: object) -> NoReturn:
-    raise SignalException(f"agent {os.getpid()} was told to go", signal.Signals(number))
+    raise SignalException(f"agent {os.getpid()} was asked to end", signal.Signals(number))
 
 
 def work(plan: str) -> NoReturn:

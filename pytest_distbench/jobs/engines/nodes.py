@@ -1,6 +1,6 @@
 """The engines stock and fast, whose nodes are processes of this host.
 
-Of stock each node is the command line tool torchrun, as users start it on each of their hosts. Those of fast are agents
+Of stock each node is the command-line tool torchrun, as users start it on each of their hosts. Those of fast are agents
 and workers forked from one process that has torch loaded, with timers below a second. The store is the controller's, so
 that it outlives every node. The processes of a node are its agent and its workers, with all below them, wherever in the
 tree of processes; what an engine does to them holds for every way to start them.

@@ -29,16 +29,16 @@ Causes = Mapping[str, float]
 
 _KNOBS = {
     "detect": (
-        "nobody noticed: survivors learn of a lost node when a collective fails, so give their group a limit, "
-        "init_process_group(timeout=...); a newcomer's own start is in it, too"
+        "nobody noticed: survivors notice a lost node when a collective fails, so set "
+        "init_process_group(timeout=...); it includes the start of a new node"
     ),
-    "stop": "workers took so long to go: whoever handles SIGTERM must end soon",
-    "process_start": "processes took so long to start: is the host out of cores or memory?",
+    "stop": "workers took this long to end: a handler of SIGTERM must end soon",
+    "process_start": "processes took this long to start: is the host out of cores or memory?",
     "import": "imports of a new process: is Python's environment on a slow disk, or are there fewer cores than nodes?",
-    "group_init": "workers waited for each other in init_process_group: did one come much later, or die meanwhile?",
+    "group_init": "workers waited for each other in init_process_group: did one start much later, or die meanwhile?",
     "build": "what the body does before its checkpoint is loaded: data, model, the first optimizer of a process",
     "checkpoint_load": "loading the checkpoint: its size, and the disk it is on",
-    "first_step": "the way from the group, or the checkpoint, to the first step: is something compiled, or loaded?",
+    "first_step": "the time from the group or the checkpoint to the first step: is something compiled or loaded?",
 }
 
 
@@ -73,38 +73,38 @@ def _of_torchs_rendezvous(change: ChangeResult, job: ElasticJob) -> Causes:
     silent = job.timers["keep_alive_s"] * job.timers["keep_alive_attempts"]
     is_below_most = change.after is not None and change.after < job.most
     return {
-        f"last_call_timeout ({last_call:g} s): below MAX nodes every rendezvous waits so long for more": (
+        f"last_call_timeout ({last_call:g} s): below MAX nodes every rendezvous waits this long for more": (
             last_call if is_below_most else 0
         ),
-        f"keep_alive_interval x keep_alive_max_attempt ({silent:g} s): so long a lost node is waited for": (
+        f"keep_alive_interval x keep_alive_max_attempt ({silent:g} s): the others wait this long for a lost node": (
             silent if change.kind in ("kill", "leave") else 0
         ),
-        f"the store's timeout ({_STORE_S} s): agents waited for what nobody published; is "
+        f"the store's timeout ({_STORE_S} s): agents waited for a value that nobody published; is "
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 set?": _STORE_S,
     }
 
 
 TORCHRUN = Advice(
     split=(
-        "Its signs of life came too late ({timers}), so that the others count it as lost, and torch does not tell it. "
-        "Give it longer timers, or a machine with less load"
+        "Its heartbeats came too late ({timers}), so the others count it as lost, and torch does not tell it. Use "
+        "longer timers, or a machine with less load"
     ),
     unnoticed=(
-        "Scale-down unnoticed: no survivor has begun anew. torchrun restarts workers when they fail, not when a "
-        "node falls silent: their collectives need a limit, init_process_group(timeout=...), and no retries"
+        "Scale-down unnoticed: no survivor restarted. torchrun restarts workers when they fail, not when a node falls "
+        "silent: their collectives need init_process_group(timeout=...), and no retries"
     ),
     hang_on_join=(
         "With torch 2.13 set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for the agents; and the store must not be on a node "
-        "that may go"
+        "that may leave"
     ),
     no_meeting=(
-        "No rendezvous: agents wait for each other. Is a node still counted that is gone (keep-alive interval times "
-        "attempts), or MIN more than there are?"
+        "No rendezvous: agents wait for each other. Is a lost node still counted (keep-alive interval times "
+        "attempts), or is MIN larger than the number of nodes?"
     ),
     in_rendezvous=_of_torchs_rendezvous,
     restarts=(
-        "--max-restarts={limit}, in {changes} changes of membership. torchrun counts a join, too, where a worker loses "
-        "its peers before its agent hears of the newcomer: allow ten restarts for every change there may be"
+        "--max-restarts={limit}, in {changes} changes of membership. torchrun also counts a join if a worker loses "
+        "its peers before its agent notices the new node: allow ten restarts for every possible change"
     ),
     knobs={
         **_KNOBS,
@@ -120,10 +120,10 @@ TORCHRUN = Advice(
 AGENTS = replace(
     TORCHRUN,
     unnoticed=(
-        "Scale-down unnoticed: no survivor has begun anew. Agents restart workers when they fail, not when a node "
-        "falls silent: their collectives need a limit, init_process_group(timeout=...), and no retries"
+        "Scale-down unnoticed: no survivor restarted. Agents restart workers when they fail, not when a node falls "
+        "silent: their collectives need init_process_group(timeout=...), and no retries"
     ),
-    hang_on_join="Does a worker that was lost still hold the others in init_process_group? Its limit is collective_s",
+    hang_on_join="Do the others wait for a lost worker in init_process_group? Its time limit is collective_s",
     restarts="",
     knobs=_KNOBS,
 )
@@ -209,7 +209,7 @@ def fast_problem(rendezvous: Path) -> str:
 
 ENGINES: dict[str, EngineKind] = {
     "stock": EngineKind(
-        help="each node is the command line tool torchrun",
+        help="each node is the command-line tool torchrun",
         make=by_name("pytest_distbench.jobs.engines.nodes:TorchrunEngine"),
         advice=TORCHRUN,
         runs_scripts=True,

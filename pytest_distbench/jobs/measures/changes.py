@@ -208,10 +208,10 @@ class Unplanned:
     stall_s: float
 
     def __str__(self) -> str:
-        who = "" if self.slot is None else f": the worker of slot {self.slot} was gone first"
+        who = "" if self.slot is None else f": the worker of slot {self.slot} ended first"
         return (
-            f"generation {self.generation} began {self.at_s:.1f} s after the first step, and no change of the plan "
-            f"asked for it{who}. It cost {self.stall_s:.1f} s, which are in lost_fraction"
+            f"generation {self.generation} began {self.at_s:.1f} s after the first step, without a change in the "
+            f"plan{who}. It cost {self.stall_s:.1f} s, which lost_fraction includes"
         )
 
 

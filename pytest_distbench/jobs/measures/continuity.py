@@ -58,8 +58,8 @@ def _went_too_far_back(history: History, job: ElasticJob, before: list[int], aft
         if saved is None or resumed >= saved or torn:
             return ""
         return (
-            f"generation {after} went on behind step {resumed}, and the newest checkpoint was of step {saved}. Nobody "
-            "but rank.training(...) may set step, epoch or position, and checkpoints must lie where all nodes see them"
+            f"generation {after} continued after step {resumed}, and the newest checkpoint was of step {saved}. Only "
+            f"rank.training(...) may set step, epoch or position, and all nodes must see the checkpoints"
         )
     redone = highest - resumed
     due = job.checkpoint_every is None or redone > job.checkpoint_every
@@ -70,15 +70,14 @@ def _went_too_far_back(history: History, job: ElasticJob, before: list[int], aft
             else f"One is due every {job.checkpoint_every} steps (checkpoint_every=)"
         )
         return (
-            f"the training had come to step {highest}, and after the change it began at step {resumed + 1} "
-            "again, as at its very beginning. Does the script load its snapshot, from a path that all nodes see, and "
-            f"take step and epoch from it? {remedy}"
+            f"the training had reached step {highest}, and after the change it started from step {resumed + 1} again. "
+            f"Does the script load its snapshot from a path that all nodes see, with step and epoch? {remedy}"
         )
     if job.checkpoint_every is not None and redone > job.checkpoint_every:
         return (
-            f"the training had come to step {highest}, and after the change it went on at step {resumed + 1}: that is "
-            f"{redone} steps back, and a checkpoint is due every {job.checkpoint_every} (checkpoint_every=). Is the "
-            "snapshot written as often, and is its own epoch or step restored with it?"
+            f"the training had reached step {highest}, and after the change it continued at step {resumed + 1}: that "
+            f"is {redone} steps back, and a checkpoint is due every {job.checkpoint_every} (checkpoint_every=). Is "
+            f"the snapshot written that often, and is its epoch or step restored with it?"
         )
     return ""
 
@@ -152,7 +151,7 @@ def count_samples(history: History) -> tuple[tuple[int, str], tuple[int, str]]:
                 f"{where[epoch, again[0]]}, and {len(again) - 1} others were repeated too"
             )
     if never:
-        told = f"{len(never)} of {num_epochs} epochs that training.batches was asked for were never begun"
+        told = f"{len(never)} of {num_epochs} epochs that training.batches was asked for never started"
         first_skipped = f"{told}; {first_skipped}" if first_skipped else told
     if shrunk and first_skipped:
         first_skipped = f"{shrunk}: {first_skipped}"
@@ -207,8 +206,8 @@ def epochs_in_one_order(history: History) -> tuple[int, str]:
         return 0, ""
     number, same = found[0]
     return len(found), (
-        f"epoch {number}, which a generation went on with behind a load, has the samples in the order of epoch {same}, "
-        "and other epochs have not: was the sampler told its epoch before it was asked for samples?"
+        f"epoch {number}, continued after a load, has the samples in the order of epoch {same}, and other epochs do "
+        f"not: call sampler.set_epoch before samples are drawn"
     )
 
 
@@ -290,8 +289,8 @@ def worst_relapse(history: History) -> tuple[float, str]:
         highest, noise = _highest_mean(earlier), _noise(earlier)
         if after > highest + max(_LEARNED * noise / sqrt(_STEPS), _ABOVE * abs(highest)):
             told = (
-                f"generation {generation} went on behind the checkpoint of step {step} with a loss of {after:.4g}, and "
-                f"before it the loss had never been above {highest:.4g} (means of {_STEPS} steps)"
+                f"generation {generation} continued after the checkpoint of step {step} with a loss of {after:.4g}; "
+                f"before, it was never above {highest:.4g} (means of {_STEPS} steps)"
             )
             found.append((1.0, told))
             continue
@@ -299,8 +298,8 @@ def worst_relapse(history: History) -> tuple[float, str]:
             continue
         share = max(0.0, (after - at_checkpoint) / learned)
         told = (
-            f"the loss had come down from {begin:.4g} to {at_checkpoint:.4g} at the checkpoint of step {step}, and "
-            f"generation {generation} went on behind it with {after:.4g} (means of {_STEPS} steps)"
+            f"the loss had fallen from {begin:.4g} to {at_checkpoint:.4g} at the checkpoint of step {step}, and "
+            f"generation {generation} continued with {after:.4g} (means of {_STEPS} steps)"
         )
         found.append((share, told))
     return max(found, key=lambda relapse: relapse[0])

@@ -89,7 +89,7 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
         if own is None:
             found += _drawing_the_same(worker, history)
         for metric, what, was_older in found:
-            behind = f"{what}, behind the checkpoint of step {step}"
+            behind = f"{what}, after the checkpoint of step {step}"
             yield Mismatch(metric, generation, worker.joined.slot, behind)
             if was_older:
                 yield Mismatch(OLDER, generation, worker.joined.slot, f"{behind}: it is that of step {was_older}")
@@ -104,7 +104,7 @@ def _drawing_the_same(newcomer: Worker, history: History) -> Iterator[tuple[str,
             continue
         own, same = load.fresh.get(RANDOM_PART), begin.random.get("torch")
         if own and own != first_load.fresh.get(RANDOM_PART) and same and same == first_begin.random.get("torch"):
-            yield RANDOM, "it draws the random numbers of rank 0, and drew its own before the load", 0
+            yield RANDOM, "it draws the random numbers of rank 0; before the load it drew its own", 0
 
 
 def _compare(
@@ -121,10 +121,10 @@ def _compare(
         if line is None:
             continue
         for metric, field, words in (
-            (PARAMETERS, "parameters", "the parameters of {} are not those that were saved"),
-            (PARAMETERS, "buffers", "the buffers of {} are not those that were saved"),
-            (MOMENTS, "moments", "what the optimizer {} remembers is not what was saved"),
-            (STEP, "steps", "the optimizer {} has not counted as many steps as when it was saved"),
+            (PARAMETERS, "parameters", "the parameters of {} are not the saved ones"),
+            (PARAMETERS, "buffers", "the buffers of {} are not the saved ones"),
+            (MOMENTS, "moments", "the state of the optimizer {} is not the saved one"),
+            (STEP, "steps", "the optimizer {} counts another number of steps than when it was saved"),
         ):
             saved = getattr(writer, field)
             for name, value in getattr(line, field).items():
@@ -140,7 +140,7 @@ def _compare(
         for name, state in line.states.items():
             source = own if name in line.per_rank else writer
             if source is not None and name in source.states and source.states[name] != state:
-                yield STATE, f"the state of {name} is not what was saved", older_with("states", name, state)
+                yield STATE, f"the state of {name} is not the saved one", older_with("states", name, state)
     if (line := held.get("begin")) is not None:
         here, there = (line.step, line.epoch, line.position), (writer.step, writer.epoch, writer.position)
         if here != there:
@@ -148,7 +148,7 @@ def _compare(
         loaded = held.get("load")
         for stream in loaded.random if loaded is not None and own is not None else ():
             if own is not None and stream in own.random and line.random.get(stream) != own.random[stream]:
-                yield RANDOM, f"the random stream of {stream} does not stand where this rank's stood", 0
+                yield RANDOM, f"the random stream of {stream} is not at the position that this rank's had", 0
 
 
 def _reset(held: Mapping[HeldAt, Held], writer: Held, own: Held | None) -> Iterator[tuple[str, str, int]]:
@@ -164,7 +164,7 @@ def _reset(held: Mapping[HeldAt, Held], writer: Held, own: Held | None) -> Itera
         source = own if name in begin.per_rank else writer
         came_back = source is not None and source.states.get(name) == load.states.get(name) != state
         if came_back and load.fresh.get(name) == state:
-            yield STATE, f"the state of {name} came back, and at the first batch is as it was before the load", 0
+            yield STATE, f"the state of {name} was loaded, but at the first batch it is as before the load", 0
 
 
 def _built_otherwise(worker: Worker, former: Worker, own: Held) -> Iterator[tuple[str, str, int]]:
@@ -177,7 +177,7 @@ def _built_otherwise(worker: Worker, former: Worker, own: Held) -> Iterator[tupl
         return
     for name, built in begin.built.items():
         if own.built.get(name) == begun.built.get(name) not in (None, built):
-            yield PARAMETERS, f"the buffer {name}, which is not saved, is not built as it was before", 0
+            yield PARAMETERS, f"the buffer {name}, which is not saved, is not built as before", 0
 
 
 def _of_fields(history: History) -> Iterator[Mismatch]:
@@ -206,12 +206,12 @@ def _of_fields(history: History) -> Iterator[Mismatch]:
                     continue
                 if name.startswith(OUTSIDE):
                     called = name.removeprefix(OUTSIDE)
-                    told = f"{called} changes in training, and begins anew: rank.training(...) was not given it"
+                    told = f"{called} changes during training and starts again: pass it to rank.training(...)"
                     yield Mismatch(LEFT, generation, worker.joined.slot, told)
                     continue
                 pairs = [(begin, first.get("begin")), *([(step, first.get("step"))] if value.isdecimal() else [])]
                 if all(_field(now, name, field) == _field(then, name, field) for now, then in pairs):
-                    told = f"{name}.{field} changes in training, and begins anew: not saved, or set back"
+                    told = f"{name}.{field} changes during training and starts again: it is not saved, or it is reset"
                     yield Mismatch(STATE, generation, worker.joined.slot, told)
 
 
@@ -276,9 +276,9 @@ def _of_updates(history: History) -> Iterator[Mismatch]:
             most_given_up = max(share for _, _, share in known)
             if all(abs(updates - wanted) > 1 + _LEFT_OUT * batches for wanted in expected):
                 usual = alike[0][1]
-                told = f"its optimizers took {updates} steps in {batches} batches, and {usual:g} a batch before"
+                told = f"its optimizers took {updates} steps in {batches} batches; before it was {usual:g} per batch"
             elif given_up > most_given_up * batches + 2 and given_up * 4 >= batches:
-                told = f"gradients of {given_up} of {batches} batches were given up without a step of an optimizer"
+                told = f"gradients of {given_up} of {batches} batches were dropped without an optimizer step"
             else:
                 continue
             yield Mismatch(UPDATES, generation, slot, told)
@@ -294,7 +294,7 @@ def _of_movement(history: History) -> Iterator[Mismatch]:
             for name, before in least.items():
                 moved = [line.moved[name] for line in lines if line.slot == slot and name in line.moved]
                 if moved and max(moved) < before:
-                    told = f"{max(moved)} tensors of {name} changed between two checkpoints, and {before} before"
+                    told = f"{max(moved)} tensors of {name} changed between two checkpoints; before it was {before}"
                     yield Mismatch(UPDATES, generation, slot, told)
         for line in lines:
             for name, count_ in line.moved.items():
@@ -323,7 +323,7 @@ def _of_samples(history: History) -> Iterator[Mismatch]:
                         wrong.setdefault(line.slot, []).append(min(those))
         for slot, others in wrong.items():
             if len(others) > 1:
-                told = f"its model was given sample {others[0]} in place of its own, and {len(others) - 1} more"
+                told = f"its model received sample {others[0]} instead of its own, and {len(others) - 1} more"
                 yield Mismatch(OTHER, generation, slot, told)
         for key, sample in fed:
             known.setdefault(key, set()).add(sample)
@@ -339,11 +339,14 @@ def _of_rates(history: History) -> Iterator[Mismatch]:
             here, there = _first_rates(worker), [] if first is None else _first_rates(first)
             if here and there and here != there:
                 yield Mismatch(
-                    RATE, generation, slot, f"its first step has the learning rates {here}, and that of rank 0 {there}"
+                    RATE,
+                    generation,
+                    slot,
+                    f"its first step has the learning rates {here}, the one of rank 0 has {there}",
                 )
             elif (before := _as_before(history, worker)) is not None and step.lr is not None:
                 yield Mismatch(
-                    RATE, generation, slot, f"step {step.step} had the learning rate {before}, and has {step.lr} now"
+                    RATE, generation, slot, f"step {step.step} had the learning rate {before} and now has {step.lr}"
                 )
 
 
@@ -385,7 +388,7 @@ def _of_replicas(history: History) -> Iterator[Mismatch]:
             told.add((generation, line.slot))
             when = f"at the checkpoint of step {step}" if at == "save" else "before its first step"
             yield Mismatch(
-                REPLICAS, generation, line.slot, f"the parameters of rank {rank} are not those of rank 0, {when}"
+                REPLICAS, generation, line.slot, f"the parameters of rank {rank} differ from those of rank 0, {when}"
             )
 
 
@@ -413,7 +416,7 @@ def shared_batches(history: History) -> list[Mismatch]:
         for slot, inputs in sorted(whole.items()):
             if (other := known.setdefault(tuple(inputs), slot)) != slot:
                 found.append(
-                    Mismatch(SHARED, generation, slot, f"its model was given the same batches as that of slot {other}")
+                    Mismatch(SHARED, generation, slot, f"its model received the same batches as that of slot {other}")
                 )
     return found
 
@@ -439,7 +442,7 @@ def cut_batches(history: History) -> list[Mismatch]:
                 given = [(samples, rows.get(name, 0)) for samples, rows in steps]
                 if len(given) > 1 and all(samples > 3 and 0 < 2 * rows <= samples + 1 for samples, rows in given):
                     samples, rows = given[0]
-                    told = f"{name} was given {rows} rows for a batch of {samples}, and one for each sample before"
+                    told = f"{name} received {rows} rows for a batch of {samples}; before it was one per sample"
                     found.append(Mismatch(CUT, generation, slot, told))
         before += [step for steps in slots.values() for step in steps]
     return found

@@ -172,8 +172,8 @@ def _check(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
         shown = f"; the output of rank 0 ends with:\n{last}" if last else "; rank 0 printed nothing"
         raise RecordingError(
             f"no {who} joined a process group of {plan.world_size}: it ended without one"
-            + ", or made one of its own alone" * (largest == 1)
-            + ". If its processes meet by other means than torch.distributed, say so with makes_group=False"
+            + ", or made one of its own" * (largest == 1)
+            + ". If its processes communicate without torch.distributed, pass makes_group=False"
             + shown
         )
     return [f"the largest process group had {largest} of {plan.world_size} ranks"] * (largest < plan.world_size)
@@ -355,13 +355,13 @@ def _how(rank: int, heard: Heard, ending: Ending, *, is_stopped: bool) -> tuple[
     if said := heard.said(rank):
         return f"failed: {said}", False
     if rank in ending.left:
-        return "left its connection to pytest and went on, as another program?", False
+        return "closed its connection to pytest and went on; did it become another program?", False
     if is_stopped:
         return "was waiting" if heard.last_phase(rank) != "start" else "was starting", True
     if code is not None:
         return _describe(code, ending.oom_kills.get(rank, 0)), False
     if rank in ending.stuck:
-        return "ended, and is still in the kernel", False
+        return "ended, but is still in the kernel", False
     return "ended without a report" if rank in heard.closed_at else "never started", False
 
 

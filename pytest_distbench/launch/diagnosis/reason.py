@@ -17,8 +17,8 @@ _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monit
 _SIZES = re.compile(r"(\d+) vs\.? (\d+)")
 """Bytes that came, and that were expected, in gloo's words."""
 _SPAWNS = (
-    "\nnext: torch.multiprocessing.spawn starts processes of its own, in every rank. A script that starts its "
-    "processes itself is given as a command: [sys.executable, 'train.py']"
+    "\nnext: torch.multiprocessing.spawn starts its own processes, in every rank. Give a script that starts its "
+    "processes itself as a command: [sys.executable, 'train.py']"
 )
 
 
@@ -55,7 +55,7 @@ def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
     if sign is None or sign.meaning != texts.MISMATCH or first.error is None:
         return ""
     sizes = _SIZES.search(first.error.message)
-    got = f"got {sizes[1]} B for {sizes[2]} B" if sizes else "got more than it had room for"
+    got = f"got {sizes[1]} B for {sizes[2]} B" if sizes else "received more than it had room for"
     others = sorted((f for f in fates if f is not first), key=lambda f: f.rank)
     was = [f"rank {f.rank} was{where}" for f in others if (where := _called_at(f))]
     told = "; ".join([f"rank {first.rank} {got}{_called_at(first)}", *was[:3]])
@@ -73,7 +73,7 @@ def _tell_doubt(beside: Sequence[RankFate]) -> str:
     if not beside:
         return ""
     within = format_seconds(max(f.doubt_s for f in beside))
-    return f"\n{_numbers(beside)} failed within {within} of it: the clocks of their hosts do not tell who was first"
+    return f"\n{_numbers(beside)} failed within {within} of it: the clocks of their hosts do not show who was first"
 
 
 def _tell_error(error: ErrorReport) -> str:

@@ -40,7 +40,7 @@ _NCCL_DEBUG = "run it again with NCCL_DEBUG=WARN: the rank's log then says what 
 _TORCH_FOR_DRIVER = (
     "uv pip install --reinstall-package torch --torch-backend=auto torch installs the one that fits the driver"
 )
-_BLOCKING = "CUDA tells it late: run it again with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer"
+_BLOCKING = "CUDA reports it late: run it again with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer"
 
 MISMATCH = "collectives do not match"
 """What gloo finds where a message is longer than what the rank that receives it has room for."""
@@ -54,8 +54,8 @@ SIGNS: Sequence[Sign] = (
     Sign(
         "cause",
         r"connectFullMesh failed.*remote=\[(::ffff:)?127\.(?!0\.0\.1\])",
-        "gloo takes an address that leads each host to itself",
-        "the host's name leads to it in /etc/hosts: GLOO_SOCKET_IFNAME names the interface between hosts (ip -brief "
+        "gloo uses an address that leads each host to itself",
+        "the host's name leads to it in /etc/hosts: set GLOO_SOCKET_IFNAME to the interface between hosts (ip -brief "
         "addr lists them)",
     ),
     Sign("victim", r"connectFullMesh failed"),
@@ -64,29 +64,29 @@ SIGNS: Sequence[Sign] = (
     Sign(
         "cause",
         r"initialize the default process group twice",
-        "a function begins in its group",
-        "distbench.run(body, makes_group=False) leaves it to the body to make one, as does check",
+        "the process group exists when a function begins",
+        "remove init_process_group from the body, or let it make the group: distbench.run(body, makes_group=False)",
     ),
     Sign(
         "cause",
         r"received data size doesn't match expected size",
         MISMATCH,
-        "a branch that depends on the rank or on its data, or a rank that goes round its loop once more, is the usual "
-        "cause; shapes and dtypes have to be the same in all ranks",
+        "the usual causes are a branch that depends on the rank or its data, or a rank that runs its loop once more; "
+        "shapes and dtypes must be equal in all ranks",
     ),
     # The device is full, ill, or not ours.
     Sign(
         "cause",
         r"/dev/shm/nccl-|shared memory segment|unable to (write to|mmap).*</torch_",
         "/dev/shm is full",
-        "NCCL needs some 10 to 40 MB there for each rank: docker run --shm-size=1g, or remove what a killed run left "
-        "(ls /dev/shm/nccl-*)",
+        "NCCL needs 10 to 40 MB there per rank: docker run --shm-size=1g, or remove the files of a killed run (ls "
+        "/dev/shm/nccl-*)",
     ),
     Sign(
         "cause",
         r"(CUDA|Cuda failure).*out of memory|OutOfMemoryError|ErrorMemoryAllocation|CU\w+_STATUS_ALLOC_FAILED",
         "the GPU's memory is full",
-        "nvidia-smi shows what else is on it; NCCL needs some hundred MB of its own besides torch's allocator",
+        "nvidia-smi shows what else uses it; NCCL needs a few hundred MB in addition to torch's allocator",
     ),
     Sign("cause", r"uncorrectable ECC error|double.bit ECC", "the GPU's memory is damaged", _SEE_XID),
     Sign("cause", r"uncorrectable NVLink error|nvlink.*hardware error", "an NVLink failed", _SEE_XID),
@@ -95,26 +95,27 @@ SIGNS: Sequence[Sign] = (
         "cause",
         r"system not yet initialized",
         "the NVSwitches are not set up",
-        "systemctl status nvidia-fabricmanager: it has to run, in the driver's version",
+        "check systemctl status nvidia-fabricmanager: it must run, in the driver's version",
     ),
     Sign(
         "cause",
         r"unspecified launch failure|illegal (memory access|instruction)|misaligned address|invalid program counter"
         r"|device-side assert",
-        "a kernel failed, of the body's or of a library's",
+        "a kernel failed, of the body or of a library",
         _BLOCKING,
     ),
     Sign(
         "cause",
         r"busy or unavailable",
-        "the GPU takes no further process",
-        "nvidia-smi -q -d COMPUTE: in exclusive mode each rank needs a GPU of its own",
+        "the GPU accepts no further process",
+        "check nvidia-smi -q -d COMPUTE: in exclusive mode each rank needs its own GPU",
     ),
     Sign(
         "cause",
         r"no kernel image is available",
         "this torch has no kernels for this GPU",
-        "python -c 'import torch; print(torch.cuda.get_arch_list())' shows which it has; install one that fits the GPU",
+        "install a torch that fits the GPU; python -c 'import torch; print(torch.cuda.get_arch_list())' lists what "
+        "this one has",
     ),
     Sign(
         "cause",
@@ -125,67 +126,72 @@ SIGNS: Sequence[Sign] = (
     Sign(
         "cause",
         r"torch not compiled with CUDA enabled|has no attribute '_cuda_",
-        "this torch is built for the CPU alone",
+        "this torch is built for the CPU only",
         _TORCH_FOR_DRIVER,
     ),
     Sign(
         "cause",
         r"no CUDA GPUs are available|no CUDA-capable device is detected",
         "the rank sees no GPU",
-        "CUDA_VISIBLE_DEVICES in the rank's environment names one that is not there, or the container has none "
+        "check CUDA_VISIBLE_DEVICES in the rank's environment: it names a missing GPU; or the container has none "
         "(docker run --gpus all)",
     ),
     Sign(
         "cause",
         r"invalid device ordinal",
-        "the rank sees fewer GPUs than it was to choose from",
-        "CUDA_VISIBLE_DEVICES in the rank's environment, and nvidia-smi -L beside it: a scheduler or a container may "
-        "give each task one (Slurm: --gpus-per-node in place of --gpus-per-task)",
+        "the rank sees fewer GPUs than it has to choose from",
+        "compare CUDA_VISIBLE_DEVICES in the rank's environment with nvidia-smi -L: a scheduler or a container may "
+        "give each task one GPU (Slurm: use --gpus-per-node, not --gpus-per-task)",
     ),
     Sign(
         "cause",
         r"re-initialize CUDA in forked subprocess",
         "CUDA was in use before the rank was forked",
-        "a module of distbench_preload, or the body before it forks, uses CUDA: --distbench-launcher=torchrun, or take "
-        "the module out",
+        "a module of distbench_preload, or the body before it forks, uses CUDA: remove the module, or use "
+        "--distbench-launcher=torchrun",
     ),
     # NCCL was asked for what it cannot do.
     Sign(
         "cause",
         r"duplicate GPU detected|multiple ranks are using the same (GPU|partition)",
-        "two ranks have one GPU",
-        "give each its own (CUDA_VISIBLE_DEVICES), or let them share one: --distbench-share=gpu",
+        "two ranks use one GPU",
+        "give each rank its own GPU (CUDA_VISIBLE_DEVICES), or let them share one: --distbench-share=gpu",
     ),
     Sign(
         "cause",
         r"mismatched NCCL version",
-        "the ranks have different NCCLs",
-        "pip list | grep nccl, and LD_LIBRARY_PATH and LD_PRELOAD: one of them leads a rank to another libnccl",
+        "the ranks have different NCCL versions",
+        "check pip list | grep nccl, LD_LIBRARY_PATH and LD_PRELOAD: one of them leads a rank to another libnccl",
     ),
     Sign(
         "cause",
         r"no socket interface found|failed to find.*interface",
         "NCCL found no network interface",
-        "NCCL_SOCKET_IFNAME names one that this host does not have (ip -brief addr lists them)",
+        "set NCCL_SOCKET_IFNAME to an interface of this host (ip -brief addr lists them)",
     ),
     Sign(
         "cause",
         r"NVLink SHARP|NVLS",
         "NVLink SHARP does not work here",
-        "NCCL_NVLS_ENABLE=0 goes without it; systemctl status nvidia-fabricmanager",
+        "switch it off with NCCL_NVLS_ENABLE=0, or check systemctl status nvidia-fabricmanager",
     ),
-    Sign("cause", r"too many open files", "too many open files", "ulimit -n: NCCL opens some for each pair of ranks"),
+    Sign(
+        "cause",
+        r"too many open files",
+        "too many open files",
+        "raise ulimit -n: NCCL opens several files for each pair of ranks",
+    ),
     Sign(
         "cause",
         r"ibv_\w+ failed|cannot allocate memory",
-        "memory could not be registered, or is used up",
-        "ulimit -l has to be unlimited for InfiniBand; free shows the host's memory",
+        "memory could not be registered, or there is none left",
+        "set ulimit -l unlimited for InfiniBand; free shows the host's memory",
     ),
     Sign(
         "cause",
         r"watchdog got stuck",
         "a call of CUDA or NCCL did not come back, or a thread holds Python's lock",
-        "the rank's stacks show where; TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC is how long it may take",
+        "the rank's stacks show where; TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC sets how long it may take",
     ),
     # What the code alone says, where NCCL's latest warning says no more.
     Sign("cause", r"ncclUnhandledCudaError|unhandled cuda error", "a call of CUDA failed inside NCCL", _NCCL_DEBUG),
@@ -195,8 +201,8 @@ SIGNS: Sequence[Sign] = (
     Sign(
         "cause",
         r"ncclInvalidUsage|NCCL.*invalid usage",
-        "NCCL was called as it must not be",
-        f"{_NCCL_DEBUG}; often two ranks on one GPU, or sizes and types that differ between ranks",
+        "NCCL was used in an invalid way",
+        f"{_NCCL_DEBUG}; often two ranks use one GPU, or sizes and types differ between ranks",
     ),
     # An abort without a reason: somebody else's. With one, the reason has been found above.
     Sign("victim", r"NCCL communicator was aborted"),
@@ -204,20 +210,20 @@ SIGNS: Sequence[Sign] = (
         "cause",
         r"CU(BLAS|DNN)_STATUS_NOT_INITIALIZED",
         "cuBLAS or cuDNN could not begin on the GPU",
-        "its memory is often full: nvidia-smi shows what else is on it; or LD_LIBRARY_PATH leads to a library of "
-        "another version (pip list | grep nvidia)",
+        "its memory is often full (nvidia-smi shows what uses it), or LD_LIBRARY_PATH leads to another version (pip "
+        "list | grep nvidia)",
     ),
     Sign(
         "cause",
         r"\bCU(BLAS|DNN|FFT|SOLVER|SPARSE)\w*_STATUS_\w+",
-        "a library of CUDA's refused a call, or its kernel failed",
-        f"{_BLOCKING}; LD_LIBRARY_PATH may lead to a library of another version (pip list | grep nvidia)",
+        "a CUDA library refused a call, or its kernel failed",
+        f"{_BLOCKING}; LD_LIBRARY_PATH may lead to another version of the library (pip list | grep nvidia)",
     ),
     Sign(
         "cause",
         r"CUDA driver error",
-        "a call of CUDA's driver failed",
-        f"nvidia-smi shows its version: it may be too old for what was compiled; {_TORCH_FOR_DRIVER}",
+        "a call of the CUDA driver failed",
+        f"the driver may be too old for this torch (nvidia-smi shows its version); {_TORCH_FOR_DRIVER}",
     ),
     Sign("cause", r"CUDA error", "a call of CUDA failed", _BLOCKING),
 )

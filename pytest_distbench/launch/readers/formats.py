@@ -69,12 +69,13 @@ class Place:
             raise ReadingError(f"{path} is neither a file nor a folder: reading it might never end")
         if path.is_file() and not self.is_of_this_launch(path):
             raise ReadingError(
-                f"{path} was not written by this launch, it is older: did an earlier run leave it beside the script?"
+                f"{path} is older than this launch, which did not write it; did an earlier run leave it next to the "
+                f"script?"
             )
         if path.is_file() and (earlier := appended_to(self.plan, path)):
             raise ReadingError(
-                f"{path} was there before this launch, which has appended to it: its first {earlier} bytes are an "
-                "earlier run's. Delete it, or have the script write it into {launch_dir}"
+                f"{path} was there before this launch, which appended to it: its first {earlier} bytes are from an "
+                f"earlier run. Delete it, or let the script write it into {{launch_dir}}"
             )
         return path
 
@@ -92,7 +93,7 @@ def limited() -> Iterator[None]:
 
     def stop(*_: object) -> None:
         raise ReadingError(
-            f"searching took longer than {LONGEST_S:.0f} s of CPU time: does a repetition hold another, as in (a+)+?"
+            f"searching took longer than {LONGEST_S:.0f} s of CPU time; does a repetition contain another, as in (a+)+?"
         )
 
     if threading.current_thread() is not threading.main_thread():

@@ -33,8 +33,8 @@ def check_ranks(ranks: int) -> None:
     if 0 <= soft < needed:
         most = "any number" if hard == resource.RLIM_INFINITY else f"{hard:,}"
         raise LauncherError(
-            f"a rank of {ranks:,} has up to {needed:,} files and connections open, and may have {soft:,} on this host: "
-            f"ulimit -n {needed} before it is started (without root up to {most})"
+            f"a rank of {ranks:,} has up to {needed:,} files and connections open, and may have {soft:,} on this "
+            f"host: run ulimit -n {needed} before pytest (without root up to {most})"
         )
 
 

@@ -22,7 +22,7 @@ from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.wire import FLIGHT_REQUEST, STACKS_SIGNAL
 from pytest_distbench.units import format_bytes
 
-_STATES = {"D": "the kernel waits for a device or a file system", "R": "the kernel is at work for it"}
+_STATES = {"D": "the kernel waits for a device or a file system", "R": "the kernel is working for it"}
 
 
 def tell_stuck(pids: Mapping[int, int], *, after_s: float, on_gpu: bool) -> dict[int, str]:

@@ -273,7 +273,7 @@ class LocalSite:
         if self.ended is None:
             self._running.abandon()
             told = self._running.poll()  # on a busy host it may have said all, and not have come to its end
-            trouble = "the launcher did not notice the end of its ranks, and was ended"
+            trouble = "the launcher did not notice the end of its ranks and was ended"
             self.ended = Exit(codes=told.codes if told is not None else {}, trouble=trouble)
         return self.ended
 

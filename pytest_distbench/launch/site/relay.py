@@ -124,7 +124,7 @@ def connect(addresses: Sequence[str], port: int) -> socket.socket:
             return line
         time.sleep(turn)
     tried = "; ".join(f"{address}: {error.strerror or error}" for address, error in errors.items())
-    raise SystemExit(f"{host_name()} reaches the host of pytest at none of its addresses, port {port}: {tried}")
+    raise SystemExit(f"{host_name()} cannot reach the host of pytest at any of its addresses, port {port}: {tried}")
 
 
 def keep_alive(line: socket.socket) -> None:
@@ -288,8 +288,8 @@ class Relay:
         self._plan = plan = _settle_here(order.plan, self._folder, began_ns=order.began_ns, interface=interface)
         if lacking := [path for path in (plan.working_dir, *plan.work.files) if not os.path.exists(path)]:
             raise LauncherError(
-                f"ranks need {' and '.join(lacking)}, which this host does not see: wanted at the same path as on "
-                "pytest's (another revision is checked out below TMPDIR there)"
+                f"ranks need {' and '.join(lacking)}, which this host does not see: it must be at the same path as on "
+                f"pytest's host (another revision is checked out below TMPDIR there)"
             )
         self._ranks = sorted(order.places)
         self._site = LocalSite(self._make_launcher(order), plan, ranks=self._ranks)

@@ -197,7 +197,7 @@ _ANSWER_S = 120.0
 """How long a relay may take to do what it is told: its own limits are shorter."""
 _SILENT_S = 20.0
 """How long a relay may say nothing when it is asked whether it is there, which it is every :data:`PULSE_S`."""
-_LED_NOWHERE = "its relay has ended, or what leads to it"
+_LED_NOWHERE = "its relay has ended, or the connection to it"
 
 
 class RelayedSite:
@@ -272,7 +272,7 @@ class RelayedSite:
         self._order({hop: End(ranks=there.get(hop, [])) for hop in self._hops if hop.ended is None})
         for hop in self._hops:
             if hop.ended is None:
-                self._lose(hop, "its relay did not tell how its ranks ended")
+                self._lose(hop, "its relay did not report how its ranks ended")
         assert self.ended is not None
         return self.ended
 
@@ -343,8 +343,8 @@ class RelayedSite:
         if not hop.has_answered and time.monotonic() - hop.silent_since >= _SILENT_S:
             self._lose(
                 hop,
-                f"its relay has said nothing for {_SILENT_S:.0f} s: the host is gone, or cannot be reached, or the "
-                "relay has been stopped",
+                f"its relay has been silent for {_SILENT_S:.0f} s: the host is gone or cannot be reached, or the "
+                f"relay was stopped",
             )
 
     def _ask_times(self, hops: Sequence[Hop]) -> None:
@@ -352,7 +352,7 @@ class RelayedSite:
         for _ in range(_PINGS):
             for hop in hops:
                 self._ping(hop)
-            self._take_until(lambda hop: hop.has_answered, hops, "did not tell its time")
+            self._take_until(lambda hop: hop.has_answered, hops, "did not report its time")
             for hop in hops:
                 if not hop.is_lost and (reading := hop.read_clock()) is not None:
                     found[hop].append(reading)
@@ -385,7 +385,7 @@ class RelayedSite:
             try:
                 write()
             except OSError as error:
-                self._lose(hop, f"its relay takes no orders any more ({error.strerror or error})")
+                self._lose(hop, f"its relay no longer accepts commands ({error.strerror or error})")
 
     def _take(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
@@ -396,7 +396,11 @@ class RelayedSite:
                     try:
                         self._heed(hop, msgspec.json.decode(line, type=Word))
                     except msgspec.MsgspecError:
-                        self._lose(hop, f"its relay said {line[:200]!r}: is it this pytest-distbench, and alone?")
+                        self._lose(
+                            hop,
+                            f"its relay said {line[:200]!r}; does the host run this version of pytest-distbench, and "
+                            "only one relay?",
+                        )
                         break
             else:
                 self._lose(hop, _LED_NOWHERE)

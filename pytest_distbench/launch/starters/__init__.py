@@ -182,7 +182,7 @@ LAUNCHERS: dict[str, LauncherKind] = {
         variables=LOOPBACK,
     ),
     "torchrun": LauncherKind(
-        help="the command line tool", make=by_name(f"{_HERE}.torchrun:TorchrunLauncher"), variables=LOOPBACK
+        help="the command-line tool", make=by_name(f"{_HERE}.torchrun:TorchrunLauncher"), variables=LOOPBACK
     ),
     "slurm": LauncherKind(
         help="on the nodes of a Slurm allocation, from processes that have torch loaded",

@@ -144,8 +144,8 @@ class Callers:
                     raise self._missed(f"host {lost} was lost before", names, count, taken)
                 if not keys and len(taken) == count:
                     raise LauncherError(
-                        f"{self._words[0]} goes on, though what it has started on {', '.join(taken)} has ended; wanted "
-                        f"that it ends with them, at the latest {_END_S:.0f} s after the last has called"
+                        f"{self._words[0]} goes on, though what it started on {', '.join(taken)} has ended; it "
+                        f"must end with them, at the latest {_END_S:.0f} s after the last has called"
                     )
                 if not keys:
                     raise self._missed(f"within {limit_s:.0f} s", names, count, taken)
@@ -202,7 +202,7 @@ class Callers:
 
     def _is_wanted(self, host: str, names: Sequence[str], count: int, taken: Mapping[str, object]) -> bool:
         if self._names and host not in self._names:
-            raise LauncherError(f"{host} has called, which is none of {', '.join(self._names)}")
+            raise LauncherError(f"{host} has called, which is not one of {', '.join(self._names)}")
         if names:  # of others, one may come late that was given up
             return host in names and host not in taken
         if host in taken:

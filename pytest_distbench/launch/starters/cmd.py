@@ -30,7 +30,7 @@ _PLACEHOLDERS = {
     "ranks": "number of ranks",
     "ranks_per_node": "the most ranks of a host",
     "command": "what to run once on each host",
-    "torchrun": "the same, where a torchrun on each host is to start the ranks",
+    "torchrun": "the same, if a torchrun on each host is to start the ranks",
 }
 _ONE_LOOK_UP = {"RES_OPTIONS": "attempts:1"}
 """A name of this host that DNS does not answer for costs a caller one time-out, before it tries an address."""
@@ -98,7 +98,7 @@ def describe(wanted: HostsWanted) -> HostsFound:
         f"the hosts of {_OPTION}",
         functools.partial(start, nodes, engine),
         wanted,
-        gpu_advice="let the command start it where some are, or leave --gpu out",
+        gpu_advice="let the command start it on hosts with GPUs, or leave --gpu out",
     )
 
 

@@ -51,17 +51,18 @@ def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWante
             finally:
                 callers.kill()
         except LauncherError as error:
-            raise ConfigurationError(f"{whose} do not all say what they are: {error}") from None
+            raise ConfigurationError(f"{whose} do not all report their hardware: {error}") from None
     for call in calls:
         call.line.close()
     hosts = [call.said for call in calls]
     first = hosts[0].environment
-    _refuse_differences(hosts, lambda found: found.software, f"{whose} run other software")
+    _refuse_differences(hosts, lambda found: found.software, f"{whose} have different software")
     if wanted.platform is None:
         _refuse_differences(
-            hosts, lambda found: found.platform, f"{whose} are of several classes of hardware: take some of one class, "
-            "or name the class of all of them, --distbench-platform NAME",
-        )  # fmt: skip
+            hosts,
+            lambda found: found.platform,
+            f"{whose} have different hardware: use hosts of one platform, or name all with --distbench-platform NAME",
+        )
     if wanted.gpu and first.gpu_host is None:
         raise ConfigurationError(f"--gpu: no GPU is visible on {hosts[0].host}: {gpu_advice}")
     environment = first if wanted.platform is None else replace(first, platform=wanted.platform)

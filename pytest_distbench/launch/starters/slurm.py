@@ -71,8 +71,8 @@ def start_step(
         names=nodes,
         log=log,
         session=session,
-        advice="Are the nodes up (sinfo; salloc --exclude leaves one out), do they reach this host, and have they "
-        "Python and pytest-distbench under the paths of this one?",
+        advice="Are the nodes up (sinfo; salloc --exclude leaves one out), can they reach this host, and do they have "
+        "Python and pytest-distbench at the same paths?",
     )
 
 
@@ -100,8 +100,7 @@ def describe(wanted: HostsWanted) -> HostsFound:
         f"the nodes of job {allocation.job}",
         functools.partial(_start, allocation),
         wanted,
-        gpu_advice="allocate some, as salloc --gpus-per-node=4; with no partition that has any (sinfo -o '%P %G'), "
-        "leave --gpu out",
+        gpu_advice="allocate some, as salloc --gpus-per-node=4; if no partition has any (sinfo), leave --gpu out",
     )
 
 

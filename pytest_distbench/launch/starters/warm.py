@@ -85,7 +85,9 @@ class WarmLauncher:
                     raise BackendUnavailable(plan.backend, f"this build of torch has {', '.join(have)}", have)
                 if plan.backend == "nccl" and plan.device == "cpu":
                     have = [name for name, is_there in backends.items() if is_there and name != "nccl"]
-                    raise BackendUnavailable("nccl", "it joins GPUs, and the ranks are on the CPU: give --gpu", have)
+                    raise BackendUnavailable(
+                        "nccl", "it connects GPUs, and these ranks run on the CPU: give --gpu", have
+                    )
                 return _WarmLaunch(self._parent, plan)
             except LauncherError:
                 self.close()
@@ -151,7 +153,8 @@ class _HostParent(Parent):
                 raise LauncherError(told)
             if time.monotonic() > deadline:
                 raise LauncherError(
-                    f"the parent of the ranks did not start within {_START_S:.0f} s; its log: {self._log_tail()}"
+                    f"the process that starts the ranks did not start within {_START_S:.0f} s; its log: "
+                    f"{self._log_tail()}"
                 )
         return self._ready.backends
 
@@ -160,10 +163,10 @@ class _HostParent(Parent):
             return super().take(timeout_s)
         except LauncherError:
             if self.line.fileno() < 0:
-                raise LauncherError("the parent of the ranks was ended") from None
+                raise LauncherError("the process that starts the ranks was ended") from None
             self._is_lost = True
             how = processes.ending(self._process.wait(timeout=10))
-            raise LauncherError(f"the parent of the ranks {how}; its log:\n{self._log_tail()}") from None
+            raise LauncherError(f"the process that starts the ranks {how}; its log:\n{self._log_tail()}") from None
 
     def make_store(self) -> int:
         """The port of a new store, which listens on 127.0.0.1."""
@@ -181,11 +184,11 @@ class _HostParent(Parent):
                 if told := standstill.look(self.kept()):
                     raise LauncherError(told)
         except OSError:
-            raise LauncherError("the process that keeps the ranks' store has ended") from None
+            raise LauncherError("the process with the ranks' TCPStore has ended") from None
         text = said.decode().strip()
         if not text.isdecimal():
             raise LauncherError(
-                f"{text}; the ranks of a host meet at {LOOPBACK_ADDRESS}: is its loopback interface up? "
+                f"{text}; the ranks of a host connect at {LOOPBACK_ADDRESS}: is its loopback interface up? "
                 "(ip link set lo up)"
             )
         return int(text)
@@ -247,7 +250,7 @@ class _WarmLaunch:
         codes = {rank: self._parent.ended[pid] for rank, pid in enumerate(self._pids) if pid in self._parent.ended}
         if lost := self._parent.kept() & self._parent.ended.keys():
             how = processes.ending(self._parent.ended[lost.pop()])
-            self._end(Exit(codes=codes, trouble=f"the process that keeps the ranks' store {how}", died=True))
+            self._end(Exit(codes=codes, trouble=f"the process with the ranks' TCPStore {how}", died=True))
         elif self._pids and len(codes) == len(self._pids):
             self._end(Exit(codes=codes, stamps={"rendezvous": self._agreed}))
         elif any(codes.values()) and not self._is_told:

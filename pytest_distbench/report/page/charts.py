@@ -75,7 +75,7 @@ def scaling(results: Sequence[CaseResult]) -> Iterator[Chart]:
     sizes = sorted({row.sized.workers for rows in found.values() for row in rows})
     ideal = Series(name="ideal", points=points((size, size) for size in sizes), look="reference")
     speedup = Axis(name="speed-up", scale="log2")
-    yield Lines(title="Speed-up beside one worker", x=_WORKERS, y=speedup, series=[*speedups, ideal])
+    yield Lines(title="Speed-up over one worker", x=_WORKERS, y=speedup, series=[*speedups, ideal])
     shares = []
     for name, rows in found.items():
         shares.append(Series(name=name, points=points((row.sized.workers, row.efficiency) for row in rows)))

@@ -163,9 +163,9 @@ def page_of(
         history: of runs like it: the way of each metric that moved is drawn with its case.
     """
     kinds: dict[str, tuple[str, Severity, str, str]] = {
-        BROKEN: ("!", "failure", "A rank did not come to its end: nothing is judged.", ""),
+        BROKEN: ("!", "failure", "A rank failed, so nothing was judged.", ""),
         **{name: (row.mark, row.severity, row.means, name) for name, row in VERDICTS.items()},
-        MEASURED: (" ", "plain", "Measured, and judged by nobody.", ""),
+        MEASURED: (" ", "plain", "Recorded for information, not judged.", ""),
     }
     order = list(kinds)
     trends = trends_of(history)
@@ -200,7 +200,7 @@ def page_of(
 def _title(record: RunRecord, failed: int) -> str:
     number, besides = len(record.results), record.failed_besides
     counted = f"{failed or 'none'} of {number} case{'s' * (number != 1)} failed"
-    told = ["interrupted"] * record.was_interrupted + [f"{besides} failed besides"] * bool(besides)
+    told = ["interrupted"] * record.was_interrupted + [f"{besides} other tests or modules failed"] * bool(besides)
     if number or not told:
         told.append(counted if number else "nothing was measured")
     return f"distbench: {', '.join(told)}"
@@ -343,7 +343,7 @@ def _beside(result: CaseResult) -> dict[str, list[LaunchRecord]]:
     """Launches that ran beside those of the case, by whose they are."""
     beside = {"baseline": result.reference.launches}
     if (turns := result.confirmation) is not None:
-        beside |= {"in turns, this tree": turns.launches, "in turns, that of the baseline": turns.references}
+        beside |= {"A/B candidate": turns.launches, "A/B baseline commit": turns.references}
     return {name: launches for name, launches in beside.items() if launches}
 
 

@@ -684,7 +684,7 @@
             marks.push({
               x: x(inside(share)),
               y: y + shift,
-              text: `${row.text}, ${whose} ${j + 1}: ${format(value, row.unit)}, ${percent(share)} from ${row.isOwn ? "the median" : "what it was compared with"}`,
+              text: `${row.text}, ${whose} ${j + 1}: ${format(value, row.unit)}, ${percent(share)} from ${row.isOwn ? "the median" : "the baseline"}`,
             });
           });
         groups.forEach((name, g) => dots(row.beside[name] ?? [], `c${g + 1}`, "hollow", name));
@@ -697,7 +697,7 @@
       svg.append(shape("line", { class: "axis", x1: x(1), x2: x(1), y1: 4, y2: bottom }));
       const change = {
         unit: "%",
-        name: `change from ${strips.every((row) => row.isOwn) ? "the median of the launches" : "the number it was compared with"}`,
+        name: `change vs ${strips.every((row) => row.isOwn) ? "the median of the launches" : "baseline"}`,
       };
       axisBelow(svg, change, (tick) => x(tick + 1), lo - 1 - room, hi - 1 + room, at.left, right, bottom);
       if (shares.some((share) => share > hi)) svg.append(shape("text", { x: 0, y: bottom + 33 }, "▸ beyond the axis"));
@@ -718,12 +718,12 @@
       ),
     ];
     const node = figure("Every launch", legendOf(legend), draw, values, true);
-    if (groups.some((name) => name.startsWith("in turns")))
+    if (groups.some((name) => name.startsWith("A/B")))
       node.append(
         el(
           "p",
           { class: "soft" },
-          "Judged are the hollow dots, one colour against the other: they ran in turns. The filled ones raised the doubt.",
+          "The hollow dots are judged, candidate against baseline commit: they ran as interleaved A/B. The filled dots made the timing suspicious.",
         ),
       );
     return node;
@@ -731,13 +731,13 @@
 
   // The page.
   const COLUMNS = {
-    statistic: "What this run and the baseline are of their launches: the number that is judged",
-    change: "This run over the baseline, less 1",
+    statistic: "Statistic of the launches that is judged, and that both columns show",
+    change: "This run divided by the baseline, minus 1",
     threshold: "The change that fails this time: never below the tolerance, wider with the noise and on a busier machine",
     interval: "Between which two launches the true median lies, in nine of ten runs",
     noise: "Standard deviation of the launches, as a share of their mean",
     mde: "Minimum detectable effect: the smallest slowdown detected with 90 % power",
-    launches: "Launches that it was made of",
+    launches: "Number of launches behind this row",
   };
   const MOST_NOTES = 8;
   const MOST_ROWS = 16;
@@ -852,7 +852,7 @@
               "div",
               { class: "bar" },
               extra(told.slice(MOST_ROWS), "verdicts"),
-              extra(rest, "numbers that are only shown"),
+              extra(rest, "informational metrics"),
             ),
             ...reasons(told),
           ]
@@ -1037,11 +1037,11 @@
       return el(
         "section",
         {},
-        el("h2", {}, "Beside ", other.name, " ", el("small", {}, `${both} of ${page.cases.length} cases are in both`)),
+        el("h2", {}, "Compared with ", other.name, " ", el("small", {}, `${both} of ${page.cases.length} cases are in both`)),
         el(
           "p",
           { class: "soft" },
-          "Medians of the launches, those that differ most first. This is no verdict: distbench compare judges one run against another.",
+          "Medians of the launches, the largest difference first. These are no verdicts: distbench compare judges one run against another.",
         ),
         ...table(["test", "metric", "there", "here", "change"], [false, false, true, true, true], rows).filter(Boolean),
       );

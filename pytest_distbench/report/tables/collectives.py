@@ -89,7 +89,7 @@ _HOW = ("cache", "group", "together", "parts", "over_ranks", "buffers")
 _USUAL = {"cache": "rotate"}
 """Not worth a word; of the others nothing is noted where they are as usual."""
 
-_ON_A_COPY = "out of place: in place on a copy, made outside the clock"
+_ON_A_COPY = "out of place: in place on a copy, made outside the timed part"
 """torch has some collectives in place only."""
 
 NO_ROOT = "-1"

@@ -166,7 +166,7 @@ def _footer(rows: Sequence[CostRow]) -> Iterator[str]:
         return
     smallest = (row for row in rows if row.least is None and row.ranks > 1)
     yield from dict.fromkeys(
-        f"{row.result.case.series}: beside {row.ranks} ranks, the fewest that it ran on" for row in smallest
+        f"{row.result.case.series}: relative to {row.ranks} ranks, the fewest that it ran on" for row in smallest
     )
     prices, run = rows[0].prices, rows[0].run
     if prices is None:
@@ -179,9 +179,9 @@ def _footer(rows: Sequence[CostRow]) -> Iterator[str]:
     limited = dict.fromkeys(cpus for row in rows if (cpus := row.result.case.conditions.around.get(CPUS)))
     yield from (f"{CPUS}={cpus}: priced as whole nodes, of which each rank may use {cpus} cores" for cpus in limited)
     unknown = dict.fromkeys(row.result.environment.platform for row in rows if row.machine is None)
-    yield from (f"no price for the hardware class {name}: add it to platforms of a machine" for name in unknown)
+    yield from (f"no price for the platform {name}: add it to platforms of a machine" for name in unknown)
     if run is not None and (days := abs((date.fromisoformat(run.started[:10]) - prices.date).days)) > STALE_DAYS:
-        yield f"these prices are {days} days away from the run of {run.started[:10]}: look them up again"
+        yield f"these prices are {days} days older or newer than the run of {run.started[:10]}: look them up again"
 
 
 def _is_priced(rows: Sequence[CostRow]) -> bool:

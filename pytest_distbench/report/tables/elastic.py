@@ -183,7 +183,7 @@ def _pictures(rows: Sequence[PoolRow]) -> Iterator[str]:
 
 
 POOLS: TableKind[PoolRow] = TableKind(
-    summary="Every job of every pool: when it came, began and ended, and on how many workers it trained.",
+    summary="Every job of every pool: when it was submitted, began and ended, and on how many workers it trained.",
     rows=lambda results: [PoolRow(*row, job) for row in _pools(results) for job in row.item.jobs],
     columns=[
         TEST,
@@ -220,13 +220,13 @@ def _preemptions(rows: Sequence[ServingRow]) -> Iterator[str]:
     for row in rows:
         for preemption in row.pool.preemptions if row.stretch is row.pool.stretches[0] else ():
             yield (
-                f"at {preemption.at_s:.2f} s {preemption.slots} more wanted: slots free after "
+                f"at {preemption.at_s:.2f} s {preemption.slots} more requested: slots free after "
                 f"{seconds(preemption.free_s).text}, serving ready after {seconds(preemption.ready_s).text}"
             )
 
 
 SERVINGS: TableKind[ServingRow] = TableKind(
-    summary="Every stretch of time of a pool with a serving: who had slots, and how soon it had those it wanted.",
+    summary="Every period of a pool with serving: who had slots, and how soon the serving had those it asked for.",
     rows=lambda results: [ServingRow(*row, stretch) for row in _pools(results) for stretch in row.item.stretches],
     columns=[
         TEST,
@@ -274,7 +274,7 @@ def picture(pool: PoolResult) -> list[str]:
     return [
         *shown,
         f"       {first}{last:>{_WIDTH - len(first)}}",
-        f"{legend}; {_IDLE}: has it, and takes no step; {_FREE}: nobody has it",
+        f"{legend}; {_IDLE}: owned, without a step; {_FREE}: free",
     ]
 
 

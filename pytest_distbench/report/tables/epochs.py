@@ -101,7 +101,7 @@ def _note(row: FinalRow) -> str:
 
 
 FINAL_ACCURACY: TableKind[FinalRow] = TableKind(
-    summary="Each training with its rate and its last accuracies: what more workers do to what is learned.",
+    summary="Each training with its rate and its last accuracies: what more workers change in learning.",
     rows=_final_rows,
     columns=[
         Column("test", str, "Description", lambda row: Cell(row.result.nodeid, row.result.case.title)),
@@ -300,7 +300,7 @@ def _ranks(rows: Sequence[EpochRow]) -> str:
 
 
 EPOCHS: TableKind[EpochRow] = TableKind(
-    summary="Every epoch, change and learning rate of a training, beside the fixed run of the same test.",
+    summary="Every epoch, change and learning rate of a training, next to the fixed run of the same test.",
     # What lies outside of epochs has rows of its own, so that epochs and what is unaccounted sum up to the total.
     rows=lambda results: list(_rows(results)),
     columns=[

@@ -193,8 +193,8 @@ def _mean_or_none(values: Sequence[float]) -> float | None:
 
 PHASES: TableKind[PhaseRow] = TableKind(
     summary=(
-        "Where the steps of each timed loop go: its phases, what they wait for, and what is in none of them. So too of "
-        "a script as a whole, whose phases outside of such loops are parts of its wall time."
+        "Where the time of each timed loop goes: its phases, what they wait for, and the rest. The same for a script "
+        "as a whole, whose phases outside of such loops are parts of its wall time."
     ),
     rows=lambda results: list(_rows(results)),
     columns=[

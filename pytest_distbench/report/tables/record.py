@@ -81,7 +81,7 @@ def _gpu_facts(host: GpuHost) -> dict[str, str]:
 
 
 ENVIRONMENT: TableKind[Fact] = TableKind(
-    summary="What the cases ran on; more than one value where they differ. *Future*: what the experiment file plans.",
+    summary="What the cases ran on; several values where they differ.",
     rows=_facts,
     columns=[
         Column("name", str, "Stack", lambda fact: fact.name),
@@ -93,7 +93,7 @@ ENVIRONMENT: TableKind[Fact] = TableKind(
 
 
 LAUNCHES: TableKind[OfLaunch[LaunchRecord]] = TableKind(
-    summary="Every process group that was started: how it ended, how long it took, what it used.",
+    summary="Every process group that was started: outcome, duration and resources.",
     rows=lambda results: list(rows_of_launches(results, lambda launch: launch)),
     columns=[
         TEST,
@@ -184,7 +184,7 @@ def _setup_of(result: CaseResult) -> Iterator[tuple[str, object]]:
 
 
 SETUP: TableKind[SetupRow] = TableKind(
-    summary="What each training is made of: model, batch, optimizer, schedule, goal, workers, CPUs and memory.",
+    summary="What each training consists of: model, batch, optimizer, schedule, goal, workers, CPUs and memory.",
     rows=setup_rows,
     columns=[
         Column("test", str, "test", lambda row: row.test),
@@ -328,7 +328,7 @@ def _time(row: RecordRow) -> Cell:
 
 
 RECORD: TableKind[RecordRow] = TableKind(
-    summary="Every case as an experiment: when, where, on what data, with which result; what was stated, else known.",
+    summary="Every case as an experiment: when, where, on what data, and with which result, as stated or measured.",
     rows=_rows,
     columns=[
         FIELDS[0].column(),

@@ -252,8 +252,8 @@ def _layout(row: ScalingRow) -> str:
 def _footer(rows: Sequence[ScalingRow]) -> Iterator[str]:
     if any(row.exposed_at_most is not None for row in rows):
         yield (
-            f"communication {_LESS}N%: hidden in the noise of the two steps that it is made of, which more launches "
-            "make less (--distbench-launches)"
+            f"communication {_LESS}N%: below the noise of the two steps that it is computed from; more launches lower "
+            f"the noise (--distbench-launches)"
         )
 
 
@@ -263,7 +263,7 @@ def _baseline(row: ScalingRow) -> float | None:
 
 SCALING: TableKind[ScalingRow] = TableKind(
     summary=(
-        "Every scaling test: one worker without communication, and 1, 2, 4, ... workers beside it. Speedup and "
+        "Every scaling test: one worker without communication, and 1, 2, 4, ... workers. Speedup and "
         "efficiency are of the step that is judged, the speed is the mean's."
     ),
     rows=scaling_rows,

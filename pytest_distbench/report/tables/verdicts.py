@@ -158,7 +158,7 @@ def _change(ratio: float | None) -> Cell:
 
 
 CONTROL: TableKind[ControlRow] = TableKind(
-    summary="Slowdowns that were planted: which the run would have told of, and at which step that was decided.",
+    summary="Injected slowdowns (positive control): which of them the run would have detected, and by which step.",
     rows=lambda results: [ControlRow(r, r.control, v) for r in results if r.control for v in r.control.verdicts],
     columns=[
         TEST,
@@ -185,7 +185,7 @@ def _rows(results: Sequence[CaseResult]) -> list[VerdictRow]:
 
 
 VERDICTS: TableKind[VerdictRow] = TableKind(
-    summary="Every judged metric, the gravest verdicts first.",
+    summary="Every judged metric, the most severe verdicts first.",
     rows=_rows,
     columns=[
         Column("verdict", str, "verdict", lambda row: row.verdict.kind),

@@ -62,9 +62,9 @@ def test_a_body_that_went_on_behind_an_older_checkpoint_is_told_unless_the_newer
     torn = [replace(x, torn=["step9.pt"]) if isinstance(x, Loaded) and x.generation else x for x in timeline.lines]
 
     assert told.startswith(
-        "Wrong epoch on resume: generation 1 went on behind step 6, and the newest checkpoint was of"
+        "Wrong epoch on resume: generation 1 continued after step 6, and the newest checkpoint was of"
     )
-    assert "Nobody but rank.training(...) may set" in told
+    assert "Only rank.training(...) may set" in told
     assert tell_wrong_resume(History(sorted(torn, key=lambda x: x.t)), JOB) == ""
 
 
@@ -72,10 +72,10 @@ def test_a_body_that_went_on_behind_an_older_checkpoint_is_told_unless_the_newer
     ("every", "again", "told"),
     [
         (None, 40, ""),
-        (None, 1, "had come to step 50, and after the change it began at step 1 again, as at its very beginning"),
+        (None, 1, "had reached step 50, and after the change it started from step 1 again"),
         (60, 1, ""),
         (20, 31, ""),
-        (20, 21, "it went on at step 21: that is 30 steps back, and a checkpoint is due every 20"),
+        (20, 21, "it continued at step 21: that is 30 steps back, and a checkpoint is due every 20"),
     ],
 )
 def test_a_script_goes_back_to_its_last_checkpoint_and_no_further(every: int | None, again: int, told: str) -> None:
@@ -124,7 +124,7 @@ def test_epochs_that_were_asked_for_and_never_begun_are_skipped_and_who_ends_on_
     found = count_samples(timeline.history)
 
     assert (found[0][0], found[1][0]) == (2 * 12, 0)
-    assert found[0][1] == "2 of 5 epochs that training.batches was asked for were never begun"
+    assert found[0][1] == "2 of 5 epochs that training.batches was asked for never started"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_orders_that_are_equal_behind_a_load_are_named() -> None:
     count, told = epochs_in_one_order(trained([shuffled(0), shuffled(1), shuffled(0), shuffled(3)], resumed=2))
     assert count == 1
     assert told.startswith(
-        "epoch 2, which a generation went on with behind a load, has the samples in the order of epoch 0"
+        "epoch 2, continued after a load, has the samples in the order of epoch 0"
     )
 
     orders = [shuffled(0), shuffled(0), shuffled(2)]
@@ -235,7 +235,7 @@ def test_a_load_lost_the_share_by_which_the_loss_rose_of_that_by_which_it_had_fa
 
 def test_what_a_load_lost_is_told_with_its_numbers_where_it_is_more_than_chance() -> None:
     assert worst_relapse(trained_of_learning(after=2.0).history)[1] == (
-        "the loss had come down from 2 to 1 at the checkpoint of step 20, and generation 1 went on behind it with 2 "
+        "the loss had fallen from 2 to 1 at the checkpoint of step 20, and generation 1 continued with 2 "
         "(means of 5 steps)"
     )
 
@@ -256,7 +256,7 @@ def test_a_loss_far_above_that_of_the_beginning_is_lost_however_little_had_been_
     found = worst_relapse(trained_of_learning(after=after, noise=0.3).history)
 
     assert (found[0] >= 1.0) is is_lost
-    assert ("and before it the loss had never been above 2.06 (means of 5 steps)" in found[1]) is is_lost
+    assert ("before, it was never above 2.06 (means of 5 steps)" in found[1]) is is_lost
 
 
 def test_a_generation_that_begins_the_training_again_has_nothing_to_remember() -> None:

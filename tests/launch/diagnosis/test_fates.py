@@ -176,7 +176,7 @@ def test_ranks_of_two_hosts_are_ordered_as_far_as_their_clocks_can(plan: LaunchP
     assert [f.rank for f in fates] == [0, 1]
     assert merge_outcomes(fates, after_s=1.0)[1].splitlines() == [
         "rank 0 raised RuntimeError: x",
-        "rank 1 failed within 700 us of it: the clocks of their hosts do not tell who was first",
+        "rank 1 failed within 700 us of it: the clocks of their hosts do not show who was first",
     ]
 
     fates = tell_fates(plan, reports(raised(0, at=1.001), raised(1, at=1.0)), heard, ended(clocks=TWO_HOSTS))
@@ -230,9 +230,9 @@ def test_the_same_words_in_a_users_exception_make_no_victim(plan: LaunchPlan, he
             "",
             False,
             ended(by_us={1}, left=frozenset({1})),
-            "left its connection to pytest and went on, as another program?",
+            "closed its connection to pytest and went on; did it become another program?",
         ),
-        ("", True, ended(stuck={1: "rank 1 (pid 7) is still there"}), "ended, and is still in the kernel"),
+        ("", True, ended(stuck={1: "rank 1 (pid 7) is still there"}), "ended, but is still in the kernel"),
     ],
 )
 def test_a_rank_without_a_report_ended_as_others_saw_it(

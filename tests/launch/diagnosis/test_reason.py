@@ -105,8 +105,8 @@ def test_a_script_that_starts_its_processes_itself_gets_the_next_step() -> None:
     outcome, reason = merge_outcomes(hung, after_s=4.0)
 
     assert outcome == "failed"
-    assert "next: torch.multiprocessing.spawn starts processes of its own" in reason
-    assert "is given as a command: [sys.executable, 'train.py']" in reason
+    assert "next: torch.multiprocessing.spawn starts its own processes" in reason
+    assert "as a command: [sys.executable, 'train.py']" in reason
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -251,7 +251,7 @@ def test_where_none_answers_all_that_were_tried_are_told(
     port = listener.getsockname()[1]
     listener.close()
 
-    with pytest.raises(SystemExit, match=rf"at none of its addresses, port {port}: 127.0.0.1: Connection refused"):
+    with pytest.raises(SystemExit, match=rf"at any of its addresses, port {port}: 127.0.0.1: Connection refused"):
         connect(["127.0.0.1"], port)
 
 

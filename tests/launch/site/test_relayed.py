@@ -167,7 +167,7 @@ def test_a_relay_that_says_nothing_any_more_is_lost_however_long_its_order_may_t
         stands_still.set()
 
     assert exit_.codes == {0: -signal.SIGKILL}
-    assert "host host1: its relay has said nothing for 0 s: the host is gone" in exit_.trouble
+    assert "host host1: its relay has been silent for 0 s: the host is gone" in exit_.trouble
 
 
 def test_a_relay_that_says_nothing_is_asked_and_lost_when_nothing_leads_there_though_it_answers(
@@ -188,7 +188,7 @@ def test_a_relay_that_says_nothing_is_asked_and_lost_when_nothing_leads_there_th
     relay.leads_there = False
     site.listen(0.0)
     assert site.ended is not None
-    assert site.ended.trouble == "host host0: its relay has ended, or what leads to it"
+    assert site.ended.trouble == "host host0: its relay has ended, or the connection to it"
 
 
 def test_moments_of_a_host_are_told_in_our_time_as_well_as_its_clock_could_be_read(
@@ -262,7 +262,7 @@ def test_hosts_have_each_rank_once_and_one_that_cannot_start_its_own_is_named(ma
 def test_what_is_no_word_ends_the_stream_and_is_shown(make_site: MakeSite, noise: bytes) -> None:
     relay = MadeUpRelay(0)
     relay.other_end.sendall(noise)
-    with pytest.raises(LauncherError, match=r"its relay said b.*and alone"):
+    with pytest.raises(LauncherError, match=r"its relay said b.*only one relay"):
         make_site(relay).start()
 
 
@@ -270,7 +270,7 @@ def test_what_is_no_word_ends_the_stream_and_is_shown(make_site: MakeSite, noise
     ("does", "told"),
     [
         ("exec sleep 1000", "did not answer within 1 s"),
-        ("read order", r"(has ended, or what leads to it|takes no orders any more \(Broken pipe\))"),
+        ("read order", r"(has ended, or the connection to it|no longer accepts commands \(Broken pipe\))"),
     ],
 )
 def test_a_host_whose_relay_never_answers_is_lost_soon(
@@ -299,7 +299,7 @@ def test_a_relay_that_is_gone_is_no_ranks_fault(make_site: MakeSite) -> None:
     assert site.ended is None
     ended = site.end([0])
     assert (ended.died, ended.codes) == (True, {0: -signal.SIGKILL})
-    assert "host host1: its relay has ended, or what leads to it" in ended.trouble
+    assert "host host1: its relay has ended, or the connection to it" in ended.trouble
 
 
 def test_when_what_leads_to_a_host_stands_still_the_launch_is_over(

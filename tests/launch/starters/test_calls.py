@@ -81,7 +81,7 @@ def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_pa
             r"sh has ended \(exit code 3\) before all hosts called; 0 of 2 .*Invalid partition'. Are they up\?",
         ),
         (on("n1", "n1"), [], "sh has started two processes on n1; wanted one on each of 2 hosts"),
-        (on("n1", "n7"), ["n1", "n2"], "n7 has called, which is none of n1, n2"),
+        (on("n1", "n7"), ["n1", "n2"], "n7 has called, which is not one of n1, n2"),
     ],
     ids=["ends", "twice on a host", "elsewhere"],
 )
@@ -109,7 +109,7 @@ def test_a_command_that_goes_on_when_all_it_has_started_have_said_what_they_are_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "_END_S", 1.0)
-    told = r"sh goes on, though what it has started on n., n. has ended; wanted that it ends with them"
+    told = r"sh goes on, though what it started on n., n. has ended; it must end with them"
     with (
         started(tmp_path, f"{on('n1', 'n2')}; sleep 60", module=DESCRIBE) as made,
         pytest.raises(LauncherError, match=told),

@@ -67,10 +67,10 @@ def test_hosts_are_of_their_class_or_of_the_one_that_is_named_and_share_a_folder
 @pytest.mark.parametrize(
     ("does", "gpu", "told"),
     [
-        (says("cpu-a", "cpu-b"), False, r"several classes of hardware: .* n1: 'cpu-a'; n2: 'cpu-b'"),
-        (says("cpu-a", "cpu-a", torch="2.12.0"), False, r"run other software: n1: .*2\.13.*; n2: .*2\.12"),
+        (says("cpu-a", "cpu-b"), False, r"different hardware: .* n1: 'cpu-a'; n2: 'cpu-b'"),
+        (says("cpu-a", "cpu-a", torch="2.12.0"), False, r"have different software: n1: .*2\.13.*; n2: .*2\.12"),
         (says("cpu-a", "cpu-a"), True, r"--gpu: no GPU is visible on n1: take others"),
-        (says("cpu-a"), False, r"the hosts do not all say what they are: .*1 of 2 hosts have called \(n1\)"),
+        (says("cpu-a"), False, r"the hosts do not all report their hardware: .*1 of 2 hosts have called \(n1\)"),
         ("echo No module named pytest_distbench >&2; exit 1", False, r"0 of 2 hosts .*No module named"),
     ],
     ids=["classes", "software", "no GPU", "one is silent", "not installed"],

@@ -86,7 +86,7 @@ def test_a_store_that_cannot_be_made_is_told_and_costs_nothing_else() -> None:
     """In a process of its own: torch has no place in this one."""
     done = subprocess.run([sys.executable, "-c", NO_STORE], capture_output=True, text=True, check=True)
 
-    told = "LauncherError DistNetworkError: no network address; the ranks of a host meet at 127.0.0.1: is its loopback"
+    told = "LauncherError DistNetworkError: no network address; the ranks of a host connect at 127.0.0.1: is its loopb"
     assert [line[: len(told)] for line in done.stdout.splitlines()] == [told, told]
 
 

@@ -150,7 +150,9 @@ def test_a_node_that_is_not_up_is_named_with_what_to_do(tmp_path: Path, monkeypa
     write_srun(tmp_path, 'SLURMD_NODENAME=n1 "$@" & exec sleep 60')
     monkeypatch.setattr(calls, "CALL_S", 10.0)
 
-    told = r"the nodes of job 7 do not all say .*: 1 of 2 hosts have called \(n1\), and not n2 .*Are the nodes up \(sin"
+    told = (
+        r"the nodes of job 7 do not all report .*: 1 of 2 hosts have called \(n1\), and not n2 .*Are the nodes up \(sin"
+    )
     with pytest.raises(ConfigurationError, match=told):
         slurm.describe(WANTED)
 

@@ -191,7 +191,7 @@ def test_exported_names_are_short_and_those_of_baseline_files() -> None:
     assert "\x1b" not in found[1][1]
 
     slow = result(launches=[launch(0, latency(0.02))])
-    with pytest.raises(DistbenchError, match="no judged number is better higher in this run"):
+    with pytest.raises(DistbenchError, match="this run has no judged number that is better higher"):
         written("github-action-benchmark-bigger", slow)
 
 
@@ -220,4 +220,4 @@ def test_of_many_numbers_those_that_did_not_stay_are_kept_in_the_order_of_the_sw
     assert len(found) == MOST
     assert names[-2] == f"distbench.latency[message_bytes={max(slow)}]"
     assert names[:6] == [f"distbench.latency[message_bytes={n}]" for n in range(1, 7)]
-    assert found[-1] == ("distbench.more", f"{MOST} numbers are left out: --distbench-json FILE has them all")
+    assert found[-1] == ("distbench.more", f"{MOST} numbers are left out; --distbench-json FILE has all")

@@ -128,5 +128,5 @@ def test_what_a_format_does_not_find_in_a_record_is_named(monkeypatch: pytest.Mo
 
     monkeypatch.setitem(FORMATS, "mine", Format(write=look_up, is_whole=True))
 
-    with pytest.raises(DistbenchError, match="--format mine cannot tell of this run: KeyError: 'every'"):
+    with pytest.raises(DistbenchError, match="--format mine cannot describe this run: KeyError: 'every'"):
         write_as("mine", everything(), {}, io.BytesIO())

@@ -47,8 +47,8 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
     cases = [result(verdict("no-baseline"))] * 30
     (line,) = workflow_commands(cases)
     assert line.startswith("::warning title=no baseline for ")
-    assert "30 cases were measured, with nothing to compare with. Make baselines in a run with --dist" in line
-    assert "nothing was judged, there is no baseline for this class" in summary(cases, max_bytes=5000)
+    assert "30 cases were measured without a baseline. Record baselines in a run with --dist" in line
+    assert "nothing was judged, there is no baseline for this platform" in summary(cases, max_bytes=5000)
 
     lines = workflow_commands([result(verdict("no-baseline", reason="none")), result(verdict("within-threshold"))])
     assert lines == [f"::warning {WHERE}::new: step none"]
@@ -63,14 +63,14 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
 
     lines = workflow_commands([result(outcome="failed", headline="x")] * (MAX_ANNOTATIONS + 5))
     assert len(lines) == MAX_ANNOTATIONS + 1
-    assert lines[-1] == "::error::5 more, see the job summary"
+    assert lines[-1] == "::error::5 more in the job summary"
 
     (line,) = workflow_commands([result(outcome="failed", headline="a\n::error::b\r\x1b[31m")])
     assert line == f"::error {WHERE}::a%0A\\::error::b\\r\\x1b[31m"
 
     text = summary([result(verdict("beyond-threshold"))] * 1000, max_bytes=5000)
     assert len(text.encode()) <= 5000
-    assert "more rows left out: see the run record" in text
+    assert "more rows are left out; the run record has all" in text
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_placements_of_one_message_are_one_row_and_other_calls_another() -> None
     [row] = collective_rows([copied, in_place])
     [turned] = collective_rows([in_place, copied])
     [plain] = collective_rows([result(told_of_collectives(64)), in_place])
-    assert row.note == turned.note == "out of place: in place on a copy, made outside the clock"
+    assert row.note == turned.note == "out of place: in place on a copy, made outside the timed part"
     assert plain.note == ""
 
     assert len(collective_rows([result(told_of_collectives(64)), result(told_of_collectives(64))])) == 2

@@ -152,17 +152,19 @@ def test_rates_are_bought_and_what_has_none_has_no_row() -> None:
 def test_the_footer_has_the_day_of_the_prices_and_what_is_without_one() -> None:
     section = COST.section([ON_FOUR], {"prices": prices(), "run": run(started="2026-06-01T10:00:00+00:00")})
     assert section.footer == [
-        "test_a: beside 4 ranks, the fewest that it ran on",
+        "test_a: relative to 4 ranks, the fewest that it ran on",
         "prices by the hour in USD, of 2026-01-01: a page",
         "n1-standard-4: 0.5592 regular, 0.154 preemptible; ranks per node: 1",
     ]
 
     section = COST.section([ON_ONE], {"prices": prices(), "run": run(started="2026-09-01T10:00:00+00:00")})
-    assert section.footer[-1] == "these prices are 243 days away from the run of 2026-09-01: look them up again"
+    assert (
+        section.footer[-1] == "these prices are 243 days older or newer than the run of 2026-09-01: look them up again"
+    )
     assert rows_of(section, "run")[0]["cost_regular"] is not None
 
     section = COST.section([ON_ONE], {"prices": prices(platforms=("nvidia-*",))})
-    assert section.footer[-1] == "no price for the hardware class cpu-x: add it to platforms of a machine"
+    assert section.footer[-1] == "no price for the platform cpu-x: add it to platforms of a machine"
     assert rows_of(section, "run")[0]["cost_regular"] is None
 
 

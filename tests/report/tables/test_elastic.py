@@ -83,7 +83,7 @@ def test_a_pool_has_a_row_per_job_and_per_stretch_of_its_serving(results_of_pool
     names = ("begin_s", "wanted", "serving", "training", "total", "capacity")
     found = [tuple(row[name] for name in names) for row in rows(section)]
     assert found[1:4] == [(2.0, 1, 0, 2, 2, 2), (2.5, 1, 1, 1, 2, 2), (4.0, 1, 1, 1, 2, 2)]
-    assert section.footer == ["at 2.00 s 1 more wanted: slots free after 500 ms, serving ready after 2 s"]
+    assert section.footer == ["at 2.00 s 1 more requested: slots free after 500 ms, serving ready after 2 s"]
 
     assert [row[-2].text for row in JOBS.section(results_of_pool).rows] == [
         "test_a[ws2 A]",
@@ -102,7 +102,7 @@ def test_the_picture_has_a_line_per_slot() -> None:
 
     assert first == "slot 0 " + "-" * 7 + "A" * 29 + "-" * 2 + "." * 1 + "-" * 13 + "B" * 17 + "-" * 3
     assert second.startswith("slot 1 " + "." * 13 + "-" * 10 + "B" * 16)
-    assert legend == "A: A, B: B; -: has it, and takes no step; .: nobody has it"
+    assert legend == "A: A, B: B; -: owned, without a step; .: free"
 
 
 def test_the_trace_of_a_pool_has_who_had_a_slot_and_what_ran_in_it(results_of_pool: list[CaseResult]) -> None:

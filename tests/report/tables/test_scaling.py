@@ -90,7 +90,7 @@ def test_communication_below_the_noise_is_told_as_what_it_is_at_most() -> None:
     row = dict(zip(section.columns, section.table.rows[0], strict=True))
     assert (row["communication"], row["communication_at_most"]) == (None, pytest.approx(noise))
     [told] = section.footer
-    assert told.startswith("communication < N%: hidden in the noise of the two steps that it is made of")
+    assert told.startswith("communication < N%: below the noise of the two steps that it is computed from")
 
     section = SCALING.section([sized(2, 0.79, 0.81, communication="off"), sized(2, 1.0, 1.0)])
     assert section.texts[0][section.header.index("communication")] == "20.0%"
