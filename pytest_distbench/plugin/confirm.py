@@ -213,8 +213,7 @@ class ConfirmPlugin:
             cases, least_s = sum(len(test.doubts) for test in held), min(test.takes_s for test in held)
             reporter.write_line(
                 f"distbench: {cases} case{'s' * (cases != 1)} too noisy to judge, and none can be confirmed by A/B: "
-                f"that would "
-                f"take about {least_s:.0f} s, and --distbench-confirm allows {budget_s:g} s"
+                f"that would take about {least_s:.0f} s, and --distbench-confirm allows {budget_s:g} s"
             )
             return
         doubts = [doubt for test in begun for doubt in test.doubts.values()]
@@ -224,8 +223,8 @@ class ConfirmPlugin:
         what = [f"{loud} suspicious"] if loud else []
         what += [f"{quiet} noisy"] if quiet else []
         reporter.write_line(
-            f"distbench: confirming by A/B against the baseline commits (budget {self._settings.budget_s:g} s): "
-            f"{' and '.join(what)} cases; about {seconds:.0f} s"
+            f"distbench: confirming {' and '.join(what)} case{'s' * (len(doubts) != 1)} by A/B against the baseline "
+            f"commit (budget {budget_s:g} s), about {seconds:.0f} s"
         )
 
     def _log_all(self, why: str) -> None:

@@ -266,4 +266,6 @@ def test_an_imported_bound_is_judged(project: Project, capsys: pytest.CaptureFix
         ["latency at 1 MiB: 90 us, bound: at most 76.43 us (baselines/cpu-*ws2.gloo.stand-in.json)*"]
     )
     assert main([*command, *store]) == 0
-    run(made).stdout.fnmatch_lines(["the bound of 'latency?message_bytes=65536?' (*) names no metric that was judged; *"])
+    run(made).stdout.fnmatch_lines(
+        ["the bound of 'latency?message_bytes=65536?' (*) names no metric that was judged; *"]
+    )

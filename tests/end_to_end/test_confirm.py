@@ -90,7 +90,7 @@ def test_slower_code_is_red_and_seen_again_in_other_process_trees_with_the_paths
     result.assert_outcomes(failed=1)
 
     result.stdout.fnmatch_lines([
-        "distbench: confirming by A/B against the baseline commits (budget 300 s): 1 suspicious cases; about * s",
+        "distbench: confirming 1 suspicious case by A/B against the baseline commit (budget 300 s), about * s",
         "step +* % *(threshold +15%)",
         f"step: interleaved A/B with {recorded} (baseline commit): +* %; confirmed in new processes: +*",
         f"in turns  this tree ({here}) and twice {recorded}, which recorded the baseline: * times in * s",

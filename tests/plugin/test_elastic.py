@@ -41,7 +41,10 @@ TEST = """
     ("call", "message"),
     [
         ("body, nodes=0", "*elastic: nodes=0; wanted a whole number of at least 1*test_it.py:7*"),
-        ("body, nodes=(2, 1)", "*elastic: nodes=(2, 1); wanted the fewest and the most, where the second is not below*"),
+        (
+            "body, nodes=(2, 1)",
+            "*elastic: nodes=(2, 1); wanted the fewest and the most, where the second is not below*",
+        ),
         ("body, nodes=(1, 2, 3)", "*elastic: nodes=(1, 2, 3); wanted a number, or the fewest and the most*"),
         ("body, nodes=(0, 1)", "*elastic: nodes=(0, 1): the fewest=0; wanted a whole number of at least 1*"),
         ("body, nodes=2, plan='cycle'", "*plan='cycle'; wanted cycle(...), or a list of join(...)*"),
@@ -128,7 +131,10 @@ def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_i
         ("'train.py', nodes=2, steps='step'", "*elastic: steps='step'; wanted stdout(*"),
         ("'train.py', nodes=2, steps=stdout('step')", "*steps: *'step'*group*"),
         ("'train.py', nodes=2, steps=stdout('(.)', rank='all')", "*steps: rank='all': the workers of a generation*"),
-        ("'train.py', nodes=2, steps=stdout('(.)', rank=2)", "*steps: rank=2, but with the fewest nodes there are only 2*"),
+        (
+            "'train.py', nodes=2, steps=stdout('(.)', rank=2)",
+            "*steps: rank=2, but with the fewest nodes there are only 2*",
+        ),
         ("body, nodes=2, steps=stdout('(.)')", "*steps= is for scripts: a function reports its steps*"),
         ("body, nodes=2, read={'loss': stdout('(.)')}", "*read= is for scripts: a function reports its steps*"),
         (

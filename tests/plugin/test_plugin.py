@@ -550,9 +550,9 @@ def test_a_regression_names_the_software_that_differs_as_the_summary_does(
 @pytest.mark.parametrize(
     ("extra", "heading"),
     [
-        ("def test_plain(): assert 0", "1 other tests or modules failed, none of 1 case failed"),
+        ("def test_plain(): assert 0", "1 other test or module failed, none of 1 case failed"),
         ("def test_stops(): pytest.exit('enough')", "interrupted, none of 1 case failed"),
-        ("import nothing_of_that_name", "interrupted, 1 other tests or modules failed"),
+        ("import nothing_of_that_name", "interrupted, 1 other test or module failed"),
     ],
 )
 def test_a_page_says_first_what_keeps_its_run_from_being_whole_or_green(

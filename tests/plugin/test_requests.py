@@ -89,9 +89,7 @@ def test_ranks_of_other_hosts_have_no_quota(project: Project, monkeypatch: pytes
     result = run(made, "-rs")
 
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(
-        ["*not run: a CPU quota needs ranks on this host, and stand-in starts them on others*"]
-    )
+    result.stdout.fnmatch_lines(["*not run: a CPU quota needs ranks on this host, and stand-in starts them on others*"])
 
 
 def test_without_clocks_a_quota_is_no_use(project: Project) -> None:

@@ -200,7 +200,9 @@ def page_of(
 def _title(record: RunRecord, failed: int) -> str:
     number, besides = len(record.results), record.failed_besides
     counted = f"{failed or 'none'} of {number} case{'s' * (number != 1)} failed"
-    told = ["interrupted"] * record.was_interrupted + [f"{besides} other tests or modules failed"] * bool(besides)
+    told = ["interrupted"] * record.was_interrupted + [
+        f"{besides} other test{'s' * (besides != 1)} or module{'s' * (besides != 1)} failed"
+    ] * bool(besides)
     if number or not told:
         told.append(counted if number else "nothing was measured")
     return f"distbench: {', '.join(told)}"

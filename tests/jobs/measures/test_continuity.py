@@ -194,9 +194,7 @@ def trained(
 def test_orders_that_are_equal_behind_a_load_are_named() -> None:
     count, told = epochs_in_one_order(trained([shuffled(0), shuffled(1), shuffled(0), shuffled(3)], resumed=2))
     assert count == 1
-    assert told.startswith(
-        "epoch 2, continued after a load, has the samples in the order of epoch 0"
-    )
+    assert told.startswith("epoch 2, continued after a load, has the samples in the order of epoch 0")
 
     orders = [shuffled(0), shuffled(0), shuffled(2)]
     assert epochs_in_one_order(trained(orders, resumed=1, nodes=(2, 1)))[0] == 1

@@ -184,7 +184,11 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
             {"optimizer_moments_changed_by_load", "optimizer_state_lost", "optimizer_step_changed_by_load"},
             "the state of the optimizer that steps is not the saved one",
         ),
-        ("a step forgotten", {"optimizer_step_changed_by_load"}, r"counts another number of steps than when .* \(7, 8, 8\)"),
+        (
+            "a step forgotten",
+            {"optimizer_step_changed_by_load"},
+            r"counts another number of steps than when .* \(7, 8, 8\)",
+        ),
         ("another rate", {"learning_rate_changed_by_load"}, "step 9 had the learning rate 0.01 and now has 0.02"),
         ("sampler begins anew", {"state_changed_by_load"}, "the state of sampler is not the saved one, after"),
         (
@@ -195,7 +199,7 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
         (
             "sampler set anew",
             {"state_changed_by_load"},
-            "the state of sampler came back, and at the first batch is as it was before the load, behind the",
+            "the state of sampler was loaded, but at the first batch it is as before the load, after the",
         ),
         ("place forgotten", {"position_changed_by_load", "samples_repeated"}, "sample 0 of it, and 8, 0, 16"),
         ("reseeded", {"random_state_changed_by_load"}, "the random stream of torch is not at the position that"),
