@@ -97,9 +97,7 @@ def test_a_training_that_does_not_learn_is_told_so_without_a_baseline_at_the_upd
     strict, missing = run(made, "--distbench-strict"), run(made, "--distbench-no-baseline=fail")
 
     for result in (first, updated, after):
-        result.stdout.fnmatch_lines(
-            [f"[?] test_train?ws2? loss: the losses do not change: all {len(curve)} values are *"]
-        )
+        result.stdout.fnmatch_lines([f"[?] test_train?ws2? loss: the losses do not change: all {len(curve)} are *"])
     assert (first.ret, updated.ret, after.ret, strict.ret, missing.ret) == (0, 0, 0, 1, 0)
 
 

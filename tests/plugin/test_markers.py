@@ -329,10 +329,10 @@ def test_misspelt_names_of_metrics_are_told(project: Project) -> None:
         [
             "*nothing that was measured is among the metrics= of the test's marker; there are latency",
             "*test_it.py::test_marker*",
-            "*nothing called 'latncy' was judged; is 'latency' meant?",
+            "*no metric 'latncy' was judged; did you mean 'latency'?",
         ]
     )
-    result.stdout.fnmatch_lines(["*nothing called 'latenzy' was judged; is 'latency' meant?"])
+    result.stdout.fnmatch_lines(["*no metric 'latenzy' was judged; did you mean 'latency'?"])
     result.assert_outcomes(failed=1, passed=3, warnings=2)
 
 

@@ -144,7 +144,7 @@ def test_of_several_transports_each_is_a_case_and_all_are_those_that_the_collect
 
 
 def test_where_a_backend_has_no_such_choice_the_sweep_is_skipped(tmp_path: Path) -> None:
-    with pytest.raises(pytest.skip.Exception, match="nccl can send by 'ring', and gloo has no such choice"):
+    with pytest.raises(pytest.skip.Exception, match="nccl can use 'ring', and gloo cannot choose"):
         sweep(tmp_path, "all_reduce", transport="ring")
 
 

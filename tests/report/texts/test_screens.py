@@ -137,7 +137,7 @@ def test_what_noise_left_undecided_comes_with_its_numbers_and_what_to_do() -> No
     turns = Confirmation(revision="4c8a564357", here="b", took_s=60.0, launches=launches(1.0), references=launches(1.0))
     found = verdict(
         "launches-used-up", statistic="A/B sqrt(min x p25)", facts={"noise_floor": -0.24}, launches=7, mde=1.05,
-        reason="the time for it was up: --distbench-confirm=auto:SECONDS",
+        reason="its time was used up: --distbench-confirm=auto:SECONDS",
     )  # fmt: skip
     lines, told = inconclusive([result(verdict("noise", metric="other")), result(found, confirmation=turns)])
 
