@@ -53,16 +53,16 @@ from pytest_distbench.units import as_float, as_int
 
 
 class Given(TypedDict, total=False):
-    """What a launch is given.
+    """What a launch runs.
 
     Attributes:
-        module: instead of a body: a module that is run by its name, as ``torchrun -m`` does.
-        params: JSON-able; handed to a function as ``rank.params``, and as its arguments of these names.
+        module: the name of a module to run instead of a body, as ``torchrun -m`` does.
+        params: JSON-able; a function gets them as ``rank.params``, and as its arguments of these names.
         args: command line of a script.
-        cwd: where the ranks run, relative to the test's file. Default for a script: a folder of each launch's own in
-            which all that lies beside the script is linked.
-        env: added to the ranks' environment.
-        read: metrics by name, read of the output and the files of each launch: :mod:`pytest_distbench.read`.
+        cwd: working directory of the ranks, relative to the test's file. Default for a script: a new folder per launch
+            with links to everything in the script's folder.
+        env: variables that are added to the ranks' environment.
+        read: readers of metrics from the output and the files of each launch, by name: :mod:`pytest_distbench.read`.
     """
 
     module: str
@@ -77,10 +77,10 @@ class Sized(TypedDict, total=False):
     """How large a launch is.
 
     Attributes:
-        world_size: ranks of this run's process groups, at most those the run was given; part of the case's name.
+        world_size: number of ranks of this launch, at most those of the run; part of the case's name.
             Default: the test's.
-        network: between the ranks, as the marker ``network`` has it: ``"1gbit,delay=1ms,overlay"``. Part of the case's
-            name. Default: that of the marker, else of ``--distbench-network``.
+        network: the network between the ranks, as in the marker ``network``: ``"1gbit,delay=1ms,overlay"``. Part of the
+            case's name. Default: that of the marker, else of ``--distbench-network``.
     """
 
     world_size: int | None
@@ -91,7 +91,7 @@ class Limited(TypedDict, total=False):
     """How long a launch takes.
 
     Attributes:
-        timeout: seconds one launch may take.
+        timeout: seconds that one launch may take.
     """
 
     timeout: float | None
@@ -101,13 +101,13 @@ class CheckKeywords(Given, Sized, Limited, total=False):
     """A launch of ranks.
 
     Attributes:
-        makes_group: False: it is no error that a script makes no process group of torch's, and a function is given
-            none: it makes its own, of the variables that torchrun gives a rank.
-        seeds: the body runs once for each, in the same group, with ``rank.seed`` set.
-        oversubscribed: ``world_size`` may be more than the ranks of the run, on a CPU. Beyond the cores of this host
-            clocks are shown, and not judged; the case says so in its name.
-        cpus: CPU quota of each rank, in cores, at least 0.01: its process, and all that this starts, compute no more
-            than that, as under docker's ``--cpus`` or a CPU limit of Kubernetes. Part of the case's name.
+        makes_group: with False, a script need not make a process group of torch's, and a function gets none: it makes
+            its own from the variables that torchrun sets for a rank.
+        seeds: the body runs once for each seed, in the same group, with ``rank.seed`` set.
+        oversubscribed: ``world_size`` may be more than the ranks of the run, on a CPU. With more ranks than
+            cores of this host, timings are shown and not judged; the case's name says so.
+        cpus: CPU quota of each rank, in cores, at least 0.01. It limits the rank's process and the processes that it
+            starts, as docker's ``--cpus`` or a CPU limit of Kubernetes does. Part of the case's name.
     """
 
     makes_group: bool
@@ -120,8 +120,8 @@ class Repeated(Limited, total=False):
     """Launches of one case.
 
     Attributes:
-        launches: launches judged first.
-        name: tells several runs of one test apart.
+        launches: number of launches that are judged first.
+        name: distinguishes several runs of one test.
     """
 
     launches: int | None
@@ -132,7 +132,7 @@ class Judged(Repeated, total=False):
     """How they are judged.
 
     Attributes:
-        tolerance: accepted change towards worse, 0.1 or "10 %", or one per metric name.
+        tolerance: accepted slowdown, or other change for the worse: 0.1 or "10 %", or one per metric name.
     """
 
     tolerance: float | Mapping[str, float] | None
@@ -159,8 +159,8 @@ class PoolKeywords(Judged, total=False):
         timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
             ``settle_s``; in whole seconds for ``stock``, which has ``max_restarts`` besides. Default: as short as its
             public settings allow.
-        oversubscribed: there may be more nodes or slots than ranks of the run. What they learn counts; clocks of nodes
-            are shown, and not judged. It is said in the record.
+        oversubscribed: there may be more nodes or slots than ranks of the run. Its training results are judged;
+            timings of nodes are shown and not judged. The record says so.
     """
 
     engine: str

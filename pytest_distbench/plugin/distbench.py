@@ -148,8 +148,8 @@ class Distbench:
         """Launch a body, compare with the baseline, and fail the test if it regressed.
 
         Texts in ``args``, ``env`` and ``cwd`` may hold ``{launch_dir}`` (a folder of each launch's own),
-        ``{data_dir}`` (one for all launches of the run), ``{seed}`` and ``{world_size}``. What defines the workload
-        is ``params``, ``args``, ``env`` and ``seeds``, without the paths of this machine.
+        ``{data_dir}`` (one for all launches of the run), ``{seed}`` and ``{world_size}``. The workload's
+        identity is ``params``, ``args``, ``env`` and ``seeds``, without the paths of this machine.
 
         Args:
             body: a function at module level that takes the :class:`RankContext`, or a method; or
@@ -178,7 +178,7 @@ class Distbench:
         Args:
             call: what errors name.
             work: what to launch.
-            identity: JSON-able: what defines the case.
+            identity: the parameters that identify the case; JSON-able.
             options: as for :meth:`run`: world_size, launches, timeout, tolerance, name.
         """
         given = self.arguments(call)
@@ -194,7 +194,7 @@ class Distbench:
         *,
         check_first: Callable[[str, LaunchRecord], None] = lambda label, launch: None,
     ) -> list[Run]:
-        """As :meth:`run_wanted` for several, whose launches are made in turns: one of each, then one of each again.
+        """As :meth:`run_wanted` for several, whose launches alternate: one of each, then one of each again.
 
         ``check_first`` gets the first launch of all with the label of its case, if it passed: before others are made
         it may find that they would be for nothing.
@@ -379,8 +379,8 @@ class Distbench:
     def measure(self, body: Body | None = None, **options: Unpack[MeasureKeywords]) -> Run:
         """As :meth:`run`, without judging: for numbers that are made of several runs, see :meth:`judge`.
 
-        The first launch is made at once; further ones when they are asked for, in turns with those of the other
-        measured runs of the test.
+        The first launch is made at once. Further ones are made when they are needed, and alternate with those of the
+        other measured runs of the test.
         """
         given = self.arguments("distbench.measure")
         given.keywords(options, self.measure, MeasureKeywords)
@@ -394,10 +394,10 @@ class Distbench:
         return self._keep(samples, lambda: self._finish(self._measured_result(samples)))
 
     def check(self, body: Body | None = None, **options: Unpack[CheckKeywords]) -> Run:
-        """Launch a body once, and judge nothing: for tests of correctness, whose asserts are all that counts.
+        """Launch a body once and judge nothing: for tests of correctness, which only use asserts.
 
-        The arguments are those of :meth:`run`. What the body records can be looked at, and is neither compared nor
-        stored. A test may check as often as it likes: save with 2 ranks, load with 4.
+        The arguments are those of :meth:`run`. The test can read what the body records; it is neither
+        compared nor stored. A test may call this several times: save with 2 ranks, load with 4.
 
         Raises:
             LaunchFailed: a rank failed, or the group hung.
@@ -435,17 +435,17 @@ class Distbench:
             name: of the metric.
             values: a function that makes the number of one launch of each run in ``of``; it is called once per launch
                 with one mapping (metric -> value) per run, and returns None where there is no value. More launches are
-                added, in turns, while the answer is open. Or the numbers themselves, one per independent repetition.
-            of: the runs of this test that the function gets. Of an oversubscribed one what scatters is shown, and not
-                judged, by bounds neither.
+                added while the verdict is open. Or the numbers themselves, one per independent repetition.
+            of: the runs of this test that the function gets. Noisy metrics of an oversubscribed run are shown and not
+                judged, not by bounds either.
             unit: as in ``rank.record``.
             better: as in ``rank.record``.
             tolerance: accepted change towards worse, 0.1 or "10 %".
-            at: the point, where one name is judged at several; part of the metric's identity.
-            params: identity of what was derived.
+            at: the point, if one name is judged at several points; part of the metric's identity.
+            params: parameters that identify the derived number.
             at_most: a bound: the test fails where the number is above it, with or without a baseline. A number in
                 ``unit``, or a text with a unit of the same kind.
-            at_least: the same, where it is below.
+            at_least: the same for a number below it.
 
         Raises:
             BeyondBound, Regression, Unaccepted, NotStored, MissingBaseline, Misuse: as :meth:`run`.
@@ -503,14 +503,14 @@ class Distbench:
     ) -> Run:
         """Time the collectives of a fingerprint, without what is computed between them.
 
-        Every iteration issues the same sequence, one after the other: operations, sizes, dtypes and groups. Judged are
-        ``replay``, all of it, and ``replay[op=all_gather]``, each operation alone. A fingerprint of one rank of a large
-        group, from the backend ``fake``, is replayed by every rank that there is.
+        Every iteration issues the same sequence of operations, sizes, dtypes and groups, one after the other. Two kinds
+        of times are judged: ``replay``, the whole sequence, and ``replay[op=all_gather]``, each operation alone. Every
+        rank of the run replays a fingerprint of one rank of a large group from the backend ``fake``.
 
         Args:
             fingerprint: a run of this test, a :class:`Fingerprint`, or the path of a baseline file, relative to the
                 test's file.
-            of: which of its fingerprints: the name of a loop, ``step_time``. Default: the only one.
+            of: the name of the fingerprint's loop, such as ``step_time``. Default: the only one.
             warmup: untimed iterations.
             iterations: timed iterations.
 
