@@ -120,10 +120,9 @@ def record_command(config: pytest.Config) -> str:
 
 def next_commands(config: pytest.Config, folder: Path) -> Commands:
     """What follows a run without baselines; in no repository nothing is committed or compared."""
-    from pytest_distbench import git
     from pytest_distbench.report.texts.screens import Commands
 
-    if not git.describe_commit(config.rootpath):
+    if not any((place / ".git").exists() for place in (config.rootpath, *config.rootpath.parents)):
         return Commands(record=record_command(config))
     options, names = _split(config)
     return Commands(

@@ -67,7 +67,8 @@ def write_history(config: pytest.Config, settings: Settings, ran: Iterable[Passe
         launches = settings.update_launches if any(case.update for case in test.cases) else settings.launches
         name = name_in_history(first.nodeid, first.case.conditions.backend, settings, launches)
         parts = [(name, test.seconds)]
-        if test.confirming or confirming(name) in found:
+        verdicts = [v for case in test.cases if not case.update for v in case.verdicts]
+        if settings.against is None and any(v.baseline is not None for v in verdicts):
             parts.append((confirming(name), test.confirming))
         for part, seconds in parts:
             found[part] = [*found.pop(part, []), round(max(seconds, 0.0), 2)][-KEPT_RUNS:]

@@ -81,10 +81,10 @@ def made_again(verdict: dict[str, Any], case: dict[str, Any], stored: dict[str, 
 @pytest.mark.parametrize(
     ("options", "seconds", "statistics"),
     [
-        (["--distbench-confirm=never"], 0.0105, {"sqrt(min x p25)", "geometric mean", "median"}),
+        (["--distbench-confirm=off"], 0.0105, {"sqrt(min x p25)", "geometric mean", "median"}),
         (["--distbench-against=HEAD^"], 0.02, {"A/B", "median"}),
         (
-            ["--distbench-confirm=always", "--distbench-confirm-budget=300"],
+            ["--distbench-confirm=always:300"],
             0.02,
             {"A/B sqrt(min x p25)", "A/B", "median"},
         ),

@@ -195,7 +195,9 @@ VERDICTS: TableKind[VerdictRow] = TableKind(
         Column("unit", str, None, lambda row: row.verdict.unit),
         Column("current", float, "this run", lambda row: Cell(row.verdict.current, current(row.verdict))),
         Column("baseline", float, "baseline", lambda row: Cell(row.verdict.baseline, reference(row.verdict))),
-        Column("statistic", str, None, lambda row: row.verdict.statistic if row.verdict.ratio is not None else ""),
+        Column(
+            "statistic", str, "statistic", lambda row: row.verdict.statistic if row.verdict.ratio is not None else ""
+        ),
         Column("ratio", float, "change", lambda row: Cell(row.verdict.ratio, change(row.verdict))),
         Column("threshold", float, "threshold", lambda row: Cell(row.verdict.threshold, threshold(row.verdict))),
         Column("at_least", float, None, lambda row: tightest(row.verdict.bounds, "least")),

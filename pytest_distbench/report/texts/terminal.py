@@ -105,7 +105,7 @@ def estimate(
     again = [ran[test.confirming] for test in awaited if ran.get(test.confirming)]
     if seconds is not None:
         seconds += sum(map(statistics.fmean, again))
-    first = [test for test in awaited if not ran.get(test.name)]
+    first = [test for test in awaited if not ran.get(test.confirming)]
     unconfirmed = sum(_launches_s([store], test, launcher) is not None for test in first)
     return Estimate(tests=len(awaited), seconds=seconds, unknown=unknown, elsewhere=elsewhere, unconfirmed=unconfirmed)
 

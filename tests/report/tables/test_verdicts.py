@@ -85,7 +85,18 @@ def test_each_clock_is_a_row_with_what_was_planted_and_seen() -> None:
 def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
     section = VERDICTS.section([result(verdict("within-threshold")), result(verdict("beyond-threshold"))])
     assert [row[0].value for row in section.rows] == ["regressed", "unchanged"]
-    assert section.header == ["verdict", "reason", "test", "metric", "this run", "baseline", "change", "threshold", "n"]
+    assert section.header == [
+        "verdict",
+        "reason",
+        "test",
+        "metric",
+        "this run",
+        "baseline",
+        "statistic",
+        "change",
+        "threshold",
+        "n",
+    ]
     assert section.texts[0] == [
         "regressed",
         "beyond-threshold",
@@ -93,6 +104,7 @@ def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
         "step",
         "30 ms",
         "20 ms",
+        "median",
         "+50.0 %",
         "+10%",
         "5",
