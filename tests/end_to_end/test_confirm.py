@@ -93,11 +93,7 @@ def test_slower_code_is_red_and_seen_again_in_other_process_trees_with_the_paths
         "distbench: confirming 1 suspicious case by A/B against the baseline commit (budget 300 s), about * s",
         "step +* % *(threshold +15%)",
         f"step: interleaved A/B with {recorded} (baseline commit): +* %; confirmed in new processes: +*",
-<<<<<<< HEAD
-        f"A/B       *({here}) and twice {recorded}*: * times in * s",
-=======
         f"A/B        candidate ({here}) and twice {recorded}, the baseline commit: * times in * s",
->>>>>>> 3bc5b4fc (The first day and the README show what a run prints today; the estimate counts what confirming took)
     ])  # fmt: skip
     [found] = json.loads((project / "run.json").read_text())["results"]
     assert found["outcome"] == "failed"
