@@ -266,10 +266,6 @@ def test_an_imported_bound_is_judged(project: Project, capsys: pytest.CaptureFix
         ["latency at 1 MiB: 90 us, bound: at most 76.43 us (baselines/cpu-*ws2.gloo.stand-in.json)*"]
     )
     assert main([*command, *store]) == 0
-<<<<<<< HEAD
-    run(made).stdout.fnmatch_lines(
-=======
     run(made, "-v").stdout.fnmatch_lines(
->>>>>>> 3bc5b4fc (The first day and the README show what a run prints today; the estimate counts what confirming took)
         ["the bound of 'latency?message_bytes=65536?' (*) names no metric that was judged; *"]
     )
