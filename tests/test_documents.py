@@ -14,6 +14,7 @@ from support import reference
 from pytest_distbench.commands.cli import main
 from pytest_distbench.plugin.markers import KEYWORDS
 from pytest_distbench.records.options import OPTIONS
+from pytest_distbench.records.run import STATISTICS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_distbench"
@@ -117,6 +118,12 @@ def printed() -> list[str]:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
     return found
+
+
+def test_each_statistic_that_a_table_names_is_explained() -> None:
+    page = (ROOT / "docs" / "verdicts.md").read_text()
+
+    assert [name for name, means in STATISTICS.items() if f"| `{name}` | {means} |" not in page] == []
 
 
 def test_the_words_that_troubleshooting_quotes_are_those_that_are_printed() -> None:

@@ -157,6 +157,12 @@ WORDS: Sequence[Entry] = (
     ),
     _word("change", "This run divided by the baseline, minus 1.", "verdicts.md", "compare it with the threshold"),
     _word(
+        "statistic|geometric mean|mean of seeds|step that differs most",
+        "How this run and the baseline are made of their launches: the number that is judged.",
+        _RULE,
+        "the run record has each launch: --distbench-json",
+    ),
+    _word(
         "launch|n|pairs",
         "One process group from its start to its exit; n counts them. Noise is measured between launches.",
         _RULE,
