@@ -154,7 +154,7 @@ def _prune(options: argparse.Namespace) -> Iterator[str]:
         if options.delete:
             BaselineStore(folder, name.platform).delete(name.test, name.key)
         yield f"{'deleted' if options.delete else 'would delete'}  {name.platform}  {name}"
-    counted = f"{len(names)} {'entry' if len(names) == 1 else 'entries'}"
+    counted = f"{len(names)} baseline{'s' * (len(names) != 1)}"
     yield f"{counted} deleted" if options.delete else f"{counted} to delete{': --delete does it' if names else ''}"
 
 
@@ -297,7 +297,7 @@ def _export(options: argparse.Namespace) -> Iterator[str]:
         return
     with replace_file(options.output, next_step="Give -o a writable place") as out:
         write(count_entries(), out)
-    yield f"{number} {'entry' if number == 1 else 'entries'} written to {options.output}"
+    yield f"{number} baseline{'s' * (number != 1)} written to {options.output}"
 
 
 def _refuse_contradictions(found: Iterable[tuple[str, BaselineFile]]) -> None:

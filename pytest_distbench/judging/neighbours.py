@@ -117,7 +117,7 @@ def support(
             moved = format_change(of_run.ratio) if of_run.ratio is not None else kind
             limit = METRIC_KINDS[of_run.better].limit_text(of_run.threshold or 0.0)
             where = f"{format_bytes(run.sizes[0])} to {format_bytes(run.sizes[-1])}"
-            reason = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, limit {limit}"
+            reason = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, threshold {limit}"
             for verdict in undecided:
                 accepted = tolerances[verdict.metric]
                 supported = replace(verdict, code=of_run.code, threshold=accepted, reason=reason)

@@ -330,7 +330,7 @@ EFFICIENCY = "scaling_efficiency"
 """Derived of the runs, at so many ``workers``; where the call of the fixture has a name, that stands before it."""
 
 
-THIS_TREE = "this tree"
+CANDIDATE = "candidate"
 """The name of the side that is judged."""
 
 WHOLE = ""
@@ -368,7 +368,7 @@ class BusyCommunication(Record, frozen=True, kw_only=True):
 
 class TracedSide(Record, frozen=True, kw_only=True):
     name: str
-    """:data:`THIS_TREE`, or what it was compared with."""
+    """:data:`CANDIDATE`, or what it was compared with."""
     busy: dict[str, BusyCommunication] = {}
     """By the key of a loop's metric; none where no collective was seen in it."""
 
@@ -384,4 +384,4 @@ class CaseTrace(Record, frozen=True, kw_only=True):
     @property
     def busy(self) -> dict[str, BusyCommunication]:
         """Of this tree, by the key of a loop's metric."""
-        return next((side.busy for side in self.sides if side.name == THIS_TREE), {})
+        return next((side.busy for side in self.sides if side.name == CANDIDATE), {})

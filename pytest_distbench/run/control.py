@@ -18,7 +18,7 @@ from pytest_distbench.judging.doubts import clocks_of, share_beyond, spoken_agai
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.launch.trace import LoopTrace, Side, busy_communication, write_file
-from pytest_distbench.records.iteration import THIS_TREE, CaseTrace, TracedSide
+from pytest_distbench.records.iteration import CANDIDATE, CaseTrace, TracedSide
 from pytest_distbench.records.options import BY_TOLERANCE
 from pytest_distbench.records.plan import LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
@@ -62,7 +62,7 @@ def make_trace(session: Session, launched: LaunchRequest, samples: Samples, vari
     troubles = []
     with session.alone(launched.world_size, takes_host=samples.takes_host):
         for side in (variant, None) if variant is not None else (None,):
-            name = str(side or THIS_TREE)
+            name = str(side or CANDIDATE)
             try:
                 traces = session.launching.profile(launched, len(samples), side)
             except DistbenchError as error:
@@ -81,7 +81,7 @@ def make_trace(session: Session, launched: LaunchRequest, samples: Samples, vari
 
 def _side(variant: Variant | None, traces: Sequence[LoopTrace]) -> Side:
     if variant is None:
-        return Side(name=THIS_TREE, traces=traces)
+        return Side(name=CANDIDATE, traces=traces)
     return Side(name="base", note=f"({variant.revision.commit[:10] if variant.revision else variant})", traces=traces)
 
 

@@ -390,7 +390,9 @@ def _check_origin(result: CaseResult) -> None:
 
 def _check_bounds(result: CaseResult, stored: BaselineEntry | None) -> None:
     """Refuse what is beyond a bound: one that the run knew, or one that was set in the store since."""
-    asked = [AskedBound(metric, value, "the store") for metric, value in (stored.bounds if stored else {}).items()]
+    asked = [
+        AskedBound(metric, value, "the baseline file") for metric, value in (stored.bounds if stored else {}).items()
+    ]
     try:
         judged = judge_bounds([Judgement(v, is_open=False) for v in result.verdicts], result.launches, asked)
     except ConfigurationError as error:

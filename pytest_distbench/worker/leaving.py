@@ -94,7 +94,7 @@ def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, 
     if is_users and issubclass(type(raised), AssertionError):
         told = f"needs values, and the backend fake has none: {said or 'an assert'}"
         return "skipped", replace(error, message=told)
-    told = f"{said} (the backend fake moves no data: does it need what it received?)"
+    told = f"{said} (the backend fake transfers no data; does the body need what it received?)"
     return "failed", replace(error, message=f"{told}\n{rest}".rstrip(), torch_errors=[])
 
 

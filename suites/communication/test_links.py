@@ -8,6 +8,6 @@ import pytest
 def test_links(communication, tolerance, distbench, pattern):
     """8 B and 1 MiB on CPUs, 8 B and 64 MiB on GPUs."""
     if distbench.backend == "fake":
-        pytest.skip("the backend fake moves no data: a link has no time")
+        pytest.skip("the backend fake transfers no data: a link has no time")
     size = 64 * 2**20 if distbench.device == "cuda" else 2**20
     communication.links(pattern=pattern, bandwidth_bytes=size, tolerance=tolerance)

@@ -195,7 +195,7 @@ class TestExchange:
     def test_what_is_exported_can_be_imported(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
         store.write(TEST, "other.gloo.warm", entry(1.0, xfail_perf="bug", tolerance=0.5))
         exported = str(tmp_path / "all.json")
-        assert run("export", "-o", exported) == (0, f"2 entries written to {exported}\n")
+        assert run("export", "-o", exported) == (0, f"2 baselines written to {exported}\n")
         whole = store.entries(TEST)
         store.delete(TEST, KEY)
         store.write(TEST, "other.gloo.warm", entry(7.0))

@@ -161,7 +161,7 @@ def test_what_is_told_afterwards_knows_bounds(
     path = set_by_hand(made, step="10ms")
     assert main(["baseline", "accept", good, "--only", "all", *store]) == 1
     assert path.exists()
-    assert "(the store)" in capsys.readouterr().out
+    assert "(the baseline file)" in capsys.readouterr().out
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bounds.md").read_text()

@@ -138,7 +138,7 @@ def test_the_shell_prunes_what_a_run_record_names(
     assert main(["baseline", "prune", "partial.json", "--delete"]) == 2
     assert "not whole or not green" in capsys.readouterr().err
     assert main(["baseline", "prune", "run.json"]) == 0
-    assert "2 entries to delete: --delete does it" in capsys.readouterr().out
+    assert "2 baselines to delete: --delete does it" in capsys.readouterr().out
     assert names(renamed) == ALL
     assert main(["baseline", "prune", "--gone", "--delete"]) == 0
     assert names(renamed) == ALL - {"test_other[ws2]"}

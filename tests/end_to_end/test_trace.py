@@ -107,13 +107,13 @@ def test_a_regression_has_one_file_of_both_sides_and_all_ranks_with_their_phases
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([f"trace of test_step?ws2?: {path}"])
     assert list(names.values()) == [
-        f"base rank 0 ({commit})", f"base rank 1 ({commit})", "this tree rank 0", "this tree rank 1",
+        f"base rank 0 ({commit})", f"base rank 1 ({commit})", "candidate rank 0", "candidate rank 1",
     ]  # fmt: skip
     for rank in names.values():
         assert [seen[rank, name] for name in ("forward", "communication", "step #0", "step #9")] == [10, 10, 1, 1]
         assert seen[rank, "gloo:all_reduce"] >= 10
     assert (trace.path, trace.why_not) == (str(path), "")
-    assert [side.name for side in trace.sides] == [f"HEAD ({commit})", "this tree"]
+    assert [side.name for side in trace.sides] == [f"HEAD ({commit})", "candidate"]
     assert trace.busy["step"].iterations == 10
     assert 0 < trace.busy["step"].time_s < trace.busy["step"].iteration_s
     assert cases["test_plain"].trace is None
@@ -137,12 +137,12 @@ def test_all_are_traced_as_far_as_they_can_be_and_nothing_else_is_left(
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines([
         f"trace of test_plain?ws2?: {path}",
-        "? trace of test_empty?ws2?: none: the launch of this tree with the profiler: the profiler recorded nothing: *",
-        "? trace of test_fails?ws2?: none: the launch of this tree with the profiler: *AssertionError: it fails in a *",
+        "? trace of test_empty?ws2?: none: the launch of candidate with the profiler: the profiler recorded nothing: *",
+        "? trace of test_fails?ws2?: none: the launch of candidate with the profiler: *AssertionError: it fails in a *",
         "? trace of test_command?ws2?: none: a command starts its processes itself",
     ])  # fmt: skip
     assert {e["args"]["name"] for e in events_of(path) if e["name"] == "process_name"} == {
-        "this tree rank 0", "this tree rank 1",
+        "candidate rank 0", "candidate rank 1",
     }  # fmt: skip
     assert sorted(p.name for p in (folder / "test_fails/ws2.gloo.warm").iterdir()) == ["launch1"]
     assert not [p for p in (repository.path / "tmp").glob("distbench-*") if p.is_dir()]

@@ -111,7 +111,12 @@ def test_a_rank_that_differs_is_named_and_another_wording_of_the_same_is_no_diff
     ("stored", "current", "kind", "reason"),
     [
         ({"a": of(BARRIER)}, {"a": of(BARRIER)}, "unchanged", ""),
-        ({"a": of(BARRIER)}, {"a": of()}, "changed", "a: 1 barrier was removed (and the software: torch 1 -> 2)"),
+        (
+            {"a": of(BARRIER)},
+            {"a": of()},
+            "changed",
+            "a: 1 barrier was removed (and the software: torch 1 -> 2)",
+        ),
         ({}, {"a": of()}, "new", "the baseline has no communication fingerprint of a"),
         ({"a": of()}, {}, "missing", "the baseline has a communication fingerprint of a; this run has none"),
         ({"a": of()}, {"a": Fingerprint(missing="off")}, "inconclusive", "a: off"),

@@ -14,7 +14,7 @@ from support.metrics import metric
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.iteration import (
-    THIS_TREE,
+    CANDIDATE,
     Breakdown,
     BusyCommunication,
     CaseTrace,
@@ -163,7 +163,7 @@ def test_parts_of_an_iteration_and_what_is_unaccounted_are_the_whole() -> None:
     assert BUSY.share == pytest.approx(0.5)
 
     base = TracedSide(name="HEAD (1)", busy={"other": BUSY})
-    assert CaseTrace(sides=[base, TracedSide(name=THIS_TREE, busy={"step": BUSY})]).busy == {"step": BUSY}
+    assert CaseTrace(sides=[base, TracedSide(name=CANDIDATE, busy={"step": BUSY})]).busy == {"step": BUSY}
     assert CaseTrace(sides=[base]).busy == {}
 
     assert iteration_name('step[kind="a\\b"]', 3) == "step[kind='a/b'] #3"

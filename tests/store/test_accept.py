@@ -102,7 +102,7 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
     assert take(result(*FIVE, code="within-threshold"), stored).metrics["step"].launches == [0.004] * 5
     assert take(still, stored, force=True).metrics["step"].launches == [0.004]
 
-    with pytest.raises(NotABaseline, match=r"step violates a bound: 4 s, bound: at most 3 s \(the store\)"):
+    with pytest.raises(NotABaseline, match=r"step violates a bound: 4 s, bound: at most 3 s \(the baseline file\)"):
         take(result(4.0, 4.0, 4.0), entry(1.0, bounds={"step": "3 s"}), force=True)
     with pytest.raises(NotABaseline, match="step violates a bound"):
         take(result(*FIVE, code="bound"), force=True)

@@ -208,7 +208,7 @@ def test_without_values_a_failure_asks_whether_it_needs_them() -> None:
 
     outcome, message = as_fake("import torch\ntorch.empty(2**60)", "/home/me/train.py")
     assert outcome == "failed"
-    assert "(the backend fake moves no data: does it need what it received?)" in message.splitlines()[0]
+    assert "(the backend fake transfers no data; does the body need what it received?)" in message.splitlines()[0]
 
     assert classify(type("Skipped", (Exception,), {"__module__": "mine"})("x"))[:2] == ("failed", "")
 

@@ -150,7 +150,7 @@ WORDS: Sequence[Entry] = (
         "git diff COMMIT shows what changed since; git bisect run distbench verdict TEST finds the commit",
     ),
     _word(
-        "candidate|this run|this tree",
+        "candidate|this run",
         "The code under test: your working tree, or what this run measured of it.",
         "against.md",
         "compare it with the baseline, or with another revision: --distbench-against REF",
