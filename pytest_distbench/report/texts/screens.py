@@ -358,11 +358,11 @@ def sentence(results: Sequence[CaseResult], *, where: str = "") -> Line:
 
 
 def on_one_screen(lines: Sequence[Line], last: Sequence[Line]) -> list[Line]:
-    """The lines, no longer and no more of them than a screen has room for; ``last`` stands in any case."""
+    """The lines, no longer and no more of them than a screen has room for; ``last`` stands in any case, whole."""
     room = MOST_LINES - len(last) - 1  # for the sentence
     more = len(lines) - room + 1
     shown = [*lines[: room - 1], Line(f"{more} more lines (-v shows all)")] if len(lines) > room else list(lines)
-    return [
-        line if len(line.text) <= LONGEST else Line(f"{line.text[: LONGEST - 4]} ...", line.severity)
-        for line in [*shown, *last]
+    cut = [
+        line if len(line.text) <= LONGEST else Line(f"{line.text[: LONGEST - 4]} ...", line.severity) for line in shown
     ]
+    return [*cut, *last]

@@ -215,7 +215,6 @@ def summary_lines(
     lines += _told(compared, lambda v: v.row.is_told and v.code not in told, by_text=verbosity > 0)
     for texts in (_flaky(results), _needless(compared), _drift(results), _unrecorded(results), _unseen(results)):
         lines += map(Line, texts)
-    lines += [line for result in results for line in _trace(result)]
     besides = [r for r in updated if r.update != "completed"]
     lines += _told(besides, lambda v: v.is_undecided and METRIC_KINDS[v.better].is_of_training, by_text=verbosity > 0)
     lines += moved_lines(compared)
@@ -223,7 +222,8 @@ def summary_lines(
     steps = next_steps(compared, commands)
     shown = on_one_screen(lines, steps) if verbosity == 0 else [*lines, *steps]
     advisory = [Line(f"A {r.case.title}: {r.headline}", "doubt") for r in results if r.outcome == "advisory"]
-    return [*shown, *(_updates(updated, folder) if updated else []), *advisory]
+    traces = [line for result in results for line in _trace(result)]  # whose paths are copied
+    return [*shown, *traces, *(_updates(updated, folder) if updated else []), *advisory]
 
 
 def ending_lines(record: RunRecord) -> list[Line]:
