@@ -87,10 +87,12 @@ class Departure:
         Args:
             beside: what a script wrote beside each value, if the curve was read: its steps have other numbers perhaps.
         """
-        at = self.starts_at or self.exceeds_at
-        where = f"value {at} ({beside[at - 1]})" if at and beside else f"step {at}"
         share = f" ({self.share:.1%} of the curve's range)" if self.share else ""
-        return f"diverges at {where}, differs by up to {self.largest:.1e}{share}"
+        return f"diverges at {self.place(beside)}, differs by up to {self.largest:.1e}{share}"
+
+    def place(self, beside: Sequence[str]) -> str:
+        at = self.starts_at or self.exceeds_at
+        return f"value {at} ({beside[at - 1]})" if at and beside else f"step {at}"
 
     def suggest(self, beside: Sequence[str]) -> str:
         """What a departure at this step usually comes from: the loss of step n has seen n - 1 updates.

@@ -73,7 +73,7 @@ def _attribute(stored: Verdict, beside: Verdict | None, itself: Verdict | None, 
     repeats = itself is not None and _is_equal(itself)
     if _is_equal(beside):
         told = f"{revision} computes the same here: the environment changed the digits, not the code; {_RECORD}"
-        return replace(stored, code="numerics-environment", reason=f"{stored.reason}; {told}")
+        return replace(stored, code="numerics-environment", reason=f"{told}; {stored.reason}")
     who = (
         f"{revision} still computes its own digits here: the code changed them"
         if repeats

@@ -329,7 +329,8 @@ def _judge_curve(family: Family) -> Verdict:
     if departure.is_identical:
         return say("equal", "equal in every digit")
     if repeats:
-        reason = f"{what}; within the tolerance: numerics changed, under the same software versions"
+        where = f"from {departure.place(launch.beside)} on, by up to {departure.largest:.1e}{_seed_of(launch)}"
+        reason = f"numerics changed within the tolerance, {where}"
         return say("numerics", reason)
     return say("within-threshold", f"differs by up to {departure.largest:.1e}")
 

@@ -207,7 +207,7 @@ def test_an_exact_red_is_never_confirmed_away(project: Path, run_inside: RunInsi
     result = run_inside()
     result.assert_outcomes(failed=1)
 
-    assert "suspicious" not in result.stdout.str()
+    assert "confirming" not in result.stdout.str()
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_what_fails_for_another_reason_is_not_run_again(doubtful: pytest.Pyteste
     result = run(doubtful, "-k", "bad", *SHORT, *options)
     result.assert_outcomes(failed=1)
 
-    assert "suspicious" not in result.stdout.str()
+    assert "confirming" not in result.stdout.str()
 
 
 def test_a_run_that_is_stopped_tells_doubts_as_they_are(doubtful: pytest.Pytester) -> None:

@@ -403,12 +403,13 @@ _ORDER = ("reason", "failure", "verdict", "metric")
 
 
 def explain(text: str) -> list[Entry]:
-    """What is known of a name, of several names, or of a line that a run printed, most particular first."""
+    """What is known of a name, of several names, or of a line that a run printed: of that its first words first."""
     known = entries()
     for names in ([text.strip()], text.split()):
         called = [[entry for entry in known if entry.is_called(name)] for name in names]
         if all(called):
             return [entry for found in called for entry in found]
-    found = [entry for entry in known if entry.pattern.search(text)]
+    places = [(match.start(), entry) for entry in known if (match := entry.pattern.search(text))]
+    found = [entry for _, entry in sorted(places, key=lambda place: place[0])]
     particular = sorted((e for e in found if e.kind in _ORDER), key=lambda e: _ORDER.index(e.kind))
     return particular or found
