@@ -1,11 +1,14 @@
 """What users read has the field's terms: a word that is ours alone explains nothing.
 
-Read are the README and the pages of ``docs/`` but for what they quote.
+Read are the README, the pages of ``docs/`` with the outputs that they show, and the texts of the package: messages,
+tables, the help of options and the glossary, but for docstrings, which ``docs/reference.md`` has where they are public.
 """
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,14 +49,15 @@ REPLACED = {
 """A word that was ours, and what stands in its place."""
 
 MEANT = [
+    r"(?:--distbench-)?launcher[ =]stand-in\S*|\$\.entry\.|`entry`|entry points?",  # names of an interface
     r"\]\([^)]*\)|[\w./-]*/[\w./-]+|\w+\.(?:py|md)\b|--[\w=-]+",  # names of options and files
-    r"tells? (?:\S+ ){1,4}(?:apart|from)\b",  # told apart
+    r"t(?:ells?|old) (?:\S+ ){0,4}(?:apart|from)\b",
     r"(?:a|another|old) tests? that moved|moved files?",
-    r"(?:minimum|smallest) detectable",
-    r"wall clocks?|own clock|\*\*clock\.\*\*|reads the clock|pytest's clock|no clock, no file",
-    r"\[reference|# reference|\*\*reference|reference convergence|a reference for each",  # MLPerf's and ReFrame's word
-    r"structure references",
-    r"entry points?",
+    r"(?:minimum|smallest|is|are) detectable",
+    r"wall clocks?|own clock|system clock|\*\*clock\.\*\*|reads the clock|pytest's clock|no clock, no file",
+    r"\[reference|# reference|\*\*reference|reference convergence|a reference for each",  # MLPerf's word
+    r"structure references|reference =|a reference to an object|for each reference",
+    r"\w[\w/ ]*(?:\|\w[\w/ ]*)+",  # what the glossary looks up
     r"^(?:museum|reference)$",  # of the table of contents
 ]
 """The same words in a sense of their own: a wall clock, the reference."""
@@ -71,16 +75,46 @@ def senses(text: str) -> list[str]:
 
 
 def prose(page: str) -> str:
-    """A page without what it quotes, but with the comments of its code."""
-    blocks = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
-    return re.sub(r"`[^`]+`", "``", blocks.sub(lambda block: "\n".join(re.findall("#.*", block[1])), page))
+    """A page without its code, but with the comments of it, and with the outputs that it shows."""
+    blocks = re.compile(r"```(?!text|console)\w+\n(.*?)```", re.DOTALL)
+    left = blocks.sub(lambda block: "\n".join(re.findall("#.*", block[1])), page)
+    return re.sub(r"(?<!`)(``?)(?!`)(?:(?!\n\n).)+?(?<!`)\1(?!`)", "``", left, flags=re.DOTALL)
+
+
+def texts(code: str) -> Iterator[tuple[int, str]]:
+    """The texts in a module that are more than a word, with their lines: no docstrings, and no names in quotes."""
+    nodes = list(ast.walk(ast.parse(code)))
+    skipped = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value if isinstance(part, ast.Constant) else "..." for part in node.values]
+            skipped |= {part for part in node.values if isinstance(part, ast.Constant)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in skipped:
+            parts = [node.value]
+        else:
+            continue
+        if " " in (text := "".join(map(str, parts)).strip()):
+            yield node.lineno, text
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-MADE_OF_CODE = {"reference", "words"}
-"""Pages that change with the texts of the code."""
+MODULES = sorted((ROOT / "pytest_distbench").rglob("*.py"))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in MADE_OF_CODE], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_has_the_terms_of_the_field(page: Path) -> None:
     assert [(line, words) for line in prose(page.read_text()).splitlines() if (words := senses(line))] == []
+
+
+def test_the_texts_of_the_package_have_the_terms_of_the_field() -> None:
+    found = [(module.name, *text) for module in MODULES for text in texts(module.read_text()) if senses(text[1])]
+
+    assert found == []
+
+
+def test_what_is_read_of_a_module() -> None:
+    code = '"""A clock of ours."""\nA = "clock"\nB = f"its clock {A} and {A or \'a clock\'}"'
+
+    assert list(texts(code)) == [(3, "its clock ... and ..."), (3, "a clock")]
+    assert [senses(text) for _, text in texts(code)] == [["clock"], ["clock"]]
+    assert senses("the system clock") == senses("the GPU's clock") == []

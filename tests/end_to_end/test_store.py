@@ -70,7 +70,7 @@ def test_a_whole_green_run_names_what_it_did_not_use(renamed: pytest.Pytester) -
 
     result.stdout.fnmatch_lines(
         [
-            "2 stored entries were not used; --distbench-prune deletes them:",
+            "2 baselines were not used; --distbench-prune deletes them:",
             "  test_it.py::test_other?ws2.gloo.stand-in?",
             "  test_it.py::test_step?f16-ws2.gloo.stand-in?",
         ]
@@ -83,7 +83,7 @@ def test_a_whole_green_run_names_what_it_did_not_use(renamed: pytest.Pytester) -
 def test_prune_deletes_what_a_whole_green_run_did_not_use(renamed: pytest.Pytester) -> None:
     result = run(renamed, "--distbench-prune")
 
-    result.stdout.fnmatch_lines(["2 stored entries were not used, and deleted:", "  test_it.py::test_other?ws2*"])
+    result.stdout.fnmatch_lines(["2 baselines were not used, and deleted:", "  test_it.py::test_other?ws2*"])
     assert names(renamed) == {"test_step[f32-ws2]"}
 
 
@@ -124,7 +124,7 @@ def test_skipped_tests_skipped_files_other_folders_sizes_and_backends_are_not_un
 def test_workers_of_xdist_find_the_same_unused_entries(renamed: pytest.Pytester) -> None:
     result = renamed.runpytest_subprocess("-n2", "--distbench-prune")
 
-    result.stdout.fnmatch_lines(["2 stored entries were not used, and deleted:"])
+    result.stdout.fnmatch_lines(["2 baselines were not used, and deleted:"])
     assert names(renamed) == {"test_step[f32-ws2]"}
 
 
@@ -136,7 +136,7 @@ def test_the_shell_prunes_what_a_run_record_names(
     capsys.readouterr()
 
     assert main(["baseline", "prune", "partial.json", "--delete"]) == 2
-    assert "not whole or not green" in capsys.readouterr().err
+    assert "incomplete or not green" in capsys.readouterr().err
     assert main(["baseline", "prune", "run.json"]) == 0
     assert "2 baselines to delete: --delete does it" in capsys.readouterr().out
     assert names(renamed) == ALL

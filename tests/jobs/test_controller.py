@@ -52,7 +52,7 @@ RAISED_EARLY = Raised(t=12.5, slot=0, pid=7, generation=None, error=ERROR)
     ("since", "change", "told"),
     [
         ([], kill(at_s=1), "Scale-down unnoticed: no survivor restarted."),
-        ([MET, STARTED], join(at_s=1), "Hang on join: agents have met and started workers, and nobody"),
+        ([MET, STARTED], join(at_s=1), "Hang on join: agents have met and started workers, and no worker has joined"),
         ([MET], join(at_s=1), "Hang on join: agents have met, and no worker has joined a group."),
         ([], join(at_s=1), "No rendezvous: agents wait for each other."),
         ([MET, STARTED, JOINED, RAISED], kill(at_s=1), "Workers raised 1 times, the last time ValueError: no"),
@@ -75,7 +75,7 @@ def test_an_agent_that_has_no_restarts_left_is_told_who_uses_them_up(restarts: i
     lines = [CHANGED, replace(STARTED, restarts=restarts)]
     text = tell_agent_end(lines, AgentEnded(t=9.0, slot=0, code=code), job, log="the end")
 
-    assert text.startswith(f"the agent of slot 0 ended with exit code {code}by itself")
+    assert text.startswith(f"the agent of slot 0 ended with exit code {code} by itself")
     assert text.endswith("; its log:\nthe end")
     assert ("Restarts used up: it had taken 3 of --max-restarts=3, in 1 changes of membership" in text) is is_told
 

@@ -99,7 +99,7 @@ def test_sizes(distbench, size):
         gone.parent.mkdir(exist_ok=True)
         gone.write_text(kept[0].read_text().replace("test_long", "test_gone"))
         pruned = made.runpytest_subprocess("-p", "no:cacheprovider", "--distbench-prune", *workers)
-        pruned.stdout.fnmatch_lines(["1 stored entry was not used, and deleted:", "*test_gone*"])
+        pruned.stdout.fnmatch_lines(["1 baseline was not used, and deleted:", "*test_gone*"])
         assert stored(made) == kept, "of slow tests as well"
 
 

@@ -86,8 +86,8 @@ def _of_torchs_rendezvous(change: ChangeResult, job: ElasticJob) -> Causes:
 
 TORCHRUN = Advice(
     split=(
-        "Its heartbeats came too late ({timers}), so the others count it as lost, and torch does not tell it. Use "
-        "longer timers, or a machine with less load"
+        "Its heartbeats came too late ({timers}), so the others count it as lost, without a message of torch. "
+        "Use longer timers, or a machine with less load"
     ),
     unnoticed=(
         "Scale-down unnoticed: no survivor restarted. torchrun restarts workers when they fail, not when a node falls "

@@ -145,7 +145,7 @@ WORDS: Sequence[Entry] = (
     ),
     _word(
         "baseline commit",
-        "Commit that recorded the baseline of a case.",
+        "Commit at which the stored baseline of a case was measured.",
         _PROCEDURE,
         "git diff COMMIT shows what changed since; git bisect run distbench verdict TEST finds the commit",
     ),
@@ -200,7 +200,7 @@ WORDS: Sequence[Entry] = (
     ),
     _word(
         "noise floor|A/A|A/A noise|noise|against itself",
-        "How much equal code differs from itself on this machine. Smaller changes cannot be seen.",
+        "How much launches of the same code differ on this machine. It hides smaller changes.",
         "sensitivity.md",
         "end other processes (distbench doctor), make more launches, or time a longer loop",
     ),

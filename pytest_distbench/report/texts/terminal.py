@@ -245,7 +245,7 @@ def ending_lines(record: RunRecord) -> list[Line]:
 def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
     if not unused:
         return []
-    count = f"{len(unused)} stored {'entry was' if len(unused) == 1 else 'entries were'} not used"
+    count = f"{len(unused)} {'baseline was' if len(unused) == 1 else 'baselines were'} not used"
     shown = unused if pruned else unused[:_SHOWN_NAMES]
     more = [f"  and {len(unused) - len(shown)} more"] if len(shown) < len(unused) else []
     first = f"{count}{', and deleted' if pruned else '; --distbench-prune deletes them'}:"
