@@ -131,7 +131,7 @@ def test_what_the_place_of_a_checkout_makes_slow_is_not_red(project: Path, run_i
     result = run_inside(PATIENT)
     result.assert_outcomes(passed=1)
 
-    result.stdout.fnmatch_lines(["*slower in one set of processes (+* % over * pairs), not in a second one (*"])
+    result.stdout.fnmatch_lines(["*code and noise cannot be told apart (ab-disagrees)"])
     assert is_clean(project)
 
 
@@ -228,7 +228,7 @@ def test_a_revision_that_does_not_run_leaves_the_answer_open(
     result = run_inside()
     result.assert_outcomes(passed=1)
 
-    result.stdout.fnmatch_lines(["*1 inconclusive*", f"? test_step[[]ws2] step: {told}"])
+    result.stdout.fnmatch_lines([f"[?] test_step?ws2? step: {told}", "*1 INCONCLUSIVE*"])
     assert is_clean(project)
 
 

@@ -241,7 +241,12 @@ def percent(share: float) -> str:
 
 def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], set[str]]:
     """The first case that noise leaves undecided, with its numbers and what to do; and the reasons that it tells."""
-    open_ones = [(r, v) for r in results for v in r.verdicts if v.is_judged and v.code in _NOISE]
+    open_ones = [
+        (r, v)
+        for r in results
+        for v in r.verdicts
+        if v.is_judged and v.code in _NOISE and (v.code != "not-confirmed" or "--distbench-confirm" in v.reason)
+    ]
     if not open_ones:
         return [], set()
     result, verdict = min(open_ones, key=lambda one: (one[0].confirmation is None, _NOISE.index(one[1].code)))
