@@ -171,7 +171,7 @@ def _cleared(results: Sequence[CaseResult]) -> list[Line]:
         revisions = ", ".join(dict.fromkeys(c.revision for c in group))
         cost = f"({launches} launches, {about(sum(c.took_s for c in group))})"
         if group:
-            lines.append(Line(f"{len(group):9d} with suspicious timings, cleared by {how} {revisions} {cost}"))
+            lines.append(Line(f"{len(group):9d} with suspicious or noisy timings, cleared by {how} {revisions} {cost}"))
     return lines
 
 
@@ -239,8 +239,8 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %" if share < 10 else "more than 1000 %"
 
 
-def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], set[str]]:
-    """The first case that noise leaves undecided, with its numbers and what to do; and the reasons that it tells."""
+def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Verdict]]:
+    """The first case that noise leaves undecided, with its numbers and what to do; and all verdicts that this is of."""
     open_ones = [
         (r, v)
         for r in results
@@ -248,7 +248,7 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], set[str]]:
         if v.is_judged and v.code in _NOISE and (v.code != "not-confirmed" or "--distbench-confirm" in v.reason)
     ]
     if not open_ones:
-        return [], set()
+        return [], []
     result, verdict = min(open_ones, key=lambda one: (one[0].confirmation is None, _NOISE.index(one[1].code)))
     turns, others = result.confirmation, len(open_ones) - 1
     now, then = quantity(verdict.current, verdict.unit), quantity(verdict.baseline, verdict.unit)
@@ -271,10 +271,10 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], set[str]]:
         f"    quieter machine:  distbench doctor{_load(result)}",
         f"    longer loop:      more iterations of {verdict.name} in a launch make it quieter",
     ]
-    return [Line(text, "doubt") for text in lines], {v.code for _, v in open_ones}
+    return [Line(text, "doubt") for text in lines], [v for _, v in open_ones]
 
 
-_NOISE = ("noise", "launches-used-up", "ab-disagrees", "not-confirmed", "machine-busy")
+_NOISE = ("noise", "launches-used-up", "machine-busy", "not-confirmed")
 """Reasons that more time, a quieter machine or a longer loop mend."""
 
 

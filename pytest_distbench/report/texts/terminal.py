@@ -205,14 +205,14 @@ def summary_lines(
             lines += [Line(_title(result)), *case_table(result, show_all=True), Line("")]
     elif verbosity == 0 and compared and not any(r.control for r in results):
         lines += rows(compared)
-    undecided, told = inconclusive(compared) if verbosity == 0 else ([], set())
+    undecided, told = inconclusive(compared) if verbosity == 0 else ([], [])
     if results:
         lines += [*counts(results, took_s=took_s), *undecided]
     lines += control_lines(results)
     lines += sensitivity(compared)
     lines += doubt_lines(compared)
     lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or lacks_baseline(r)])
-    lines += _told(compared, lambda v: v.row.is_told and v.code not in told, by_text=verbosity > 0)
+    lines += _told(compared, lambda v: v.row.is_told and v not in told, by_text=verbosity > 0)
     for texts in (_flaky(results), _needless(compared), _drift(results), _unrecorded(results), _unseen(results)):
         lines += map(Line, texts)
     besides = [r for r in updated if r.update != "completed"]
