@@ -165,7 +165,7 @@ def test_a_report_format_is_one_row(
     assert (tmp_path / "names.txt").read_text() == "regressed\nregressed\n"
     capsys.readouterr()
     assert main(["report", RECORD, "--format", "page", "-o", str(page)]) == 0
-    assert capsys.readouterr().out == f"HTML report written to {page}: open it in a browser\n"
+    assert capsys.readouterr().out == f"page written to {page}: open it in a browser\n"
     assert re.findall(r"<h2>(\w+)", page.read_text()) == ["verdicts", "record", "environment", "launches"]
 
 
