@@ -74,7 +74,7 @@ def test_an_agent_that_dies_alone_is_told_though_its_worker_lives_on(engine: str
     record = run_until_stable(elastic_plan(tmp_path, engine, LATER, nodes=(1, 2)), kill_agent)
 
     assert record.outcome == "failed"
-    assert record.reason.startswith("the agent of slot 1 ended with exit code -9by itself")
+    assert record.reason.startswith("the agent of slot 1 ended with exit code -9 by itself")
     check_nothing_left(tmp_path)
 
 
