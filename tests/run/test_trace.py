@@ -52,7 +52,7 @@ def test_a_launch_whose_ranks_leave_no_traces_is_told_and_the_verdict_stands(pro
     [case] = read_run_record(made.path / "r.json").results
 
     told.assert_outcomes(passed=1)
-    told.stdout.fnmatch_lines(["? trace of test_step?ws2?: none: the launch of this tree with the profiler: *rank 0*"])
+    told.stdout.fnmatch_lines(["? trace of test_step?ws2?: none: the launch of candidate with the profiler: *rank 0*"])
     assert case.trace is not None
     assert case.trace.path == ""
     assert len(case.launches) == 1
