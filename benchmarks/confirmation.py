@@ -320,7 +320,7 @@ def _notes(result: CaseResult, *, is_healthy: bool) -> list[str]:
     found = result.suspicion > 0 or result.unconfirmed or result.confirmation or result.outcome == "failed"
     if not (found or not is_healthy):
         return []
-    took = f", {result.confirmation.took_s:.1f} s in turns" if result.confirmation else ""
+    took = f", {result.confirmation.took_s:.1f} s of A/B" if result.confirmation else ""
     head = f"{result.nodeid}: {result.outcome}, suspicion {result.suspicion:.2f}{took}"
     last = result.launches[-1]
     broken = [last.reason] if last.outcome != "passed" else []

@@ -245,7 +245,7 @@ def github_action_benchmark(stored: Launches, new: Launches) -> Answer:
 
 RULES: dict[str, DecisionRule] = {
     "distbench": DecisionRule("distbench", distbench, 0.5),
-    "distbench, then in turns": DecisionRule("distbench, then in turns", whole, 0.5, in_turns=True),
+    "distbench, then interleaved A/B": DecisionRule("distbench, then interleaved A/B", whole, 0.5, in_turns=True),
     "the same, with time left": DecisionRule(
         "the same, with time left", functools.partial(whole, least=LEAST), 0.5, in_turns=True
     ),

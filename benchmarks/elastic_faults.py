@@ -22,20 +22,20 @@ from pytest_distbench.store.run_record import read_run_record
 
 FAULTS = {
     "none": "",
-    "samples repeated": "a generation begins its epoch anew",
+    "samples repeated": "a generation starts its epoch again",
     "checkpoint rarer": "a checkpoint every 80 steps, and 20 are claimed",
     "lr not rescaled": "the learning rate of two nodes goes on with one",
     "optimizer lost": "the optimizer is not kept",
-    "optimizer anew": "it is kept, and made anew behind rank.training(...)",
-    "weights anew": "they are made anew behind rank.training(...)",
+    "new optimizer": "it is kept, and made again after rank.training(...)",
+    "new weights": "they are made again after rank.training(...)",
     "first moments": "the optimizer's state is always that of the first checkpoint",
     "one batch": "all nodes draw the batch of rank 0, where there are two",
     "ends early": "a training of twelve epochs ends in its third",
     "wrong epoch": "a generation begins at epoch 0 again",
     "cannot restore": "the model's shape follows the world size",
     "body raises": "it raises in the second generation",
-    "average not handed over": "an average of the weights begins anew in each generation",
-    "scaler not handed over": "the scale of the gradients begins anew in each generation",
+    "average not handed over": "an average of the weights starts again in each generation",
+    "scaler not handed over": "the scale of the gradients starts again in each generation",
     "part forgets": "a part's state_dict() leaves out the mean that it clips gradients by",
     "count forgotten": "it leaves out the number of gradients that it has clipped",
     "next samples": "a later generation trains on the samples behind those it is given",
@@ -124,11 +124,11 @@ def train(rank, fault, epochs):
     training = rank.training(checkpoint_every=every, **kept)
     if fault == "samples repeated":
         training.position = 0
-    if fault == "weights anew" and rank.generation:
+    if fault == "new weights" and rank.generation:
         model[0].reset_parameters()
     if fault == "wrong epoch" and rank.generation:
         training.epoch = 0
-    if fault == "optimizer anew":
+    if fault == "new optimizer":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * rank.world_size, momentum=0.9)
     if fault == "SIGTERM ignored":
         signal.signal(signal.SIGTERM, lambda *_: threading.Timer(2.0, os._exit, [1]).start())
@@ -219,8 +219,8 @@ def main() -> int:
         said = told(results)
         is_found &= (outcome == "failed") is not fault.startswith("none")
         rows.append((fault, FAULTS[fault], outcome, "; ".join(dict.fromkeys(said))[:100]))
-        print(*layout(("fault", "planted", "test", "told by"), rows[-1:], left=4), sep="\n", flush=True)
-    print(*layout(("fault", "planted", "test", "told by"), rows, left=4), sep="\n")
+        print(*layout(("fault", "planted", "test", "reported by"), rows[-1:], left=4), sep="\n", flush=True)
+    print(*layout(("fault", "planted", "test", "reported by"), rows, left=4), sep="\n")
     return 0 if is_found else 1
 
 

@@ -136,7 +136,7 @@ def main() -> int:
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"default: all of {', '.join(FAULTS)}")
     parser.add_argument("--engine", default="fast", help="of the jobs; default: fast")
     options = parser.parse_args()
-    header = ("fault", "planted", "test", "told by")
+    header = ("fault", "planted", "test", "reported by")
     rows, is_found = [], True
     for fault in options.faults or list(FAULTS):
         results = plant(fault, options.engine)

@@ -66,8 +66,8 @@ FAULTS = (
     Fault(name="sleep_in_the_optimizer", tests=STEP, told="phase step/optimizer"),
     Fault(name="one_more_tensor", tests=STEP, told="tensors"),
     Fault(name="other_threads_of_one_rank", tests=STEP, told="different numbers of threads"),
-    Fault(name="half_a_batch", tests=STEP, told="loss_curve: departs"),
-    Fault(name="one_shard", tests=INPUT, told="loss_curve: departs", spares="test_input[synthetic"),
+    Fault(name="half_a_batch", tests=STEP, told="loss_curve: diverges"),
+    Fault(name="one_shard", tests=INPUT, told="loss_curve: diverges", spares="test_input[synthetic"),
     Fault(name="compression_off", tests=PACKED, told="all_reduce"),
 )
 

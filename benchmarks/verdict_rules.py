@@ -12,7 +12,7 @@ in it. A slowdown multiplies every iteration of the run.
 
 ``--live`` launches an all_reduce on this machine, in random order unchanged and with a slowdown planted in its body.
 
-*distbench, then in turns* is what a run does where the revision that recorded the baseline is at hand: few launches,
+*distbench, then interleaved A/B* is what a run does where the baseline commit is at hand: few launches,
 and what they make suspicious in turns, made of launches that followed each other (*in turns*, *elsewhere*: the share
 of unchanged tests that is, in the same stretch and in another one).
 

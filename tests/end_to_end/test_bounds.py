@@ -49,7 +49,7 @@ def test_a_bound_fails_at_the_first_run_with_value_bound_and_place(project: Proj
         [
             "step: 40 ms, bound: at most 25 ms (marker of test_step[[]ws2])",
             "!  step * 40 ms * <= 25 ms * 3",
-            "no update accepts this: mend what was measured, or change the bound where it was set",
+            "no update accepts this: fix what was measured, or change the bound where it was set",
             "1 case, * metric* (1 regressed*), 3 launch* in *",
             "FAILED test_it.py::test_step[[]ws2] - BeyondBound: step: 40 ms*",
         ]

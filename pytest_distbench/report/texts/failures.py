@@ -181,10 +181,10 @@ def _next_steps(result: CaseResult, command: str) -> list[str]:
     """An update accepts a change, and no value beyond a bound."""
     again = f"reproduce  {command}"
     if any(v.code == "bound" for v in result.verdicts):
-        return [again, "no update accepts this: mend what was measured, or change the bound where it was set"]
+        return [again, "no update accepts this: fix what was measured, or change the bound where it was set"]
     regressed = [v for v in result.verdicts if v.row.may_be_confirmed]
     if any(v.current is None and METRIC_KINDS[v.better].rule != "steps" for v in regressed):
-        return [again, "no update accepts a metric without a value: mend what was measured"]
+        return [again, "no update accepts a metric without a value: fix what was measured"]
     if result.reference.kind == "paired":
         return [again]
     return [again, f"intended?  {command} --distbench-update, then commit the baselines"]
