@@ -169,7 +169,6 @@ _QUIETER = (
     "loop"
 )
 _RECORD = "record the baseline again with --distbench-update"
-_SEED = "call torch.manual_seed in the body before the model is made, and seed data and samplers too"
 
 REASONS: dict[ReasonCode, Reason] = {
     "bound": because(
@@ -200,7 +199,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "goal-missed": because(
         "regressed",
-        means="The training missed its goal, or needed more steps to it than the baseline and the threshold allow.",
+        means=(
+            "The training never reached its goal, or needed more steps to it than the baseline and the threshold allow."
+        ),
         next_step=f"compare the loss and evaluation curves in the HTML report (--distbench-report FILE); {_ACCEPT}",
         printed=r"goal missed in",
     ),
@@ -236,14 +237,17 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "ranks-apart": because(
         "changed",
-        means="The mean over the ranks equals the baseline's, but the ranks differ more from each other than before.",
-        next_step="look for what differs by rank: seeds, data shards, gradients that are not averaged",
+        means="The losses averaged over the ranks equal the baseline's, but those of single ranks are further apart.",
+        next_step=f"look for what differs by rank: seeds, data shards, gradients that are not averaged; {_ACCEPT}",
         printed=r"the single ranks do not",
     ),
     "seed-lost": because(
         "changed",
         means="Launches of this run begin with different losses, and the baseline's did not: the seed was lost.",
-        next_step=_SEED,
+        next_step=(
+            "restore the seed call that was removed: torch.manual_seed before the model is made, seeds of data and "
+            "samplers"
+        ),
         printed=r"is no longer seeded",
     ),
     "determinism-lost": because(
@@ -255,7 +259,10 @@ REASONS: dict[ReasonCode, Reason] = {
     "communication": because(
         "changed",
         means="An iteration sends other collectives, or more or fewer bytes. The check is exact: it is no noise.",
-        next_step=f"read which collectives were added and removed (no_sync, bucket_cap_mb, an extra call); {_ACCEPT}",
+        next_step=(
+            "read which collectives were added and removed; usual causes: no_sync, bucket_cap_mb, an extra call; "
+            f"{_ACCEPT}"
+        ),
         printed=(
             r"(was|were) (added|removed)|(collectives|sent per rank) became|fingerprint changed"
             r"|communication (per step )?changed"
@@ -273,10 +280,10 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "not-measured": because(
         "missing",
-        means="The baseline has this number, or a part of it, and this run did not measure it.",
+        means="The baseline has this number, and this run did not measure it, or for fewer steps or ranks.",
         next_step=(
-            "look for a body that returns early, a loop that is not entered or a renamed metric; if it is intended, "
-            "--distbench-update removes it from the baseline, and --distbench-prune a whole case"
+            "look in the measured function for an early return, a loop that is not entered or a renamed metric; if it "
+            "was removed on purpose, --distbench-update drops it from the baseline, and --distbench-prune a whole test"
         ),
         printed=(
             r"baseline has it, and this run did not|not measured by this test|is not measured|the candidate does not"
@@ -304,8 +311,10 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "launches-used-up": because(
         "inconclusive",
-        means="The launches so far cannot decide, and the run made as many as it may.",
-        next_step="allow more launches (--distbench-launches=N:MAX), or end other processes (distbench doctor)",
+        means="The run made as many launches as it may, and the noise still hides whether the number is worse.",
+        next_step=(
+            "end other processes (distbench doctor), or allow more launches: --distbench-launches=5:20, first and most"
+        ),
         printed=r"more (launches|pairs) are needed|time .*(was used up|was up|there was)",
     ),
     "machine-busy": because(
@@ -331,16 +340,16 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "ab-disagrees": because(
         "inconclusive",
-        means="Interleaved A/B is unclear: two rounds disagree, or equal code (A/A) differs as much on this machine.",
+        means="A/B with the baseline commit is unclear: two rounds disagree, or the same code differs as much (A/A).",
         next_step=_QUIETER,
         printed=r"this machine is too noisy|not in a second one",
     ),
     "shared-code": because(
         "inconclusive",
-        means="A/B shows no slowdown, but files that pytest runs for both sides differ from the baseline commit's.",
+        means="The number is slower than the baseline; A/B shows no slowdown, but both sides used today's test files.",
         next_step=(
-            "review the named files (conftest.py, the test): their change may be the cause, and A/B cannot test it; "
-            f"{_ACCEPT}"
+            "restore the named files (conftest.py, the test) as in the baseline commit and run again: if the slowdown "
+            f"is gone, they caused it, else the machine did; {_ACCEPT}"
         ),
         printed=r"either that code or the machine",
     ),
@@ -352,8 +361,8 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "flat-curve": because(
         "inconclusive",
-        means="The losses hardly change over the recorded steps, so a broken update would not show in them.",
-        next_step="record more digits or more steps, or train something that learns",
+        means="The losses hardly change over the recorded steps, so a broken optimizer step would not show in them.",
+        next_step=f"train on data that can be learned, with a larger rate, more steps or more digits; then {_RECORD}",
         printed=r"the losses do not change",
     ),
     "not-deterministic": because(
@@ -388,8 +397,12 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "other-software": because(
         "inconclusive",
-        means="A number that has to be equal changed, and so did the software versions: either may be the cause.",
-        next_step=f"measure with the baseline's versions to know which; or accept both: {_RECORD}",
+        means=(
+            "A number that must equal the baseline's differs, and so do the software versions: either may be the cause."
+        ),
+        next_step=(
+            f"measure with the baseline's versions: equal again, and they did it. To accept the new number, {_RECORD}"
+        ),
         printed=r"software versions",
         mark="x",
         updates=True,
@@ -422,7 +435,10 @@ REASONS: dict[ReasonCode, Reason] = {
     "unseeded": because(
         "inconclusive",
         means="Launches of the same training begin with different losses, so no curve can be compared.",
-        next_step=_SEED,
+        next_step=(
+            "call torch.manual_seed in the function that the ranks run, before the model is made; seed data and "
+            f"samplers too; then {_RECORD}"
+        ),
         printed=r"from the first value on|seeded, this run's are not|likely a race",
         mark="x",
     ),
@@ -434,13 +450,18 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "slower-machine": because(
         "environment",
-        means="Slower than the baseline, but interleaved A/B with the baseline commit clears the code: the machine is.",
-        next_step=f"find out what changed on it (distbench doctor, driver, other jobs); if it stays, {_RECORD}",
+        means="Slower than the baseline, but the baseline commit is as slow here now (A/B): the machine is the cause.",
+        next_step=(
+            f"find out what changed on it (distbench doctor, driver, other jobs); if it stays like this, {_RECORD}"
+        ),
         printed=r"the machine or its software is slower",
     ),
     "numerics-environment": because(
         "environment",
-        means="The losses have other last digits, and the baseline commit computes these here too: the code is not it.",
+        means=(
+            "The losses differ in their last digits, and the baseline commit computes the same here: it is not the "
+            "code."
+        ),
         next_step=f"nothing is wrong with the code; to compare with the new digits, {_RECORD}",
         printed=r"the environment changed the digits",
     ),
@@ -462,7 +483,7 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "low-power": because(
         "unchanged",
-        means="Nothing indicates a change, but the noise is so large that a slowdown of the tolerance could be missed.",
+        means="No slowdown shows, but the noise is so large that one as large as the tolerance could be missed.",
         next_step=f"{_QUIETER}; --distbench-confirm=always measures every case by interleaved A/B",
         printed=r"would not have shown|could miss|minimum detectable slowdown \+",
         fails_under="distbench-strict",
@@ -471,7 +492,7 @@ REASONS: dict[ReasonCode, Reason] = {
     "too-few-digits": because(
         "unchanged",
         means="The losses agree, but they have too few digits or steps to show a fault of the training.",
-        next_step="record or print more digits, or more steps",
+        next_step="record the loss unrounded (loss.item()), or more steps; in the baseline too: --distbench-update",
         printed=r"losses differ, in steps of",
         fails_under="distbench-strict",
         is_answer=False,
@@ -496,8 +517,8 @@ REASONS: dict[ReasonCode, Reason] = {
     "equal": because("unchanged", means="The number equals the baseline's.", next_step="nothing to do"),
     "not-judged": because(
         "unchanged",
-        means="The number is recorded for information, and not judged.",
-        next_step="to judge it, record it with better='lower', 'higher' or 'exact'",
+        means="The number is recorded for information only, and not judged.",
+        next_step="nothing to do; to judge it, record it with better='lower', 'higher' or 'exact'",
         printed=r"recorded, not judged",
     ),
 }
