@@ -1,4 +1,4 @@
-"""How good a baseline is: the slowdowns that the rules will detect, for the noise of its launches. Pure.
+"""What a run can detect: how good its baselines are, which of its rules could not have failed, injected slowdowns.
 
 The noise of a timing is the standard deviation of the logarithm of what is judged of each launch, and no less than what
 is typical for its siblings. The stored comparison is that of :mod:`~pytest_distbench.judging.stored_rule` with the most
@@ -10,18 +10,24 @@ costs the first more than is reckoned here, and the second less.
 from __future__ import annotations
 
 import math
+import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_distbench.judging.confirmation import LOOKS, SPENDING
 from pytest_distbench.judging.pairs import ONE_AGAINST_TWO, PairCircumstances, smallest_slowdown
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, detectable_slowdown
+from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, BLIND_LIMIT, detectable_slowdown
 from pytest_distbench.judging.stored_rule import DRIFT, stored_side, typical_noise
+from pytest_distbench.judging.terms import Terms, version_changes
 from pytest_distbench.records.case import BaselineMetric
+from pytest_distbench.records.kinds import METRIC_KINDS, Better
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import metric_name
-from pytest_distbench.records.run import Sensitivity
+from pytest_distbench.records.run import CaseResult, Sensitivity, Verdict
 from pytest_distbench.records.wanted import RUN_LAUNCHES
+from pytest_distbench.units import format_change, is_duration, is_rate, is_size
 
 LARGEST_MDE = 10.0
 """As a fraction: larger slowdowns need no number."""
@@ -87,3 +93,159 @@ def _above(one: Sensitivity) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
+
+
+BEYOND = 4 / 3
+"""What is planted is so many times the tolerance: one that is exactly as large is no regression, nor far from one."""
+
+LEAST_SHARE = 0.05
+"""Of a case that tolerates next to nothing."""
+
+
+def clocks_of(terms: Terms, launch: LaunchRecord, *, left_out: Collection[str] = ()) -> list[str]:
+    return [
+        m.key
+        for m in launch.measurements
+        if is_clock(m, m.unit) and m.is_judged and terms.wants(m.name) and m.name not in left_out
+    ]
+
+
+def share_beyond(tolerances: Iterable[float]) -> float:
+    """The share of its own duration by which what is timed is delayed: beyond all of these tolerances."""
+    return max(LEAST_SHARE, BEYOND * max(tolerances))
+
+
+def spoken_against(verdicts: Sequence[Verdict], clocks: Collection[str]) -> Verdict | None:
+    """What fails the case whatever the clocks say, so that nothing can be learned of them."""
+    return next((v for v in verdicts if v.is_failure and v.metric not in clocks), None)
+
+
+_LOWER = frozenset({"time", "latency", "duration", "delay", "stall", "loss", "error", "perplexity", "memory"})
+_HIGHER = frozenset({
+    "throughput", "bandwidth", "accuracy", "efficiency", "speedup", "goodput", "busbw", "algbw", "mfu", "tps", "sps",
+})  # fmt: skip
+_LEARNED = frozenset({
+    "loss", "losses", "nll", "entropy", "error", "perplexity", "ppl", "accuracy", "acc", "precision", "recall", "auc",
+    "bleu", "rouge", "wer", "score", "reward", "checksum", "digest", "hash", "norm", "weights", "f",
+})  # fmt: skip
+"""Of what a training computes, and of its state. Whatever else is exact, such as a count of parameters, is not."""
+_QUALIFIERS = frozenset({"top", "k", "mean", "final", "last", "first", "best", "train", "val", "test", "eval"})
+_AFTER_NOUN = re.compile(r"_(?:to|per|at|of|in|on|by|with|over)_.*")
+_WORD = re.compile(r"[a-z]+")
+
+
+def why_doubtful(name: str, unit: str, better: Better) -> str:
+    """Why the direction is asked about, in a clause; empty where nothing speaks against it.
+
+    Of the name its noun counts, the last word before ``_to_`` or ``_per_``.
+    """
+    sign = METRIC_KINDS[better].sign
+    if not sign:
+        return ""
+    if sign < 0 and is_duration(unit):
+        return f"it is a time ({unit}), and a longer one would count as an improvement"
+    if sign > 0 and is_rate(unit):
+        return f"it is a rate ({unit}), and a lower one would count as an improvement"
+    noun = _noun(name)
+    if sign < 0 and noun in _LOWER:
+        return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that rises would count as an improvement"
+    if sign > 0 and noun in _HIGHER:
+        return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that falls would count as an improvement"
+    return ""
+
+
+def is_learned(name: str) -> bool:
+    """Whether a metric's name says that a training computes it: a loss, an accuracy, a checksum of its weights."""
+    return _noun(name, _QUALIFIERS) in _LEARNED
+
+
+def _noun(name: str, qualifiers: Container[str] = ()) -> str:
+    """The last word before ``_to_`` or ``_per_`` that is no qualifier; empty where there is none."""
+    words = [word for word in _WORD.findall(_AFTER_NOUN.sub("", name.lower())) if word not in qualifiers]
+    return words[-1] if words else ""
+
+
+def out_of_reach(result: CaseResult) -> list[tuple[Verdict, str]]:
+    """The metrics that passed and could not have failed, and why, in a clause.
+
+    Of a noisy one that is so where its rule sees no doubling; of one that is equal or not, where the software is
+    another one; of one that is judged over seeds, where besides there is one seed. A bound can fail all the same.
+    """
+    changed = result.reference.software and version_changes(result.reference.software, result.environment.software)
+    found = []
+    for verdict in result.verdicts:
+        if not _has_passed(verdict) or not METRIC_KINDS[verdict.better].is_judged or verdict.bounds:
+            continue
+        if why := _why(verdict, other_software=", ".join(changed or ())):
+            found.append((verdict, why))
+    return found
+
+
+def _has_passed(verdict: Verdict) -> bool:
+    """Whether a comparison says that nothing is wrong."""
+    is_seen = verdict.row.is_answer and verdict.code != "within-bound"
+    return verdict.kind == "improved" or (verdict.kind == "unchanged" and is_seen)
+
+
+def _why(verdict: Verdict, *, other_software: str) -> str:
+    kind = METRIC_KINDS[verdict.better]
+    if kind.is_noisy:
+        seen = verdict.mde
+        is_blind = seen is not None and seen > BLIND_LIMIT
+        return f"minimum detectable slowdown {format_change(1 + (seen or 0.0))}" if is_blind else ""
+    if not other_software or verdict.name == "fingerprint":
+        return ""
+    if kind.rule == "exact":
+        return f"exact numbers cannot be compared under other software versions ({other_software})"
+    if kind.rule in ("steps", "floor", "same") and "seeds" not in verdict.facts:
+        return f"one seed shows nothing under other software versions ({other_software})"
+    return ""
+
+
+FEWEST_CASES = 4
+"""Fewer that move the same way may do so by chance, or by one change in what they share."""
+
+LEAST = math.log(1.05)
+"""The median case has moved by more than this, as a logarithm."""
+
+EVEN = 0.5
+"""Each case has moved by this share of the median one's movement at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """How all cases moved.
+
+    Attributes:
+        least: factor of the case that moved least, above 1.
+        most: of the one that moved most.
+    """
+
+    cases: int
+    is_slower: bool
+    least: float
+    most: float
+
+
+def common_movement(results: Sequence[CaseResult]) -> Movement | None:
+    """The movement of all cases with clocks against stored baselines, if they all moved the same way; else None."""
+    found = [moved for result in results if (moved := _worse_by(result)) is not None]
+    if len(found) < FEWEST_CASES:
+        return None
+    middle = statistics.median(found)
+    if abs(middle) < LEAST or any(moved / middle < EVEN for moved in found):
+        return None
+    factors = [math.exp(abs(moved)) for moved in found]
+    return Movement(cases=len(found), is_slower=middle > 0, least=min(factors), most=max(factors))
+
+
+def _worse_by(result: CaseResult) -> float | None:
+    """Median over the clocks and rates of a case, as a logarithm, towards worse positive; None where it has none."""
+    if result.reference.kind != "stored":
+        return None
+    moved = [
+        METRIC_KINDS[v.better].sign * math.log(v.ratio)
+        for v in result.verdicts
+        if v.is_noisy and v.ratio and v.ratio > 0 and v.unit and not is_size(v.unit)
+    ]
+    return statistics.median(moved) if moved else None

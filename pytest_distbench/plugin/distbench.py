@@ -23,7 +23,7 @@ from pytest_distbench.errors import (
     show,
 )
 from pytest_distbench.judging.bounds import check_measured, plausible
-from pytest_distbench.judging.doubts import why_doubtful
+from pytest_distbench.judging.sensitivity import why_doubtful
 from pytest_distbench.judging.terms import Conclusion, conclude
 from pytest_distbench.plugin.arguments import (
     MOST_ITERATIONS,

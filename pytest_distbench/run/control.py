@@ -14,8 +14,8 @@ from pathlib import Path
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.case import accepted_changes
 from pytest_distbench.judging.confirmation import Known, judge_in_turns
-from pytest_distbench.judging.doubts import clocks_of, share_beyond, spoken_against
 from pytest_distbench.judging.screening import is_clock
+from pytest_distbench.judging.sensitivity import clocks_of, share_beyond, spoken_against
 from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.launch.trace import LoopTrace, Side, busy_communication, write_file
 from pytest_distbench.records.iteration import CANDIDATE, CaseTrace, TracedSide

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from pytest_distbench.judging.doubts import common_movement, is_learned, out_of_reach
+from pytest_distbench.judging.sensitivity import common_movement, is_learned, out_of_reach
 from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import CaseResult, Control, Verdict, is_found
