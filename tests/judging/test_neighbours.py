@@ -87,7 +87,7 @@ def test_a_slowdown_is_found_at_one_size_where_it_is_strong_and_over_a_range_whe
     assert len(red(found)) >= 6
     assert len(supported) >= 4
     assert " sizes, " in supported[0].reason
-    assert "limit +" in supported[0].reason
+    assert "threshold +" in supported[0].reason
 
     assert red(verdicts(sweeps(10, at_one(2.0)))) == [SIZES[5]]
 
