@@ -76,7 +76,7 @@ def test_a_machine_that_does_not_tell_where_a_gpu_sits_is_an_error_with_the_way_
 
     monkeypatch.setattr(process, "cpus_near_gpu", fail)
 
-    with pytest.raises(ConfigurationError, match=r"binding=node: .* near GPU 3 .*0000:19:00.*leave the key out"):
+    with pytest.raises(ConfigurationError, match=r"binding = node: .* near GPU 3 .*0000:19:00.*leave the key out"):
         process.bind_near_gpu(3, "node")
 
 
