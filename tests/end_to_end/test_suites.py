@@ -88,7 +88,7 @@ def test_one_launch_finds_the_weakest_fault_names_its_step_and_lets_rounding_pas
     rounded = judged("bf16 gradients")
 
     assert {v.kind for v in again.values()} == {"unchanged"}
-    assert again["mean_loss"].limit == 0.0  # compared exactly
+    assert again["mean_loss"].threshold == 0.0  # compared exactly
     assert (slower.kind, slower.facts["diverges_at_step"]) == ("changed", 2)
     assert (plain.kind, plain.facts["diverges_at_step"]) == ("changed", 3)
     assert rounded["loss_curve"].code == "numerics"
@@ -122,7 +122,7 @@ def test_an_exhibit_is_named_by_its_row_and_a_clean_change_by_none(tmp_path: Pat
     quiet = museum.go_through(museum.clean_job(0, 1), tmp_path, seed=0)
 
     assert (named.trouble, named.changes) == ("", 1)
-    assert "its first step has the learning rates [0.004], and that of rank 0" in named.words
+    assert "its first step has the learning rates [0.004], the one of rank 0" in named.words
     assert (quiet.red, quiet.trouble, quiet.changes) == ([], "", 1)
 
 

@@ -204,7 +204,7 @@ def test_the_rest_takes_it_or_refuses_it(value: Any, at: Any) -> None:
             r"timed\('t'\): wanted before to be a function of the iteration's index, or None, found 3 \(int\)",
         ),
         (lambda r: r.timed("wall_time", warmup=0, iterations=1), r"timed\('wall_time'\): the plugin itself records"),
-        (lambda r: r.record("fingerprint", 1), r"record\('fingerprint'\): the plugin itself records a metric of that name"),
+        (lambda r: r.record("fingerprint", 1), r"record\('fingerprint'\): the plugin itself records a metric"),
         (lambda r: r.record("phase/step/x", 1), "the plugin itself records a metric of that name; choose another"),
         (lambda r: r.record("", 1, at_most="fast"), r"name=''; wanted printable text without \[ \], not empty"),
         (
