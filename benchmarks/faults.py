@@ -541,7 +541,7 @@ HEALTHY = Fault(healthy, "")
 _PASSES = ""
 _MISMATCH = r"collectives do not match: rank 1 got "
 LAUNCHER_DIED = (
-    r"the launcher failed: (the parent of the ranks|the process that keeps|torchrun|host \w+: (its relay|torchrun)) "
+    r"the launcher failed: (the process that starts|the process with|torchrun|host \w+: (its relay|torchrun)) "
 )
 
 FAULTS: tuple[Fault, ...] = (
