@@ -157,18 +157,21 @@ def _cpu_time(result: CaseResult) -> Iterator[str]:
             continue
         then, now = verdict.companions["cpu_s"]
         share = (now - then) / result.case.world_size / added_s
+        used = [launch.foreign_cores for launch in result.launches if launch.foreign_cores is not None]
+        crowding = [launch.crowding for launch in result.launches if launch.crowding is not None]
+        is_shared = bool(used) and statistics.median(used) > BUSIER_SHARE * result.environment.cores
+        is_shared = is_shared or (bool(crowding) and statistics.median(crowding) > 1 / (1 - BUSIER_SHARE))
         if share >= _COMPUTES:
             spent = "computing"
+        elif is_shared and verdict.ratio is not None and now - then >= _COMPUTES * abs(verdict.ratio - 1) * then:
+            spent = "computing, on CPUs that other processes used too"  # they stretch what is added as the rest
         else:
             spent = (
                 "waiting, not computing (sleep, I/O, locks, a late rank)"
                 if share <= _WAITS
                 else "partly computing, partly waiting"
             )
-            used = [launch.foreign_cores for launch in result.launches if launch.foreign_cores is not None]
-            crowding = [launch.crowding for launch in result.launches if launch.crowding is not None]
-            is_shared = bool(used) and statistics.median(used) > BUSIER_SHARE * result.environment.cores
-            if is_shared or (bool(crowding) and statistics.median(crowding) > 1 / (1 - BUSIER_SHARE)):
+            if is_shared:
                 spent += "; it may wait for a CPU, as other processes used them"
         # Of a script's or a command's whole time there are no iterations.
         per = "in" if metric_name(verdict.metric) == WALL_TIME else "per iteration of"

@@ -119,15 +119,20 @@ def record_command(config: pytest.Config) -> str:
 
 
 def next_commands(config: pytest.Config, folder: Path) -> Commands:
-    """What follows a run without baselines; in no repository nothing is committed or compared."""
+    """What follows a run without baselines; in no repository nothing is committed or compared.
+
+    Baselines are committed with the tests that they are of: without those no commit can be measured again.
+    """
     from pytest_distbench.report.texts.screens import Commands
 
     if not any((place / ".git").exists() for place in (config.rootpath, *config.rootpath.parents)):
         return Commands(record=record_command(config))
     options, names = _split(config)
+    chosen = set(config.args)
+    tests = dict.fromkeys(word.partition("::")[0] for word in [*options, *names] if word in chosen)
     return Commands(
         record=record_command(config),
-        keep=f"git add {shlex.quote(str(folder))} && git commit -m 'Add baselines'",
+        keep=f"git add {shlex.join([*tests, str(folder)])} && git commit -m 'Add baselines'",
         against=shlex.join(["pytest", *without_ours(options, "launches"), "--distbench-against=main", *names]),
     )
 

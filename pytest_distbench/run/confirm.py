@@ -136,12 +136,18 @@ class Recorders:
             raise NotRecorded(str(error)) from None
 
     def _is_here(self, commit: str, path: Path, *, until: str = "") -> bool:
-        """Whether nothing that git tracks differs from a commit, here or in a later one, but baselines."""
+        """Whether no code differs from a commit, here or in a later one: but baselines all that git tracks is equal.
+
+        A Python file here that git does not know is code that the commit has not.
+        """
         baselines = self._baselines.resolve()
         if not path.resolve().is_relative_to(baselines) or not baselines.is_relative_to(self._top):
             return False
         rest = f":(exclude,top){baselines.relative_to(self._top).as_posix()}"
-        return git.run(self._top, "diff", "--quiet", commit, *filter(None, [until]), "--", ".", rest).returncode == 0
+        changed = git.run(self._top, "diff", "--quiet", commit, *filter(None, [until]), "--", ".", rest)
+        if changed.returncode or until:
+            return changed.returncode == 0
+        return not git.run(self._top, "ls-files", "--others", "--exclude-standard", "--", "*.py").stdout.strip()
 
     @functools.cached_property
     def _top(self) -> Path:

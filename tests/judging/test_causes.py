@@ -71,7 +71,8 @@ FOR_A_CPU = "; it may wait for a CPU, as other processes used them"
             {"foreign_cores": 1.2, "crowding": 1.5},
             f"the added time is waiting, not computing (sleep, I/O, locks, a late rank){FOR_A_CPU}",
         ),
-        (0.03, {"foreign_cores": 0.1, "crowding": 1.5}, f"partly computing, partly waiting{FOR_A_CPU}"),
+        (0.0265, {"foreign_cores": 0.1, "crowding": 1.5}, f"partly computing, partly waiting{FOR_A_CPU}"),
+        (0.03, {"foreign_cores": 0.1, "crowding": 1.5}, "computing, on CPUs that other processes used too"),
         (0.04, {"foreign_cores": 1.2, "crowding": 1.5}, "the added time is computing"),
         (
             0.021,

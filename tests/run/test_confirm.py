@@ -279,6 +279,16 @@ def test_a_tree_in_which_nothing_but_baselines_differs_is_the_one_that_was_measu
     assert same.revision.commit == git(tmp_path, "rev-parse", "HEAD~1").strip()
 
 
+@pytest.mark.parametrize(("name", "is_itself"), [("helper.py", False), ("run.html", True)])
+def test_code_that_git_does_not_know_is_not_what_was_measured(
+    store: BaselineStore, tmp_path: Path, name: str, is_itself: bool
+) -> None:
+    """A test or a helper that was never added may be the slower code; what a run has written is none."""
+    (tmp_path / name).write_text("new")
+
+    assert recorders(tmp_path).find(store.path(TEST, KEY)).variant.is_itself == is_itself
+
+
 def commit(root: Path, **files: str) -> str:
     for name, text in files.items():
         (root / f"{name}.py").write_text(text)
