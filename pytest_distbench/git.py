@@ -79,4 +79,5 @@ def why_ignored(file: Path, *, timeout_s: float = 30.0) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     source, line, pattern = [*done.stdout.partition("\t")[0].split(":", 2), "", ""][:3]
-    return f"{source}:{line}: {pattern}" if done.returncode == 0 else ""
+    is_ignored = done.returncode == 0 and not pattern.startswith("!")  # which takes a file out of another rule
+    return f"{source}:{line}: {pattern}" if is_ignored else ""

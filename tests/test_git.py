@@ -35,5 +35,9 @@ def test_a_file_that_git_ignores_is_told_with_the_rule_unless_it_is_tracked(tmp_
     (tmp_path / ".gitignore").write_text("*.pyc\nbaselines/\n")
 
     assert git.why_ignored(file) == ".gitignore:2: baselines/"
+    (tmp_path / ".gitignore").write_text("*.json\n!baselines/**\n")
+    assert git.why_ignored(file) == "", "a rule takes it out of another"
+    (tmp_path / ".gitignore").write_text("*.json\n")
+    assert git.why_ignored(file) == ".gitignore:1: *.json"
     git.run(tmp_path, "add", "--force", "baselines/a.json")
     assert git.why_ignored(file) == ""

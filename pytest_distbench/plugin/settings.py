@@ -210,6 +210,10 @@ def read_settings(config: pytest.Config) -> Settings:
     has_gpus_here = gpu and launcher.hosts != "many"
     is_here = launcher.hosts == "one" and fake_rank is None
     sizes = _world_sizes(given, gpu=has_gpus_here, gpus=found, shares_gpu="gpu" in shared, is_here=is_here)
+    if fake_rank is not None and fake_rank >= sizes[-1]:
+        raise given.refuse(
+            "backend", f"{FAKE}:{fake_rank}: the largest group has {sizes[-1]} ranks: 0 to {sizes[-1] - 1}"
+        )
     first, most = given.read("launches")
     launches, steady = first or 1, None if fake_rank is None else 1
     mode, budget_s = given.read("confirm")

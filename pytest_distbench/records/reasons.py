@@ -215,7 +215,7 @@ REASONS: dict[ReasonCode, Reason] = {
         "changed",
         means="A number that has to be equal differs from the baseline's, under the same software versions.",
         next_step=f"look for the change in the code that computes it; {_ACCEPT}",
-        printed=r"\bexact: ",
+        printed=r"\bexact: |\(exact\)|^!.* % +exact\b",
     ),
     "unstable-number": because(
         "changed",
@@ -265,7 +265,7 @@ REASONS: dict[ReasonCode, Reason] = {
         ),
         printed=(
             r"(was|were) (added|removed)|(collectives|sent per rank) became|fingerprint changed"
-            r"|communication (per step )?changed"
+            r"|communication (per step )?changed|exact check: noise has no part"
         ),
         may_be_confirmed=False,
     ),
@@ -511,7 +511,7 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "cleared": because(
         "unchanged",
-        means="The timing was suspicious, and interleaved A/B with the baseline commit showed no slowdown.",
+        means="The timing was suspicious, and A/B with the baseline commit showed no slowdown above the threshold.",
         next_step="nothing to do",
     ),
     "equal": because("unchanged", means="The number equals the baseline's.", next_step="nothing to do"),

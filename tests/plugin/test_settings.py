@@ -35,6 +35,7 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         (["--distbench-backend", "glo"], "*distbench-backend*'glo'; wanted one or more of gloo, nccl*"),
         (["--distbench-backend", "gloo,fake"], "*fake has no timings, and baselines of its own*without gloo*"),
         (["--distbench-backend", "fake:x"], "*distbench-backend*'fake:x'; wanted one or more of*fake:RANK *"),
+        (["--distbench-backend", "fake:2"], "*distbench-backend*: fake:2: the largest group has 2 ranks: 0 to 1*"),
         (["--distbench-backend", "gloo:3"], "*distbench-backend*'gloo:3'; wanted one or more of*fake:RANK *"),
         (["--distbench-backend", "fake:1,fake:2"], "*distbench-backend*'fake:1,fake:2'; wanted one or more of*"),
         (

@@ -16,7 +16,7 @@ class Entry:
     """A word, or the beginning of what is printed.
 
     Attributes:
-        kind: ``verdict``, ``reason``, ``word``, ``metric`` or ``failure``.
+        kind: ``line``, ``verdict``, ``reason``, ``word``, ``metric`` or ``failure``.
         page: of the documentation, with its anchor.
         pattern: finds it in a line that was printed, in any case.
         also: other names of it.
@@ -370,6 +370,70 @@ FAILURES: Sequence[Entry] = (
 """The first words of failures, and those of torch, NCCL and CUDA that are known."""
 
 
+LINES: Sequence[Entry] = tuple(
+    Entry(kind="line", name=name, means=means, next_step=step, page=page, pattern=re.compile(pattern, re.IGNORECASE))
+    for name, pattern, means, step, page in (
+        (
+            "no longer needed",
+            r"xfail_perf of .* is no longer needed",
+            "A case with xfail_perf did not regress in this run.",
+            "remove the marker once this repeats",
+            "baselines.md#quarantine-a-flaky-case",
+        ),
+        (
+            "failed as expected",
+            r"failed as expected \(xfail_perf\)",
+            "A case with xfail_perf regressed, which its marker allows.",
+            "nothing; the marker's text says why it is there",
+            "baselines.md#quarantine-a-flaky-case",
+        ),
+        (
+            "advisory",
+            r"^A +\w+\[|would have failed, but advisory|\(advisory: ",
+            "The verdict would fail the test, but the run or the case is advisory: it is shown only.",
+            "read its reason code as for a failure; remove the marker when the case is stable",
+            "baselines.md#quarantine-a-flaky-case",
+        ),
+        (
+            "git ignores the baselines",
+            r"git ignores the baselines",
+            "A rule of .gitignore keeps the new baselines out of git, so that nobody else would compare with them.",
+            "change the rule that the line names, or git add --force",
+            "baselines.md",
+        ),
+        (
+            "few launches",
+            r"stored with fewer than \d+ launches",
+            "Baselines were recorded with so few launches that their noise is not known.",
+            "record again without --distbench-launches, or with --distbench-launches=5",
+            "baselines.md",
+        ),
+        (
+            "busy machine",
+            r"a baseline recorded now would be noisy",
+            "Other processes compute on this machine while it measures.",
+            "end them (distbench doctor names them) before you record",
+            "baselines.md",
+        ),
+        (
+            "what an update wrote",
+            r"baselines in .*: \d+ changed, \d+ new|cases? stored as baselines?|\bU+ +\[",
+            "An update wrote baselines: changed, new, or kept as they were.",
+            "read the table, then commit the folder: distbench baseline diff shows the difference",
+            "baselines.md",
+        ),
+        (
+            "nothing to compare with",
+            r"measured, nothing to compare with",
+            "The cases have no baseline on this platform: they were measured, and not judged.",
+            "the next steps below the line record one, or compare with a branch",
+            "baselines.md",
+        ),
+    )
+)
+"""Lines of a run that are about more than one number."""
+
+
 def entries() -> list[Entry]:
     verdicts = [
         Entry(
@@ -394,11 +458,11 @@ def entries() -> list[Entry]:
         )
         for code, row in REASONS.items()
     ]
-    return [*verdicts, *reasons, *WORDS, *METRICS, *FAILURES]
+    return [*LINES, *verdicts, *reasons, *WORDS, *METRICS, *FAILURES]
 
 
 _LINES = re.IGNORECASE | re.MULTILINE
-_ORDER = ("reason", "failure", "verdict", "metric")
+_ORDER = ("line", "reason", "failure", "verdict", "metric")
 """Of what a line is explained by: the most particular first."""
 
 

@@ -22,7 +22,7 @@ from pytest_distbench.records.reasons import VERDICTS
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.report.texts import Line, cells, change, layout, metric_text, quantity, words_for
 from pytest_distbench.report.texts.verdicts import telling_verdicts, with_statistic
-from pytest_distbench.units import is_size
+from pytest_distbench.units import is_duration, is_rate, is_size
 
 MOST_LINES = 25
 LONGEST = 200
@@ -206,12 +206,15 @@ def why_failed(result: CaseResult) -> str:
 
 
 def sensitivity(results: Sequence[CaseResult]) -> list[Line]:
-    """The slowdown that was detectable in the timings that were decided: in the median one, and in the worst."""
+    """The slowdown that was detectable in the timings that were decided: in the median one, and in the worst.
+
+    One below the threshold passes, however quiet the timing is.
+    """
     found = [
-        (v.mde, r, v)
+        (max(v.mde, v.threshold or 0.0), r, v)
         for r in results
         for v in r.verdicts
-        if v.is_judged and v.mde is not None and is_clock(v, v.unit) and v.kind not in ("not evaluated", "inconclusive")
+        if v.is_judged and v.mde is not None and _is_timing(v) and v.kind not in ("not evaluated", "inconclusive")
     ]
     if not found:
         return []
@@ -225,6 +228,10 @@ def sensitivity(results: Sequence[CaseResult]) -> list[Line]:
     low = sum(v.code == "low-power" for _, _, v in found)
     text += f"; {low} could miss one of the tolerance (--distbench-confirm=always)" if low else ""
     return [Line(text, "doubt" if low else "plain")]
+
+
+def _is_timing(verdict: Verdict) -> bool:
+    return is_clock(verdict, verdict.unit) and (is_duration(verdict.unit) or is_rate(verdict.unit))
 
 
 def about(seconds: float) -> str:

@@ -77,14 +77,14 @@ class Estimate:
         seconds: what all of them take, those of which nothing is known as long as the others; None: nothing is known.
         unknown: of how many nothing is known.
         elsewhere: how many are known from another class of machines only.
-        unconfirmed: how many have a baseline and were never compared: nobody knows what confirming them takes.
+        confirmable: how many have a baseline: nobody knows which of them have to be confirmed this time.
     """
 
     tests: int
     seconds: float | None
     unknown: int = 0
     elsewhere: int = 0
-    unconfirmed: int = 0
+    confirmable: int = 0
 
 
 def estimate(
@@ -105,9 +105,8 @@ def estimate(
     again = [ran[test.confirming] for test in awaited if ran.get(test.confirming)]
     if seconds is not None:
         seconds += sum(map(statistics.fmean, again))
-    first = [test for test in awaited if not ran.get(test.confirming)]
-    unconfirmed = sum(_launches_s([store], test, launcher) is not None for test in first)
-    return Estimate(tests=len(awaited), seconds=seconds, unknown=unknown, elsewhere=elsewhere, unconfirmed=unconfirmed)
+    confirmable = sum(_launches_s([store], test, launcher) is not None for test in awaited)
+    return Estimate(tests=len(awaited), seconds=seconds, unknown=unknown, elsewhere=elsewhere, confirmable=confirmable)
 
 
 def _launches_s(stores: Iterable[BaselineStore], test: Awaited, launcher: str) -> float | None:
@@ -129,8 +128,8 @@ def duration_text(found: Estimate, *, slow: Estimate, confirm_s: float = 0.0) ->
     count = f"{found.tests} test{'s' * (found.tests != 1)}"
     if found.seconds is not None:
         told.insert(0, f"{count}, about {about(found.seconds)}")
-        if found.unconfirmed and confirm_s:
-            told[0] += f" and up to {about(confirm_s)} to confirm suspicious timings"
+        if found.confirmable and confirm_s:
+            told[0] += f", and up to {about(confirm_s)} to confirm suspicious timings"
         if found.elsewhere:
             told[0] += ", as on other machines"
         if found.unknown:

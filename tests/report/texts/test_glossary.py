@@ -83,6 +83,16 @@ def test_every_page_that_is_named_has_that_section() -> None:
             "beyond-threshold",
         ),
         ("flaky: passed at attempt 2, before: step +20.0 %", "flaky"),
+        ("!  checksum  3  2  +50.0 %  exact  1", "exact-number"),
+        ("checksum: 3, baseline 2 (exact)", "exact-number"),
+        ("xfail_perf of test_a[ws2] is no longer needed: nothing regressed (why)", "no longer needed"),
+        ("1 case failed as expected (xfail_perf)", "failed as expected"),
+        ("A test_a[ws2]: step +30.0 % (threshold +10%) (advisory: shared runner)", "advisory"),
+        ("? git ignores the baselines that were recorded (.gitignore:1: *.json): git add", "git ignores the baselines"),
+        ("? 26 cases stored with fewer than 5 launches: their noise is not known", "few launches"),
+        ("Busy machine: other processes used 1.5 of 2 cores: a baseline recorded now would be noisy", "busy machine"),
+        ("baselines in baselines/cpu: 0 changed, 3 new, 0 kept", "what an update wrote"),
+        ("    34 cases measured, nothing to compare with (N): test_a[ws2]", "nothing to compare with"),
     ],
 )
 def test_what_was_printed_leads_to_its_entry(printed: str, name: str) -> None:

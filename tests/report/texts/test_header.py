@@ -88,7 +88,7 @@ def awaited(name: str = "a", **changes: object) -> Awaited:
 
 def found(store: BaselineStore, *tests: Awaited, **ran: list[float]) -> Estimate:
     """What is known; that nobody knows what confirming takes is a test of its own."""
-    return dataclasses.replace(estimate(store, tests, ran, launcher="warm"), unconfirmed=0)
+    return dataclasses.replace(estimate(store, tests, ran, launcher="warm"), confirmable=0)
 
 
 def test_a_test_takes_the_median_of_its_last_runs_and_one_of_which_nothing_is_known_as_long_as_the_others(
@@ -107,9 +107,9 @@ def test_what_confirming_took_is_added_as_often_as_it_was_needed(store: Baseline
     store.write(TEST, KEY, entry(1.0, launch_s=3.0))
     known = estimate(store, [awaited("a"), awaited("b", test=TEST)], runs, launcher="warm")
 
-    assert (known.seconds, known.unconfirmed) == (20.0, 1)
+    assert (known.seconds, known.confirmable) == (20.0, 1)
     told = duration_text(known, slow=Estimate(tests=0, seconds=None), confirm_s=60.0)
-    assert told == "2 tests, about 20 s and up to 60 s to confirm suspicious timings"
+    assert told == "2 tests, about 20 s, and up to 60 s to confirm suspicious timings"
     assert duration_text(known, slow=Estimate(tests=0, seconds=None)) == "2 tests, about 20 s"
 
 

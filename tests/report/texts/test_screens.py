@@ -135,6 +135,10 @@ def test_sensitivity_is_the_median_and_the_worst_of_the_timings_that_were_decide
     )
     assert line.severity == "doubt"
 
+    share = verdict(metric="share", unit="", mde=0.01)
+    [line] = sensitivity([result(verdict(mde=0.05, threshold=0.1), share)])
+    assert line.text == "Sensitivity: slowdowns of 10 % are detectable in test_a[ws2] step", "what passes is not found"
+
 
 def test_what_noise_left_undecided_comes_with_its_numbers_and_what_to_do() -> None:
     turns = Confirmation(revision="4c8a564357", here="b", took_s=60.0, launches=launches(1.0), references=launches(1.0))
