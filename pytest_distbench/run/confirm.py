@@ -160,6 +160,9 @@ class Recorders:
         return Path(done.stdout.strip()).resolve()
 
 
+_COMMIT = "; commit a test together with its baseline, so that A/B can run both"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
     """A case whose stored comparison is in doubt.
@@ -284,7 +287,7 @@ class Confirmed:
             if self._doubt.variant.moved:  # a test that moved is no way out of a red
                 return [Judgement(v, is_open=False) for v in known.verdicts]
             first = known.later(terms, case, known.launches, is_last=False) if samples.is_new else {}
-            told = f"{samples.alone}; the comparison with the stored baseline counts"
+            told = f"{samples.alone}; the comparison with the stored baseline counts{_COMMIT * samples.is_new}"
             left = zip(known.verdicts, self.without_turns(samples.alone), strict=True)
             found = [
                 replace(v, code="beyond-threshold", reason=told) if is_beyond(first.get(v.metric)) else w
