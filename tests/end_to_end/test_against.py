@@ -198,9 +198,10 @@ def test_another_python_needs_no_copy_of_the_plugin(repository: pytest.Pytester)
     site = next(other.glob("lib/python*/site-packages"))
     (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
     python = other / "bin" / "python"
-    result = repository.runpytest_subprocess(*THREE, "-o", f"distbench_against_python={python}", "-k", "test_value")
+    options = ("-v", "-o", f"distbench_against_python={python}", "-k", "test_value")
+    result = repository.runpytest_subprocess(*THREE, *options)
 
-    result.stdout.fnmatch_lines(["distbench: against torch *, python *, in turns*", "*value*2*2*exact*3"])
+    result.stdout.fnmatch_lines(["distbench: interleaved A/B against torch *, python *", "*value*2*2*exact*3"])
     result.assert_outcomes(passed=1, deselected=1)
 
 

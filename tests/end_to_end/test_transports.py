@@ -79,7 +79,7 @@ def test_sweeps_by_several_transports_stand_side_by_side(
     result = run_inside("-rs", "--distbench-json=run.json")
 
     result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *not run: nccl can send by 'ring', and gloo has no such choice"])
+    result.stdout.fnmatch_lines(["SKIPPED *not run: nccl can use 'ring', and gloo cannot choose"])
     table = Path("table.csv")
     assert main(["report", "run.json", "--table", "transports", "--format", "csv", "-o", str(table)]) == 0
     header, *rows = (line.split(",") for line in table.read_text().splitlines())

@@ -81,7 +81,7 @@ def test_step(distbench):
         ),
         (
             LAUNCHER + 'Wrong.open = lambda self, plan: subprocess.Popen(["no-relay"])',
-            "cannot start ranks: *: no-relay (*conftest.py:*): a launch under --distbench-launcher=wrong wants it",
+            "cannot start ranks: *: no-relay (*conftest.py:*): a launch under --distbench-launcher=wrong needs it",
         ),
     ],
 )

@@ -97,7 +97,7 @@ def test_one_slow_host_is_named(tmp_path: Path) -> None:
         told = misses(lab.network, lab.probe())
     finally:
         lab.close()
-    assert [line.partition(" carries")[0] for line in told] == ["host 1 to host 2"]
+    assert [line.partition(" reaches")[0] for line in told] == ["host 1 to host 2"]
 
 
 @pytest.mark.spawn
