@@ -313,7 +313,8 @@ REASONS: dict[ReasonCode, Reason] = {
         "inconclusive",
         means="The run made as many launches as it may, and the noise still hides whether the number is worse.",
         next_step=(
-            "end other processes (distbench doctor), or allow more launches: --distbench-launches=5:20, first and most"
+            "end other processes (distbench doctor), or allow more launches: --distbench-launches=5:20 begins with 5 "
+            "and makes at most 20"
         ),
         printed=r"more (launches|pairs) are needed|time .*(was used up|was up|there was)",
     ),
@@ -333,8 +334,8 @@ REASONS: dict[ReasonCode, Reason] = {
         "inconclusive",
         means="The number is suspicious, and interleaved A/B with the baseline commit was impossible or unfinished.",
         next_step=(
-            "the sentence names the obstacle: remove it, or give more time (--distbench-confirm=auto:300), or "
-            "compare directly with --distbench-against COMMIT"
+            "the line of the test names the obstacle: remove it. Time over: --distbench-confirm=auto:300 (seconds). "
+            "Commit out of reach: --distbench-against another one"
         ),
         printed=r"not confirmed|gave no comparable number",
     ),
@@ -380,7 +381,7 @@ REASONS: dict[ReasonCode, Reason] = {
     "other-workload": because(
         "inconclusive",
         means="The baseline was recorded with other parameters or under other conditions.",
-        next_step=f"if the test was changed on purpose, {_RECORD}; else undo the change that the sentence names",
+        next_step=f"the line of the test names what differs: if that is intended, {_RECORD}; else set it back",
         printed=r"the case's parameters changed|under other conditions",
         mark="x",
         updates=True,
