@@ -159,7 +159,7 @@ class Distbench:
         Raises:
             Regression: a judged metric is worse than its baseline allows.
             BeyondBound: a metric is beyond a bound that was set for it.
-            Unaccepted: none is, but a verdict is of a kind that the run was told not to accept.
+            Unaccepted: none is, but an option makes the verdict of another kind fail (--distbench-strict).
             LaunchFailed: a rank failed, or the group hung.
             MissingBaseline: there is none, and the policy is ``fail``.
             Misuse: an argument cannot be used, or the body or its parameters cannot be handed to the ranks.

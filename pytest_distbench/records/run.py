@@ -1,4 +1,4 @@
-"""Everything a run measured and said: verdicts, planted slowdowns, and how metrics went over many runs."""
+"""Everything a run measured and reported: verdicts, injected slowdowns, and the trend of metrics over many runs."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ class Verdict(OfKind, frozen=True, kw_only=True):
 
 
 Step = Literal["", "stored", "screening", "turns", "bound"]
-"""What decided: nothing; launches against the baseline alone; few of them, which raise suspicion or do not; launches in
-turns, delayed and not; a bound of the number."""
+"""What decided: nothing; launches against the baseline alone; few of them, which are suspicious or not; alternating
+launches, delayed and not; a bound of the number."""
 
 
 class Control(Record, frozen=True, kw_only=True):
-    """A slowdown that was planted in a case, and what the run found of it."""
+    """A slowdown that was injected into a case, and what the run detected of it."""
 
     share: float = 0.0
     """What was timed took so much longer, as a fraction of itself."""
@@ -128,7 +128,7 @@ class Control(Record, frozen=True, kw_only=True):
     step: Step = ""
     """That decided."""
     verdicts: list[Verdict] = []
-    """On the clocks, by the step that decided: against the baseline, or in turns against launches without delay."""
+    """On the timings, by the step that decided: against the baseline, or by A/B against launches without delay."""
     has_baseline: bool = False
     """Without one nothing was screened."""
     launches: int = 0
@@ -137,7 +137,7 @@ class Control(Record, frozen=True, kw_only=True):
     left_out: list[str] = []
     """Clocks that the delay cannot reach: a script of ranks has them of its own, and prints them."""
     why_alone: str = ""
-    """Why nothing could be decided in turns; empty: it could."""
+    """Why no A/B was possible; empty: it was."""
     why_not: str = ""
     """Why nothing could be tried at all; empty: it was."""
 
@@ -236,14 +236,14 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     """Stored entries of tests that are gone, which this case may take the place of: one it was compared with; of
     several that fit equally none."""
     launches: list[LaunchRecord] = []
-    """Of what ran beside them; each ran in turns with the one of the same index in ``CaseResult.launches``."""
+    """Of the other side; each alternated with the one of the same index in ``CaseResult.launches``."""
 
 
 class Confirmation(Record, frozen=True, kw_only=True):
-    """A doubtful comparison with a stored baseline, decided in turns with the revision that recorded it.
+    """A suspicious comparison with a stored baseline, confirmed by interleaved A/B with the baseline commit.
 
-    Launches of the same index ran in turns: this tree, that revision, and that revision once more. Where this tree is
-    that revision, its launches are alone.
+    Launches of the same index alternated: the candidate, the baseline commit, and the baseline commit once more (A/A).
+    Where the candidate is that commit, its launches are alone.
     """
 
     revision: str
@@ -290,13 +290,13 @@ class CaseResult(Record, frozen=True, kw_only=True):
     recorded: Sensitivity | None = None
     """How good the baseline is that an update wrote; None: it wrote none, or one without timings."""
     suspicion: float = 0.0
-    """How far the stored comparison is from what healthy code may show, in standard errors; 0: it raises no doubt."""
+    """How far the stored comparison is from what healthy code may show, in standard errors; 0: not suspicious."""
     confirmation: Confirmation | None = None
-    """What decided the doubt; None: nothing did."""
+    """What confirmed or cleared it; None: nothing did."""
     unconfirmed: str = ""
-    """Why nothing did; empty: there was no doubt, or no wish."""
+    """Why nothing did; empty: nothing was suspicious, or confirming was off."""
     control: Control | None = None
-    """What was found of a slowdown that was planted; None: none was."""
+    """What was detected of an injected slowdown; None: none was injected."""
     trace: CaseTrace | None = None
     """Of a launch more, under torch's profiler, which nothing else here is of; None: none was asked for."""
     xfail_perf: str = ""
