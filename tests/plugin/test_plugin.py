@@ -519,7 +519,7 @@ def test_an_update_that_sigterm_ends_says_when_it_was(project: Project, hook: st
 
 
 def test_a_rank_that_there_is_not_is_told(structure: pytest.Pytester) -> None:
-    result = run(structure, "--distbench-backend=fake:7", "--world-size=2", "-rs")
+    result = run(structure, "--distbench-backend=fake:7", "--world-size=2,8", "-rs")
 
     result.stdout.fnmatch_lines(["*not run: there is no rank 7 among 2*"])
 
