@@ -109,7 +109,7 @@ class Departure:
                     "update, or what a restart or a change of membership loaded"
                 )
             case int(at) if beside and at > 1:
-                return "the value before agreed; likely causes: an update since then, its data, or what was loaded"
+                return "the value before agreed; likely causes: an update (zero_grad, optimizer), data, what was loaded"
             case 1:
                 return (
                     "likely causes, before any update: seed, initialisation or its broadcast, data, batch size and "

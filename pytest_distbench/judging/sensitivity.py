@@ -134,7 +134,7 @@ _AFTER_NOUN = re.compile(r"_(?:to|per|at|of|in|on|by|with|over)_.*")
 _WORD = re.compile(r"[a-z]+")
 
 
-def why_doubtful(name: str, unit: str, better: Better) -> str:
+def why_implausible(name: str, unit: str, better: Better) -> str:
     """Why the direction is asked about, in a clause; empty where nothing speaks against it.
 
     Of the name its noun counts, the last word before ``_to_`` or ``_per_``.

@@ -23,7 +23,7 @@ from pytest_distbench.errors import (
     show,
 )
 from pytest_distbench.judging.bounds import check_measured, plausible
-from pytest_distbench.judging.sensitivity import why_doubtful
+from pytest_distbench.judging.sensitivity import why_implausible
 from pytest_distbench.judging.terms import Conclusion, conclude
 from pytest_distbench.plugin.arguments import (
     MOST_ITERATIONS,
@@ -368,7 +368,7 @@ class Distbench:
 
     def _ask_about_directions(self, run: Run) -> None:
         for name, (unit, better) in {m.name: (m.unit, m.better) for m in run.launches[0].measurements}.items():
-            if why := why_doubtful(name, unit, better):
+            if why := why_implausible(name, unit, better):
                 self._node.warn(
                     DistbenchWarning(
                         f"{name!r} is recorded with better={better!r}: {why}; is that intended? If so, ignore this "

@@ -22,7 +22,7 @@ from pytest_distbench.judging.sensitivity import (
     sensitivity_of,
     share_beyond,
     spoken_against,
-    why_doubtful,
+    why_implausible,
 )
 from pytest_distbench.judging.stats import BASELINE_ERROR_RATE
 from pytest_distbench.judging.stored_rule import Comparison
@@ -160,7 +160,7 @@ def test_what_is_red_speaks_against_a_case_and_was_in_reach() -> None:
 def test_a_direction_that_turns_a_regression_into_an_improvement_is_doubted(
     name: str, unit: str, better: str, words: str
 ) -> None:
-    assert why_doubtful(name, unit, better) == words.replace("a accuracy", "an accuracy")
+    assert why_implausible(name, unit, better) == words.replace("a accuracy", "an accuracy")
 
 
 SAME = {"torch": "2.13.0"}
