@@ -11,7 +11,7 @@ after each line. ``--keep`` keeps what the lines wrote too: baselines, run recor
 goes on there, with the lines that are not in it, or failed. No run of pytest takes longer than ``--limit``; what it had
 printed by then is kept.
 
-``--stand-in`` runs the lines that can be simulated, on made-up GPUs (docs/testing.md): it shows that the script works,
+``--stand-in`` runs the lines that can be simulated, on made-up GPUs (docs/writing.md): it shows that the script works,
 and says nothing of GPUs.
 """
 

@@ -1,4 +1,4 @@
-"""What works under the torch and the Python that run this: one row of the table in docs/versions.md.
+"""What works under the torch and the Python that run this: one row of the table in docs/dev/versions.md.
 
     python benchmarks/versions.py [--parts warm,torchrun,...] [-n 2] [--header]
 

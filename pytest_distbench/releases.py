@@ -54,7 +54,7 @@ TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
         (2, 15): ("3.11",),
     }
 )
-"""Release of torch -> the Pythons under which all of its row in docs/versions.md passed."""
+"""Release of torch -> the Pythons under which all of its row in docs/dev/versions.md passed."""
 
 OLDEST_TORCH, NEWEST_TORCH = min(TESTED), max(TESTED)
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md is the map of this package: its layers are those of the import contract, its modules exist."""
+"""docs/dev/architecture.md is the map of this package: its layers are those of the import contract."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_distbench"
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "dev" / "architecture.md").read_text()
 
 
 def layers_of_the_page() -> list[set[str]]:

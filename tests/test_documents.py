@@ -18,15 +18,64 @@ from pytest_distbench.records.run import STATISTICS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_distbench"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = "pytest_distbench|suites|tests|benchmarks|docs|\\.github"
 EXAMPLES = {
     f"suites/{name}.py" for name in ("test_mine", "test_scaling", "test_step", "test_training", "conftest", "a")
 }
 """Files of the reader's own."""
 NOT_PRINTED = {"pytest -n 4", 'better="exact"', "0 changed, 0 new"}
-"""What docs/troubleshooting.md has in code and nobody prints, or with numbers in it."""
+"""What docs/triage.md has in code and nobody prints, or with numbers in it."""
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
+BUDGETS = {
+    "README.md": 900,
+    "first-day.md": 1100,
+    "scripts.md": 1300,
+    "writing.md": 1600,
+    "baselines.md": 1200,
+    "against.md": 800,
+    "ci.md": 1500,
+    "hosts.md": 1700,
+    "noise.md": 1000,
+    "triage.md": 1600,
+    "history.md": 800,
+    "elastic.md": 2300,
+    "migration.md": 1000,
+    "collectives.md": 1300,
+    "trainings.md": 1700,
+    "scaling.md": 1300,
+    "gpus.md": 900,
+    "files.md": 800,
+    "verdicts.md": 1900,
+    "fingerprints.md": 1300,
+    "convergence.md": 1100,
+    "index.md": 60,
+}
+"""Words of a page, with its code."""
+GENERATED = {"reference.md", "words.md"}
+
+
+def words(pages: list[Path]) -> int:
+    return sum(len(page.read_text().split()) for page in pages)
+
+
+def test_a_page_keeps_to_its_words() -> None:
+    """A page that may grow is read by nobody: what is added takes the place of something."""
+    site = [page for page in PAGES if page.parent.name != "dev"]
+
+    assert {page.name for page in site} == {*BUDGETS, *GENERATED}
+    assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
+    assert words([page for page in site if page.name in GENERATED]) <= 8_000
+    assert words([page for page in site if page.name not in GENERATED]) <= 27_000
+
+
+def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> None:
+    pages = [page for page in PAGES if page.parent.name == "dev"]
+
+    assert len(pages) <= 8
+    assert words(pages) <= 12_000
 
 
 def code_of(text: str) -> list[str]:
@@ -128,7 +177,7 @@ def test_each_statistic_that_a_table_names_is_explained() -> None:
 
 def test_the_words_that_troubleshooting_quotes_are_those_that_are_printed() -> None:
     """In code, in the first column: options, and words of the plugin; ``...`` stands for what is put into them."""
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    page = (ROOT / "docs" / "triage.md").read_text()
     quoted = {q for row in re.findall(r"^\| (.*?) \| ", page, re.MULTILINE) for q in re.findall(r"`([^`]+)`", row)}
     words = [part.strip() for quote in quoted - NOT_PRINTED for part in quote.split("...") if len(part.strip()) > 1]
     texts = printed()

@@ -94,7 +94,7 @@ def test_the_project_asks_for_the_oldest_release_and_names_the_tested_pythons() 
 
 
 def test_the_table_of_the_documents_has_a_whole_row_for_every_tested_release_and_python() -> None:
-    page = (ROOT / "docs" / "versions.md").read_text()
+    page = (ROOT / "docs" / "dev" / "versions.md").read_text()
     rows = re.findall(r"^\| (\d+\.\d+)\S* \| (\d+\.\d+)\S* \| (.*) \|$", page, re.MULTILINE)
 
     assert {(release_of(torch), python) for torch, python, _ in rows} == {
@@ -107,7 +107,7 @@ def test_the_table_of_the_documents_has_a_whole_row_for_every_tested_release_and
 
 
 def test_the_fast_engine_was_seen_to_work_under_every_python_and_its_row_is_whole() -> None:
-    page = (ROOT / "docs" / "versions.md").read_text()
+    page = (ROOT / "docs" / "dev" / "versions.md").read_text()
     rows = re.findall(r"^\| torch (\S+), Python (\d+\.\d+)\S* \| (.*) \|$", page, re.MULTILINE)
 
     assert {python for _, python, _ in rows} == {python for tested in TESTED.values() for python in tested}

@@ -1,4 +1,4 @@
-"""docs/reports.md: each of its commands has a recorded run, of which each table it names is printed.
+"""docs/dev/reports.md: each of its commands has a recorded run, of which each table it names is printed.
 
 A record that is not read any more is recorded again: see tests/support/recorded.py.
 """
@@ -17,7 +17,7 @@ from pytest_distbench.commands.cli import main
 from pytest_distbench.store.run_record import read_run_record
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = (DOCS / "reports.md").read_text()
+PAGE = (DOCS / "dev" / "reports.md").read_text()
 HEADER = "| of the report | `--table` | headings |\n|---|---|---|\n"
 
 BLANK = {
@@ -71,8 +71,8 @@ LISTED = listed()
 
 @pytest.fixture
 def prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The list of docs/cost.md, where the command of the page looks for it."""
-    [text] = re.findall(r"```toml\n(# prices.toml\n.*?)```", (DOCS / "cost.md").read_text(), re.DOTALL)
+    """The list of docs/trainings.md, where the command of the page looks for it."""
+    [text] = re.findall(r"```toml\n(# prices.toml\n.*?)```", (DOCS / "trainings.md").read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prices.toml").write_text(text)
     return tmp_path

@@ -72,7 +72,7 @@ def add_report(add_parser: Adder) -> None:
         "--prices",
         metavar="FILE.toml",
         type=Path,
-        help="prices of machines per hour, for --table cost and --html (docs/cost.md has the format)",
+        help="prices of machines per hour, for --table cost and --html (docs/trainings.md has the format)",
     )
     report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     report.add_argument(

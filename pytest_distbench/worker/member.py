@@ -204,7 +204,7 @@ class Member:
         ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. On CUDA it is
         the device's time, by events on the current stream, without a synchronization inside an iteration. A loop with
         ``mode="graph"`` has no phases. Outside a loop a phase is one number, a name is used once, and both ends
-        synchronize with the device. docs/phases.md has more.
+        synchronize with the device. docs/scaling.md has more.
 
         Args:
             name: of the part.

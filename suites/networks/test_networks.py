@@ -1,6 +1,6 @@
 """One network against another: what an overlay costs, what a slower network costs, and whether they are as they say.
 
-The networks are made on this host (docs/networks.md); where they cannot be, the tests are skipped with the reason.
+The networks are made on this host (docs/hosts.md); where they cannot be, the tests are skipped with the reason.
 """
 
 import pytest

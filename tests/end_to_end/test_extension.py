@@ -1,4 +1,4 @@
-"""What is added from outside, by a row in a table, without an edit of the package: the rows of docs/extending.md."""
+"""What is added from outside, by a row in a table, without an edit of the package: docs/dev/extending.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_distbench.report.formats import FORMATS
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.store.run_record import read_run_record
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "dev" / "extending.md").read_text()
 
 
 def example(part: str) -> str:

@@ -141,7 +141,7 @@ MEASURED = """
 def test_the_recipe_of_the_docs_covers_what_runs_in_ranks_and_their_testcase_runs(
     pytester: pytest.Pytester, launcher_name: str
 ) -> None:
-    page = (ROOT / "docs" / "plugins.md").read_text()
+    page = (ROOT / "docs" / "migration.md").read_text()
     (recipe,) = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
     (testcase,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     pytester.path.joinpath(".coveragerc").write_text(recipe)

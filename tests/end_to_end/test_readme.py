@@ -1,4 +1,4 @@
-"""The examples of the README, docs/writing.md and docs/communication.md run as they say; pages: ``test_pages.py``."""
+"""The examples of the README, docs/writing.md and docs/collectives.md run as they say; pages: ``test_pages.py``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_number_of_several_runs_and_the_phases_of_a_loop_are_as_described(
     assert (measured["phase/step/backward"]["better"], measured["phase/step/forward"]["better"]) == ("info", "lower")
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "communication.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "collectives.md").read_text()
 
 
 @pytest.mark.spawn

@@ -95,7 +95,7 @@ def test_one_launch_finds_the_weakest_fault_names_its_step_and_lets_rounding_pas
     assert not any(v.row.may_be_confirmed for v in rounded.values())
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "museum.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "dev" / "museum.md").read_text()
 BY_NAME = {exhibit.name: exhibit for exhibit in museum.EXHIBITS}
 
 

@@ -1,4 +1,4 @@
-"""A rank of the warm launcher is a rank of torchrun, as far as a body can see; what differs is in docs/failures.md."""
+"""A rank of the warm launcher is a rank of torchrun, as far as a body can see; what differs is in docs/triage.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spawn
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "failures.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "triage.md"
 HEADING = "## What a rank of the warm launcher sees"
 Seen = dict[str, Any]
 

@@ -133,7 +133,7 @@ def test_the_plan_of_a_job_of_a_pool_runs_its_task_in_a_folder_of_its_own(tmp_pa
     assert replace(part, work=plan.work, directory=plan.directory, world_size=2) == plan
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text()
 
 
 def test_variables_stand_in_one_row_and_names_in_one_module() -> None:

@@ -1,4 +1,4 @@
-"""Run records of the commands of docs/reports.md, as small as they can be kept: tests/data/reports.
+"""Run records of the commands of docs/dev/reports.md, as small as they can be kept: tests/data/reports.
 
 ``python tests/support/recorded.py RUN.json 004 --without light`` makes one of a run with ``--distbench-launches=1:1``:
 without the tests that have the word in their names, without what they were compared with and what is at its default,

@@ -26,7 +26,7 @@ ONE_STEP = """
     def test_step(distbench):
         distbench.run(body, params={"stand_in": {"step": 0.02}})
 """
-DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "writing.md"
 
 
 @pytest.fixture

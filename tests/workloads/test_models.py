@@ -25,7 +25,7 @@ from pytest_distbench.workloads.models import (
     model_named,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+PAGE = Path(__file__).parents[2] / "docs" / "trainings.md"
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -91,7 +91,7 @@ def test_what_makes_no_model_is_refused(
 
 
 def test_the_examples_of_the_page_are_true(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "trainings.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.setattr("pytest_distbench.workloads.models.MODELS", dict(MODELS))
     for example in examples:
@@ -101,7 +101,7 @@ def test_the_examples_of_the_page_are_true(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_every_model_is_on_the_page_with_its_counts_and_origin() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "trainings.md").read_text()
     for name, row in MODELS.items():
         with torch.device("meta"):
             parameters, tensors = count(build(name))

@@ -1,7 +1,7 @@
 """What ran on what: launches, environment, set-up of trainings, and the record of an experiment.
 
 The set-up is printed as in reports 003 and 004, an experiment as the fourteen fields of report 001 and what report 000
-writes down of a run. What was stated of a test (docs/experiment.md) counts; where nothing was, what the run knows of
+writes down of a run. What was stated of a test (docs/files.md) counts; where nothing was, what the run knows of
 itself stands there.
 """
 

@@ -48,7 +48,7 @@ def _word(names: str, means: str, page: str, next_step: str = "") -> Entry:
     return Entry(kind="word", name=name, means=means, page=page, next_step=next_step, pattern=pattern, also=tuple(also))
 
 
-def _failure(name: str, pattern: str, means: str, next_step: str, page: str = "failures.md#what-is-reported") -> Entry:
+def _failure(name: str, pattern: str, means: str, next_step: str, page: str = "triage.md#what-is-reported") -> Entry:
     return Entry(
         kind="failure",
         name=name,
@@ -85,22 +85,22 @@ METRICS: Sequence[Entry] = (
     _metric("samples_per_second", "Samples that all ranks together train on in a second.", "scaling.md"),
     _metric("samples_per_step", "Samples of all ranks in one iteration; exact.", "scaling.md"),
     _metric("scaling_efficiency", "Rate of n workers, divided by n times the rate of one.", "scaling.md"),
-    _metric("tokens_per_second", "Tokens that all ranks together train on in a second.", "models.md"),
+    _metric("tokens_per_second", "Tokens that all ranks together train on in a second.", "trainings.md#models"),
     _metric("mfu", "Model FLOP utilisation: FLOP of the model, divided by the peak of the GPU.", "gpus.md"),
-    _metric("exposed_time", "Seconds of communication that no computation hides.", "communication.md"),
-    _metric("overlap", "Share of the communication that computation hides.", "communication.md"),
-    _metric("gradient_error", "Relative difference of compressed gradients from exact ones.", "communication.md"),
-    _metric("gradient_bytes", "Bytes of gradients that a rank sends in a step; exact.", "communication.md"),
-    _metric("load_share", "Share of the time in which the rank waits for its next batch.", "input.md"),
-    _metric("cpu_utilisation", "Share of the available CPUs that is busy.", "input.md"),
-    _metric("gpu_utilisation", "Share of the time in which a kernel runs, on the least busy GPU.", "input.md"),
+    _metric("exposed_time", "Seconds of communication that no computation hides.", "collectives.md#communication-patterns"),
+    _metric("overlap", "Share of the communication that computation hides.", "collectives.md#communication-patterns"),
+    _metric("gradient_error", "Relative difference of compressed gradients from exact ones.", "collectives.md#communication-patterns"),
+    _metric("gradient_bytes", "Bytes of gradients that a rank sends in a step; exact.", "collectives.md#communication-patterns"),
+    _metric("load_share", "Share of the time in which the rank waits for its next batch.", "trainings.md#the-input-of-a-training"),
+    _metric("cpu_utilisation", "Share of the available CPUs that is busy.", "trainings.md#the-input-of-a-training"),
+    _metric("gpu_utilisation", "Share of the time in which a kernel runs, on the least busy GPU.", "trainings.md#the-input-of-a-training"),
     _metric("wall_time", "Seconds of a script or a command, from its start to its end.", "scripts.md"),
     _metric("peak_memory", "Most memory that a rank used, of the rank that used most.", "verdicts.md"),
     _metric("cpu_throttled", "Share of scheduling periods in which a CPU quota stopped a rank.", "scaling.md"),
-    _metric("network_rate", "Rate of a simulated network between two hosts, from a TCP probe.", "networks.md"),
-    _metric("network_round_trip", "Round-trip time of a byte over it, from the same probe.", "networks.md"),
+    _metric("network_rate", "Rate of a simulated network between two hosts, from a TCP probe.", "hosts.md#networks"),
+    _metric("network_round_trip", "Round-trip time of a byte over it, from the same probe.", "hosts.md#networks"),
     _metric("fingerprint", "Communication of an iteration: which collectives, how many, how large.", "fingerprints.md"),
-    _metric("phase/<name>", "Seconds of a phase of an iteration.", "phases.md"),
+    _metric("phase/<name>", "Seconds of a phase of an iteration.", "scaling.md#where-a-step-goes"),
     _metric("goodput", "Share of the nodes' time spent on steps that counted.", "elastic.md"),
     _metric("lost_fraction", "Share of an elastic job's time in which no step ran.", "elastic.md"),
     _metric("stall", "Seconds without a step around a change of membership.", "elastic.md"),
@@ -128,13 +128,13 @@ WORDS: Sequence[Entry] = (
     _word(
         "MDE|minimum detectable effect|sensitivity|detectable|detect slowdowns|detects slowdowns|detect smaller",
         "Smallest slowdown that a comparison detects with 90 % power.",
-        "sensitivity.md",
+        "noise.md#sensitivity-which-slowdowns-are-detected",
         _LESS_NOISE,
     ),
     _word(
         "bound",
         "Absolute limit of a number. It needs no baseline.",
-        "bounds.md",
+        "verdicts.md#bounds",
         "set it with bounds=, at_most= or at_least=, or in the baseline file",
     ),
     _word(
@@ -201,7 +201,7 @@ WORDS: Sequence[Entry] = (
     _word(
         "noise floor|A/A|A/A noise|noise|against itself",
         "How much launches of the same code differ on this machine. It hides smaller changes.",
-        "sensitivity.md",
+        "noise.md#sensitivity-which-slowdowns-are-detected",
         "end other processes (distbench doctor), make more launches, or time a longer loop",
     ),
     _word(
@@ -219,7 +219,7 @@ WORDS: Sequence[Entry] = (
     _word(
         "positive control|injected slowdown|control",
         "A slowdown that the run injects, to show whether it would be detected.",
-        "sensitivity.md#positive-control",
+        "noise.md#positive-control",
         "run it with --distbench-control",
     ),
     _word(
@@ -243,7 +243,7 @@ WORDS: Sequence[Entry] = (
     _word(
         "low power|low sensitivity|power",
         "Power is the probability that a slowdown of a given size is detected; low: below 90 %.",
-        "sensitivity.md",
+        "noise.md#sensitivity-which-slowdowns-are-detected",
         _LESS_NOISE,
     ),
     _word(
@@ -261,19 +261,19 @@ WORDS: Sequence[Entry] = (
     _word(
         "flaky",
         "The test failed and then passed, when a plugin such as pytest-rerunfailures ran it again.",
-        "plugins.md",
+        "migration.md#other-plugins",
         "read the failure of its first attempt; or quarantine it: @pytest.mark.distbench(advisory='why')",
     ),
     _word(
         "slow test|full",
         "A test that is marked full, and deselected otherwise.",
-        "testing.md#short-and-slow-tests",
+        "writing.md#short-and-slow-tests",
         "run it with --distbench-full",
     ),
     _word(
         "trace",
         "Profile of all ranks of a case, made by --distbench-trace.",
-        "traces.md",
+        "triage.md#traces-of-a-regression",
         "open the file in https://ui.perfetto.dev",
     ),
     _word(
@@ -291,7 +291,7 @@ WORDS: Sequence[Entry] = (
     _word(
         "launcher|warm",
         "How ranks are started; warm: forked from a process that has torch loaded.",
-        "launchers.md",
+        "hosts.md#launchers-how-ranks-are-started",
         "choose another one with --distbench-launcher NAME",
     ),
     _word("strict", "Inconclusive verdicts and low power fail the test.", "verdicts.md", "see --distbench-strict"),
@@ -360,7 +360,7 @@ FAILURES: Sequence[Entry] = (
             name=sign.meaning,
             means=f"{sign.meaning[:1].upper()}{sign.meaning[1:]}. Torch, NCCL or CUDA reported this to a rank.",
             next_step=sign.advice,
-            page="failures.md#under-nccl",
+            page="triage.md#under-nccl",
             pattern=re.compile(f"{re.escape(sign.meaning)}|{sign.text}", re.IGNORECASE),
         )
         for sign in SIGNS

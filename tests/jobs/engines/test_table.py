@@ -95,7 +95,7 @@ def test_each_row_has_what_controller_and_workers_need_and_a_stand_in_that_can_a
 
 
 def test_the_fast_engine_can_be_used_with_this_torch_and_this_python() -> None:
-    """The tests run under each release that docs/versions.md has a row of."""
+    """The tests run under each release that docs/dev/versions.md has a row of."""
     assert ENGINES["fast"].problem() == ""
 
 
