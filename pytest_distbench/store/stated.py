@@ -1,7 +1,7 @@
 """TOML files that users write, read strictly.
 
-The price list that ``distbench report --prices`` takes; docs/trainings.md has one. The file that ``--distbench-experiment``
-takes: what a run's author or operator states of it; docs/files.md.
+The price list that ``distbench report --prices`` takes; docs/trainings.md has one. The file that
+``--distbench-experiment`` takes: what a run's author or operator states of it; docs/files.md.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ def record_input_rate(
         inputs: that the step takes its batches from.
         step: takes one step.
         steps: at least 1.
-        expected: the rate that the training should have at least: a bound, which needs no baseline (docs/verdicts.md). A
-            rate that is beyond it is told with the wait for the input, and how busy rank 0's CPUs and GPU were.
+        expected: the rate that the training should have at least: a bound, which needs no baseline. A rate
+            that is beyond it is told with the wait for the input, and how busy rank 0's CPUs and GPU were.
         of: the loop of these steps that was timed before, which the fixture ``scaling`` compares.
 
     Raises:
