@@ -154,7 +154,7 @@ class ResultsPlugin:
                 session.exitstatus = TERMINATED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        settings = self._settings()
+        settings = None if self._config.option.collectonly else self._settings()
         is_cut_short = self._interrupted_by is not None and settings is not None and settings.update is not None
         if settings is not None and (self._results or self._trouble or is_cut_short or settings.report):
             self._tell_results(terminalreporter, settings, is_cut_short=is_cut_short)

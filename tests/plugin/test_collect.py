@@ -111,6 +111,14 @@ def test_a_run_of_slow_tests_alone_says_how_to_have_them(project: Project) -> No
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+def test_a_run_that_only_collects_writes_nothing_and_names_no_record(project: Project) -> None:
+    made = project(TEST)
+    result = run(made, "--collect-only", "--distbench-out=out")
+
+    result.stdout.no_fnmatch_line("*run record*")
+    assert (result.ret, (made.path / "out").exists()) == (0, False)
+
+
 def test_a_line_is_coloured_by_what_it_says(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     made = project(TEST)
     run(made, "--distbench-update", "--distbench-launches=5")
