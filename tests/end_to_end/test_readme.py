@@ -66,15 +66,16 @@ PAGE = (Path(__file__).parents[2] / "docs" / "collectives.md").read_text()
 
 @pytest.mark.spawn
 def test_each_shape_is_one_line_of_a_test(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    pytester.makepyfile(test_shapes=example)
+    for name, example in re.findall(r"```python\n# (test_\w+)\.py\n(.*?)```", PAGE, re.DOTALL):
+        pytester.makepyfile(**{name: example})
     result = run_inside("--world-size=2", "--distbench-json=run.json")
 
     assert result.ret == 0
     cases = json.loads((pytester.path / "run.json").read_text())["results"]
     judged = {case["nodeid"].rpartition("::")[2]: {v["metric"] for v in case["verdicts"]} for case in cases}
+    assert len([name for name in judged["test_all_reduce[ws2]"] if name.startswith("latency")]) == 8
     assert len(judged["test_gradients[ws2]"] - {"fingerprint", "peak_memory"}) == 9
-    assert {"communication_time", "compute_time", "both_time"} <= judged["test_beside_computing[ws2]"]
+    assert {"communication_time", "compute_time", "both_time"} <= judged["test_next_to_computing[ws2]"]
     assert {"step_time[hook=fp16]", "gradient_error[hook=fp16]"} <= judged["test_half_precision[ws2]"]
     assert judged["test_cluster[ws2]"] >= {"latency[from=0,to=1]", "bandwidth[from=0,to=1]"}
     assert not RECORDS or "gradient_bytes[hook=fp16]" in judged["test_half_precision[ws2]"]
