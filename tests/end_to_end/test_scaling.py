@@ -1,4 +1,4 @@
-"""The example of docs/scaling.md on real ranks, its tables, and a collective that somebody adds to it."""
+"""The examples of docs/scaling.md on real ranks, their tables, and a collective that somebody adds to one."""
 
 from __future__ import annotations
 
@@ -21,16 +21,22 @@ PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 @pytest.fixture
 def example(pytester: pytest.Pytester) -> Path:
     """The page's test, in a folder of its own."""
-    [code] = re.findall(r"```python\n# test_scaling.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
     pytester.makeini("[pytest]\n")
-    file = pytester.path / "test_scaling.py"
+    return written("test_scaling.py", pytester.path)
+
+
+def written(name: str, folder: Path) -> Path:
+    """A file of the page, in a folder."""
+    [code] = re.findall(rf"```python\n# {name}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    file = folder / name
     file.write_text(code)
     return file
 
 
 def test_the_page_runs_as_it_says(example: Path, run_inside: RunInside) -> None:
-    run_inside("--world-size", "2", "--distbench-json=run.json").assert_outcomes(passed=1)
-    results = read_run_record(example.parent / "run.json").results
+    written("test_train.py", example.parent)
+    run_inside("--world-size", "2", "--distbench-json=run.json").assert_outcomes(passed=2)
+    *results, phases = read_run_record(example.parent / "run.json").results
     rows = scaling_rows(results)
     labels = [result.case.label for result in results]
 
@@ -45,6 +51,8 @@ def test_the_page_runs_as_it_says(example: Path, run_inside: RunInside) -> None:
     [launch, *_] = results[2].launches
     step = launch.breakdowns["step"]
     assert [part.path for part in step.parts] == [["forward"], ["backward"], ["optimizer"]]
+    named = [part.path for part in phases.launches[0].breakdowns["step"].parts]
+    assert named == [["forward"], ["backward"], ["backward", "communication"], ["optimizer"]]
     assert all(0 < rest < whole for rest, whole in zip(step.unaccounted_s, step.times_s, strict=True))
 
 
