@@ -1,5 +1,7 @@
 """Sphinx: the pages of this folder as a site. `make docs` builds it; a warning is an error."""
 
+from pathlib import Path
+
 project = "pytest-distbench"
 project_copyright = "the founders of pytest-distbench"
 extensions = ["myst_parser", "sphinxcontrib.mermaid"]
@@ -8,6 +10,7 @@ nitpicky = True
 
 html_theme = "furo"
 html_title = project
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 
 myst_enable_extensions = ["linkify"]
 myst_fence_as_directive = ["mermaid"]

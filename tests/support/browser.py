@@ -31,10 +31,10 @@ class Tab:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", self._note_request)
 
-    def open(self, path: Path, *, ready: str = "document.documentElement?.dataset.ready") -> float:
+    def open(self, path: Path, *, query: str = "", ready: str = "document.documentElement?.dataset.ready") -> float:
         """Open a file and wait until an expression is true; seconds that took."""
         begin = time.monotonic()
-        self._page.goto(path.as_uri())
+        self._page.goto(f"{path.as_uri()}?{query}" if query else path.as_uri())
         self.wait(ready)
         return time.monotonic() - begin
 

@@ -1,0 +1,60 @@
+"""The search of the site, in a real browser: what a user types leads to the page that answers it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.browser import NAMES, Tab, browser, find_browser
+
+pytestmark = pytest.mark.skipif(
+    find_browser() is None,
+    reason=f"no browser: none of {', '.join(NAMES)} is installed (apt-get install chromium-headless-shell)",
+)
+DOCS = Path(__file__).parents[2] / "docs"
+
+ANSWERS = {
+    "scripts": ["torchrun script"],
+    "writing": ["slow tests"],
+    "baselines": ["gitignore"],
+    "hosts": ["slurm", "kubernetes"],
+    "triage": ["inconclusive"],
+    "history": ["history", "trend"],
+    "ci": ["ci artifact", "self-hosted runner"],
+    "noise": ["make it faster"],
+}
+"""What users type, by the page that the search has to list first."""
+DONE = "Search._pulse_status < 0 && document.querySelector('#search-results li > a')"
+LISTED = "[...document.querySelectorAll('#search-results li > a')].map(a => a.getAttribute('href').match(/[^.]+/)[0])"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sphinx")
+    built = tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", DOCS, built], check=True)
+    return built
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    with browser(find_browser() or "") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("page", "typed"), [(page, typed) for page, all_of in ANSWERS.items() for typed in all_of])
+def test_the_first_page_that_the_search_lists_answers(page: str, typed: str, site: Path, tab: Tab) -> None:
+    tab.open(site / "search.html", query=f"q={typed}", ready=DONE)
+
+    assert tab.run(LISTED)[0] == page
+
+
+def test_pages_of_the_inside_come_last(site: Path, tab: Tab) -> None:
+    tab.open(site / "search.html", query="q=launch", ready=DONE)
+    inside = [page.startswith("dev/") for page in tab.run(LISTED)]
+
+    assert any(inside)
+    assert inside == sorted(inside)
