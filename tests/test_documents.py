@@ -169,6 +169,18 @@ def printed() -> list[str]:
     return found
 
 
+def test_no_text_of_the_package_names_a_page_of_the_docs() -> None:
+    """They are not there after ``pip install``. What stands before a module's code is for who has the repository."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        aside = [node.value for node in tree.body if isinstance(node, ast.Expr)]
+        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        found += [(path.name, node.lineno) for node in texts if node not in aside and "docs/" in node.value]
+
+    assert found == []
+
+
 def test_each_statistic_that_a_table_names_is_explained() -> None:
     page = (ROOT / "docs" / "verdicts.md").read_text()
 

@@ -242,9 +242,7 @@ def open_files() -> Iterator[Finding]:
 
 def shared_memory(path: Path, *, gpus: int) -> Iterator[Finding]:
     wanted = max(SMALL_SHM_BYTES, gpus * SHM_OF_A_GPU_BYTES)
-    advice = (
-        "mount a tmpfs there: docker run --shm-size=8g; in Kubernetes an emptyDir, as in docs/kubernetes/trainjob.yaml"
-    )
+    advice = "mount a tmpfs there: docker run --shm-size=8g; in Kubernetes an emptyDir whose medium is Memory"
     try:
         space = shutil.disk_usage(path)
     except OSError:

@@ -72,7 +72,7 @@ def add_report(add_parser: Adder) -> None:
         "--prices",
         metavar="FILE.toml",
         type=Path,
-        help="prices of machines per hour, for --table cost and --html (docs/trainings.md has the format)",
+        help="prices of machines per hour, for --table cost and --html (distbench explain prices: the format)",
     )
     report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     report.add_argument(
@@ -247,8 +247,7 @@ def _explain(options: argparse.Namespace) -> Iterator[str]:
         yield f"  {entry.means}"
         if entry.next_step:
             yield f"  next: {entry.next_step}"
-        page, _, section = entry.page.partition("#")
-        yield f"  docs: {page}{section and ', section ' + repr(section.replace('-', ' '))}"
+        yield f"  more: {entry.page.replace('.md', '.html')} of the documentation"
 
 
 def _list() -> Iterator[str]:

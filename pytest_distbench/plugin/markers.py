@@ -154,7 +154,7 @@ class Requirement:
         launches: process groups that are judged first.
         tolerance: accepted change towards worse, 0.1 or "10 %", or one per metric name.
         metrics: names of the metrics that are judged; the others are only shown.
-        bounds: limits that need no baseline, by a metric's key or its name: docs/verdicts.md.
+        bounds: limits that need no baseline, by a metric's key or its name.
         xfail_perf: reason why a regression is expected.
         advisory: reason why its verdicts are shown and do not fail the test.
         fake_rank: the rank that one process stands for on the backend ``fake``; negative: from the end.

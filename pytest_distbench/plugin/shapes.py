@@ -80,7 +80,7 @@ class CollectiveSweep:
     ) -> Run | list[Run]:
         """Measure and judge a sweep, or one by each transport.
 
-        Each choice is part of what is measured; docs/collectives.md has them all.
+        Each choice is part of what is measured.
 
         Args:
             collective: torch name, for example ``all_reduce``, or an

@@ -1,7 +1,7 @@
 """TOML files that users write, read strictly.
 
-The price list that ``distbench report --prices`` takes; docs/trainings.md has one. The file that
-``--distbench-experiment`` takes: what a run's author or operator states of it; docs/files.md.
+The price list that ``distbench report --prices`` takes, and the file that ``--distbench-experiment`` takes: what a
+run's author or operator states of it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def read_prices(path: Path) -> Prices:
     Raises:
         StoredFileError: there is no such file, or it is none; the message has file, key, what was wanted and found.
     """
-    found = read_toml(path, _PriceList, next_step="docs/trainings.md has a price list to start from")
+    found = read_toml(path, _PriceList, next_step="distbench explain prices shows a price list")
     machines = [
         Machine(
             name=name,
@@ -144,7 +144,7 @@ def read_experiment(path: Path | None, *, with_addresses: bool) -> Experiment:
     own = [Statement(fields={_ADDRESSES: host_name()})] if with_addresses else []
     if path is None:
         return Experiment(statements=own)
-    next_step = "docs/files.md has an example"
+    next_step = "distbench explain experiment shows such a file"
     tables = read_toml(path, _Tables, next_step=next_step)
     keys = read_toml(path, dict[str, _Stated | dict[str, Any]], next_step=next_step)
     of_all = {key: value for key, value in keys.items() if not isinstance(value, dict)}

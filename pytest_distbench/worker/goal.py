@@ -50,15 +50,14 @@ class Goal:
             loss = train_one_step()
             goal.check(lambda: accuracy(model), loss=loss)
 
-    Records, when the loop ends, numbers of the seed (``docs/convergence.md`` says how they are judged): ``loss_curve``
-    (the first losses, see ``curve_steps``), ``mean_loss`` (over the first ``min_steps``), ``steps_to_<metric>`` (no
-    value if the target was missed) and ``final_<metric>`` (of the last evaluation, which is informative if
-    ``min_steps`` goes well beyond the target). It also records timings: ``time_to_<metric>`` (s, if the target was met)
-    and ``step_time`` (s, series); for information ``evaluated_<metric>`` (a value for each evaluation),
-    ``evaluation_ends`` (s, of each), ``samples_per_second``, ``loss`` and ``evaluation_time`` (s). On CUDA the host
-    runs ahead of the device as it does outside of a test. It synchronizes once per block of ten or more steps, and
-    before an evaluation, and the steps of a block have the same time. A collective object: every rank runs the same
-    steps.
+    Records, when the loop ends, numbers of the seed: ``loss_curve`` (the first losses, see ``curve_steps``),
+    ``mean_loss`` (over the first ``min_steps``), ``steps_to_<metric>`` (no value if the target was missed) and
+    ``final_<metric>`` (of the last evaluation, which is informative if ``min_steps`` goes well beyond the target). It
+    also records timings: ``time_to_<metric>`` (s, if the target was met) and ``step_time`` (s, series); for information
+    ``evaluated_<metric>`` (a value for each evaluation), ``evaluation_ends`` (s, of each), ``samples_per_second``,
+    ``loss`` and ``evaluation_time`` (s). On CUDA the host runs ahead of the device as it does outside of a test. It
+    synchronizes once per block of ten or more steps, and before an evaluation, and the steps of a block have the same
+    time. A collective object: every rank runs the same steps.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class ControlLine(Line):
             raise LauncherError(
                 f"rank {rank} on {socket.gethostname()} cannot reach pytest: {error.strerror or error} ({address}), a "
                 "socket of the host that holds the other end. Has that ended, or is it another host? Ranks of other "
-                "hosts need a relay there (docs/dev/extending.md)"
+                "hosts need a relay there, as --distbench-launcher=slurm starts it"
             ) from error
         self.send("hello")
         if is_attached:

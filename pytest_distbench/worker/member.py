@@ -123,8 +123,7 @@ class Member:
             better: ``higher`` and ``lower`` are judged with their noise, ``memory`` (bytes) may not rise by a fifth,
                 ``exact`` must be equal, ``info`` is shown and not judged. For seeded trainings: ``curve`` (a series,
                 such as the first losses) must follow the baseline's step by step, ``same`` may neither rise nor
-                fall, ``steps`` (to a goal) may not rise, ``floor`` (a quality at the end) may not fall; see
-                docs/convergence.md.
+                fall, ``steps`` (to a goal) may not rise, ``floor`` (a quality at the end) may not fall.
             reduce: over the ranks that recorded it. Default: the worst rank (``max`` for lower, ``min`` for higher),
                 rank 0 for info, ``mean`` for curve and same. For exact, steps and floor ``all``: the ranks must agree.
             at: the measured point; it distinguishes metrics of one name.
@@ -204,7 +203,7 @@ class Member:
         ``phase/step/forward``. A launch's value is the 25th percentile of the iterations that entered it. On CUDA it is
         the device's time, by events on the current stream, without a synchronization inside an iteration. A loop with
         ``mode="graph"`` has no phases. Outside a loop a phase is one number, a name is used once, and both ends
-        synchronize with the device. docs/scaling.md has more.
+        synchronize with the device.
 
         Args:
             name: of the part.

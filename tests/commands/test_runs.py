@@ -247,7 +247,7 @@ def test_words_are_explained_or_listed(capsys: pytest.CaptureFixture[str]) -> No
     assert name == "regressed (verdict)"
     assert means == f"  {VERDICTS['regressed'].means}"
     assert next_step.startswith("  next: ")
-    assert page == "  docs: verdicts.md, section 'verdicts'"
+    assert page == "  more: verdicts.html#verdicts of the documentation"
 
     lines = told(capsys, "rank 1 killed by SIGKILL", "2 missing")
     assert [line for line in lines if line.endswith(")")] == ["rank N killed by ... (failure)", "missing (verdict)"]

@@ -115,7 +115,7 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
         ),
         (["--distbench-data="], "*--distbench-data*is empty: is the variable it comes from set?*"),
         (["--distbench-json", "."], "*--distbench-json*is a folder*"),
-        (["--distbench-experiment", "none.toml"], "*none.toml: cannot read: No such file*docs/files.md has an*"),
+        (["--distbench-experiment", "none.toml"], "*none.toml: cannot read: No such file*explain experiment*"),
         (["--distbench-experiment", ""], "*--distbench-experiment*is empty: is the variable it comes from set*"),
         (["--distbench-baselines", "test_it.py"], "*test_it.py is not a folder*"),
         (

@@ -105,7 +105,7 @@ def test_what_is_wrong_with_a_list_is_told_with_its_key(tmp_path: Path, line: st
         read_prices(path)
 
     assert str(told.value).startswith(f"{path}: ")
-    assert str(told.value).endswith(". docs/trainings.md has a price list to start from")
+    assert str(told.value).endswith(". distbench explain prices shows a price list")
 
 
 STATED = """\
@@ -177,4 +177,4 @@ def test_what_is_wrong_is_told_with_its_key(tmp_path: Path, content: str, proble
     with pytest.raises(StoredFileError, match=re.escape(f"{path}: {problem}")) as told:
         read_experiment(path, with_addresses=False)
 
-    assert str(told.value).endswith("docs/files.md has an example")
+    assert str(told.value).endswith("distbench explain experiment shows such a file")

@@ -170,7 +170,7 @@ def _footer(rows: Sequence[CostRow]) -> Iterator[str]:
     )
     prices, run = rows[0].prices, rows[0].run
     if prices is None:
-        yield "what it costs, and the price index: give --prices FILE.toml (docs/trainings.md)"
+        yield "what it costs, and the price index: give --prices FILE.toml (distbench explain prices)"
         return
     yield f"prices by the hour in {prices.currency}, of {prices.date}: {prices.source}"
     for machine in {row.machine.name: row.machine for row in rows if row.machine is not None}.values():

@@ -17,7 +17,7 @@ class Entry:
 
     Attributes:
         kind: ``line``, ``verdict``, ``reason``, ``word``, ``metric`` or ``failure``.
-        page: of the documentation, with its anchor.
+        page: of the documentation, with its anchor: what it says beyond that.
         pattern: finds it in a line that was printed, in any case.
         also: other names of it.
     """
@@ -48,10 +48,13 @@ def _word(names: str, means: str, page: str, next_step: str = "") -> Entry:
     return Entry(kind="word", name=name, means=means, page=page, next_step=next_step, pattern=pattern, also=tuple(also))
 
 
-def _failure(name: str, pattern: str, means: str, next_step: str, page: str = "triage.md#what-is-reported") -> Entry:
+def _failure(names: str, pattern: str, means: str, next_step: str, page: str = "triage.md#what-is-reported") -> Entry:
+    """A failure; its other names stand behind bars."""
+    name, *also = names.split("|")
     return Entry(
         kind="failure",
         name=name,
+        also=tuple(also),
         means=means,
         next_step=next_step,
         page=page,
@@ -247,28 +250,79 @@ WORDS: Sequence[Entry] = (
         _LESS_NOISE,
     ),
     _word(
-        "advisory|quarantine|would have failed",
-        "The verdicts of a case are shown and fail no test.",
-        "baselines.md#quarantine-a-flaky-case",
+        "quarantine|advisory|would have failed",
+        "A case is measured and judged, and its verdicts fail no test.",
+        "triage.md#quarantine-a-flaky-case",
         "@pytest.mark.distbench(advisory='why') for one case, --distbench-advisory for all",
     ),
     _word(
         "xfail_perf",
         "A regression of this case is expected, with a reason.",
-        "baselines.md#quarantine-a-flaky-case",
+        "triage.md#quarantine-a-flaky-case",
         "remove the keyword from the marker when the regression is fixed",
     ),
     _word(
         "flaky",
-        "The test failed and then passed, when a plugin such as pytest-rerunfailures ran it again.",
-        "migration.md#other-plugins",
+        "The test failed and then passed on the same code, such as when pytest-rerunfailures ran it again.",
+        "triage.md#quarantine-a-flaky-case",
         "read the failure of its first attempt; or quarantine it: @pytest.mark.distbench(advisory='why')",
     ),
     _word(
-        "slow test|full",
-        "A test that is marked full, and deselected otherwise.",
+        "slow test|slow|full",
+        "A test that is marked full. A run leaves it out.",
         "writing.md#short-and-slow-tests",
-        "run it with --distbench-full",
+        "run it with --distbench-full; pytest --durations=10 lists the tests that take longest",
+    ),
+    _word(
+        "faster|speed up|duration",
+        "A run takes as long as its launches, and up to 60 s more to confirm suspicious timings.",
+        "noise.md",
+        (
+            "mark long tests full; fewer cases; --distbench-launches=:3; --distbench-confirm=auto:20; a quiet machine "
+            "needs one launch a case"
+        ),
+    ),
+    _word(
+        "artifact|CI artifact",
+        "The files of a CI job: run.json (the run record), run.html, logs and proposed baselines.",
+        "baselines.md#accept-baselines-from-a-ci-artifact",
+        "after an intended change: distbench baseline accept run.json --only failed, then commit baselines/",
+    ),
+    _word(
+        ".gitignore|gitignore",
+        "Commit baselines/. What runs write otherwise is not for git.",
+        "baselines.md#what-to-commit-and-gitignore",
+        "ignore .benchmarks/, .distbench/, .pytest_cache/ and the folder that you give to --distbench-out",
+    ),
+    _word(
+        "torchrun|FSDP2|FSDP|DDP|accelerate|script",
+        "A training script that torchrun starts is measured unchanged, with DDP, FSDP2 or accelerate.",
+        "scripts.md",
+        "call distbench.run('train.py', read={'loss': stdout('loss ' + NUMBER, better='curve')}) in a test",
+    ),
+    _word(
+        "bisect|git bisect",
+        "git searches for the commit that changed a number.",
+        "against.md#which-commit",
+        "git bisect start BAD GOOD; git bisect run distbench verdict TEST --distbench-against GOOD",
+    ),
+    _word(
+        "prices|price list",
+        "Prices of machines per hour, in a TOML file: what --prices takes.",
+        "trainings.md#what-a-training-costs-and-whether-distributing-it-is-worth-it",
+        (
+            'write currency = "USD", per = "hour", date = 2026-01-31, source = "URL", and for each machine '
+            '[machine.NAME] with platforms = ["cpu-*"], ranks_per_node = 8 and regular = 2.5'
+        ),
+    ),
+    _word(
+        "experiment",
+        "What you state of a run, in a TOML file for --distbench-experiment. --table record has it.",
+        "files.md#the-record-of-an-experiment",
+        (
+            'write description = "...", storage = "...", cluster = "..."; under [test."test_step*"] for some '
+            "tests, under [planned] for rows of the environment"
+        ),
     ),
     _word(
         "trace",
@@ -300,7 +354,7 @@ WORDS: Sequence[Entry] = (
 
 FAILURES: Sequence[Entry] = (
     _failure(
-        "hung in ...",
+        "hung in ...|hang|hangs|hung|timeout",
         r"\bhung\b",
         "A rank did not end in time. The ranks that made the least progress are named first.",
         "look at the line where it waits; --distbench-timeout S allows more time, --distbench-attach RANK a debugger",
@@ -378,21 +432,21 @@ LINES: Sequence[Entry] = tuple(
             r"xfail_perf of .* is no longer needed",
             "A case with xfail_perf did not regress in this run.",
             "remove the marker once this repeats",
-            "baselines.md#quarantine-a-flaky-case",
+            "triage.md#quarantine-a-flaky-case",
         ),
         (
             "failed as expected",
             r"failed as expected \(xfail_perf\)",
             "A case with xfail_perf regressed, which its marker allows.",
             "nothing; the marker's text says why it is there",
-            "baselines.md#quarantine-a-flaky-case",
+            "triage.md#quarantine-a-flaky-case",
         ),
         (
             "advisory",
             r"^A +\w+\[|would have failed, but advisory|\(advisory: ",
             "The verdict would fail the test, but the run or the case is advisory: it is shown only.",
             "read its reason code as for a failure; remove the marker when the case is stable",
-            "baselines.md#quarantine-a-flaky-case",
+            "triage.md#quarantine-a-flaky-case",
         ),
         (
             "git ignores the baselines",

@@ -37,9 +37,8 @@ def block_length(iterations: int) -> int:
 class Meter:
     """CPU time and voluntary context switches of this process, all threads, per iteration.
 
-    On a busy machine they move far less than the clock (docs/fingerprints.md has figures). Two microseconds each time,
-    outside the clock. On a GPU they tell less, since a host that waits for the device spins; there the host's own share
-    stands beside them.
+    On a busy machine they move far less than the clock. Two microseconds each time, outside the clock. On a GPU they
+    tell less, since a host that waits for the device spins; there the host's own share stands beside them.
 
     All of it is per iteration; ``waits`` are times a thread went to sleep. What stands beside a clock of the device is
     by name: ``host_s``, seconds of the host in it; ``exposed``, 1 where the device had to wait for the host;

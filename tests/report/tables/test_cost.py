@@ -125,7 +125,7 @@ def test_statistical_and_hardware_efficiency_stand_apart_and_need_no_price() -> 
     assert section.texts[3] == [
         "test_a", "accuracy 0.97", "4", "1 of 1", "4 s", "2.50", "50", "2.00", "75 ms", "1.20",
     ]  # fmt: skip
-    assert section.footer == ["what it costs, and the price index: give --prices FILE.toml (docs/trainings.md)"]
+    assert section.footer == ["what it costs, and the price index: give --prices FILE.toml (distbench explain prices)"]
 
 
 def test_rates_are_bought_and_what_has_none_has_no_row() -> None:
