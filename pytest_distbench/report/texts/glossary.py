@@ -309,7 +309,7 @@ WORDS: Sequence[Entry] = (
     _word(
         "prices|price list",
         "Prices of machines per hour, in a TOML file: what --prices takes.",
-        "trainings.md#what-a-training-costs-and-whether-distributing-it-is-worth-it",
+        "trainings.md#a-price-list",
         (
             'write currency = "USD", per = "hour", date = 2026-01-31, source = "URL", and for each machine '
             '[machine.NAME] with platforms = ["cpu-*"], ranks_per_node = 8 and regular = 2.5'
