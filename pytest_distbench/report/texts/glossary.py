@@ -385,7 +385,7 @@ FAILURES: Sequence[Entry] = (
     ),
     _failure(
         "rank N exit code ...",
-        r"\bexit code \d",
+        r"\bexit code \d|without a report",
         "The process ended by itself without a report: os._exit(), or a library that exits.",
         "read the log of the rank; the failure prints its path",
     ),
@@ -482,6 +482,34 @@ LINES: Sequence[Entry] = tuple(
             "The cases have no baseline on this platform: they were measured, and not judged.",
             "the next steps below the line record one, or compare with a branch",
             "baselines.md",
+        ),
+        (
+            "shallow clone",
+            r"shallow clone",
+            "The clone lacks the baseline commit, so no suspicious timing can be confirmed.",
+            "git fetch --deepen=100; in GitHub Actions fetch-depth: 0, on GitLab GIT_DEPTH: 0",
+            "ci.md",
+        ),
+        (
+            "compared with itself",
+            r"compared with itself|has no commit of that name",
+            "--distbench-against has to name another revision than the one that is checked out.",
+            "fetch the base, and name it: origin/main, HEAD~ or FETCH_HEAD",
+            "against.md",
+        ),
+        (
+            "nothing judges whether it learns",
+            r"nothing judges whether it learns|what the body sends is not compared",
+            "A training or its communication is measured by time alone: losses or collectives are not compared.",
+            "record a loss with better='curve'; put the step into rank.timed or rank.goal",
+            "writing.md",
+        ),
+        (
+            "matches nothing in the output",
+            r"matches nothing in the output|printed nothing",
+            "A script did not print what stdout(...) looks for, or printed it from another rank.",
+            "pytest -s shows the output; correct the pattern, or give rank=",
+            "scripts.md",
         ),
     )
 )

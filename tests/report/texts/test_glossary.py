@@ -93,6 +93,10 @@ def test_every_page_that_is_named_has_that_section() -> None:
         ("Busy machine: other processes used 1.5 of 2 cores: a baseline recorded now would be noisy", "busy machine"),
         ("baselines in baselines/cpu: 0 changed, 3 new, 0 kept", "what an update wrote"),
         ("    34 cases measured, nothing to compare with (N): test_a[ws2]", "nothing to compare with"),
+        ("? not confirmed by A/B: this is a shallow clone: git fetch --deepen=100", "shallow clone"),
+        ("origin/main has no commit of that name", "compared with itself"),
+        ("it trains, and nothing judges whether it learns", "nothing judges whether it learns"),
+        ("rank 0 printed nothing", "matches nothing in the output"),
     ],
 )
 def test_what_was_printed_leads_to_its_entry(printed: str, name: str) -> None:
