@@ -8,6 +8,12 @@ same software, by two rules: the first ten losses within 1e-3 of the loss, and n
 doubt (what was the rule before); and that of today, with the curve as long as the loss takes to move. Printed are the
 largest deviation of the curve, relative to the loss and to how far the curve moves, and the verdicts: of the curve, and
 the gravest of the numbers. Exit code 1 if a healthy change is red.
+
+On these records the rule before called 3 of 48 healthy changes red, and 36 of 52 faults (11 of 26 under the two
+warm-ups); that of today 0 of 48, and 49 of 52 (23 of 26). Healthy are bucket sizes and views, static graphs, threads,
+another order of a sum, fused and looping optimizers, channels_last, aot_eager, bfloat16 gradients and other instruction
+sets. Missed are a tenfold weight decay and a clip that never takes effect under the slow warm-up, and under AdamW a
+clip that hardly takes effect.
 """
 
 from __future__ import annotations

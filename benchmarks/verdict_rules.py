@@ -23,6 +23,32 @@ A second table has our rule with less of a reserve for drift: false alarms, and 
 times in ten, per stretch the median over its points. A third one has baselines of ten launches beside those of as many
 as an update makes, by tolerance; in a fifth of the trials. A fourth one has runs of which some iterations are slower,
 by the fast side alone and by all iterations too; in a quarter of the trials.
+
+What it printed on two shared cores (``--trials 10``; a pair consists of launches that followed each other, seconds
+apart, which is noisier than real interleaving). *unchanged*: red runs; *elsewhere*: after the load changed::
+
+                                                unchanged  elsewhere  +20 %  +50 %  +100 %  launches
+    stored numbers alone                           0.00 %     0.21 %    0 %   35 %    91 %       1.3
+    then A/B of suspicious cases                   0.00 %     0.00 %   16 %   78 %    96 %       2.0
+    and, with time left, of cases of low power     0.42 %     0.00 %   67 %   98 %   100 %        23
+
+With only some iterations slower, the share of red runs within one stretch, by stored numbers and by A/B. The first
+four rows are harmless: a loop has as few as eight iterations here, and one of eight is more than a pause::
+
+    slower iterations           mean  lower quantile alone  and all iterations      launches
+    nothing                     +0 %              0 %, 0 %            0 %, 0 %    2.4 -> 3.5
+    one iteration x 8          +31 %              0 %, 0 %            0 %, 4 %    3.5 -> 5.2
+    the first tenth x 1.5       +6 %              0 %, 0 %            0 %, 0 %    2.4 -> 4.0
+    10 % x 1.2                  +2 %              0 %, 0 %            0 %, 0 %    2.4 -> 3.8
+    30 % x 7                  +168 %              0 %, 4 %           0 %, 79 %   5.2 -> 18.4
+    50 % x 2                   +50 %             0 %, 17 %           0 %, 46 %   8.5 -> 13.3
+    50 % x 7                  +300 %             0 %, 25 %          79 %, 96 %   9.8 -> 15.0
+    67 % x 2                   +65 %             4 %, 58 %           4 %, 79 %  14.5 -> 17.1
+    67 % x 7                  +391 %            12 %, 67 %          92 %, 96 %  13.2 -> 13.8
+    90 % x 2                   +88 %            46 %, 88 %          50 %, 96 %  15.3 -> 16.9
+    every second x 3          +100 %             0 %, 21 %           0 %, 75 %  10.0 -> 19.2
+    the last half x 3         +100 %             0 %, 38 %           0 %, 75 %  15.2 -> 18.7
+    a tail that grows to x 3   +96 %            29 %, 88 %          38 %, 92 %  14.5 -> 15.1
 """
 
 from __future__ import annotations

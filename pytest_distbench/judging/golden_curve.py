@@ -4,7 +4,7 @@ A seeded training repeats its losses bit for bit under the same software, world 
 another order, or in another precision, deviates by a share of what the updates have done: by a thousandth of how far
 the loss has moved (gradients in bfloat16), or by rounding (2e-7 of the loss). A fault deviates by some per cent of that
 movement, however small it still is, as under a warm-up. So a deviation is measured against how far the stored curve
-itself has moved, see :func:`limits`; the numbers were measured on real trainings, see docs/convergence.md.
+itself has moved, see :func:`limits`; the numbers were measured on real trainings, see benchmarks/numerics.py.
 """
 
 from __future__ import annotations

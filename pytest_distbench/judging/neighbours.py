@@ -7,7 +7,7 @@ mean did, and each of its sizes moved that way by more than the tolerance; then 
 
 The error rate of the sizes is spent once: half of it on the sizes alone, which therefore need stronger evidence than
 they would without neighbours, and the rest in equal parts on the runs of each length. What that
-finds is in docs/verdicts.md.
+finds is in docs/dev/rules.md.
 """
 
 from __future__ import annotations

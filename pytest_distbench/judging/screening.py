@@ -14,7 +14,7 @@ After the first launch whatever speaks for a slowdown at all asks for a second o
 (:data:`SCREENING_LAUNCHES`). What is beyond the limit then is *suspicious*: the larger of half of the tolerance
 (:data:`SHARE_OF_TOLERANCE`) and what the noise between launches allows, at error rates that let :data:`CONFIRMED` cases
 of a healthy run be suspicious on average, and that add :data:`ADDED` launches to a healthy case. Drift comes on top of
-both; docs/verdicts.md has what was measured.
+both; benchmarks/verdict_rules.py measures it.
 
 For a baseline an exact number needs two launches: do they agree? A clock needs :data:`FEWEST_LAUNCHES`, for the noise
 between launches to be known at all, and then as many as it takes until the tolerance decides a comparison with it, and

@@ -22,7 +22,7 @@ typical for the sibling metrics of the case (ten launches may look quiet by luck
    *unchanged*, and all else is *inconclusive*, with the smallest slowdown that would have been found nine times in ten.
    So is a comparison whose noise hides a doubling.
 
-How often the rule errs, and what it finds, is in docs/verdicts.md; benchmarks/verdict_rules.py measures it.
+How often the rule errs, and what it finds, is in docs/dev/benchmarks.md; benchmarks/verdict_rules.py measures it.
 
 The fast side is quiet because it leaves out what is slow, and so it does not see that most iterations became slow.
 Beside it stands the geometric mean of all iterations, the quietest number that each of them moves: of the mean, the

@@ -175,7 +175,7 @@ WORDS: Sequence[Entry] = (
         "iteration",
         "One timed call inside a launch, such as a training step.",
         "writing.md",
-        "time more of them: for step in rank.timed('step', iterations=N)",
+        "time more of them: for step in rank.timed('step', warmup=5, iterations=N)",
     ),
     _word(
         "case",
