@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,6 +68,33 @@ def describe_commit(folder: Path, *, timeout_s: float = 30.0) -> str:
     if head.returncode:
         return ""
     return head.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
+
+
+BRANCHES = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME")
+"""Where CI systems name the branch: they check out a commit, or what a pull request would become once merged."""
+
+_PULL_REQUESTS = ("CI_MERGE_REQUEST_IID", "GITHUB_REF")
+_OF_PULL_REQUEST = re.compile(r"(?:refs/pull/|refs/heads/pull-request/)?([0-9]+)(?:/merge|/head)?")
+
+
+def describe_branch(folder: Path, *, inherited: Mapping[str, str] = os.environ, timeout_s: float = 30.0) -> str:
+    """The branch that is checked out around a folder, in CI the one that the job is for; empty where there is none."""
+    if named := next(filter(None, map(inherited.get, BRANCHES)), ""):
+        return named
+    try:
+        found = run(folder, "symbolic-ref", "--short", "--quiet", "HEAD", timeout_s=timeout_s)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip()
+
+
+def pull_request(inherited: Mapping[str, str] = os.environ) -> str:
+    """The number of the pull request, or merge request, that a CI job is for; empty where it is for none.
+
+    A bot that copies pull requests for runners of one's own names their branches ``pull-request/7``.
+    """
+    found = (_OF_PULL_REQUEST.fullmatch(inherited.get(name, "")) for name in _PULL_REQUESTS)
+    return next((number[1] for number in found if number), "")
 
 
 def why_ignored(file: Path, *, timeout_s: float = 30.0) -> str:

@@ -41,3 +41,24 @@ def test_a_file_that_git_ignores_is_told_with_the_rule_unless_it_is_tracked(tmp_
     assert git.why_ignored(file) == ".gitignore:1: *.json"
     git.run(tmp_path, "add", "--force", "baselines/a.json")
     assert git.why_ignored(file) == ""
+
+
+def test_a_branch_is_that_of_the_job_or_the_one_that_is_checked_out(tmp_path: Path) -> None:
+    assert git.describe_branch(tmp_path, inherited={}) == ""
+    git.run(tmp_path, "init", "--quiet", "--initial-branch=faster")
+    assert git.describe_branch(tmp_path, inherited={}) == "faster"
+    assert git.describe_branch(tmp_path, inherited={"GITHUB_HEAD_REF": "", "GITHUB_REF_NAME": "main"}) == "main"
+
+
+@pytest.mark.parametrize(
+    ("inherited", "number"),
+    [
+        ({"GITHUB_REF": "refs/pull/12/merge"}, "12"),
+        ({"GITHUB_REF": "refs/heads/pull-request/7"}, "7"),
+        ({"CI_MERGE_REQUEST_IID": "3"}, "3"),
+        ({"GITHUB_REF": "refs/heads/main-2"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_pull_request_is_told_by_the_ci_system(inherited: dict[str, str], number: str) -> None:
+    assert git.pull_request(inherited) == number

@@ -185,7 +185,7 @@ def add_review(add_parser: Adder) -> None:
     )
     accept.add_argument("--force", action="store_true", help=f"also metrics with fewer than {FEWEST_LAUNCHES} launches")
     accept.add_argument("--dry-run", action="store_true", help="show what would change and write nothing")
-    choose_entries(accept, default=None)
+    choose_entries(accept)
     accept.set_defaults(command=_accept)
 
 
@@ -206,16 +206,15 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
     changes: list[EntryChange] = []
     refused: list[str] = []
     seen = kept = 0
-    record = read_run_record(options.run)
-    folder = options.baselines or Path(record.settings.get("baselines", "baselines"))
-    did_not_pass = why_test_did_not_pass(record.results)
-    for result in record.results:
+    results = read_run_record(options.run).results
+    did_not_pass = why_test_did_not_pass(results)
+    for result in results:
         case = result.case
         name = EntryName(platform=result.environment.platform, test=case.test, key=case.key)
         if not choice(name) or options.platform not in ("", name.platform):
             continue
         seen += 1
-        store = BaselineStore(folder, name.platform)
+        store = BaselineStore(options.baselines, name.platform)
         stored = store.entry(name.test, name.key)
         try:
             entry = propose_entry(
@@ -235,7 +234,7 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
         raise DistbenchError(f"{options.run} has no case of that platform and name: 'distbench report' shows its cases")
     yield from change_lines(changes, unchanged=kept)
     if changes and not options.dry_run:
-        yield f"review with: distbench baseline diff --baselines {folder}"
+        yield f"review with: distbench baseline diff --baselines {options.baselines}"
     if options.dry_run:
         yield "nothing was written: --dry-run"
     yield from refused

@@ -21,7 +21,7 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError, TableErr
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.references import compare_runs
-from pytest_distbench.judging.stats import LEAST_RUNS, change_points, fewest_runs
+from pytest_distbench.judging.stats import change_points
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import USUAL_LAST, History, RunRecord, Trend, Verdict
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, FRACTION
@@ -29,7 +29,7 @@ from pytest_distbench.report.formats import BINARY, FORMATS, TABLE_FORMATS, writ
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of, write_page
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
-from pytest_distbench.report.tables.verdicts import TrendRow, points_section, trends_section
+from pytest_distbench.report.tables.verdicts import TrendRow, points_section, trends_section, why_unknown
 from pytest_distbench.report.texts import REFERENCE_WORDS, cells, layout
 from pytest_distbench.report.texts.glossary import Entry, entries, explain
 from pytest_distbench.report.texts.screens import Commands, sentence
@@ -425,15 +425,14 @@ def _rows(trend: Trend, options: argparse.Namespace) -> list[TrendRow]:
 def _head(history: History, chosen: list[Trend], rows: list[TrendRow]) -> Iterator[str]:
     span = f"{history.first[:10]} to {history.last[:10]}"
     changed = len({id(row.trend) for row in rows if row.change is not None})
-    counted = f"{len(chosen)} metric{'s' * (len(chosen) != 1)}, {changed} changed"
+    unknown = Counter(why for trend in chosen if (why := why_unknown(trend)))
+    told = [f"{changed} changed"] if unknown.total() < len(chosen) else []
+    told += [f"{'' if number == len(chosen) else f'{number} '}{why}" for why, number in unknown.most_common(2)]
+    counted = ", ".join([f"{len(chosen)} metric{'s' * (len(chosen) != 1)}", *told])
     yield f"{history.records} run{'s' * (history.records != 1)}, {span}: {counted}"
     if history.problems:
         number = len(history.problems)
         yield f"{number} file{'s' * (number != 1)} not read, such as {history.problems[0]}"
-    fewest = fewest_runs()
-    if history.records < fewest:
-        runs = f"{history.records} run{'s are' if history.records != 1 else ' is'}"
-        yield f"{runs} too few to show a change: it takes {fewest}, with {LEAST_RUNS} or more on either side"
 
 
 def _told(rows: list[TrendRow]) -> Iterator[str]:

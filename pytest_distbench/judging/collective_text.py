@@ -23,7 +23,7 @@ def payload_bytes(collectives: Iterable[Collective]) -> int:
 
 def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
     """How one sequence differs from another, one sentence each. Of what only one holds nothing is said."""
-    before, after = _alike_told(before, after)
+    before, after = alike_told(before, after)
     gone, come = count(before), count(after)
     common = gone & come
     gone, come = gone - common, come - common
@@ -41,7 +41,7 @@ def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[s
     return sentences
 
 
-def _alike_told(
+def alike_told(
     before: Sequence[Collective], after: Sequence[Collective]
 ) -> tuple[Sequence[Collective], Sequence[Collective]]:
     """Both without reductions, roots and partners where one of them does not hold these."""
@@ -52,7 +52,7 @@ def _alike_told(
 
 def told(collectives: Sequence[Collective]) -> str:
     """``1 all_reduce of 4 KiB float32 and 2 barrier``."""
-    families = _families(count(_alike_told(collectives, [])[0]))
+    families = _families(count(alike_told(collectives, [])[0]))
     words = [f"{_tell(f, op, _Shown())}{_where(group)}" for (op, group), f in families.items()]
     return " and ".join(words) or "nothing"
 

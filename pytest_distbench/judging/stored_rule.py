@@ -252,6 +252,12 @@ def fast_value(launch: Measurement) -> float | None:
     return _fast(launch.value, launch.summary.minimum)
 
 
+def stored_values(baseline: BaselineMetric) -> list[float]:
+    """The same of stored launches, those that have a value."""
+    found = list(map(_fast, baseline.launches, baseline.minimum)) if baseline.minimum else baseline.launches
+    return [value for value in found if value is not None]
+
+
 def _fast(value: float | None, minimum: float) -> float | None:
     return None if value is None else math.sqrt(value) * math.sqrt(minimum)
 

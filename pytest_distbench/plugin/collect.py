@@ -298,8 +298,8 @@ class ResultsPlugin:
         from datetime import UTC, datetime
 
         from pytest_distbench import git
-        from pytest_distbench.machine.hardware import mask_addresses
-        from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
+        from pytest_distbench.machine.hardware import host_name, mask_addresses
+        from pytest_distbench.machine.secrets import mask_arguments, mask_secrets, mask_text
         from pytest_distbench.plugin.names import record_arguments
         from pytest_distbench.plugin.settings import given_options
         from pytest_distbench.records.run import RunRecord, number_hosts
@@ -321,6 +321,9 @@ class ResultsPlugin:
             started=datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             duration_s=time.time() - self._started,
             commit=git.describe_commit(self._config.rootpath),
+            branch=mask_text(git.describe_branch(self._config.rootpath)),
+            pull_request=git.pull_request(),
+            host=host_name() if "addresses" in given else "",
             command=commands[0],
             record_command=commands[1],
             was_interrupted=self._interrupted_by is not None or session.exitstatus == pytest.ExitCode.INTERRUPTED,

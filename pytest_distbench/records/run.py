@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from pytest_distbench.records.case import Case, EntryName
+from pytest_distbench.records.case import BaselineMetric, Case, EntryName
 from pytest_distbench.records.environment import Environment, Experiment, GpuNorm
-from pytest_distbench.records.iteration import CaseTrace
+from pytest_distbench.records.iteration import CaseTrace, Fingerprint
 from pytest_distbench.records.kinds import Better, OfKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Scalar, metric_name
@@ -180,6 +180,7 @@ class Trend:
         title: for people: ``test_all_reduce[float32-ws2]``.
         nodeid: that pytest takes.
         world_size: of the case, which a run is to be given for its id to be there.
+        is_slow: nothing but runs with the slow tests measured it.
         points: oldest first.
     """
 
@@ -192,6 +193,7 @@ class Trend:
     metric: str
     unit: str
     better: Better
+    is_slow: bool = False
     points: list[Point] = field(default_factory=list)
 
 
@@ -235,6 +237,10 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     gone: list[EntryName] = []
     """Stored entries of tests that are gone, which this case may take the place of: one it was compared with; of
     several that fit equally none."""
+    metrics: dict[str, BaselineMetric] = {}
+    """Of the stored baseline, as it was then."""
+    fingerprints: dict[str, Fingerprint] = {}
+    """Of the same."""
     launches: list[LaunchRecord] = []
     """Of the other side; each alternated with the one of the same index in ``CaseResult.launches``."""
 
@@ -334,6 +340,12 @@ class RunRecord(Record, frozen=True, kw_only=True):
     duration_s: float
     commit: str = ""
     """Of the repository the tests lie in; followed by ``-dirty`` where files differ from it. Empty: it is in none."""
+    branch: str = ""
+    """That the commit was checked out from, secrets masked; empty: nobody knows."""
+    pull_request: str = ""
+    """Its number, as the CI system says; empty: it is of none."""
+    host: str = ""
+    """Name of the machine that pytest ran on; empty unless addresses were asked for."""
     command: str = ""
     """The command line of pytest, secrets masked."""
     settings: dict[str, str] = {}

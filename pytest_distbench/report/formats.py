@@ -6,6 +6,7 @@ On GitHub Actions a run is a table in the job summary, a comment, and annotation
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,8 @@ from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.exports import write_github_action_benchmark, write_pytorch_benchmark, write_trace
 from pytest_distbench.report.page.content import page_of, write_page
-from pytest_distbench.report.tables.table import Section
-from pytest_distbench.report.tables.verdicts import VERDICTS
+from pytest_distbench.report.tables.table import Section, section_of_rows
+from pytest_distbench.report.tables.verdicts import VERDICTS, VerdictRow
 from pytest_distbench.report.texts import (
     escape,
     escape_cell,
@@ -28,6 +29,7 @@ from pytest_distbench.report.texts import (
     row_line,
     table_head,
 )
+from pytest_distbench.report.texts.screens import in_words
 from pytest_distbench.report.texts.terminal import flaky_lines, flaky_tests
 from pytest_distbench.store.rows import as_text, write_csv, write_parquet
 
@@ -63,31 +65,46 @@ def append_summary(path: Path, results: Sequence[CaseResult]) -> None:
 
 
 def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
-    """The Markdown table; rows that do not fit are counted in its last line."""
-    table = VERDICTS.section(results)
-    device = f"{results[0].environment.device}, {results[0].environment.platform}" if results else "nothing measured"
-    failing = [r for r in results if r.outcome != "advisory"]
-    failed = sum(v.is_failure for result in failing for v in result.verdicts if v.is_judged)
-    counted = [f"{failed} of {len(table.rows)} metrics failed"]
+    """What failed in words, its numbers, and folded all others; rows that do not fit are counted in the last line."""
+    rows = VERDICTS.rows(results)
+    red = [row for row in rows if row.verdict.is_failure and row.result.outcome != "advisory"]
+    kinds = Counter(row.verdict.kind for row in rows)
+    counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
+    lines = [f"### distbench: {escape_markdown(in_words(results))}", ""]
     if _without_baseline(results):
-        none = "there is no baseline for this platform yet"
-        counted = [*counted, none] if failed else [f"nothing was judged, {none}"]
-    if fallen := [r for r in results if r.outcome == "failed"]:
-        counted.append(f"{len(fallen)} of {len(results)} {'case' if len(results) == 1 else 'cases'} failed")
-    lines = [f"### distbench: {', '.join(counted)}", "", escape_markdown(device), ""]
-    lines += _list([f"{r.case.title}: {r.headline}" for r in fallen])
+        lines += [f"{'Nothing was judged: t' if not red else 'T'}here is no baseline for this platform yet.", ""]
+    if results:
+        where = f"{results[0].environment.device}, {results[0].environment.platform}"
+        lines += [escape_markdown(f"{len(rows)} metrics on {where}: {counts}"), ""]
+    lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "failed"])
     lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "advisory"])
     lines += _list(flaky_lines(results))
-    lines += table_head(table.header, left=3)
-    size = sum(len(line.encode()) + 1 for line in lines) + 100
-    for done, texts in enumerate(table.texts):
-        line = row_line(texts)
-        size += len(line.encode()) + 1
-        if size > max_bytes:
-            lines += ["", f"{len(table.rows) - done} more rows are left out; the run record has all"]
-            break
-        lines.append(line)
+    others = [row for row in rows if row not in red]
+    room = max_bytes - sum(len(line.encode()) + 1 for line in lines) - _ROOM_AROUND
+    table = _fitting(red, room)
+    room -= sum(len(line.encode()) + 1 for line in table)
+    lines += [*table, ""]
+    if folded := _fitting(others, room):
+        name = "The other" if red else "All"
+        lines += ["<details>", f"<summary>{name} {len(others)} metrics</summary>", "", *folded, "", "</details>"]
     return "\n".join(lines) + "\n\n"
+
+
+_ROOM_AROUND = 200
+"""Bytes for what stands around the rows of tables."""
+
+
+def _fitting(rows: Sequence[VerdictRow], room: int) -> list[str]:
+    """A table of as many rows as there is room for, and how many more there are."""
+    section = section_of_rows(rows, VERDICTS.columns)
+    lines = table_head(section.header, left=4)
+    for done, texts in enumerate(section.texts):
+        line = row_line(texts)
+        room -= len(line.encode()) + 1
+        if room < 0:
+            return [*lines, "", f"{len(rows) - done} more rows are left out; the run record has all"]
+        lines.append(line)
+    return lines if rows else []
 
 
 def write_comment(record: RunRecord, out: BinaryIO) -> None:

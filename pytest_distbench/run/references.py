@@ -221,7 +221,14 @@ class Stored(Reference):
         found = ReferenceRecord(kind="stored", path=str(self.path), gone=list(self.gone))
         if (entry := self.entry) is None:
             return found
-        return replace(found, software=entry.software, phases=entry.phases, gpu_norm=entry.gpu_norm)
+        return replace(
+            found,
+            software=entry.software,
+            phases=entry.phases,
+            gpu_norm=entry.gpu_norm,
+            metrics=entry.metrics,
+            fingerprints=entry.fingerprints,
+        )
 
     def conclude(self, result: CaseResult) -> CaseResult:
         result = replace(result, xfail_perf=result.xfail_perf or (self.entry.xfail_perf if self.entry else ""))

@@ -41,7 +41,7 @@ def read_history(folder: Path, *, last: int) -> History:
     """
     if not folder.is_dir():
         raise DistbenchError(f"{folder} is not a folder: give one that holds run records, written by --distbench-json")
-    runs: list[tuple[str, str, str, list[tuple[Trend, float]]]] = []
+    runs: list[tuple[str, str, RunRecord]] = []
     problems = []
     for path in sorted(_files(folder)):
         try:
@@ -49,14 +49,16 @@ def read_history(folder: Path, *, last: int) -> History:
         except StoredFileError as error:
             problems.append(str(error))
         else:
-            values = [value for result in record.results for value in _values(result)]
-            runs.append((record.started, str(path), record.commit, values))
+            runs.append((record.started, str(path), record))
     runs = sorted(runs, key=lambda run: run[:2])[-last:]
     trends: dict[tuple[str, ...], Trend] = {}
-    for at, _, commit, values in runs:
-        for trend, value in values:
+    for at, _, record in runs:
+        is_slow = "full" in record.settings
+        for trend, value in (value for result in record.results for value in _values(result)):
             key = (trend.platform, trend.test, trend.case, trend.metric, trend.unit, trend.better)
-            trends.setdefault(key, trend).points.append(Point(at, commit, value))
+            known = trends.setdefault(key, trend)
+            known.is_slow = is_slow and (known.is_slow or not known.points)
+            known.points.append(Point(at, record.commit, value))
     times = [run[0] for run in runs] or [""]
     found = [trends[key] for key in sorted(trends)]
     return History(records=len(runs), first=times[0], last=times[-1], trends=found, problems=problems)

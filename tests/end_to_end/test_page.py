@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from support.browser import NAMES, Tab, browser, find_browser
 from support.cases import ON_TWO
+from support.fingerprints import MIB, of, reduce
 from support.results import point, result, run, verdict
+from support.trends import steps, trend
 
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.run import CaseResult, History, RunRecord
 from pytest_distbench.report.page.content import other_of, page_of, write_page
 from pytest_distbench.report.tables import sections_of
 
@@ -142,6 +144,61 @@ def test_a_case_is_drawn_when_it_is_unfolded_and_its_charts_are_read_by_keys(tab
     assert tab.complaints == []
 
 
+def test_an_outlier_is_marked_with_its_value_and_flattens_nothing(tab: Tab, tmp_path: Path) -> None:
+    """Three launches within 2 %, and a metric at +350 %."""
+    near = replace(RED.launches[0], measurements=[Measurement(name="step", unit="s", better="lower", value=0.0204)])
+    far = Measurement(name="far", unit="s", better="lower", value=0.09)
+    launches = [replace(near, index=i, measurements=[*near.measurements, *([far] if i == 0 else [])]) for i in range(3)]
+    tab.open(
+        page(tmp_path, replace(RED, verdicts=[verdict(), verdict("beyond-threshold", metric="far")], launches=launches))
+    )
+    tab.wait("document.querySelector('figure.wide svg path.dot')")
+
+    ticks = tab.run("[...document.querySelectorAll('figure.wide svg text:not(.on)')].map(t => t.textContent)")
+    assert tab.run("[...document.querySelectorAll('figure.wide svg text.halo')].map(t => t.textContent)") == [
+        "+350.0 %"
+    ]
+    assert max(float(tick.removesuffix(" %")) for tick in ticks if tick.endswith(" %")) <= 10
+
+    spike = [1.0, 0.99, 0.98, 0.97, 900.0, 0.96, 0.95]
+    curve = Measurement(name="loss", unit="", better="info", value=0.95, series=spike)
+    tab.open(page(tmp_path, replace(RED, launches=[replace(near, measurements=[curve])])))
+    tab.wait("document.querySelector('.charts svg path.dot')")
+    texts = tab.run("[...document.querySelectorAll('.charts svg text')].map(t => t.textContent)")
+    assert "900" in texts
+    assert {"0.95", "1"} <= {*texts}
+
+
+def test_a_history_is_drawn_by_date_and_at_a_click_by_commit(tab: Tab, tmp_path: Path) -> None:
+    way = trend(steps(20, 0.02, 0.03), case=RED.case.key)
+    way.test = RED.case.test
+    record = run(RED)
+    with (tmp_path / "page.html").open("wb") as out:
+        write_page(page_of(record, sections_of(record)[0], history=History(records=40, trends=[way])), out)
+    ticks = "[...document.querySelectorAll('.charts svg text[text-anchor=middle]')].map(t => t.textContent)"
+    tab.open(tmp_path / "page.html")
+    tab.wait("document.querySelector('.charts svg .dot')")
+    assert "2026-01-15" in tab.run(ticks)
+
+    tab.click(".ways button:last-child")
+    tab.wait("document.querySelector('.charts svg .dot')")
+    assert {tick[:8] for tick in tab.run(ticks)} == {"cccccccc"}
+    assert tab.complaints == []
+
+
+def test_what_is_sent_and_both_commands_stand_with_a_failed_case(tab: Tab, tmp_path: Path) -> None:
+    sent = [replace(RED.launches[0], fingerprints={"step": of(reduce(MIB, 4))})]
+    reference = replace(RED.reference, fingerprints={"step": of(reduce(MIB, 2))})
+    tab.open(page(tmp_path, replace(RED, launches=sent, reference=reference)))
+    tab.wait("document.querySelector('tr.changed')")
+
+    cells = tab.run("[...document.querySelector('tr.changed').children].map(td => td.textContent)")
+    assert cells == ["*", "all_reduce", "1 MiB", "float32", "2", "4"]
+    commands = tab.run("[...document.querySelectorAll('.command')].map(row => row.textContent)")
+    again = "pytest 'suites/test_a.py::test_a[red]'"
+    assert commands == [f"Run it again{again}copy", f"Accept as baseline{again} --distbench-updatecopy"]
+
+
 def test_on_a_phone_nothing_but_tables_is_wider_than_the_screen(tab: Tab, tmp_path: Path) -> None:
     tab.resize(390, 800)
     tab.open(page(tmp_path, GREEN, RED, SWEEP))
@@ -151,6 +208,9 @@ def test_on_a_phone_nothing_but_tables_is_wider_than_the_screen(tab: Tab, tmp_pa
 
     tab.wait("document.querySelectorAll('figure svg[tabindex]').length === 4")
     assert tab.run("document.documentElement.scrollWidth") == 390
+    shown = "[...document.querySelectorAll('details.bad th')].filter(th => th.offsetWidth).map(th => th.textContent)"
+    assert tab.run(shown)[:3] == ["", "metric", "verdict"]
+    assert "n" not in tab.run(shown)
     tab.resize(1000, 800)
 
 

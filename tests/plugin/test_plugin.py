@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -313,7 +314,7 @@ def test_github_gets_a_summary_and_annotations(recorded: pytest.Pytester, monkey
     summary = (recorded.path / "summary.md").read_text()
 
     result.stdout.fnmatch_lines(["::error file=test_it.py,line=*,title=test_step?ws2?::step +50.*"])
-    assert "### distbench: 1 of 2 metrics failed" in summary
+    assert "### distbench: 1 of 1 case failed: a timing regressed in test_step[ws2]" in summary
     assert summary.index("| regressed |") < summary.index("| unchanged |")
 
 
@@ -447,14 +448,17 @@ def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses_wher
     assert whole["experiment"]["statements"][1]["fields"]["addresses"] == "node1.example.org"
     assert whole["experiment"]["statements"][1]["fields"]["cluster"] == "Cruiser10, behind 10.1.2.3"
     assert "s3cr3t" not in json.dumps(whole)
+    assert [record["host"] for record in (masked, whole)] == ["", os.uname().nodename]
     for record, keeps in ((masked, False), (whole, True)):
         assert ["of 10.1.2.4" in text for text in (record["settings"]["out"], record["command"])] == [keeps] * 2
 
 
-def test_the_run_record_says_how_it_came_about(project: Project) -> None:
+def test_the_run_record_says_how_it_came_about(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in git.BRANCHES:
+        monkeypatch.delenv(name, raising=False)
     made = project(TEST)
     for command in (
-        ["init", "-q"],
+        ["init", "-q", "--initial-branch=token=s3cr3tValue"],
         ["add", "test_it.py"],
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"],
     ):
@@ -467,6 +471,7 @@ def test_the_run_record_says_how_it_came_about(project: Project) -> None:
     changed = json.loads((made.path / "run.json").read_text())
 
     assert (clean["commit"], changed["commit"]) == (head, f"{head}-dirty")
+    assert clean["branch"] == "token=***"
     assert clean["settings"] == {"world-size": "2", "strict": "true", "json": "run.json", "launcher": "stand-in"}
     assert "--distbench-strict" in clean["command"]
     assert "api_token=x" not in clean["command"]
@@ -550,8 +555,8 @@ def test_a_regression_names_the_software_that_differs_as_the_summary_does(
 @pytest.mark.parametrize(
     ("extra", "heading"),
     [
-        ("def test_plain(): assert 0", "1 other test or module failed, none of 1 case failed"),
-        ("def test_stops(): pytest.exit('enough')", "interrupted, none of 1 case failed"),
+        ("def test_plain(): assert 0", "1 other test or module failed, none of 1 case failed, 1 without a baseline"),
+        ("def test_stops(): pytest.exit('enough')", "interrupted, none of 1 case failed, 1 without a baseline"),
         ("import nothing_of_that_name", "interrupted, 1 other test or module failed"),
     ],
 )

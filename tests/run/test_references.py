@@ -41,6 +41,14 @@ def stored(known: BaselineEntry | None = None, **changes: Any) -> Stored:
     return Stored(REQUEST, store=store, entry=known, **(given | changes))
 
 
+def test_a_record_keeps_the_baseline_as_it_was() -> None:
+    known = entry(*QUIET)
+    record = stored(known).record(Made(1.0))
+
+    assert (record.metrics, record.fingerprints) == (known.metrics, known.fingerprints)
+    assert stored().record(Made(1.0)).metrics == {}
+
+
 def test_launches_are_looked_at_as_the_reference_wants() -> None:
     assert list(stored().looks()) == [2, 3, 4]
 

@@ -9,6 +9,7 @@ from support.results import result, run
 from support.stores import result as measured
 
 from pytest_distbench.errors import DistbenchError
+from pytest_distbench.records.record import replace
 from pytest_distbench.store.run_record import read_history, read_run_record, write_run_record
 
 
@@ -50,6 +51,14 @@ def test_what_is_no_run_record_is_told_and_the_others_count(tmp_path: Path) -> N
     assert values(tmp_path) == {"step": [1.0]}
     assert [str(tmp_path / name) in problem for name, problem in zip(["3", "later"], history.problems, strict=True)]
     assert "schema" in history.problems[1]
+
+
+def test_a_test_is_slow_that_nothing_but_runs_with_the_slow_ones_measured(tmp_path: Path) -> None:
+    path = write(tmp_path, 1, 1.0)
+    write_run_record(path, replace(read_run_record(path), settings={"full": "true"}))
+    assert [trend.is_slow for trend in read_history(tmp_path, last=9).trends] == [True]
+    write(tmp_path, 2, 1.0)
+    assert [trend.is_slow for trend in read_history(tmp_path, last=9).trends] == [False]
 
 
 STORED = Path(__file__).with_name("run_record.json")

@@ -14,13 +14,18 @@ Point = tuple[float, float]
 
 
 class Axis(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One axis; ``log2`` has its ticks at powers of two. The unit ``%`` is of shares: 0.5 is 50 %."""
+    """One axis; ``log2`` has its ticks at powers of two.
+
+    The unit ``%`` is of shares: 0.5 is 50 %; ``date`` is of seconds since 1970, UTC.
+    """
 
     name: str
     unit: str = ""
     scale: Literal["linear", "log", "log2"] = "linear"
     from_zero: bool = False
     """It begins at 0, where its least value is well above that."""
+    ticks: list[str] = []
+    """What the points at 0, 1 and so on are called; empty: they are numbers."""
 
 
 class Series(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,7 +81,26 @@ class Heat(Record, frozen=True, kw_only=True, omit_defaults=True, tag="heat"):
     cells: list[list[float | None]]
 
 
-Chart = Lines | Bars | Spans | Heat
+class Grid(Record, frozen=True, kw_only=True, omit_defaults=True, tag="grid"):
+    """A table beside the charts."""
+
+    title: str
+    head: list[str]
+    right: list[bool]
+    """Which columns are of numbers."""
+    rows: list[list[str]]
+    changed: list[bool]
+    """Which rows are marked."""
+
+
+class Choice(Record, frozen=True, kw_only=True, tag="choice"):
+    """One chart in several forms, of which one is drawn at a time: the first, until another name is chosen."""
+
+    names: list[str]
+    charts: list[Lines]
+
+
+Chart = Lines | Bars | Spans | Heat | Grid | Choice
 
 
 def short(value: float) -> float:

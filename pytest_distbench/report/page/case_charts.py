@@ -6,10 +6,13 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from statistics import median
+from typing import NamedTuple
 
+from pytest_distbench.judging.collective_text import alike_told, count, payload_bytes
+from pytest_distbench.judging.fingerprint_rule import ranks_of
 from pytest_distbench.judging.links import Link
 from pytest_distbench.records.elastic import SERVING, ElasticResult, PoolResult
-from pytest_distbench.records.iteration import UNACCOUNTED
+from pytest_distbench.records.iteration import UNACCOUNTED, Collective, of_rank, rank_ranges
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
     EVALUATED,
@@ -21,11 +24,11 @@ from pytest_distbench.records.metric import (
     without,
 )
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.page import Axis, Bars, Chart, Heat, Lines, Point, Series, Spans, points, short
+from pytest_distbench.report.page import Axis, Bars, Chart, Grid, Heat, Lines, Point, Series, Spans, points, short
 from pytest_distbench.report.tables.collectives import SweepPoint, sweep_points
-from pytest_distbench.report.tables.communication import link_points
+from pytest_distbench.report.tables.communication import fingerprints, link_points
 from pytest_distbench.report.tables.phases import PHASES, whole_of
-from pytest_distbench.report.texts import point_text
+from pytest_distbench.report.texts import point_text, quantity
 from pytest_distbench.units import GIGABYTE
 
 MOST_TIMELINES = 3
@@ -118,12 +121,17 @@ MOST_POINTS = 300
 """Of a curve: a screen has not many more."""
 
 
-def curves_of(launches: Sequence[LaunchRecord]) -> dict[str, list[tuple[str, list[Point]]]]:
-    """Name -> its launches, each with a name of its own.
+LOSS, LOSS_CURVE = "loss", "loss_curve"
+"""All losses, and the first ones, which are judged."""
 
-    What was evaluated stands for what the training computed under the same name, and all losses for the first ones.
-    """
-    found: dict[str, list[tuple[str, list[Point]]]] = {}
+
+Curves = dict[str, list[tuple[str, list[Point]]]]
+"""Name -> its launches, each with a name of its own."""
+
+
+def curves_of(launches: Sequence[LaunchRecord]) -> Curves:
+    """Of launches; what was evaluated stands for what the training computed under the same name."""
+    found: Curves = {}
     evaluated = {m.name for launch in launches for m in launch.measurements if m.name.startswith(EVALUATED)}
     for launch in launches:
         for measured in launch.measurements:
@@ -134,9 +142,12 @@ def curves_of(launches: Sequence[LaunchRecord]) -> dict[str, list[tuple[str, lis
                 seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
                 every = int(measured.facts.get(EVERY, 1))
                 found.setdefault(_name_over_seeds(measured), []).append((seed, _thin_out(measured.series, every)))
-    if "loss" in found:
-        found.pop("loss_curve", None)
     return found
+
+
+def without_first_losses(curves: Curves) -> Curves:
+    """All losses stand for the first ones."""
+    return {name: drawn for name, drawn in curves.items() if name != LOSS_CURVE or LOSS not in curves}
 
 
 def median_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
@@ -257,27 +268,93 @@ def _sweeps(result: CaseResult) -> dict[str, list[SweepPoint]]:
 
 
 def curves(result: CaseResult) -> Iterator[Chart]:
-    """Series that the record keeps, step by step: every launch or seed thin, their median thick."""
-    before = curves_of(result.reference.launches)
-    for name, here in curves_of(result.launches).items():
-        drawn = [*_thick(here, ""), *_thick(before.get(name, []), "baseline ")]
+    """Series that the record keeps, step by step: every launch or seed thin, their median thick, the baseline dotted.
+
+    The first losses, which are judged, are drawn apart from all losses: a baseline has no more of them.
+    """
+    before = curves_of(result.reference.launches) or _stored_curves(result)
+    found = curves_of(result.launches)
+    if LOSS_CURVE in before:
+        before.setdefault(LOSS, before[LOSS_CURVE])
+    else:
+        found = without_first_losses(found)
+    for name, here in found.items():
+        drawn = [*_thick(here, ""), *_thick(before.get(name, []), "baseline")]
         y = Axis(name=name, unit=unit_of([result], name))
         yield Lines(title=f"{name} by step", x=Axis(name="step"), y=y, series=drawn, target=target_of([result], name))
 
 
+def _stored_curves(result: CaseResult) -> Curves:
+    """Of a stored baseline, by the names that the curves of this run have."""
+    found: Curves = {}
+    measured = {m.key: m for m in _measurements([result])}
+    for key, stored in result.reference.metrics.items():
+        if stored.curve and key in measured:
+            every = int(measured[key].facts.get(EVERY, 1))
+            found.setdefault(_name_over_seeds(measured[key]), []).append(("baseline", _thin_out(stored.curve, every)))
+    return found
+
+
 def _thick(curves: Sequence[tuple[str, list[Point]]], whose: str) -> list[Series]:
-    """The launches of one side, and their median; of the side before only that, dotted."""
+    """The launches of one side, and their median; of the baseline only that, dotted."""
     if not curves:
         return []
     middle = median_curve([drawn for _, drawn in curves])
     if whose:
-        return [Series(name=f"{whose}median", points=middle, look="reference")]
+        return [Series(name=whose if len(curves) == 1 else f"{whose} median", points=middle, look="reference")]
     if len(curves) == 1:
         return [Series(name=curves[0][0], points=middle)]
     return [
         *(Series(name=name, points=drawn, look="thin") for name, drawn in curves),
         Series(name="median", points=middle),
     ]
+
+
+def communication(result: CaseResult) -> Iterator[Chart]:
+    """What an iteration sends, next to the baseline: of each loop in which that differs, and of ranks that differ."""
+    now, then = fingerprints(result)
+    for loop, here in now.items():
+        tables: dict[tuple[_Sent, ...], list[int]] = {}
+        for rank in sorted({*ranks_of(then[loop]), *ranks_of(here)}):
+            rows = _sent(*(of_rank(side.collectives, rank) or [] for side in (then[loop], here)))
+            if any(row.is_changed for row in rows):
+                tables.setdefault(rows, []).append(rank)
+        for rows, ranks in tables.items():
+            whose = f", rank{'s' * (len(ranks) > 1)} {rank_ranges(ranks)}" if len(tables) > 1 else ""
+            yield Grid(
+                title=f"Communication in an iteration of {loop}{whose}",
+                head=["", "collective", "message", "dtype", "baseline", "this run"],
+                right=[False, False, True, False, True, True],
+                rows=[["*" if row.is_changed else "", *row[:-1]] for row in rows],
+                changed=[row.is_changed for row in rows],
+            )
+
+
+class _Sent(NamedTuple):
+    """Equal collectives of an iteration: how many the baseline has of them, and how many this run."""
+
+    what: str
+    size: str
+    dtype: str
+    before: str
+    now: str
+    is_changed: bool
+
+
+def _sent(before: Sequence[Collective], now: Sequence[Collective]) -> tuple[_Sent, ...]:
+    """The sum last; what one side has not recorded of reductions, roots and partners is left out of both."""
+    sides = alike_told(before, now)
+    then, here = map(count, sides)
+    rows = []
+    for one in {**here, **then}:
+        where = "" if one.group == "default" else f" in {one.group}"
+        what = f"{one.op}{f' ({one.how})' if one.how else ''}{where}"
+        size = quantity(one.message_bytes, "B") if one.message_bytes else ""
+        told = [str(side[one] or "-") for side in (then, here)]
+        rows.append(_Sent(what, size, one.dtype, told[0], told[1], then[one] != here[one]))
+    sums = [payload_bytes(side) for side in sides]
+    told = [quantity(size, "B") for size in sums]
+    return (*rows, _Sent("sent per rank", "", "", told[0], told[1], sums[0] != sums[1]))
 
 
 def epochs(result: CaseResult) -> Iterator[Chart]:

@@ -6,6 +6,7 @@ A row is a function from a case, or from all cases, to what is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -14,8 +15,15 @@ from pytest_distbench.judging.stats import ChangePoint, change_points
 from pytest_distbench.records.environment import TERMS, Prices
 from pytest_distbench.records.iteration import UNACCOUNTED
 from pytest_distbench.records.run import CaseResult, History, Trend
-from pytest_distbench.report.page import Axis, Bars, Chart, Lines, Series, case_charts, points, short
-from pytest_distbench.report.page.case_charts import curves_of, median_curve, over_time, target_of, unit_of
+from pytest_distbench.report.page import Axis, Bars, Chart, Choice, Lines, Series, case_charts, points, short
+from pytest_distbench.report.page.case_charts import (
+    curves_of,
+    median_curve,
+    over_time,
+    target_of,
+    unit_of,
+    without_first_losses,
+)
 from pytest_distbench.report.tables.cost import CostRow, cost_rows
 from pytest_distbench.report.tables.phases import PHASES, whole_of
 from pytest_distbench.report.tables.scaling import SCALING, ScalingRow, scaling_rows
@@ -32,7 +40,7 @@ def trends_of(history: History | None) -> Trends:
     return found
 
 
-def trends_of_case(result: CaseResult, trends: Trends) -> Iterator[Lines]:
+def trends_of_case(result: CaseResult, trends: Trends) -> Iterator[Chart]:
     """The way of each metric of a case that moved, or of which nobody knows, through runs before and after this one."""
     told = {verdict.metric for verdict in result.verdicts if verdict.is_judged and not verdict.row.is_quiet}
     for trend in trends.get((result.environment.platform, result.case.test, result.case.key), ()):
@@ -40,20 +48,34 @@ def trends_of_case(result: CaseResult, trends: Trends) -> Iterator[Lines]:
             yield trend_chart(trend, change_points([point.value for point in trend.points]))
 
 
-def trend_chart(trend: Trend, changes: Sequence[ChangePoint]) -> Lines:
-    """Each run as a dot, and the levels between changes as lines with what changed beside them."""
-    values = [point.value for point in trend.points]
+def trend_chart(trend: Trend, changes: Sequence[ChangePoint]) -> Choice:
+    """Each run as a dot, and the levels between changes as lines with what changed beside them.
+
+    By the date of a run, or by its commit, of which each has the same room.
+    """
+    commits = list(dict.fromkeys(point.commit[:10] for point in trend.points))
+    by_date = [datetime.fromisoformat(point.at).timestamp() for point in trend.points]
+    by_commit = [float(commits.index(point.commit[:10])) for point in trend.points]
+    ways = {"by date": (Axis(name="date", unit="date"), by_date)}
+    if len(commits) > 1:
+        ways["by commit"] = (Axis(name="commit", ticks=[commit or "unknown" for commit in commits]), by_commit)
+    charts = [_trend_chart(trend, changes, axis, places) for axis, places in ways.values()]
+    return Choice(names=[*ways], charts=charts)
+
+
+def _trend_chart(trend: Trend, changes: Sequence[ChangePoint], axis: Axis, places: Sequence[float]) -> Lines:
     names = [" ".join(filter(None, [point.at[:10], point.commit[:10]])) for point in trend.points]
-    series = [Series(name="a run", points=points(enumerate(values, 1)), names=names, look="dots")]
+    runs = [(place, short(point.value)) for place, point in zip(places, trend.points, strict=True)]
+    series = [Series(name="a run", points=runs, names=names, look="dots")]
     if changes:
         begins = [0, *(change.index for change in changes)]
         levels = [changes[0].before, *(change.after for change in changes)]
         labels = ["", *(format_change(change.ratio) for change in changes)]
-        level = points(zip((begin + 1 for begin in begins), levels, strict=True))
+        level = [(places[begin], short(value)) for begin, value in zip(begins, levels, strict=True)]
         of = [names[begin] for begin in begins]
         series.append(Series(name="level", points=level, names=of, labels=labels, look="steps"))
-    runs = Axis(name="run, oldest first")
-    return Lines(title=f"History of {trend.metric}", x=runs, y=Axis(name=trend.metric, unit=trend.unit), series=series)
+    y = Axis(name=trend.metric, unit=trend.unit)
+    return Lines(title=f"History of {trend.metric}", x=axis, y=y, series=series)
 
 
 _WORKERS = Axis(name="workers", scale="log2")
@@ -168,7 +190,7 @@ def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
             tests.setdefault(result.case.series, []).append(result)
     for test, sizes in tests.items():
         sizes.sort(key=lambda result: result.case.world_size)
-        curves = [(result, curves_of(result.launches)) for result in sizes]
+        curves = [(result, without_first_losses(curves_of(result.launches))) for result in sizes]
         for name in dict.fromkeys(name for _, found in curves for name in found):
             lines = [
                 Series(name=_ranks(result.case.world_size), points=over_time(result, middle))
@@ -191,6 +213,7 @@ def _ranks(number: int) -> str:
 
 
 OF_CASE: dict[str, Callable[[CaseResult], Iterable[Chart]]] = {
+    "communication": case_charts.communication,
     "bandwidth": case_charts.bandwidth,
     "change": case_charts.change_by_size,
     "curves": case_charts.curves,

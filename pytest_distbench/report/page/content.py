@@ -21,8 +21,9 @@ from typing import Any, BinaryIO
 import msgspec
 
 from pytest_distbench.judging.causes import cause_lines
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.stats import median_interval
-from pytest_distbench.judging.stored_rule import fast_value
+from pytest_distbench.judging.stored_rule import fast_value, stored_values
 from pytest_distbench.judging.terms import Strictness, conclude
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
@@ -34,6 +35,7 @@ from pytest_distbench.records.run import CaseResult, History, RunRecord, Verdict
 from pytest_distbench.report.page import Chart, short
 from pytest_distbench.report.page.charts import Trends, charts_above, charts_of, trends_of
 from pytest_distbench.report.tables import TABLES
+from pytest_distbench.report.tables.communication import communication_texts
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts import (
     Line,
@@ -45,9 +47,9 @@ from pytest_distbench.report.texts import (
     quantity,
     threshold,
 )
-from pytest_distbench.report.texts.failures import comparison_lines, explanation
-from pytest_distbench.report.texts.screens import Commands, sentence
-from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
+from pytest_distbench.report.texts.failures import accept_command, comparison_lines, explanation
+from pytest_distbench.report.texts.screens import Commands, in_words, next_steps
+from pytest_distbench.report.texts.terminal import ending_lines, run_lines, updated_lines
 from pytest_distbench.report.texts.verdicts import refusal_lines
 
 MEASURED = "measured"
@@ -58,6 +60,8 @@ BROKEN = "launch failed"
 UNKNOWN_COMMAND = "pytest --distbench-update=new"
 """Of a run whose record does not say how it records."""
 
+_SEVERITIES: list[Severity] = ["failure", "doubt", "plain"]
+
 _AS_CASES = "verdicts"
 """The table whose rows are those of the cases."""
 
@@ -66,6 +70,8 @@ class Row(Record, frozen=True, kw_only=True, array_like=True):
     """One metric of a case: a verdict as tables show it, and what it was made of."""
 
     kind: str
+    mark: str
+    severity: Severity
     metric: str
     text: str
     unit: str
@@ -86,7 +92,7 @@ class Row(Record, frozen=True, kw_only=True, array_like=True):
     values: list[float]
     """Of every launch."""
     others: dict[str, list[float]]
-    """Of the launches that ran beside them, by whose they are."""
+    """Of launches that these are compared with, by whose they are."""
     base: float | None
     """The number that it was compared with."""
     allowed: float | None
@@ -100,6 +106,9 @@ class PageCase(Record, frozen=True, kw_only=True, omit_defaults=True):
     nodeid: str
     state: str
     """Its gravest verdict, :data:`BROKEN` or :data:`MEASURED`."""
+    mark: str
+    severity: Severity
+    """Of what is told in its rows, the most severe."""
     note: str = ""
     """What is said beside its state: an outcome that does not follow from it."""
     is_first: bool = False
@@ -112,6 +121,8 @@ class PageCase(Record, frozen=True, kw_only=True, omit_defaults=True):
     notes: list[str] = []
     command: str = ""
     """That runs it again; empty: nothing is to be looked into."""
+    accept: str = ""
+    """The command that stores its numbers as the new baseline; empty: they are the baseline's, or none accepts them."""
     rows: list[Row]
     charts: list[Chart] = []
 
@@ -138,12 +149,12 @@ class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Of the cases that stand first, of those after them, and of the tables."""
     name: str
     facts: list[tuple[str, str]]
-    kinds: dict[str, tuple[str, Severity, str, str]]
-    """States -> mark, severity, meaning, and words in the counts, the gravest first."""
+    kinds: dict[str, tuple[Severity, str]]
+    """States -> severity and meaning, the gravest first."""
     counts: dict[str, int]
     """Cases by their state, the gravest first."""
     notes: list[Line] = []
-    """What the run says at its end."""
+    """On the run as a whole."""
     cases: list[PageCase]
     tables: list[PageTable] = []
     other: Other | None = None
@@ -162,10 +173,10 @@ def page_of(
     Args:
         history: of runs like it: the way of each metric that moved is drawn with its case.
     """
-    kinds: dict[str, tuple[str, Severity, str, str]] = {
-        BROKEN: ("!", "failure", "A rank failed, so nothing was judged.", ""),
-        **{name: (row.mark, row.severity, row.means, name) for name, row in VERDICTS.items()},
-        MEASURED: (" ", "plain", "Recorded for information, not judged.", ""),
+    kinds: dict[str, tuple[Severity, str]] = {
+        BROKEN: ("failure", "A rank failed, so nothing was judged."),
+        **{name: (row.severity, row.means) for name, row in VERDICTS.items()},
+        MEASURED: ("plain", "Recorded for information, not judged."),
     }
     order = list(kinds)
     trends = trends_of(history)
@@ -174,7 +185,7 @@ def page_of(
     failed = sum(case.is_first for case in cases)
     found = Counter(case.state for case in cases)
     return Page(
-        title=_title(record, failed),
+        title=_title(record),
         headings=("Failed", "The rest" if failed else "Cases", "Tables and charts of the run"),
         name=name_of(record),
         facts=list(_facts(record)),
@@ -182,14 +193,9 @@ def page_of(
         counts={state: found[state] for state in kinds if found[state]},
         notes=[
             *ending_lines(record),
-            *([sentence(record.results)] if record.results else []),
-            *summary_lines(
-                record.results,
-                verbosity=-1,
-                commands=Commands(record=record.record_command or UNKNOWN_COMMAND),
-                folder=Path("baselines"),
-                took_s=record.duration_s,
-            ),
+            *run_lines(record.results),
+            *next_steps(record.results, Commands(record=record.record_command or UNKNOWN_COMMAND)),
+            *updated_lines(record.results, Path("baselines")),
         ],
         cases=cases,
         tables=[_table(name, section, record, prices) for name, section in sections.items() if name != _AS_CASES],
@@ -197,14 +203,13 @@ def page_of(
     )
 
 
-def _title(record: RunRecord, failed: int) -> str:
-    number, besides = len(record.results), record.failed_besides
-    counted = f"{failed or 'none'} of {number} case{'s' * (number != 1)} failed"
+def _title(record: RunRecord) -> str:
+    besides = record.failed_besides
     told = ["interrupted"] * record.was_interrupted + [
         f"{besides} other test{'s' * (besides != 1)} or module{'s' * (besides != 1)} failed"
     ] * bool(besides)
-    if number or not told:
-        told.append(counted if number else "nothing was measured")
+    if record.results or not told:
+        told.append(in_words(record.results))
     return f"distbench: {', '.join(told)}"
 
 
@@ -230,6 +235,7 @@ def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
     under, number = result.case.conditions, len(result.launches)
     failed = result.outcome in ("failed", "xfailed", "advisory")
     command = _again(result, record)
+    mark, severity = _gravest(result)
     charts, problems = charts_of(result, trends)
     ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"
     how = [ranks, under.backend, under.launcher, f"{number} launch{'es' * (number != 1)}"]
@@ -238,6 +244,8 @@ def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
         title=result.case.title,
         nodeid=result.nodeid,
         state=_state(result),
+        mark=mark,
+        severity=severity,
         note=result.outcome if result.outcome not in ("passed", "failed") else "",
         is_first=result.outcome == "failed",
         headline=mask_text(result.headline),
@@ -245,6 +253,7 @@ def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
         story=_story(result, command) if failed else [],
         notes=[*(line.text for line in refusal_lines(result)), *problems],
         command=command,
+        accept=accept_command(result, command) if failed else "",
         rows=list(_rows(result)),
         charts=charts,
     )
@@ -255,6 +264,16 @@ def _state(result: CaseResult) -> str:
         return BROKEN
     order = list(VERDICTS)
     return min((v.kind for v in result.verdicts if v.is_judged), key=order.index, default=MEASURED)
+
+
+def _gravest(result: CaseResult) -> tuple[str, Severity]:
+    """Mark and severity of a case: a passing one may have a number of which nobody knows."""
+    if _state(result) == BROKEN:
+        return "!", "failure"
+    judged = [v.row for v in result.verdicts if v.is_judged]
+    return min(
+        ((row.mark, row.severity) for row in judged), key=lambda one: _SEVERITIES.index(one[1]), default=("", "plain")
+    )
 
 
 def _story(result: CaseResult, command: str) -> list[str]:
@@ -278,11 +297,12 @@ def _rows(result: CaseResult) -> Iterator[Row]:
     """The judged ones first, the gravest before the others."""
     values = _values(result, result.launches)
     decided = _values(result, result.confirmation.launches) if result.confirmation is not None else {}
-    others = {name: _values(result, launches) for name, launches in _beside(result).items()}
     for verdict in sorted(result.verdicts, key=lambda v: (not v.is_judged, severity_order(v.code))):
-        beside = {name: found[verdict.metric] for name, found in others.items() if verdict.metric in found}
-        own = decided if result.launches_of(verdict) is not result.launches else values
-        yield _row(verdict, own.get(verdict.metric, []), beside)
+        is_confirmed = result.launches_of(verdict) is not result.launches
+        own = decided if is_confirmed else values
+        others = _compared_with(result, verdict, is_confirmed=is_confirmed)
+        row = _row(verdict, own.get(verdict.metric, []), others)
+        yield _with_communication(row, result) if verdict.metric == FINGERPRINT else row
     if not result.verdicts:
         yield from _measured(result.launches, values)
 
@@ -290,6 +310,8 @@ def _rows(result: CaseResult) -> Iterator[Row]:
 def _row(verdict: Verdict, values: list[float], others: dict[str, list[float]]) -> Row:
     return Row(
         kind=verdict.kind if verdict.is_judged else MEASURED,
+        mark=verdict.row.mark if verdict.is_judged else "",
+        severity=verdict.row.severity if verdict.is_judged else "plain",
         metric=verdict.metric,
         text=metric_text(verdict),
         unit=verdict.unit,
@@ -308,6 +330,12 @@ def _row(verdict: Verdict, values: list[float], others: dict[str, list[float]]) 
         base=None if verdict.baseline is None else short(verdict.baseline),
         allowed=verdict.threshold if verdict.is_judged else None,
     )
+
+
+def _with_communication(row: Row, result: CaseResult) -> Row:
+    """The row of the communication, which is no number, with what is sent; the story of a failure has its reason."""
+    now, then = communication_texts(result)
+    return replace(row, current=now, reference=then, reason="" if row.severity == "failure" else row.reason)
 
 
 def _measured(launches: Sequence[LaunchRecord], values: Mapping[str, list[float]]) -> Iterator[Row]:
@@ -341,12 +369,16 @@ def _values(result: CaseResult, launches: Sequence[LaunchRecord]) -> dict[str, l
     return found
 
 
-def _beside(result: CaseResult) -> dict[str, list[LaunchRecord]]:
-    """Launches that ran beside those of the case, by whose they are."""
+def _compared_with(result: CaseResult, verdict: Verdict, *, is_confirmed: bool) -> dict[str, list[float]]:
+    """Values of the launches that a number was compared with, by whose they are: what is stored, or what ran beside."""
     beside = {"baseline": result.reference.launches}
-    if (turns := result.confirmation) is not None:
-        beside |= {"A/B candidate": turns.launches, "A/B baseline commit": turns.references}
-    return {name: launches for name, launches in beside.items() if launches}
+    if is_confirmed and result.confirmation is not None:
+        beside = {"A/B baseline commit": result.confirmation.references}
+    found = {whose: _values(result, launches).get(verdict.metric, []) for whose, launches in beside.items()}
+    stored = result.reference.metrics.get(verdict.metric)
+    if stored is not None and not is_confirmed:
+        found = {"baseline": [short(value) for value in stored_values(stored)]}
+    return {whose: values for whose, values in found.items() if values}
 
 
 def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
@@ -359,10 +391,17 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "on", ", ".join([*platforms, *devices])
     yield "ranks", ", ".join(map(str, record.world_sizes))
     if record.commit:
-        yield "commit", record.commit
+        commit, dirty, _ = record.commit.partition("-dirty")
+        yield "commit", f"{commit[:10]}{dirty and ', with uncommitted changes'}"
+    yield from ((name, value) for name, value in _places(record).items() if value)
     if record.command:
         yield "command", mask_text(record.command)
     yield "version", f"pytest-distbench {record.distbench}"
+
+
+def _places(record: RunRecord) -> dict[str, str]:
+    number = record.pull_request
+    return {"branch": record.branch, "pull request": f"#{number}" if number else "", "host": record.host}
 
 
 def _table(name: str, section: Section, record: RunRecord, prices: Prices | None) -> PageTable:

@@ -42,10 +42,18 @@
     if (unit === "B") return scaled(value, SIZES);
     if (unit === "B/s") return `${digits(value / 1e9)} GB/s`;
     if (unit === "%") return `${digits(value * 100, 4)} %`;
+    if (unit === "date") return new Date(value * 1000).toISOString().slice(0, 16).replace("T", " ");
     return `${digits(value)} ${unit ?? ""}`.trimEnd();
   };
+  const DAY = 86400;
+  const SPANS = [60, 600, 3600, 6 * 3600, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, 56 * DAY, 91 * DAY, 182 * DAY, 364 * DAY];
   // Ticks of one axis, in one unit where they are evenly spaced.
   const tickText = (axis, ticks) => {
+    if (axis.ticks) return (tick) => axis.ticks[tick] ?? "";
+    if (axis.unit === "date") {
+      const isOfDays = ticks.every((tick) => tick % DAY === 0);
+      return (tick) => (isOfDays ? format(tick, "date").slice(0, 10) : format(tick, "date").slice(5));
+    }
     if (axis.unit !== "s" || axis.scale) return (tick) => format(tick, axis.unit);
     const most = Math.max(...ticks.map(Math.abs));
     const [factor, name] = TIMES.find(([factor]) => most >= factor * 0.99999) ?? TIMES[0];
@@ -94,12 +102,12 @@
     more(0);
     return parent;
   };
-  const table = (head, right, rows, foot = []) => {
+  const table = (head, right, rows, foot = [], classes = []) => {
     const side = (i) => (right[i] ? { class: "r" } : {});
     const line = (cells) =>
       el(
         "tr",
-        {},
+        classes.length ? { class: classes[rows.indexOf(cells)] } : {},
         cells.map((cell, i) => el("td", side(i), cell)),
       );
     const body = inPieces(el("tbody"), rows, line, 200);
@@ -147,6 +155,11 @@
       }
       if (found.length > 1) return found;
     }
+    if (axis.unit === "date") {
+      const step = SPANS.find((span) => (hi - lo) / span <= most) ?? 10 * 364 * DAY;
+      const first = Math.ceil(lo / step);
+      return Array.from({ length: Math.floor(hi / step) - first + 1 }, (_, i) => (first + i) * step);
+    }
     const unit = axis.unit === "B" ? (SIZES.find(([factor]) => hi >= factor) ?? [1])[0] : 1;
     return nice(lo / unit, hi / unit, most, isWhole).map((tick) => tick * unit);
   };
@@ -167,6 +180,14 @@
     if (axis.from_zero) lo = Math.min(0, lo);
     const room = (hi - lo || Math.abs(hi) || 1) * 0.06;
     return [axis.from_zero && !lo ? 0 : lo - room, hi + room];
+  };
+  // All but a few that lie so far from the others that they would flatten them.
+  const withoutFar = (values, share, least) => {
+    const middle = median(values);
+    const far = values.map((value) => Math.abs(value - middle)).sort((a, b) => a - b);
+    const first = Math.max(1, far.length - Math.max(1, Math.floor(far.length * share)));
+    const end = far.findIndex((distance, i) => i >= first && distance > 3 * Math.max(far[i - 1], least));
+    return end < 0 ? values : values.filter((value) => Math.abs(value - middle) < far[end]);
   };
   const wide = (text) => text.length * 6.7;
 
@@ -280,6 +301,10 @@
       }
     };
   };
+  // In the place of a dot that lies beyond the axis.
+  const TURNS = { right: 0, down: 90, left: 180, up: 270 };
+  const arrow = (x, y, to, look = "") =>
+    shape("path", { class: `dot ${look}`, d: "M5 0l-9 -5v10z", transform: `translate(${x} ${y}) rotate(${TURNS[to]})` });
   const lines = (chart) => {
     const series = chart.series;
     const main = series.filter((one) => one.look !== "thin" && one.look !== "reference");
@@ -317,22 +342,28 @@
         points.map((point) => point[0]),
         chart.x,
       );
-      const own = points.map((point) => point[1]),
-        most = 1.5 * Math.max(...own);
+      const all = points.map((point) => point[1]);
+      const own = withoutFar(all, 0.02, 0.05 * Math.abs(median(all)));
+      const most = 1.5 * Math.max(...own);
       const inside = (value) => Math.min(value, most); // a wide band does not flatten the line
       const ys = [
         ...own,
         ...band.flatMap(([, lo, hi]) => [inside(lo), inside(hi)]),
         ...(chart.target === undefined ? [] : [chart.target]),
       ];
-      const [yLo, yHi] = extent(ys, chart.y);
-      const yTicks = ticks(chart.y, yLo, yHi, 6);
+      const isSpread = !band.length && Math.min(...ys) > 0 && Math.max(...ys) > 50 * Math.min(...ys);
+      const axis = isSpread && !chart.y.scale ? { ...chart.y, scale: "log" } : chart.y;
+      const [yLo, yHi] = extent(ys, axis);
+      const yTicks = ticks(axis, yLo, yHi, 6);
       const left = Math.max(30, 10 + Math.max(...yTicks.map((tick) => wide(tickText(chart.y, yTicks)(tick)))));
       const box = { left, right: width - 16, top: 22, bottom: HEIGHT - 42 };
       const x = scaleOf(chart.x, xLo, xHi, box.left + 6, box.right - 6),
-        y = scaleOf(chart.y, yLo, yHi, box.bottom, box.top);
+        place = scaleOf(axis, yLo, yHi, box.bottom, box.top);
+      const isOut = (value) => value < yLo || value > yHi;
+      const y = (value) => place(Math.max(yLo, Math.min(yHi, value)));
       const isWhole = !chart.x.unit && points.every(([px]) => Number.isInteger(px));
-      const usual = Math.max(...ticks(chart.x, xLo, xHi, 8, isWhole).map((tick) => wide(format(tick, chart.x.unit))));
+      const some = ticks(chart.x, xLo, xHi, 8, isWhole);
+      const usual = Math.max(...some.map((tick) => wide(tickText(chart.x, some)(tick))));
       const xs = points.map((point) => point[0]);
       const xTicks = ticks(
         chart.x,
@@ -360,12 +391,12 @@
       const isSparse = main.every((one) => one.points.length <= 60);
       for (const one of [...thin, ...series.filter((other) => other.look !== "thin")]) {
         const usable = usableOf(one);
-        const place = shape("g", { class: colour.get(one) });
+        const group = shape("g", { class: colour.get(one) });
         const path = usable.map(([px, py], i) =>
           one.look === "steps" && i ? `H${x(px)}V${y(py)}` : `${i ? "L" : "M"}${x(px)} ${y(py)}`,
         );
         if (one.look !== "dots")
-          place.append(
+          group.append(
             shape("path", {
               class: `line ${one.look ?? ""}`,
               d: path.join("") + (one.look === "steps" ? `H${box.right}` : ""),
@@ -373,9 +404,11 @@
           );
         usable.forEach(([px, py], i) => {
           const isSeen = one.look === "dots" || (!one.look && isSparse);
-          if (isSeen) place.append(shape("circle", { class: "dot", cx: x(px), cy: y(py), r: 3.5 }));
-          const spot = one.labels?.[i] && free(x(px), y(py), one.labels[i]);
-          if (spot) place.append(shape("text", { class: "on halo", ...spot }, one.labels[i]));
+          if (isOut(py)) group.append(arrow(x(px), y(py), py > yHi ? "up" : "down"));
+          else if (isSeen) group.append(shape("circle", { class: "dot", cx: x(px), cy: y(py), r: 3.5 }));
+          const label = isOut(py) && one.look !== "thin" ? format(py, chart.y.unit) : one.labels?.[i];
+          const spot = label && free(x(px), y(py), label);
+          if (spot) group.append(shape("text", { class: "on halo", ...spot }, label));
           if (one.look !== "thin")
             marks.push({
               x: x(px),
@@ -383,7 +416,7 @@
               text: `${one.name}, ${one.names?.[i] ?? `${chart.x.name} ${format(px, chart.x.unit)}`}: ${format(py, chart.y.unit)}`,
             });
         });
-        svg.append(place);
+        svg.append(group);
       }
       return HEIGHT;
     };
@@ -595,7 +628,24 @@
     ];
     return figure(chart.title, "", draw, values);
   };
-  const CHARTS = { lines, bars, spans, heat };
+  const grid = (chart) => {
+    const classes = chart.changed.map((isChanged) => (isChanged ? "changed" : ""));
+    return el("figure", {}, el("figcaption", {}, chart.title), ...table(chart.head, chart.right, chart.rows, [], classes));
+  };
+  const choice = (chart) => {
+    const place = el("div");
+    const show = (chosen) => {
+      const button = (name, i) =>
+        el("button", { type: "button", "aria-pressed": String(i === chosen), click: () => show(i) }, name);
+      const drawn = lines(chart.charts[chosen]);
+      if (chart.names.length > 1)
+        drawn.querySelector("figcaption").append(el("span", { class: "bar ways" }, chart.names.map(button)));
+      place.replaceChildren(drawn);
+    };
+    show(0);
+    return place;
+  };
+  const CHARTS = { lines, bars, spans, heat, grid, choice };
   const isEmpty = (chart) =>
     chart.series?.every((one) => !one.points.length) ||
     [chart.spans, chart.rows, chart.cells].some((all) => all?.length === 0);
@@ -623,13 +673,14 @@
       })
       .filter((row) => row.base && (!row.isOwn || row.values.length > 1 || Object.keys(row.beside).length));
     if (!strips.length) return "";
-    const groups = [...new Set(strips.flatMap((row) => Object.keys(row.beside)))];
+    const groups = ["baseline", "A/B baseline commit", "other run"].filter((name) => strips.some((row) => row.beside[name]));
+    const colours = { baseline: "c1", "A/B baseline commit": "c2", "other run": "c3" };
     const legend = [
       ["a launch", sample("c0", shape("circle", { class: "dot faint", cx: 11, cy: 5, r: 4 })), true],
       ["median", sample("c0", shape("path", { class: "tick", d: "M11 0V10" })), true],
-      ...groups.map((name, i) => [
+      ...groups.map((name) => [
         name,
-        sample(`c${i + 1}`, shape("circle", { class: "dot hollow", cx: 11, cy: 5, r: 4 })),
+        sample(colours[name], shape("circle", { class: "dot hollow", cx: 11, cy: 5, r: 4 })),
         true,
       ]),
       ...(strips.some((row) => row.allowed)
@@ -647,12 +698,9 @@
       const limits = strips.flatMap((row) =>
         row.allowed && row.allowed < 1 ? [1 + row.allowed, 1 / (1 + row.allowed)] : [],
       );
-      const high = [...shares].sort((a, b) => a - b)[Math.floor((shares.length - 1) * 0.95)];
-      const most = Math.min(Math.max(...shares), 1 + 2 * Math.abs(high - 1)); // a few outliers do not hide the others
-      const [lo, hi] = [
-        Math.max(-1, Math.min(0.98, ...shares, ...limits)),
-        Math.min(6, Math.max(1.02, most, ...limits)),
-      ];
+      const near = withoutFar(shares, 0.34, 0.2);
+      const lo = Math.max(-1, Math.min(0.98, ...near, ...limits)),
+        hi = Math.min(6, Math.max(1.02, ...near, ...limits));
       const room = (hi - lo) * 0.03,
         right = width - 16,
         each = 26 + at.above,
@@ -670,16 +718,18 @@
           svg.append(shape("rect", { class: "band", x: from, y: y - 10, width: to - from, height: 20 }));
         }
         svg.append(shape("line", { class: "grid", x1: at.left + 6, x2: right, y1: y, y2: y }));
-        const dots = (values, colour, look, whose) =>
+        const dots = (values, colour, look, whose) => {
+          const out = [];
           values.forEach((value, j) => {
             const share = value / row.base;
             const shift = look === "hollow" ? 5 : values.length > 1 && groups.length ? -5 : 0;
             const cx = x(inside(share)),
               cy = y + shift;
-            const drawn =
-              share > hi
-                ? shape("path", { class: `dot ${look}`, d: `M${cx + 9} ${cy}l-8 -5v10z` })
-                : shape("circle", { class: `dot ${look}`, cx, cy, r: 4 });
+            const isOut = share > hi || share < lo;
+            if (isOut) out.push(share);
+            const drawn = isOut
+              ? arrow(cx, cy, share > hi ? "right" : "left", look)
+              : shape("circle", { class: `dot ${look}`, cx, cy, r: 4 });
             svg.append(shape("g", { class: colour }, drawn));
             marks.push({
               x: x(inside(share)),
@@ -687,7 +737,13 @@
               text: `${row.text}, ${whose} ${j + 1}: ${format(value, row.unit)}, ${percent(share)} from ${row.isOwn ? "the median" : "the baseline"}`,
             });
           });
-        groups.forEach((name, g) => dots(row.beside[name] ?? [], `c${g + 1}`, "hollow", name));
+          if (!out.length) return;
+          const isRight = median(out) > hi;
+          const at = { x: isRight ? x(hi) - 10 : x(lo) + 10, y: marks.at(-1).y + 4 };
+          const label = { class: "on halo", "text-anchor": isRight ? "end" : "start", ...at };
+          svg.append(shape("text", label, percent(median(out))));
+        };
+        groups.forEach((name) => dots(row.beside[name] ?? [], colours[name], "hollow", name));
         dots(row.values, "c0", "faint", "launch");
         const middle = x(inside(median(row.values) / row.base));
         svg.append(
@@ -700,7 +756,7 @@
         name: `change vs ${strips.every((row) => row.isOwn) ? "the median of the launches" : "baseline"}`,
       };
       axisBelow(svg, change, (tick) => x(tick + 1), lo - 1 - room, hi - 1 + room, at.left, right, bottom);
-      if (shares.some((share) => share > hi)) svg.append(shape("text", { x: 0, y: bottom + 33 }, "▸ beyond the axis"));
+      if (near.length < shares.length) svg.append(shape("text", { x: 0, y: bottom + 33 }, "▸ beyond the axis"));
       return bottom + 40;
     };
     const values = () => [
@@ -717,16 +773,7 @@
         ),
       ),
     ];
-    const node = figure("Every launch", legendOf(legend), draw, values, true);
-    if (groups.some((name) => name.startsWith("A/B")))
-      node.append(
-        el(
-          "p",
-          { class: "soft" },
-          "The hollow dots are judged, candidate against baseline commit: they ran as interleaved A/B. The filled dots made the timing suspicious.",
-        ),
-      );
-    return node;
+    return figure("Every launch", legendOf(legend), draw, values, true);
   };
 
   // The page.
@@ -743,6 +790,8 @@
   const MOST_ROWS = 16;
   const FIELDS = [
     "kind",
+    "mark",
+    "severity",
     "metric",
     "text",
     "unit",
@@ -779,26 +828,26 @@
     let chosen = "",
       asked = "";
     const main = document.getElementById("page");
-    const severity = (state) => (page.kinds[state] ?? [" ", "plain"])[1];
-    const meaning = (state) => page.kinds[state]?.[2];
+    const severity = (state) => page.kinds[state]?.[0] ?? "plain";
+    const meaning = (state) => page.kinds[state]?.[1];
 
     const verdicts = (one) => {
       const beside = other?.cases[one.key];
       const told = one.rows.filter((row) => row.isTold),
         rest = one.rows.filter((row) => !row.isTold);
       const columns = [
-        ["", "", (row) => page.kinds[row.kind]?.[0] ?? ""],
+        ["", "", (row) => row.mark],
         ["metric", "", (row) => row.text],
-        ["verdict", "verdict", (row) => el("span", { title: meaning(row.kind) }, row.kind)],
+        ["verdict", "", (row) => el("span", { title: meaning(row.kind) }, row.kind)],
         ["this run", "r", (row) => row.current],
         ["reference", "r", (row) => row.reference, "baseline"],
-        ["statistic", "", (row) => row.statistic],
+        ["statistic", "extra", (row) => row.statistic],
         ["change", "r", (row) => row.change],
         ["threshold", "r", (row) => row.threshold],
-        ["interval", "r", (row) => row.interval, "median in"],
-        ["noise", "r", (row) => row.noise],
         ["mde", "r", (row) => row.mde, "MDE"],
-        ["launches", "r", (row) => String(row.launches || ""), "n"],
+        ["interval", "r extra", (row) => row.interval, "median in"],
+        ["noise", "r extra", (row) => row.noise],
+        ["launches", "r extra", (row) => String(row.launches || ""), "n"],
       ].filter(([name, , text]) => ["", "metric", "verdict", "this run"].includes(name) || told.some(text));
       if (beside) {
         const theirs = (row) => (beside[row.metric]?.length ? median(beside[row.metric]) : undefined);
@@ -819,7 +868,7 @@
       const line = (row) =>
         el(
           "tr",
-          { class: severity(row.kind) },
+          { class: row.severity },
           columns.map(([, side, text]) => el("td", { class: side }, text(row))),
         );
       const extra = (rows, what) => {
@@ -870,7 +919,7 @@
           el("p", { class: "soft" }, `${first.text}${more.length ? ` and ${more.length} more` : ""}: ${first.reason}`),
         );
     };
-    const again = (command) => {
+    const command = (does, command) => {
       const copy = el(
         "button",
         {
@@ -886,15 +935,18 @@
         },
         "copy",
       );
-      return el("div", { class: "again" }, el("code", {}, command), copy);
+      return el("div", { class: "command" }, el("span", { class: "soft" }, does), el("code", {}, command), copy);
     };
+    const isTold = (one) =>
+      one.rows.some((row) => row.isTold && one.headline && `${row.text}: ${row.reason}`.startsWith(one.headline));
     const bodyOf = (one) => [
-      one.headline ? el("p", { class: "headline" }, one.headline) : "",
+      one.headline && !isTold(one) ? el("p", { class: "headline" }, one.headline) : "",
       el("p", { class: "soft" }, el("span", { class: "id" }, one.nodeid), ` · ${one.how}`),
       ...verdicts(one),
       ...(one.notes ?? []).map((note) => el("p", { class: "soft" }, note)),
       one.story?.length ? el("pre", {}, one.story.join("\n")) : "",
-      !one.command || one.story?.some((line) => line.includes(one.command)) ? "" : again(one.command),
+      !one.command || one.story?.some((line) => line.includes(one.command)) ? "" : command("Run it again", one.command),
+      one.accept ? command("Accept as baseline", one.accept) : "",
       launches(
         one.rows.filter((row) => row.isTold),
         other?.cases[one.key],
@@ -918,12 +970,11 @@
     };
     const card = (one) => {
       const isBad = Boolean(one.is_first);
-      const [mark, told] = page.kinds[one.state] ?? [" ", "plain"];
       const state = one.note ? `${one.state}, ${one.note}` : one.state;
       const summary = [
         el("b", {}, one.title),
         el("span", { class: "soft" }, isBad ? "" : one.headline || gist(one)),
-        el("span", { class: `state ${told}`, title: meaning(one.state) }, `${mark} ${state}`.trim()),
+        el("span", { class: `state ${one.severity}`, title: meaning(one.state) }, `${one.mark} ${state}`.trim()),
       ];
       return folded({ class: isBad ? "card bad" : "card" }, summary, () => bodyOf(one), isBad);
     };
@@ -962,7 +1013,7 @@
             },
           },
           el("b", {}, String(number)),
-          el("span", {}, page.kinds[state]?.[3] || state),
+          el("span", {}, state),
         ),
       ),
     );

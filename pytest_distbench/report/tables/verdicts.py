@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_distbench.judging.stats import LEAST_RUNS, ChangePoint
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.stats import LEAST_RUNS, ChangePoint, fewest_runs
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import tightest
 from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Point, Trend, Verdict, is_found
+from pytest_distbench.report.tables.communication import communication_texts
 from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds, section_of_rows
 from pytest_distbench.report.texts import change, current, metric_text, reference, test_name, threshold
 from pytest_distbench.report.texts.remarks import planted_ratio
@@ -60,9 +62,9 @@ class TrendRow:
 
     @property
     def kind(self) -> str:
-        """``worse``, ``better``, or ``changed`` where neither is known; empty: there is no change."""
+        """``worse``, ``better``, or ``changed`` where neither is known; without a change whether that is known."""
         if self.change is None:
-            return ""
+            return why_unknown(self.trend) or "steady"
         return "worse" if self.is_worse else "better" if METRIC_KINDS[self.trend.better].sign else "changed"
 
     @property
@@ -81,8 +83,17 @@ class TrendRow:
             return ""
         good, bad = good[:10], bad[:10]
         test = f"'{self.trend.nodeid}' --world-size {self.trend.world_size}"
-        run = f"distbench verdict --metric '{self.trend.metric}' {test} --distbench-against {good}"
+        slow = " --distbench-full" if self.trend.is_slow else ""
+        run = f"distbench verdict --metric '{self.trend.metric}' {test}{slow} --distbench-against {good}"
         return f"git bisect start {bad} {good} && git bisect run {run}"
+
+
+def why_unknown(trend: Trend) -> str:
+    """Why nobody can know whether the level of a metric changed; empty: one can."""
+    if len(trend.points) < fewest_runs():
+        return f"not enough runs ({len(trend.points)} of {fewest_runs()})"
+    values = {point.value for point in trend.points}
+    return "not compared: values of 0" if len(values) > 1 and min(values) <= 0 else ""
 
 
 def trends_section(rows: Sequence[TrendRow]) -> Section:
@@ -179,6 +190,13 @@ class VerdictRow(NamedTuple):
     verdict: Verdict
 
 
+def _texts(row: VerdictRow) -> tuple[str, str]:
+    """Both sides; of the communication, which is no number, what is sent."""
+    if row.verdict.metric == FINGERPRINT:
+        return communication_texts(row.result)
+    return current(row.verdict), reference(row.verdict)
+
+
 def _rows(results: Sequence[CaseResult]) -> list[VerdictRow]:
     judged = [VerdictRow(result, v) for result in results for v in result.verdicts if v.is_judged]
     return sorted(judged, key=lambda row: severity_order(row.verdict.code))
@@ -193,8 +211,8 @@ VERDICTS: TableKind[VerdictRow] = TableKind(
         Column("test", str, "test", lambda row: Cell(row.result.nodeid, test_name(row.result))),
         Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),
         Column("unit", str, None, lambda row: row.verdict.unit),
-        Column("current", float, "this run", lambda row: Cell(row.verdict.current, current(row.verdict))),
-        Column("baseline", float, "baseline", lambda row: Cell(row.verdict.baseline, reference(row.verdict))),
+        Column("current", float, "this run", lambda row: Cell(row.verdict.current, _texts(row)[0])),
+        Column("baseline", float, "baseline", lambda row: Cell(row.verdict.baseline, _texts(row)[1])),
         Column(
             "statistic", str, "statistic", lambda row: row.verdict.statistic if row.verdict.ratio is not None else ""
         ),

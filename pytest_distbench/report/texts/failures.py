@@ -178,16 +178,25 @@ def _not_timed(result: CaseResult) -> list[str]:
 
 
 def _next_steps(result: CaseResult, command: str) -> list[str]:
+    accept, why_not = accept_command(result, command), _why_not_accepted(result)
+    intended = [f"intended?  {accept}, then commit the baselines"] if accept else []
+    return [f"reproduce  {command}", *filter(None, [why_not]), *intended]
+
+
+def accept_command(result: CaseResult, command: str) -> str:
+    """What stores the numbers of a failed case as its new baseline; empty: none does, or nothing is stored."""
+    is_stored = result.reference.kind == "stored" and result.launches[-1].outcome == "passed"
+    return f"{command} --distbench-update" if is_stored and not _why_not_accepted(result) else ""
+
+
+def _why_not_accepted(result: CaseResult) -> str:
     """An update accepts a change, and no value beyond a bound."""
-    again = f"reproduce  {command}"
     if any(v.code == "bound" for v in result.verdicts):
-        return [again, "no update accepts this: fix what was measured, or change the bound where it was set"]
+        return "no update accepts this: fix what was measured, or change the bound where it was set"
     regressed = [v for v in result.verdicts if v.row.may_be_confirmed]
     if any(v.current is None and METRIC_KINDS[v.better].rule != "steps" for v in regressed):
-        return [again, "no update accepts a metric without a value: fix what was measured"]
-    if result.reference.kind == "paired":
-        return [again]
-    return [again, f"intended?  {command} --distbench-update, then commit the baselines"]
+        return "no update accepts a metric without a value: fix what was measured"
+    return ""
 
 
 def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, command: str) -> str:

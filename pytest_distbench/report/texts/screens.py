@@ -205,6 +205,39 @@ def why_failed(result: CaseResult) -> str:
     return "more memory" if is_size(first.unit) else "slower" if is_clock(first, first.unit) else f"{first.name} worse"
 
 
+_SENTENCES = {
+    "communication changed": "the communication changed",
+    "beyond a bound": "a number is beyond its bound",
+    "numbers missing": "numbers of the baseline are missing",
+    "losses changed": "the loss diverges from the baseline",
+    "trains otherwise": "the training differs from the baseline",
+    "more memory": "more memory is needed",
+    "slower": "a timing regressed",
+}
+"""Why a case failed -> the same with a verb; what is not here has one."""
+
+
+def in_words(results: Sequence[CaseResult]) -> str:
+    """What became of the cases: ``2 of 5 cases failed: the loss diverges from the baseline in both``."""
+    if not results:
+        return "nothing was measured"
+    failed = [r for r in results if r.outcome == "failed"]
+    count = f"{len(failed) or 'none'} of {_number(len(results), 'case')} failed"
+    if not failed:
+        states = Counter(map(state_of, results))
+        others = [(states["inconclusive"], "inconclusive"), (states["new"], "without a baseline")]
+        return ", ".join([count, *(f"{number} {words}" for number, words in others if number)])
+    groups: dict[str, list[CaseResult]] = {}
+    for result in failed:
+        why = why_failed(result)
+        groups.setdefault(_SENTENCES.get(why, why), []).append(result)
+    if len(groups) == 1 and len(failed) > 1:
+        return f"{count}: {next(iter(groups))} in {'both' if len(failed) == 2 else f'all {len(failed)}'}"
+    told = [f"{why} in {found[0].case.title if len(found) == 1 else len(found)}" for why, found in groups.items()]
+    more = f"; {len(told) - _NAMES} other reasons" if len(told) > _NAMES else ""
+    return f"{count}: {'; '.join(told[:_NAMES])}{more}"
+
+
 def sensitivity(results: Sequence[CaseResult]) -> list[Line]:
     """The slowdown that was detectable in the timings that were decided: in the median one, and in the worst.
 
@@ -290,7 +323,8 @@ def _stopped(result: CaseResult, verdict: Verdict) -> str:
         return "the time for confirmation was used up"
     if verdict.code == "machine-busy":
         return "other processes kept the machine busy"
-    return f"{verdict.launches} {'pairs' if verdict.statistic.startswith('A/B') else 'launches'} are the most"
+    what = "pair" if verdict.statistic.startswith("A/B") else "launch"
+    return f"{_number(verdict.launches, what)} {'is' if verdict.launches == 1 else 'are'} the most that a run makes"
 
 
 def load(results: Iterable[CaseResult]) -> tuple[float, int] | None:

@@ -207,22 +207,25 @@ def summary_lines(
     undecided, told = inconclusive(compared) if verbosity == 0 else ([], [])
     if results:
         lines += [*counts(results, took_s=took_s), *undecided]
-    lines += control_lines(results)
-    lines += sensitivity(compared)
-    lines += doubt_lines(compared)
     lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or lacks_baseline(r)])
     lines += _told(compared, lambda v: v.row.is_told and v not in told, by_text=verbosity > 0)
-    for texts in (_flaky(results), _needless(compared), _drift(results), _unrecorded(results), _unseen(results)):
-        lines += map(Line, texts)
     besides = [r for r in updated if r.update != "completed"]
     lines += _told(besides, lambda v: v.is_undecided and METRIC_KINDS[v.better].is_of_training, by_text=verbosity > 0)
-    lines += moved_lines(compared)
+    lines += run_lines(results)
     lines += _hint(compared)
     steps = next_steps(compared, commands)
     shown = on_one_screen(lines, steps) if verbosity == 0 else [*lines, *steps]
     advisory = [Line(f"A {r.case.title}: {r.headline}", "doubt") for r in results if r.outcome == "advisory"]
     traces = [line for result in results for line in _trace(result)]  # whose paths are copied
-    return [*shown, *traces, *(_updates(updated, folder) if updated else []), *advisory]
+    return [*shown, *traces, *updated_lines(results, folder), *advisory]
+
+
+def run_lines(results: Sequence[CaseResult]) -> list[Line]:
+    """What is said of a run as a whole, and of no case of it."""
+    compared = [r for r in results if r.update in ("", "completed") and r.verdicts]
+    texts = [*_flaky(results), *_needless(compared), *_drift(results), *_unrecorded(results), *_unseen(results)]
+    lines = [*control_lines(results), *sensitivity(compared), *doubt_lines(compared)]
+    return [*lines, *map(Line, texts), *moved_lines(compared)]
 
 
 def ending_lines(record: RunRecord) -> list[Line]:
@@ -391,7 +394,11 @@ def _needless(compared: Sequence[CaseResult]) -> list[str]:
     ][:_SHOWN_NAMES]
 
 
-def _updates(results: Sequence[CaseResult], folder: Path) -> list[Line]:
+def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
+    """What an update made of the baselines; nothing where the run was none."""
+    results = [r for r in results if r.update]
+    if not results:
+        return []
     counts = Counter(r.update for r in results)
     platform = results[0].environment.platform
     written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept"

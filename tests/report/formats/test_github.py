@@ -48,7 +48,9 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
     (line,) = workflow_commands(cases)
     assert line.startswith("::warning title=no baseline for ")
     assert "30 cases were measured without a baseline. Record baselines in a run with --dist" in line
-    assert "nothing was judged, there is no baseline for this platform" in summary(cases, max_bytes=5000)
+    text = summary(cases, max_bytes=5000)
+    assert text.startswith("### distbench: none of 30 cases failed, 30 without a baseline\n")
+    assert "Nothing was judged: there is no baseline for this platform yet." in text
 
     lines = workflow_commands([result(verdict("no-baseline", reason="none")), result(verdict("within-threshold"))])
     assert lines == [f"::warning {WHERE}::new: step none"]
@@ -58,8 +60,10 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
     assert summary(cases, max_bytes=5000).count("flaky: passed at attempt 2") == 1
 
     lenient = result(verdict("beyond-threshold"), outcome="advisory", headline="step +50 % (advisory: flaky)")
-    assert summary([lenient], max_bytes=5000).startswith("### distbench: 0 of 1 metrics failed\n")
-    assert "- test_a[ws2]: step +50 % (advisory: flaky)" in summary([lenient], max_bytes=5000)
+    text = summary([lenient], max_bytes=5000)
+    assert text.startswith("### distbench: none of 1 case failed\n")
+    assert "- test_a[ws2]: step +50 % (advisory: flaky)" in text
+    assert text.index("<details>") < text.index("| regressed |")
 
     lines = workflow_commands([result(outcome="failed", headline="x")] * (MAX_ANNOTATIONS + 5))
     assert len(lines) == MAX_ANNOTATIONS + 1
@@ -86,11 +90,19 @@ def test_what_is_as_it_should_be_is_not_annotated(case: CaseResult) -> None:
     assert workflow_commands([case]) == []
 
 
-def test_the_summary_names_what_failed_above_the_table(tmp_path: Path) -> None:
+def test_the_summary_has_what_failed_in_words_its_numbers_and_the_rest_folded(tmp_path: Path) -> None:
     failed = result(verdict("no-baseline"), outcome="failed", headline="no baseline | for <x>")
-    append_summary(tmp_path / "summary.md", [failed, result(verdict("beyond-threshold"))])
+    red = result(verdict("beyond-threshold"), verdict("within-threshold", metric="other"), outcome="failed")
+    append_summary(tmp_path / "summary.md", [failed, red])
     text = (tmp_path / "summary.md").read_text()
 
-    assert "### distbench: 1 of 2 metrics failed, 1 of 2 cases failed" in text
+    assert (
+        "### distbench: 2 of 2 cases failed: no baseline &#124; for &lt;x&gt; in test_a[ws2]; a timing regressed"
+        in text
+    )
+    assert "3 metrics on X, cpu-x: 1 regressed, 1 new, 1 unchanged" in text
     assert "- test_a[ws2]: no baseline &#124; for &lt;x&gt;" in text
-    assert text.index("| regressed |") < text.index("| new |")
+    above, _, folded = text.partition("<details>\n<summary>The other 2 metrics</summary>")
+    assert [word in above for word in ("| regressed |", "| new |", "| unchanged |")] == [True, False, False]
+    assert [word in folded for word in ("| regressed |", "| new |", "| unchanged |")] == [False, True, True]
+    assert text.endswith("</details>\n\n")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 from support.cases import ON_TWO
-from support.results import PAIRED, point, result, run, verdict
+from support.fingerprints import MIB, of, reduce
+from support.results import PAIRED, STORED, point, result, run, verdict
 from support.stores import HUNG
 from support.trends import steps, trend
 
+from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, History, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, Confirmation, History, ReferenceRecord
+from pytest_distbench.report.page import Choice, Grid
 from pytest_distbench.report.page.content import BROKEN, MEASURED, Page, PageCase, name_of, other_of, page_of
 from pytest_distbench.report.tables import sections_of
 
@@ -45,11 +48,13 @@ def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
     assert [case.state for case in found.cases] == [BROKEN, "regressed", "improved", "unchanged"]
     assert found.counts == {BROKEN: 1, "regressed": 1, "improved": 1, "unchanged": 1}
 
-    found = page(result(verdict("within-threshold"), point(4)))
-    assert [note.text for note in found.notes[:2]] == [
-        "1 case: 1 passed",
-        "1 case, 2 metrics (2 unchanged), 1 launch in 2 s",
+    quiet = page(result(verdict("within-threshold"), point(4)))
+    assert [note.text for note in quiet.notes] == [
+        "software differs from the baselines': torch 2.13.0 -> 2.14.0 (1 case)"
     ]
+    [untold] = page(result(verdict("noise", reason="too noisy"), reference=PAIRED)).cases
+    assert [row.reason for row in untold.rows] == ["too noisy"]
+    assert not [note for note in found.notes if "too noisy" in note.text]
 
     found = {table.name: table for table in page(result(verdict())).tables}
     assert {"launches", "environment", "record"} <= found.keys()
@@ -75,6 +80,16 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     assert (row.values, row.base, row.allowed) == ([0.03, 0.031, 0.029, 0.03, 0.032], 0.02, 0.1)
     assert (row.interval, row.noise, row.mde) == ("29 ms to 32 ms", "3.8%", "+25.0%")
 
+    stored = BaselineMetric(better="lower", unit="s", launches=[0.04, 0.09], minimum=[0.01, 0.04], p95=[0.04, 0.09])
+    before = replace(STORED, metrics={"step": stored})
+    [row] = only_case(result(verdict(), launches=launches(0.03), reference=before)).rows
+    assert (row.values, row.others) == ([0.03], {"baseline": [0.02, 0.06]})
+
+    turns = Confirmation(revision="c", here="d", launches=launches(0.05), references=launches(0.04))
+    confirmed = result(verdict("cleared"), launches=launches(0.03), reference=before, confirmation=turns)
+    [row] = only_case(confirmed).rows
+    assert (row.values, row.others) == ([0.05], {"A/B baseline commit": [0.04]})
+
     [row] = only_case(result(verdict(better="exact", unit=""), launches=launches(1.0, 2.0, 1.0, 2.0, 1.0))).rows
     assert (row.interval, row.noise) == ("", "")
 
@@ -98,6 +113,45 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     assert "abcdef0123456789" not in "".join(case.story)
 
 
+def test_what_is_sent_is_told_in_the_row_of_the_communication_which_is_no_number() -> None:
+    sent = [LaunchRecord(index=0, outcome="passed", wall_s=1.0, fingerprints={"step": of(reduce(MIB, 4))})]
+    changed = verdict("communication", metric="fingerprint", better="exact", unit="", reason="r", differences=["d"])
+    changed = replace(changed, current=None, baseline=None)
+    before = replace(STORED, fingerprints={"step": of(reduce(MIB, 2))})
+    made = result(changed, launches=sent, reference=before, outcome="failed", headline="communication changed: r")
+    case = only_case(made)
+    assert [(row.current, row.reference, row.reason) for row in case.rows] == [("4 calls, 4 MiB", "2 calls, 2 MiB", "")]
+    assert case.story[:2] == ["Communication per step changed:", "  d"]
+    assert [chart.title for chart in case.charts if isinstance(chart, Grid)] == [
+        "Communication in an iteration of step"
+    ]
+
+
+def test_a_failed_case_has_the_command_that_accepts_it_where_one_does() -> None:
+    red = result(verdict("beyond-threshold"), outcome="failed")
+    case = only_case(red)
+    assert case.accept == f"{case.command} --distbench-update"
+
+    assert not only_case(result(verdict("within-threshold"))).accept
+    assert not only_case(replace(red, reference=PAIRED)).accept
+    assert not only_case(replace(red, verdicts=[verdict("bound")])).accept
+    assert not only_case(result(launches=[HUNG], outcome="failed")).accept
+
+
+def test_a_case_has_the_colour_of_what_is_gravest_in_it() -> None:
+    quiet, unknown = verdict("within-threshold"), verdict("noise", metric="other")
+    [case] = page(result(quiet, unknown)).cases
+    assert (case.state, case.mark, case.severity) == ("inconclusive", "?", "doubt")
+    assert [(row.mark, row.severity) for row in case.rows] == [("?", "doubt"), (" ", "plain")]
+
+
+def test_a_run_is_told_by_commit_branch_pull_request_and_host_as_far_as_they_are_known() -> None:
+    facts = dict(page(commit="1234567890abcdef1234-dirty", branch="faster", pull_request="12", host="node7").facts)
+    assert facts["commit"] == "1234567890, with uncommitted changes"
+    assert (facts["branch"], facts["pull request"], facts["host"]) == ("faster", "#12", "node7")
+    assert not {"branch", "pull request", "host"} & dict(page(commit="1234567890abcdef1234").facts).keys()
+
+
 @pytest.mark.parametrize("changes", [{"world_size": 4}, {"backend": "nccl"}, {"around": {"cpus": "0.5"}}])
 def test_cases_under_other_conditions_are_others(changes: dict[str, object]) -> None:
     made = result(verdict())
@@ -114,7 +168,7 @@ def test_with_a_history_what_moved_has_its_way_and_what_did_not_has_none() -> No
     def titles(made: CaseResult) -> list[str]:
         record = run(made)
         [case] = page_of(record, sections_of(record)[0], history=history).cases
-        return [chart.title for chart in case.charts]
+        return [chart.title for choice in case.charts if isinstance(choice, Choice) for chart in choice.charts]
 
-    assert titles(moved) == ["History of step"]
+    assert titles(moved) == ["History of step"] * 2
     assert titles(result(verdict())) == []

@@ -50,7 +50,7 @@ def test_it_can_be_read_without_a_script() -> None:
     page = written(run(result(verdict("beyond-threshold"), outcome="failed", headline="step +50.0 % (threshold +10%)")))
     readable = page.partition("<main")[2].partition("</main>")[0]
 
-    assert "<h1>distbench: 1 of 1 case failed</h1>" in readable
+    assert "<h1>distbench: 1 of 1 case failed: a timing regressed in test_a[ws2]</h1>" in readable
     assert "step +50.0 % (threshold +10%)" in readable
     assert "step: regressed +50.0 % (20 ms -&gt; 30 ms)" in readable
     assert "pytest &#x27;suites/test_a.py::test_a[ws2]&#x27;" in readable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from support.results import PAIRED, result, verdict
 
@@ -35,6 +37,20 @@ def test_a_change_lies_between_two_commits_and_has_the_command_that_finds_it() -
     assert section.texts == [
         ["test_a[ws2]", "step", "3", "1 s", "2 s", "+100.0 %", "worse", "2026-01-03", "bbbbbbbbbb", "cccccccccc"]
     ]
+
+
+def test_a_slow_test_is_bisected_with_the_option_that_runs_it() -> None:
+    row = changed(dataclasses.replace(trend("a" * 40, "b" * 40), is_slow=True), 1)
+
+    assert "--world-size 2 --distbench-full --distbench-against aaaaaaaaaa" in row.bisect
+
+
+def test_what_nobody_can_know_is_not_called_steady() -> None:
+    few, enough = trend(*"ab"), trend(*"a" * 18)
+    zeros = dataclasses.replace(enough, points=[*enough.points[:-1], Point("2026-02-01", "a", 0.0)])
+    kinds = [TrendRow(trend=made, change=None).kind for made in (few, enough, zeros)]
+
+    assert kinds == ["not enough runs (2 of 18)", "steady", "not compared: values of 0"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pytest_distbench.report.texts.screens import (
     MOST_LINES,
     Commands,
     counts,
+    in_words,
     inconclusive,
     next_steps,
     rows,
@@ -172,3 +173,27 @@ def test_what_comes_next_is_a_command() -> None:
         "  or compare with a branch:       pytest --against",
     ]
     assert next_steps([result(verdict())], commands) == []
+
+
+def test_a_run_is_a_sentence_that_says_why_cases_failed() -> None:
+    slower, sent = failed(verdict("beyond-threshold")), failed(CHANGED)
+    learned = failed(verdict("losses", metric="loss_curve", better="curve", unit=""))
+    quiet, unknown = result(verdict()), result(verdict("noise"))
+
+    assert in_words([]) == "nothing was measured"
+    assert in_words([quiet, unknown]) == "none of 2 cases failed, 1 inconclusive"
+    assert in_words([sent, quiet]) == "1 of 2 cases failed: the communication changed in test_a[ws2]"
+    assert in_words([learned] * 2) == "2 of 2 cases failed: the loss diverges from the baseline in both"
+    assert in_words([slower] * 3 + [sent]) == (
+        "4 of 4 cases failed: a timing regressed in 3; the communication changed in test_a[ws2]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("launches", "statistic", "told"),
+    [(1, "median", "1 launch is"), (3, "median", "3 launches are"), (9, "A/B", "9 pairs are")],
+)
+def test_what_ended_the_launches_is_counted_in_grammar(launches: int, statistic: str, told: str) -> None:
+    lines, _ = inconclusive([result(verdict("noise", launches=launches, statistic=statistic))])
+
+    assert f"stopped because {told} the most that a run makes" in "".join(line.text for line in lines)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import pytest
+from support.fingerprints import BARRIER, MIB, reduce
+from support.fingerprints import of as of_collectives
 from support.pools import POOL, SERVED, launch_of
-from support.results import PAIRED, point, result
+from support.results import PAIRED, STORED, point, result
 from support.timelines import JOB, killed
 
 from pytest_distbench.jobs.measures import measure
+from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.elastic import SERVING
 from pytest_distbench.records.environment import GpuWitness
-from pytest_distbench.records.iteration import Breakdown, PartShare
+from pytest_distbench.records.iteration import Breakdown, Fingerprint, PartShare
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Verdict
-from pytest_distbench.report.page import Bars, Heat, Lines, Point, Spans
+from pytest_distbench.report.page import Bars, Grid, Heat, Lines, Point, Spans
 from pytest_distbench.report.page.case_charts import (
     MOST_POINTS,
     MOST_TIMELINES,
     bandwidth,
     change_by_size,
+    communication,
     curves,
     curves_of,
     elastic,
@@ -196,11 +200,56 @@ def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
 
     measured = [curve("loss", 3.0, 2.0, 1.0), curve("loss_curve", 3.0, 2.0, better="curve")]
     assert [chart.title for chart in curves(result(launches=[launch(*measured)]))] == ["loss by step"]
+    [judged] = [m for m in measured if m.better == "curve"]
+    golden = BaselineMetric(better="curve", unit="", launches=[1.5], curve=[3.0, 1.5])
+    before = replace(STORED, metrics={judged.key: golden})
+    for chart, title in zip(
+        curves(result(launches=[launch(*measured)], reference=before)),
+        ["loss by step", "loss_curve by step"],
+        strict=True,
+    ):
+        assert isinstance(chart, Lines)
+        assert chart.title == title
+        assert (chart.series[-1].name, chart.series[-1].look) == ("baseline", "reference")
+        assert chart.series[-1].points == [(1, 3.0), (2, 1.5)]
 
     goal = Measurement(name="steps_to_loss", unit="steps", better="steps", value=2, identity={"target": 0.2828})
     results = [of(series("waited", 1.0, 2.0, unit="s"), goal)]
     assert (unit_of(results, "waited"), unit_of(results, "loss")) == ("s", "")
     assert (target_of(results, "loss"), target_of(results, "waited")) == (0.2828, None)
+
+
+def test_what_is_sent_is_a_table_beside_the_baseline_where_it_differs() -> None:
+    before, now = (
+        of_collectives(reduce(MIB, 2), BARRIER),
+        of_collectives(reduce(MIB, 4), BARRIER, reduce(8, dtype="int64")),
+    )
+    sent = launch(fingerprints={"step": now, "other": before})
+    reference = replace(STORED, fingerprints={"step": before, "other": before})
+    [grid] = communication(result(launches=[sent], reference=reference))
+    assert isinstance(grid, Grid)
+    assert grid.title == "Communication in an iteration of step"
+    assert grid.rows == [
+        ["*", "all_reduce", "1 MiB", "float32", "2", "4"],
+        ["", "barrier", "", "", "1", "1"],
+        ["*", "all_reduce", "8 B", "int64", "-", "1"],
+        ["*", "sent per rank", "", "", "2 MiB", "4 MiB"],
+    ]
+    assert grid.changed == [True, False, True, True]
+
+    ranks = Fingerprint(collectives={"0": [reduce(MIB, 2)], "1-3": [reduce(MIB)]})
+    before = of_collectives(reduce(MIB))
+    [grid] = communication(
+        result(
+            launches=[launch(fingerprints={"step": ranks})], reference=replace(STORED, fingerprints={"step": before})
+        )
+    )
+    assert isinstance(grid, Grid)
+    assert grid.rows[0] == ["*", "all_reduce", "1 MiB", "float32", "1", "2"]
+
+    missing = Fingerprint(missing="differs between launches of the same code")
+    assert not list(communication(result(launches=[launch(fingerprints={"step": missing})], reference=reference)))
+    assert not list(communication(result(launches=[sent])))
 
 
 def test_the_phases_of_a_step_add_up_rank_by_rank() -> None:

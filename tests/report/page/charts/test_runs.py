@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import date
+import dataclasses
+from datetime import UTC, date, datetime
 
 import pytest
 from support.results import result
@@ -15,26 +16,39 @@ from pytest_distbench.records.iteration import Breakdown, PartShare
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, History
+from pytest_distbench.records.run import CaseResult, History, Trend
 from pytest_distbench.report.page import Bars, Lines
 from pytest_distbench.report.page.charts import cost, phases, scaling, trend_chart, trends_of
 
 
-def test_a_trend_is_a_dot_per_run_and_a_line_per_level() -> None:
+def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -> None:
     values = steps(20, 1.0, 1.2, 3.0)
-    chart = trend_chart(trend(values), change_points(values))
-    runs, level = chart.series
-    assert (runs.points[0], runs.names[0], runs.look) == ((1, 1.0), "2026-01-01 cccccccc00", "dots")
-    assert level.points == [(1, 1.0), (21, 1.2), (41, 3.0)]
+    made = trend(values)
+    choice = trend_chart(made, change_points(values))
+    assert choice.names == ["by date", "by commit"]
+    by_date, by_commit = choice.charts
+    begin = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    runs, level = by_date.series
+    assert (runs.points[1], runs.names[0], runs.look) == ((begin + 86400, 1.0), "2026-01-01 cccccccc00", "dots")
+    assert level.points == [(begin, 1.0), (begin + 20 * 86400, 1.2), (begin + 40 * 86400, 3.0)]
     assert level.labels == ["", "+20.0 %", "+150.0 %"]
+    assert (by_date.x.unit, by_commit.x.ticks[:2]) == ("date", ["cccccccc00", "cccccccc01"])
+    assert [x for x, _ in by_commit.series[1].points] == [0, 20, 40]
 
-    assert [series.name for series in trend_chart(trend(steps(5, 1.0)), []).series] == ["a run"]
+    again = replace_points(made, "c" * 40)
+    choice = trend_chart(again, [])
+    assert choice.names == ["by date"]
+    assert [series.name for series in choice.charts[0].series] == ["a run"]
 
     first, second = trend([1.0]), trend([2.0], metric="other")
     assert trends_of(History(records=1, trends=[first, second])) == {
         ("cpu-x", "suites/test_a.py::test_a", "ws2.gloo.warm"): [first, second]
     }
     assert trends_of(None) == {}
+
+
+def replace_points(made: Trend, commit: str) -> Trend:
+    return dataclasses.replace(made, points=[point._replace(commit=commit) for point in made.points])
 
 
 def on(ranks: int, launch: LaunchRecord, **params: object) -> CaseResult:
