@@ -1,241 +1,380 @@
-"""The steps of the action and of the workflow that records, run by bash as on a runner, with stand-ins for programs."""
+"""Every command of actions and workflows, ours and those that ``distbench init`` writes, run by bash as on a runner.
+
+Programs are fakes that note their arguments, but git and Python.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+import textwrap
+import tomllib
+import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+from support.commands import GITHUB, ROOT, TEMPLATES, commands, written_by_init
 from support.repositories import git
 
-ROOT = Path(__file__).parent.parent
-GITHUB = ROOT / ".github"
-OF_A_RUNNER = ("GITHUB_PATH", "GITHUB_REPOSITORY", "GITHUB_RUN_ID", "GITHUB_STEP_SUMMARY", "UV")
-OF_STAND_INS = ("KNOWN", "REFUSED", "MEASURED")
+from pytest_distbench.commands.cli import _parser
+from pytest_distbench.records.options import OPTIONS
+
+yaml = YAML(typ="safe")
+COMMANDS = commands()
+FAKE = '#!/bin/bash\nprintf "%s\\n" "${0##*/}" "$@" "" >> "$CALLS"\n'
+ANSWERS = {
+    "distbench": 'case "$*" in *" -o "*) echo made > "${@: -1}" ;; *diff*|*history*) echo table ;; esac\n',
+    "gh": 'case "$*" in\n'
+    '  *--paginate*) printf "%s" "$KNOWN" ;;\n'
+    '  *artifacts\\?*) jq -r "$4" "$ARTIFACTS" ;;\n'
+    '  */zip) cat "$ZIP" ;;\n'
+    '  *"$REFUSED"*) exit 1 ;;\n'
+    "esac\n",
+    "pytest": 'exit "${FAILED:-0}"\n',
+    "python3": 'mkdir -p .venv/bin && for made in pip tox; do ln -sf "$(type -P true)" .venv/bin/$made; done\n',
+}
+"""What a fake does besides."""
 
 
-def read(path: str) -> Any:
-    return YAML(typ="safe").load((GITHUB / path).read_text())
+class Runner:
+    """A machine of GitHub's that has checked out a repository of one commit, and no file of ours."""
 
+    def __init__(self, folder: Path) -> None:
+        self.temp, self.work, self.origin, self._programs = (folder / n for n in ("temp", "work", "origin", "bin"))
+        for made in (self.temp, self.work, self._programs):
+            made.mkdir()
+        for name in ("distbench", "gh", "make", "nvidia-smi", "pytest", "python3", "sudo", "uv"):
+            self.fake(name, FAKE + ANSWERS.get(name, ""))
+        git(self.work, "init", "-q", "-b", "main")
+        self.commit("baselines/a.json", "old")
+        git(folder, "clone", "-q", "--bare", str(self.work), str(self.origin))
+        git(self.work, "remote", "add", "origin", str(self.origin))
+        git(self.work, "fetch", "-q", "origin")
+        self.variables = {
+            "PATH": f"{self._programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "CALLS": str(folder / "calls"),
+            "KNOWN": "",
+            "REFUSED": "nothing",
+            "ARTIFACTS": self.write("artifacts.json", '{"artifacts": []}'),
+            "ZIP": str(folder / "zip"),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "RUNNER_TEMP": str(self.temp),
+            "GITHUB_REPOSITORY": "o/r",
+            "GITHUB_REF_NAME": "main",
+            "GITHUB_RUN_ID": "5",
+            "GITHUB_RUN_ATTEMPT": "1",
+            "GITHUB_SERVER_URL": "https://github.com",
+            **{f"GITHUB_{name}": self.write(name.lower(), "") for name in ("PATH", "OUTPUT", "STEP_SUMMARY")},
+        }
 
-def step(steps: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    [found] = [s for s in steps if s.get("name", "").startswith(name)]
-    return found
+    def write(self, name: str, text: str) -> str:
+        path = self.temp / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    def fake(self, name: str, text: str) -> None:
+        (self._programs / name).write_text(text)
+        (self._programs / name).chmod(0o755)
+
+    def commit(self, name: str, text: str) -> str:
+        path = self.work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        git(self.work, "add", ".")
+        git(self.work, "commit", "-q", "-m", name)
+        return git(self.work, "rev-parse", "HEAD").strip()
+
+    def run(self, name: str, code: int = 0, **variables: str) -> tuple[str, list[list[str]]]:
+        """What a step prints, and the calls of programs; ``variables`` take the place of its own, or of a runner's."""
+        command = COMMANDS[name]
+        assert set(variables) <= {*command.variables, *self.variables, "FAILED"}
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail"] if command.shell == "bash" else ["bash", "-e"]
+        own = {key: text.format(RUNNER_TEMP=self.temp) for key, text in command.variables.items()}
+        place = GITHUB / name.rpartition("/")[0]
+        done = subprocess.run(
+            [*shell, "-uc", command.text],
+            cwd=self.work,
+            env={**self.variables, "GITHUB_ACTION_PATH": str(place), **own, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "unbound variable" not in done.stderr
+        calls = Path(self.variables["CALLS"])
+        return done.stdout, [c.splitlines() for c in calls.read_text().split("\n\n") if c] if calls.exists() else []
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins for ``pytest``, ``distbench`` and ``gh``: each notes its arguments, a line each, and a blank line."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("pytest", "distbench", "gh"):
-        program = folder / name
-        program.write_text(f'#!/bin/sh\nprintf "%s\\n" {name} "$@" "" >> "$CALLS"\n{answer(name)}')
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    return folder
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
 
 
-def answer(name: str) -> str:
-    """What a stand-in does besides."""
-    if name == "distbench":
-        return 'case "$*" in *comment.md) mkdir -p distbench-out && echo mark > distbench-out/comment.md ;; esac\n'
-    if name != "gh":
-        return ""
-    return (
-        'case "$*" in\n'
-        '  *--paginate*) printf "%s" "$KNOWN" ;;\n'
-        '  *body=@*) exit "${REFUSED:-0}" ;;\n'
-        '  "run download"*) mkdir -p measured/out && cp -r "$MEASURED" measured/baselines\n'
-        "    echo table > measured/out/changes.md ;;\n"
-        "esac\n"
-    )
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_runs_where_nothing_of_ours_is(runner: Runner, name: str) -> None:
+    """After the steps before it: what these leave is there. The programs know the words that they are given."""
+    assert "${{" not in COMMANDS[name].text  # an expression in a script is code that somebody else may write
+    for out in ("out", "distbench-out", "distbench-out/distbench"):
+        runner.write(f"{out}/run.json", '{"settings": {}}')
+        runner.write(f"{out}/pytest.txt", "FAILED a.py::b - c\n")
+    runner.commit("baselines/a.json", "new")
+    runner.write("distbench-measured/baselines.patch", git(runner.work, "diff", "HEAD~"))
+    git(runner.work, "reset", "-q", "--hard", "HEAD~")
+    runner.write("distbench-measured/comment.md", "first\nsecond\n")
+    runner.write("distbench-measured/changes.md", "table\n")
+    runner.write("distbench-history/records/1/run.json", "{}")
+    _, calls = runner.run(name)
+
+    for program, *words in calls:
+        if program == "distbench":
+            _parser().parse_args(words)
+        if program == "pytest":
+            ours = [word.partition("=")[0].removeprefix("--distbench-") for word in words if "--distbench-" in word]
+            assert set(ours) <= set(OPTIONS)
 
 
-def run(script: Mapping[str, Any], folder: Path, **variables: str) -> tuple[str, list[list[str]]]:
-    """What a step prints, and the programs that it called; its variables are those it declares, and a runner's."""
-    assert set(variables) <= {*script.get("env", {}), *OF_A_RUNNER, *OF_STAND_INS}
-    declared = dict.fromkeys(script.get("env", {}), "")
-    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script["run"]]
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **declared, **variables}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    calls = Path(os.environ["CALLS"])
-    return done.stdout, [c.splitlines() for c in calls.read_text().split("\n\n") if c] if calls.exists() else []
+def out_options(runner: Runner) -> list[str]:
+    out = runner.temp / "distbench-out" / "distbench"
+    return [f"--distbench-out={out}", f"--junitxml={out}/junit.xml"]
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    git(folder, "init", "-q", "-b", "main")
-    (folder / "baselines").mkdir()
-    (folder / "baselines" / "a.json").write_text("old")
-    git(folder, "add", ".")
-    git(folder, "commit", "-q", "-m", "first")
-    return folder
-
-
-MEASURE = read("actions/measure/action.yml")["runs"]["steps"]
-OUT = ["--distbench-out=distbench-out", "--junitxml=distbench-out/junit.xml"]
+MEASURE = "actions/measure/Measure"
 
 
 @pytest.mark.parametrize(
     ("variables", "wanted"),
     [
-        ({"SUITES": "suites/ more", "WORLD_SIZE": "2"}, ["suites/", "more", "--world-size", "2"]),
+        ({"SUITES": "suites/ more", "BASE": ""}, ["suites/", "more", "--world-size", "2"]),
         (
-            {"SUITES": "s", "WORLD_SIZE": "4", "GPU": "true", "OPTIONS": "-k step --distbench-strict"},
+            {"SUITES": "s", "WORLD_SIZE": "4", "GPU": "true", "OPTIONS": "-k step --distbench-strict", "AGAINST": ""},
             ["s", "--world-size", "4", "-k", "step", "--distbench-strict", "--gpu"],
         ),
+        ({"SUITES": "s", "BASE": "HEAD"}, ["s", "--world-size", "2", "--distbench-against=COMMIT"]),
         (
-            {"SUITES": "s", "WORLD_SIZE": "2", "AGAINST": "base", "BASE": "HEAD"},
-            ["s", "--world-size", "2", "--distbench-against=COMMIT"],
+            {"SUITES": "$(touch x) ;", "WORLD_SIZE": "2; ls", "BASE": ""},
+            ["$(touch", "x)", ";", "--world-size", "2; ls"],
         ),
-        ({"SUITES": "s", "WORLD_SIZE": "2", "AGAINST": "base"}, ["s", "--world-size", "2"]),
-        ({"SUITES": "$(touch x) ;", "WORLD_SIZE": "2; ls"}, ["$(touch", "x)", ";", "--world-size", "2; ls"]),
     ],
 )
-@pytest.mark.usefixtures("programs")
 def test_measuring_hands_the_inputs_to_pytest_as_they_are(
-    repository: Path, variables: dict[str, str], wanted: list[str]
+    runner: Runner, variables: dict[str, str], wanted: list[str]
 ) -> None:
-    _, [call] = run(step(MEASURE, "Measure"), repository, **variables)
+    _, [call] = runner.run(MEASURE, **variables)
 
-    commit = git(repository, "rev-parse", "HEAD").strip()
-    assert call == ["pytest", *(word.replace("COMMIT", commit) for word in wanted), *OUT]
-    assert not (repository / "x").exists()
+    commit = git(runner.work, "rev-parse", "HEAD").strip()
+    assert call == ["pytest", *(word.replace("COMMIT", commit) for word in wanted), *out_options(runner)]
+    assert git(runner.work, "status", "--porcelain") == ""
 
 
-@pytest.mark.usefixtures("programs")
-def test_a_branch_is_measured_where_this_one_left_it(repository: Path) -> None:
-    left = git(repository, "rev-parse", "HEAD").strip()
-    git(repository, "switch", "-q", "-c", "mine")
-    git(repository, "commit", "-q", "--allow-empty", "-m", "mine")
-    git(repository, "switch", "-q", "main")
-    git(repository, "commit", "-q", "--allow-empty", "-m", "theirs")
-    git(repository, "switch", "-q", "mine")
-    _, [call] = run(step(MEASURE, "Measure"), repository, SUITES="s", WORLD_SIZE="2", AGAINST="main")
+def test_a_branch_is_measured_where_this_one_left_it(runner: Runner) -> None:
+    left = git(runner.work, "rev-parse", "HEAD").strip()
+    git(runner.work, "switch", "-q", "-c", "mine")
+    runner.commit("mine", "")
+    git(runner.work, "switch", "-q", "main")
+    runner.commit("theirs", "")
+    git(runner.work, "switch", "-q", "mine")
+    _, [call] = runner.run(MEASURE, AGAINST="main")
 
     assert f"--distbench-against={left}" in call
 
 
-@pytest.mark.usefixtures("programs")
-def test_baselines_are_proposed_beside_those_that_stand(repository: Path) -> None:
-    (repository / "distbench-out").mkdir()
-    _, calls = run(step(MEASURE, "Propose"), repository, SUITES="s", WORLD_SIZE="2", GPU="true", OPTIONS="-k step")
-    proposed = "distbench-out/baselines.proposed"
+@pytest.mark.parametrize("against", ["later", "origin/later"])
+def test_what_the_clone_does_not_know_is_fetched_from_its_origin(runner: Runner, against: str) -> None:
+    commit = runner.commit("later", "")
+    git(runner.work, "push", "-q", "origin", "HEAD:later")
+    git(runner.work, "update-ref", "-d", "refs/remotes/origin/later")
+    git(runner.work, "switch", "-q", "-c", "mine")
+    _, [call] = runner.run(MEASURE, AGAINST=against)
 
-    assert calls == [["distbench", "baseline", "accept", "distbench-out/run.json", "--baselines", proposed]]
-    assert (repository / proposed / "a.json").read_text() == (repository / "baselines" / "a.json").read_text()
-
-
-def test_what_needs_more_launches_is_measured_where_stored_baselines_judge(repository: Path, programs: Path) -> None:
-    (programs / "distbench").write_text("#!/bin/sh\nexit 1\n")
-    script = step(MEASURE, "Propose")
-    _, [failed, new] = run(script, repository, SUITES="s", WORLD_SIZE="2", GPU="true", AGAINST="base")
-    again = ["pytest", "s", "--world-size", "2", "--distbench-baselines=distbench-out/baselines.proposed", "--gpu"]
-
-    assert failed == [*again, "--last-failed", "--last-failed-no-failures=none", "--distbench-update=failed"]
-    assert new == [*again, "--distbench-update=new"]
-    _, calls = run(script, repository, SUITES="s", WORLD_SIZE="2", AGAINST="base", BASE="HEAD")
-    assert len(calls) == 2
+    assert f"--distbench-against={commit}" in call
 
 
-INSTALL = step(read("workflows/measure.yml")["jobs"]["measure"]["steps"], "Install")
+def test_what_nobody_knows_is_an_error_that_says_how_to_check_out(runner: Runner) -> None:
+    told, calls = runner.run(MEASURE, 1, AGAINST="origin/nowhere")
 
-
-@pytest.mark.parametrize(
-    ("given", "installed"),
-    [({}, ["./.distbench"]), ({"DISTBENCH": "-e .[suites]", "INSTALL": "a b"}, ["-e", ".[suites]", "a", "b"])],
-)
-@pytest.mark.usefixtures("programs")
-def test_the_plugin_that_is_installed_is_that_of_the_workflow_or_the_one_that_is_named(
-    repository: Path, tmp_path: Path, given: dict[str, str], installed: list[str]
-) -> None:
-    uv = repository / ".venv-uv" / "bin"
-    uv.mkdir(parents=True)
-    for name in ("pip", "uv"):
-        (uv / name).symlink_to(tmp_path / "bin" / "gh")
-    (tmp_path / "bin" / "python3").symlink_to(tmp_path / "bin" / "gh")
-    path = tmp_path / "path"
-    _, calls = run(INSTALL, repository, PYTHON="3.12", TORCH="torch", GITHUB_PATH=str(path), UV="uv", **given)
-
-    assert calls[-1][1:] == ["pip", "install", "--python", ".venv", "--torch-backend=auto", "torch", *installed]
-    assert path.read_text() == f"{repository}/.venv/bin\n"
-
-
-@pytest.mark.parametrize(
-    ("known", "send"),
-    [
-        ("", ["--method", "POST", "repos/o/r/issues/7/comments"]),
-        ("42", ["--method", "PATCH", "repos/o/r/issues/comments/42"]),
-    ],
-)
-@pytest.mark.usefixtures("programs")
-def test_a_comment_is_written_once_and_replaced(repository: Path, known: str, send: list[str]) -> None:
-    told, calls = run(
-        step(MEASURE, "Comment"), repository, NUMBER="7", ARTIFACT="a-1", GITHUB_REPOSITORY="o/r", KNOWN=known
+    assert told == (
+        "::error title=distbench::origin/nowhere is not in this clone, and could not be fetched: check out with "
+        "fetch-depth: 0\n"
     )
-
-    assert [call[:2] for call in calls] == [["distbench", "report"], ["gh", "api"], ["gh", "api"]]
-    assert calls[2][2:] == [*send, "--field", "body=@distbench-out/comment.md", "--silent"]
-    assert (repository / "distbench-out" / "comment.md").read_text() == "<!-- distbench a-1 -->\n"
-    assert told == ""
-
-
-@pytest.mark.usefixtures("programs")
-def test_without_gh_there_is_no_comment_and_that_is_said(repository: Path, programs: Path) -> None:
-    (programs / "gh").unlink()
-    told, calls = run(step(MEASURE, "Comment"), repository, NUMBER="7", GITHUB_REPOSITORY="o/r")
-
-    assert told == "::notice title=distbench::no comment: gh is not installed on this runner\n"
     assert calls == []
 
 
-@pytest.mark.usefixtures("programs")
-def test_where_no_comment_may_be_written_that_is_said_and_no_failure(repository: Path) -> None:
-    told, _ = run(step(MEASURE, "Comment"), repository, NUMBER="7", GITHUB_REPOSITORY="o/r", REFUSED="1")
-
-    assert told.startswith("::notice title=distbench::no comment, as this job may not write one")
-
-
-@pytest.mark.usefixtures("programs")
-def test_new_baselines_become_a_branch_and_a_pull_request_with_the_old_and_new_numbers(
-    repository: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("given", "backend", "installed"),
+    [
+        ({"GPU": "true"}, "auto", [f"{GITHUB}/actions/install/../../.."]),
+        ({"DISTBENCH": "-e .[suites]", "INSTALL": "a b"}, "cpu", ["-e", ".[suites]", "a", "b"]),
+    ],
+)
+def test_the_plugin_that_is_installed_is_that_of_the_action_or_the_one_that_is_named(
+    runner: Runner, given: dict[str, str], backend: str, installed: list[str]
 ) -> None:
-    origin = tmp_path / "origin"
-    git(tmp_path, "clone", "-q", "--bare", str(repository), str(origin))
-    git(repository, "remote", "add", "origin", str(origin))
-    measured = tmp_path / "measured"
-    measured.mkdir()
-    (measured / "b.json").write_text("new")
-    propose = step(read("workflows/baselines.yml")["jobs"]["propose"]["steps"], "Push them")
-    variables = {"HOST": "gpu-1", "GITHUB_RUN_ID": "5", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
-    _, calls = run(propose, repository, MEASURED=str(measured), **variables)
+    _, [made, call] = runner.run("actions/install/Install", **given)
+    venv = str(runner.temp / "distbench-venv")
 
-    assert git(origin, "log", "-1", "--format=%s %an", "baselines/gpu-1-5").strip() == (
+    assert made == ["uv", "venv", "--clear", "--python", "3.12", venv]
+    assert call == ["uv", "pip", "install", "--python", venv, f"--torch-backend={backend}", "torch==2.13.0", *installed]
+    assert (runner.temp / "path").read_text() == f"{venv}/bin\n"
+
+
+COMMENT = "actions/comment/Comment"
+
+
+@pytest.mark.parametrize(
+    ("variables", "send"),
+    [
+        ({"NUMBER": "7", "GITHUB_REF_NAME": "7/merge"}, ["--method", "POST", "repos/o/r/issues/7/comments"]),
+        ({"NUMBER": "7", "KNOWN": "42"}, ["--method", "PATCH", "repos/o/r/issues/comments/42"]),
+        ({"NUMBER": "", "GITHUB_REF_NAME": "pull-request/9"}, ["--method", "POST", "repos/o/r/issues/9/comments"]),
+    ],
+)
+def test_a_comment_is_written_once_and_replaced(runner: Runner, variables: dict[str, str], send: list[str]) -> None:
+    runner.write("distbench-measured/comment.md", "mark\nresult\n")
+    told, calls = runner.run(COMMENT, ARTIFACT="a-1", **variables)
+
+    assert calls[1][2:] == [*send, "--field", f"body=@{runner.temp}/body.md", "--silent"]
+    assert (runner.temp / "body.md").read_text() == "<!-- distbench a-1 -->\nresult\n"
+    assert told == ""
+
+
+def test_where_nothing_can_be_said_there_is_no_comment_and_that_is_no_failure(runner: Runner) -> None:
+    told = [runner.run(COMMENT)[0], runner.run(COMMENT, NUMBER="")[0]]
+    runner.write("distbench-measured/comment.md", "mark\nresult\n")
+    told.append(runner.run(COMMENT, REFUSED="--silent")[0])
+
+    assert [line.removeprefix("::notice title=distbench::no comment: ").partition(",")[0] for line in told] == [
+        "nothing was measured\n",
+        "this is no pull request",
+        "this job may not write one (a fork's may not; others need pull-requests: write); the summary has the same\n",
+    ]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="gh has a jq of its own, and this machine has none")
+def test_the_history_is_of_the_records_that_runs_of_this_branch_have_kept(runner: Runner) -> None:
+    def artifact(number: int, *, branch: str = "main", of: int = 1, expired: bool = False) -> dict[str, object]:
+        run = {"head_branch": branch, "head_repository_id": of, "repository_id": 1}
+        return {"id": number, "expired": expired, "workflow_run": run}
+
+    rows = [artifact(1), artifact(2, branch="mine"), artifact(3, of=2), artifact(4, expired=True), artifact(5)]
+    Path(runner.variables["ARTIFACTS"]).write_text(json.dumps({"artifacts": rows}))
+    with zipfile.ZipFile(runner.variables["ZIP"], "w") as made:
+        made.writestr("run.json", "{}")
+    _, calls = runner.run("actions/history/Collect the run records", ARTIFACT="perf")
+    records = runner.temp / "distbench-history" / "records"
+
+    assert sorted(str(path.relative_to(records)) for path in records.rglob("*.json")) == ["1/run.json", "5/run.json"]
+    assert calls[0][2] == "repos/o/r/actions/artifacts?name=perf-record&per_page=100"
+
+
+CHANGED = "actions/record/What changed, old and new"
+
+
+@pytest.mark.parametrize(("settings", "folder"), [({}, "baselines"), ({"baselines": "perf/stored"}, "perf/stored")])
+def test_what_was_recorded_is_kept_where_other_tests_failed_and_wherever_baselines_are(
+    runner: Runner, settings: dict[str, str], folder: str
+) -> None:
+    runner.run("actions/record/Measure and record", 1, FAILED="1", SELECT="step", UPDATE="new")
+    runner.write("distbench-out/run.json", json.dumps({"settings": settings}))
+    runner.write("distbench-out/pytest.txt", "FAILED a.py::b - c\n1 failed\n")
+    (runner.work / folder).mkdir(parents=True, exist_ok=True)
+    (runner.work / folder / "b.json").write_text("new")
+    (runner.work / "left.txt").touch()
+    _, calls = runner.run(CHANGED)
+
+    assert calls[0][-6:-1] == ["-k", "step", "-r", "fE", "--distbench-update=new"]
+    assert calls[1] == ["distbench", "baseline", "diff", "--baselines", folder, "--markdown"]
+    told = "table\n\nThese tests failed, and nothing of them was recorded:\n\n```text\nFAILED a.py::b - c\n```\n"
+    assert (runner.temp / "distbench-out" / "changes.md").read_text() == told
+    assert (runner.temp / "step_summary").read_text() == told
+    assert (runner.temp / "output").read_text() == "recorded=true\n"
+    assert git(runner.work, "diff", "--cached", "--name-only").split() == [f"{folder}/b.json"]
+
+
+def test_where_no_baseline_changed_nothing_is_proposed(runner: Runner) -> None:
+    runner.run(CHANGED)
+    assert (runner.temp / "output").read_text() == ""
+    runner.write("distbench-out/run.json", '{"settings": {}}')
+    runner.write("distbench-out/pytest.txt", "1 passed\n")
+    runner.run(CHANGED)
+
+    assert (runner.temp / "output").read_text() == ""
+    assert (runner.temp / "step_summary").read_text() == "table\n"
+
+
+PROPOSE = "actions/propose/Push them, and open a pull request with the old and new numbers"
+
+
+@pytest.fixture
+def proposed(runner: Runner) -> Runner:
+    """Another job has recorded: a baseline is new, one is gone, and it touched what is none."""
+    git(runner.work, "rm", "-q", "baselines/a.json")
+    (runner.work / "code.py").write_text("import this\n")
+    runner.commit("baselines/b.json", "new")
+    runner.write("distbench-measured/baselines.patch", git(runner.work, "diff", "--binary", "HEAD~"))
+    runner.write("distbench-measured/changes.md", "table\n")
+    git(runner.work, "reset", "-q", "--hard", "HEAD~")
+    return runner
+
+
+def test_new_baselines_become_a_branch_and_a_pull_request_with_the_old_and_new_numbers(proposed: Runner) -> None:
+    told, calls = proposed.run(PROPOSE, HOST="gpu-1")
+    branch = "baselines/gpu-1-5-1"
+
+    assert git(proposed.origin, "log", "-1", "--format=%s %an", branch).strip() == (
         "New baselines of gpu-1, measured in run 5 github-actions[bot]"
     )
-    changed = git(origin, "diff", "--name-status", "--no-renames", "main", "baselines/gpu-1-5").split()
+    changed = git(proposed.origin, "diff", "--name-status", "--no-renames", "main", branch).split()
     assert changed == ["D", "baselines/a.json", "A", "baselines/b.json"]
-    assert calls[-1][:3] == ["gh", "pr", "create"]
-    assert (repository / "body.md").read_text() == "table\n"
+    assert calls[-1][:7] == ["gh", "pr", "create", "--base", "main", "--head", branch]
+    assert (proposed.temp / "body.md").read_text() == "table\n"
+    assert "::error" not in told
 
 
-@pytest.mark.usefixtures("programs")
-def test_where_no_baseline_changed_nothing_is_proposed(repository: Path, tmp_path: Path) -> None:
-    propose = step(read("workflows/baselines.yml")["jobs"]["propose"]["steps"], "Push them")
-    summary = tmp_path / "summary"
-    variables = {"HOST": "gpu-1", "GITHUB_RUN_ID": "5", "GITHUB_STEP_SUMMARY": str(summary)}
-    _, calls = run(propose, repository, MEASURED=str(repository / "baselines"), **variables)
+def test_a_repository_that_lets_no_workflow_open_a_pull_request_is_told_where_that_is_set(proposed: Runner) -> None:
+    told, _ = proposed.run(PROPOSE, 1, HOST="gpu-1", REFUSED="pr create")
 
-    assert summary.read_text() == "no baseline changed\n"
-    assert [call[:3] for call in calls] == [["gh", "run", "download"]]
+    told = told[told.index("::") :]
+    assert told.startswith("::error title=distbench::baselines/gpu-1-5-1 is pushed, and GitHub refused")
+    assert "Allow GitHub Actions to create and approve pull requests" in told
+    assert told.endswith("https://github.com/o/r/compare/main...baselines/gpu-1-5-1\n")
+
+
+def test_who_measures_has_no_token_that_writes() -> None:
+    """Nor one of unknown rights; and what writes runs on a machine of GitHub's."""
+    ours = [yaml.load(path.read_text()) for path in GITHUB.glob("workflows/*.yml")]
+    for file in [*ours, *(yaml.load(written_by_init(name)) for name in TEMPLATES)]:
+        for job in file["jobs"].values():
+            steps = job.get("steps", ())
+            uses = "".join(step.get("uses", "") for step in steps)
+            measures = (
+                "/measure" in uses or "/record" in uses or any("pytest " in step.get("run", "") for step in steps)
+            )
+            if "write" in job.get("permissions", {"": "write"}).values() and "uses" not in job:
+                assert not measures
+                assert job["runs-on"] == "ubuntu-latest"
+
+
+def test_what_the_history_needs_is_installed() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["history"]
+    jobs = yaml.load((GITHUB / "workflows" / "measure.yml").read_text())["jobs"]
+
+    assert jobs["history"]["steps"][0]["with"]["install"].split() == extra
+
+
+def test_what_is_there_to_paste_calls_workflows_and_actions_with_inputs_that_they_have() -> None:
+    page = (ROOT / "docs" / "ci.md").read_text()
+    blocks = [yaml.load(textwrap.dedent(text)) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    calls = [row for block in blocks for row in (block["jobs"].values() if "jobs" in block else block)]
+    used = [(row["uses"].partition("/.github/")[2], row.get("with", {})) for row in calls if "uses" in row]
+
+    assert {place for place, _ in used} >= {f"workflows/{name}.yml@COMMIT" for name in ("measure", "baselines")}
+    for place, given in used:
+        path = GITHUB / place.removesuffix("@COMMIT")
+        file = yaml.load((path if path.is_file() else path / "action.yml").read_text())
+        assert set(given) <= set(file["inputs"] if "inputs" in file else file["on"]["workflow_call"]["inputs"])

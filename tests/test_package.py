@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,8 @@ import pytest_distbench
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.frames import read_distributions, read_run
 
-PACKAGE = Path(__file__).parents[1] / "pytest_distbench"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pytest_distbench"
 
 BODY = """
 from pytest_distbench import RankContext
@@ -33,6 +36,26 @@ def test_bodies_are_annotated_with_the_rank_context() -> None:
     from pytest_distbench.worker.context import RankContext
 
     assert pytest_distbench.RankContext is RankContext
+
+
+def test_links_and_pictures_of_the_readme_lead_to_files_of_the_repository_from_an_index_page_too() -> None:
+    """As hatch-fancy-pypi-readme makes it, which nobody needs but who builds a package."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    readme = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = "".join((ROOT / fragment["path"]).read_text() for fragment in readme["fragments"])
+    for rule in readme["substitutions"]:
+        text = re.sub(rule["pattern"], rule["replacement"], text)
+    name = project["project"]["urls"]["Repository"].removeprefix("https://github.com/")
+    links = re.findall(r"(!?)\[[^]]*\]\(([^)#]*)(?:#[^)]*)?\)", text)
+    places = {
+        "": f"https://github.com/{name}/blob/HEAD/",
+        "!": f"https://raw.githubusercontent.com/{name}/HEAD/",
+    }
+
+    assert {kind for kind, _ in links} == set(places)
+    assert [link for kind, link in links if not link.startswith(places[kind])] == []
+    assert [link for kind, link in links if not (ROOT / link.removeprefix(places[kind])).is_file()] == []
+    assert all(url.startswith(f"https://github.com/{name}") for url in project["project"]["urls"].values())
 
 
 @pytest.mark.timeout(300)

@@ -25,14 +25,9 @@ class NegativeError(Exception):
         self.code = code
 
 
-def choose_entries(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--baselines",
-        metavar="DIR",
-        type=Path,
-        default=Path("baselines"),
-        help="baseline directory (default: baselines)",
-    )
+def choose_entries(parser: argparse.ArgumentParser, *, default: Path | None = Path("baselines")) -> None:
+    told = f"baseline directory (default: {default or 'that of the run'})"
+    parser.add_argument("--baselines", metavar="DIR", type=Path, default=default, help=told)
     parser.add_argument("--platform", metavar="NAME", default="", help="only this platform")
     choose_names(
         parser,

@@ -185,7 +185,7 @@ def add_review(add_parser: Adder) -> None:
     )
     accept.add_argument("--force", action="store_true", help=f"also metrics with fewer than {FEWEST_LAUNCHES} launches")
     accept.add_argument("--dry-run", action="store_true", help="show what would change and write nothing")
-    choose_entries(accept)
+    choose_entries(accept, default=None)
     accept.set_defaults(command=_accept)
 
 
@@ -206,15 +206,16 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
     changes: list[EntryChange] = []
     refused: list[str] = []
     seen = kept = 0
-    results = read_run_record(options.run).results
-    did_not_pass = why_test_did_not_pass(results)
-    for result in results:
+    record = read_run_record(options.run)
+    folder = options.baselines or Path(record.settings.get("baselines", "baselines"))
+    did_not_pass = why_test_did_not_pass(record.results)
+    for result in record.results:
         case = result.case
         name = EntryName(platform=result.environment.platform, test=case.test, key=case.key)
         if not choice(name) or options.platform not in ("", name.platform):
             continue
         seen += 1
-        store = BaselineStore(options.baselines, name.platform)
+        store = BaselineStore(folder, name.platform)
         stored = store.entry(name.test, name.key)
         try:
             entry = propose_entry(
@@ -234,7 +235,7 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
         raise DistbenchError(f"{options.run} has no case of that platform and name: 'distbench report' shows its cases")
     yield from change_lines(changes, unchanged=kept)
     if changes and not options.dry_run:
-        yield f"review with: distbench baseline diff --baselines {options.baselines}"
+        yield f"review with: distbench baseline diff --baselines {folder}"
     if options.dry_run:
         yield "nothing was written: --dry-run"
     yield from refused

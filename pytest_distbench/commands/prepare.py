@@ -10,8 +10,10 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,6 +27,7 @@ from pytest_distbench.releases import __version__
 
 _TEMPLATE = Path(__file__).with_name("template")
 _PACKAGE = "pytest-distbench"
+_WANTED = f"{_PACKAGE}[history]"
 _USUAL_RANKS = 2
 _USUAL_BRANCH = "main"
 _USUAL_TORCH = "2.13.0"
@@ -36,12 +39,14 @@ class Repository:
 
     Attributes:
         branch: that pull requests go to.
-        install: what pip takes, as the shell reads it: this package, and the repository's own.
+        requirement: what pip takes as this package.
+        install: what else it takes, as the shell reads it: the repository's own.
         is_told_where_from: others can install this package from there, too.
     """
 
     branch: str
     gpus: int
+    requirement: str
     install: str
     is_committed_to: bool
     is_told_where_from: bool
@@ -55,22 +60,27 @@ class Repository:
         return f"pytest suites/ --world-size {self.ranks}{' --gpu' * bool(self.gpus)}"
 
     def fill(self, name: str) -> str:
-        text = (_TEMPLATE / f"{name}.txt").read_text()
+        """A template, with others where a line says INCLUDE, indented as that line is."""
         torch = hardware.installed_version("torch").partition("+")[0]
-        for place, value in {
+        values = {
             "WORLD_SIZE": str(self.ranks),
             "BRANCH": self.branch,
             "PYTHON": f"{sys.version_info.major}.{sys.version_info.minor}",
             "TORCH": torch if torch[0].isdigit() else _USUAL_TORCH,
-            "INSTALL": self.install,
-        }.items():
-            text = text.replace(place, value)
-        return text
+            "REQUIREMENT": self.requirement,
+            "INSTALL": self.install and f" {self.install}",
+            "RUN": self.run,
+            "RUNNER": "[self-hosted, linux, gpu]" if self.gpus else "ubuntu-latest",
+            "HOST": "gpu" if self.gpus else "ubuntu-latest",
+        }
+        text = (_TEMPLATE / name).read_text()
+        text = re.sub(r"( *)INCLUDE (.+)\n", lambda found: textwrap.indent(self.fill(found[2]), found[1]), text)
+        return re.sub("<([A-Z_]+)>", lambda found: values[found[1]], text)
 
 
 def add_init(add_parser: Adder) -> None:
     parser = add_parser(
-        "init", help="write a first suite, a workflow and a baseline directory into a repository; overwrites nothing"
+        "init", help="write a first suite, workflows and a baseline directory into a repository; overwrites nothing"
     )
     parser.add_argument(
         "folder",
@@ -87,24 +97,33 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
     folder: Path = options.folder
     found = find_out(folder)
     files = {
-        "suites/test_step.py": "test_step.py",
-        "conftest.py": "conftest.py",
-        "baselines/README.md": "baselines.md",
-        ".github/workflows/distbench.yml": "gpu.yml" if found.gpus else "hosted.yml",
+        "suites/test_step.py": "test_step.py.txt",
+        "conftest.py": "conftest.py.txt",
+        "baselines/README.md": "baselines.md.txt",
+        ".github/workflows/distbench.yml": "gpu.yml.txt" if found.gpus else "hosted.yml.txt",
+        ".github/workflows/distbench-baselines.yml": "record.yml.txt",
     }
     longest = max(map(len, files))
+    to_replace = []
     for path, name in files.items():
-        is_new = _write_new(folder / path, found.fill(name))
+        text = found.fill(name)
+        is_new = _write_new(folder / path, text)
         yield f"wrote  {path}" if is_new else f"kept   {path:{longest}}  it was there"
-    if not found.is_told_where_from:
+        lines = enumerate(text.splitlines(), 1) if is_new and path.endswith(".yml") else ()
+        to_replace += [f"  {path}:{number}" for number, line in lines if found.requirement in line]
+    added = _add_lines(folder / ".gitignore", found.fill("gitignore.txt"))
+    yield f"added  .gitignore: {', '.join(added)}" if added else f"kept   {'.gitignore':{longest}}  it was there"
+    if to_replace and not found.is_told_where_from:
         yield ""
-        yield f"{_PACKAGE} was not installed from an index: put a git URL or a wheel into the workflow"
+        yield f"{found.requirement} was not installed from an index. Unless runners find it on one, put a git"
+        yield f"URL ({_WANTED} @ git+https://...) or that of a wheel in its place:"
+        yield from to_replace
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     begin = [] if found.is_committed_to else ["git init"]
     yield ""
     yield "next:"
     yield f"  {' && '.join([*enter, *begin, f'{found.run} --distbench-update=new'])}"
-    tops = " ".join(dict.fromkeys(path.split("/")[0] for path in files))
+    tops = " ".join(dict.fromkeys(path.split("/")[0] for path in [*files, ".gitignore"]))
     yield f"  git add {tops} && git commit -m 'Tests of performance'"
     yield f"  {found.run}"
     yield "The first command records baselines of this machine; the last one fails if the step gets slower."
@@ -124,7 +143,7 @@ def find_out(folder: Path) -> Repository:
     remote = _ask_git(folder, "symbolic-ref", "--short", "refs/remotes/origin/HEAD").partition("/")[2]
     own = [name for name in ("pyproject.toml", "setup.py") if (folder / name).exists()]
     wanted, is_told = _requirement()
-    install = [shlex.quote(wanted)]
+    install = []
     if (folder / "requirements.txt").exists():
         install.append("-r requirements.txt")
     if own:
@@ -132,6 +151,7 @@ def find_out(folder: Path) -> Repository:
     return Repository(
         branch=remote or _ask_git(folder, "branch", "--show-current") or _USUAL_BRANCH,
         gpus=len(gpus.read_gpus(os.environ).visible),
+        requirement=wanted,
         install=" ".join(install),
         is_committed_to=bool(top),
         is_told_where_from=is_told,
@@ -143,12 +163,14 @@ def _requirement() -> tuple[str, bool]:
     try:
         text = metadata.distribution(_PACKAGE).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        return f"{_PACKAGE}=={__version__}", False
+        return f"{_WANTED}=={__version__}", False
     origin = json.loads(text) if text else {}
     if "vcs_info" in origin:
         vcs = origin["vcs_info"]
-        return f"{_PACKAGE} @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", True
-    return f"{_PACKAGE}=={__version__}", not origin
+        return f"{_WANTED} @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", True
+    if origin.get("url", "").startswith("https://"):
+        return f"{_WANTED} @ {origin['url']}", True
+    return f"{_WANTED}=={__version__}", not origin
 
 
 def _ask_git(folder: Path, *arguments: str) -> str:
@@ -164,13 +186,31 @@ def _write_new(path: Path, text: str) -> bool:
     """Write a file unless something is there already; says whether it was written."""
     if os.path.lexists(path):
         return False
-    try:
+    with _refused(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x") as file:
             file.write(text)
+    return True
+
+
+def _add_lines(path: Path, text: str) -> list[str]:
+    """Append what a file does not have, and say what that was."""
+    with _refused(path):
+        old = path.read_text() if path.exists() else ""
+        added = [
+            line for line in text.splitlines() if line.rstrip("/") not in {o.strip("/ ") for o in old.splitlines()}
+        ]
+        if added:
+            path.write_text("\n".join([*old.splitlines(), *added, ""]))
+    return added
+
+
+@contextlib.contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise DistbenchError(f"cannot write {path}: {error.strerror or error}; make its folder writable") from error
-    return True
 
 
 def add_data(add_parser: Adder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,17 @@ def test_a_hostile_name_cannot_leave_its_markdown_cell(run: Run, store: Baseline
 
 
 class TestAccept:
+    def test_writes_where_the_run_had_its_baselines(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        path = Path(record(tmp_path / "run.json", result(*[0.004] * 5)))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "settings": {"baselines": "perf/stored"}}))
+
+        assert main(["baseline", "accept", "run.json"]) == 0
+        assert "review with: distbench baseline diff --baselines perf/stored" in capsys.readouterr().out
+        assert BaselineStore(Path("perf/stored"), PLATFORM).entry(TEST, KEY) is not None
+
     def test_takes_what_moved_and_keeps_what_was_set_by_hand(
         self, run: Run, store: BaselineStore, tmp_path: Path
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,9 @@ from pytest_distbench.commands.cli import main
 from pytest_distbench.machine.gpus import Gpus
 
 BIN = Path(sys.executable).parent
-FILES = ["suites/test_step.py", "conftest.py", "baselines/README.md", ".github/workflows/distbench.yml"]
+WORKFLOWS = [".github/workflows/distbench.yml", ".github/workflows/distbench-baselines.yml"]
+FILES = ["suites/test_step.py", "conftest.py", "baselines/README.md", *WORKFLOWS]
+IGNORED = ["__pycache__/", ".benchmarks/", ".distbench/", ".pytest_cache/", "distbench-out/"]
 
 
 def init(capsys: pytest.CaptureFixture[str], folder: Path, code: int = 0) -> list[str]:
@@ -59,44 +62,55 @@ def test_it_writes_a_suite_a_workflow_and_a_store_and_says_what_comes_next(
 ) -> None:
     lines = init(capsys, repository)
 
-    assert [line.split() for line in lines[:4]] == [["wrote", path] for path in FILES]
+    assert [line.split() for line in lines[:5]] == [["wrote", path] for path in FILES]
     assert all((repository / path).is_file() for path in FILES)
-    assert lines[4:9] == [
+    assert (repository / ".gitignore").read_text().splitlines() == IGNORED
+    assert lines[5:11] == [
+        f"added  .gitignore: {', '.join(IGNORED)}",
         "",
         "next:",
         f"  cd {repository} && pytest suites/ --world-size 2 --distbench-update=new",
-        "  git add suites conftest.py baselines .github && git commit -m 'Tests of performance'",
+        "  git add suites conftest.py baselines .github .gitignore && git commit -m 'Tests of performance'",
         "  pytest suites/ --world-size 2",
     ]
-    workflow = (repository / FILES[3]).read_text()
+    workflow = (repository / WORKFLOWS[0]).read_text()
     assert "branches: [trunk]" in workflow
-    assert "pytest-distbench==0.1.0\n" in workflow
+    assert 'DISTBENCH: "pytest-distbench[history]==0.1.0"\n' in workflow
+    assert re.search("<[A-Z_]+>|INCLUDE", workflow) is None
 
 
 @pytest.mark.parametrize(
     ("files", "install"),
     [
-        ([], "pytest-distbench==0.1.0"),
-        (["pyproject.toml"], "pytest-distbench==0.1.0 -e ."),
-        (["requirements.txt", "setup.py"], "pytest-distbench==0.1.0 -r requirements.txt -e ."),
+        ([], ""),
+        (["pyproject.toml"], " -e ."),
+        (["requirements.txt", "setup.py"], " -r requirements.txt -e ."),
     ],
 )
 def test_what_the_repository_needs_is_installed_too(repository: Path, files: Sequence[str], install: str) -> None:
     for name in files:
         (repository / name).touch()
 
-    assert prepare.find_out(repository).install == install
+    assert f'"$TORCH" "$DISTBENCH"{install}\n' in prepare.find_out(repository).fill("install.yml.txt")
 
 
 def test_where_this_package_came_from_is_where_runners_get_it(
     repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wanted = "pytest-distbench[history] @ "
     install_from(monkeypatch, {"url": "https://git.example/d", "vcs_info": {"vcs": "git", "commit_id": "abc"}})
-    assert prepare.find_out(repository).install == "'pytest-distbench @ git+https://git.example/d@abc'"
+    assert prepare.find_out(repository).requirement == f"{wanted}git+https://git.example/d@abc"
+    install_from(monkeypatch, {"url": "https://a.example/d-1-py3-none-any.whl", "archive_info": {}})
+    assert prepare.find_out(repository).requirement == f"{wanted}https://a.example/d-1-py3-none-any.whl"
     install_from(monkeypatch, {"url": "file:///home/me/distbench", "dir_info": {"editable": True}})
-    told = "pytest-distbench was not installed from an index: put a git URL or a wheel into the workflow"
+    lines = init(capsys, repository)
+    told = "pytest-distbench[history]==0.1.0 was not installed from an index. Unless runners find it on one, put a git"
+    begin = lines.index(told)
 
-    assert told in init(capsys, repository)
+    for line, path in zip(lines[begin + 2 : begin + 4], WORKFLOWS, strict=True):
+        place, number = line.split(":")
+        assert place == f"  {path}"
+        assert "DISTBENCH: " in (repository / path).read_text().splitlines()[int(number) - 1]
 
 
 def test_without_a_repository_one_comes_first(
@@ -126,7 +140,7 @@ def test_a_workflow_that_it_writes_has_no_fault(
     give_gpus(monkeypatch, number)
     init(capsys, repository)
     for command in (
-        ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", FILES[3]],
+        ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS],
         ["zizmor", "--offline", "--no-progress", "--persona=auditor", ".github/workflows"],
     ):
         done = subprocess.run(
@@ -157,11 +171,16 @@ def test_what_it_writes_is_recorded_at_once_and_red_when_its_step_does_more(
 def test_what_is_there_stays_as_it_is(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "conftest.py").write_text("mine\n")
     (repository / "baselines").mkdir()
+    (repository / ".gitignore").write_text("/.distbench\n__pycache__\n*.pyc")
     first, second = init(capsys, repository), init(capsys, repository)
 
-    assert [line.split()[0] for line in first[:4]] == ["wrote", "kept", "wrote", "wrote"]
-    assert [line.split()[0] for line in second[:4]] == ["kept"] * 4
+    assert [line.split()[0] for line in first[:6]] == ["wrote", "kept", "wrote", "wrote", "wrote", "added"]
+    assert [line.split()[0] for line in second[:6]] == ["kept"] * 6
     assert (repository / "conftest.py").read_text() == "mine\n"
+    assert (repository / ".gitignore").read_text().splitlines() == [
+        *("/.distbench", "__pycache__", "*.pyc"),
+        *(".benchmarks/", ".pytest_cache/", "distbench-out/"),
+    ]
 
 
 def test_with_gpus_it_is_for_runners_with_gpus(
@@ -171,7 +190,7 @@ def test_with_gpus_it_is_for_runners_with_gpus(
     lines = init(capsys, repository)
 
     assert lines[-2] == "  pytest suites/ --world-size 8 --gpu"
-    assert "runs-on: [self-hosted, linux, gpu]" in (repository / FILES[3]).read_text()
+    assert all("runs-on: [self-hosted, linux, gpu]" in (repository / path).read_text() for path in WORKFLOWS)
 
 
 def test_the_branch_is_that_of_pull_requests(repository: Path) -> None:

@@ -65,6 +65,7 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
     "page",
     [
         "files.md",
+        "fingerprints.md",
         "first-day.md",
         "migration.md",
         "scripts.md",

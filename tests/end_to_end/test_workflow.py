@@ -1,12 +1,12 @@
-"""The workflow that ``distbench init`` writes, its commands run in a fresh repository as on a runner."""
+"""The workflows that ``distbench init`` writes, their commands run in a fresh repository as on a runner."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -16,65 +16,122 @@ from support.repositories import git
 from pytest_distbench.commands.cli import main
 from pytest_distbench.store.baselines import read_file
 
-pytestmark = [pytest.mark.spawn, pytest.mark.nightly, pytest.mark.timeout(4 * LIMIT_S)]
+pytestmark = [pytest.mark.spawn, pytest.mark.timeout(4 * LIMIT_S)]
+
+COUNTED = """
+import os
 
 
-def on_a_runner(folder: Path) -> int:
-    """Run the steps that measure and propose; says what the first returned."""
-    steps = YAML(typ="safe").load((folder / ".github/workflows/distbench.yml").read_text())["jobs"]["suites"]["steps"]
-    shutil.rmtree(folder / "out", ignore_errors=True)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    codes = []
-    for name in ("Measure", "Propose"):
+def count(rank):
+    rank.record("tokens", 3.0, better="exact")
+
+
+def test_train(distbench):
+    distbench.run(count)
+
+
+def test_that_may_be_broken(distbench):
+    assert "BROKEN" not in os.environ
+"""
+
+
+class Runner:
+    """A machine of GitHub's: each job begins with a clone of one branch, and has files of its own."""
+
+    def __init__(self, folder: Path, origin: Path) -> None:
+        self._folder, self._origin = folder, origin
+        self.temp = self.tree = folder
+
+    def begin(self, branch: str, name: str) -> None:
+        self.temp, self.tree = self._folder / f"temp-{name}", self._folder / name
+        self.temp.mkdir()
+        git(self._folder, "clone", "-q", "-b", branch, str(self._origin), str(self.tree))
+
+    def run(self, file: str, job: str, name: str, **variables: str) -> int:
+        steps: list[dict[str, Any]] = YAML(typ="safe").load((self.tree / f".github/workflows/{file}.yml").read_text())[
+            "jobs"
+        ][job]["steps"]
         [script] = [step["run"] for step in steps if step.get("name", "").startswith(name)]
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
-            cwd=folder,
-            env={**os.environ, "PATH": path, "BASE": "", "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""},
-            check=False,
-        )
-        codes.append(done.returncode)
-    assert codes[1] == 0
-    return codes[0]
+        own = {
+            "PATH": os.pathsep.join([str(self._folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTEST_ADDOPTS": "",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "RUNNER_TEMP": str(self.temp),
+            "GITHUB_RUN_ID": "5",
+            "GITHUB_RUN_ATTEMPT": "1",
+            "GITHUB_REF_NAME": "main",
+            "GITHUB_SERVER_URL": "https://github.com",
+            "GITHUB_REPOSITORY": "o/r",
+            **{f"GITHUB_{name}": str(self.temp / name.lower()) for name in ("OUTPUT", "STEP_SUMMARY")},
+        }
+        command = ["bash", "--noprofile", "--norc", "-euo", "pipefail", "-c", script]
+        return subprocess.run(command, cwd=self.tree, env={**os.environ, **own, **variables}, check=False).returncode
 
 
-def take_proposed(folder: Path) -> None:
-    shutil.copytree(folder / "out/baselines.proposed", folder / "baselines", dirs_exist_ok=True)
-    commit(folder)
+def the_first_test_that_init_writes(text: str) -> str:
+    return text.partition("def test_all_reduce")[0]
 
 
-def commit(folder: Path) -> None:
-    git(folder, "add", "--all")
-    git(folder, "commit", "--quiet", "--message", "change")
-
-
-def test_baselines_come_from_its_runs_new_ones_and_those_of_a_change_that_is_meant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("suite_of", "change", "metric"),
+    [
+        pytest.param(lambda _: COUNTED, ("3.0", "4.0"), "tokens", id="short"),
+        pytest.param(
+            the_first_test_that_init_writes,
+            ("lr=3e-3", "lr=6e-3"),
+            "loss_curve",
+            id="whole",
+            marks=pytest.mark.nightly,
+        ),
+    ],
+)
+def test_baselines_come_from_a_workflow_and_from_what_another_one_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suite_of: Any, change: tuple[str, str], metric: str
 ) -> None:
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    git(folder, "init", "--quiet")
-    (folder / ".gitignore").write_text("out/\n.*cache/\n__pycache__/\n.distbench/\n")
-    monkeypatch.chdir(folder)
+    made, origin = tmp_path / "made", tmp_path / "origin"
+    made.mkdir()
+    git(made, "init", "--quiet", "-b", "main")
+    monkeypatch.chdir(made)
     assert main(["init"]) == 0
-    suite = folder / "suites/test_step.py"
-    suite.write_text(suite.read_text().partition("def test_all_reduce")[0])
-    commit(folder)
+    suite = made / "suites/test_step.py"
+    suite.write_text(suite_of(suite.read_text()))
+    git(made, "add", "--all")
+    git(made, "commit", "--quiet", "--message", "first")
+    git(tmp_path, "clone", "-q", "--bare", str(made), str(origin))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gh").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "gh").chmod(0o755)
+    runner = Runner(tmp_path, origin)
 
-    assert on_a_runner(folder) == 0
-    take_proposed(folder)
-    [path] = (folder / "baselines").rglob("*.json")
+    runner.begin("main", "record")
+    is_broken = "BROKEN" in suite.read_text()
+    broken = {"BROKEN": "1"} if is_broken else {}
+    code = runner.run("distbench-baselines", "record", "Measure", UPDATE="changed", SELECT="", **broken)
+    assert code == int(is_broken)
+    assert runner.run("distbench-baselines", "record", "What changed") == 0
+    assert (runner.temp / "output").read_text() == "recorded=true\n"
+    assert ("test_that_may_be_broken" in (runner.temp / "step_summary").read_text()) == is_broken
+    kept = runner.temp / "distbench-out"
+
+    runner.begin("main", "propose")
+    kept.rename(runner.temp / "distbench-measured")
+    assert runner.run("distbench-baselines", "propose", "Push", HOST="gpu") == 0
+
+    runner.begin("baselines/gpu-5-1", "measure")
+    [path] = (runner.tree / "baselines").rglob("*.json")
     stored = read_file(path).entry
-    assert len(stored.metrics["step"].launches) >= 5
-
-    suite.write_text(suite.read_text().replace("lr=3e-3", "lr=6e-3"))
-    commit(folder)
-    assert on_a_runner(folder) == 1
-    assert main(["baseline", "accept", "out/run.json", "--only", "failed"]) == 0
+    suite = runner.tree / "suites/test_step.py"
+    suite.write_text(suite.read_text().replace(*change))
+    git(runner.tree, "commit", "--quiet", "--all", "--message", "a change that is meant")
+    assert runner.run("distbench", "suites", "Measure", BASE="") == 1
+    assert runner.run("distbench", "suites", "Write", BASE="") == 0
+    assert "1 of 1 case failed" in (runner.temp / "out" / "comment.md").read_text()
+    assert git(runner.tree, "status", "--porcelain") == ""  # what a run leaves is ignored, or is outside of the tree
+    monkeypatch.chdir(runner.tree)
+    assert main(["baseline", "accept", str(runner.temp / "out" / "run.json"), "--only", "failed"]) == 0
     taken = read_file(path).entry
-    assert taken.metrics["loss_curve"] != stored.metrics["loss_curve"]
-    assert taken.metrics["step"] == stored.metrics["step"]
-    assert read_file(next((folder / "out/baselines.proposed").rglob("*.json"))).entry == taken
-    commit(folder)
-    capfd.readouterr()
-    assert on_a_runner(folder) == 0, capfd.readouterr().out
+    assert taken.metrics[metric] != stored.metrics[metric]
+    assert taken.metrics.get("step") == stored.metrics.get("step")
+    git(runner.tree, "commit", "--quiet", "--all", "--message", "its baselines")
+    assert runner.run("distbench", "suites", "Measure", BASE="") == 0

@@ -284,7 +284,7 @@ WORDS: Sequence[Entry] = (
     ),
     _word(
         "artifact|CI artifact",
-        "The files of a CI job: run.json (the run record), run.html, logs and proposed baselines.",
+        "The files of a CI job: run.json (the run record), run.html, and what ranks printed.",
         "baselines.md#accept-baselines-from-a-ci-artifact",
         "after an intended change: distbench baseline accept run.json --only failed, then commit baselines/",
     ),
