@@ -36,7 +36,7 @@ def cycle(
         period_s: seconds of training between two changes.
         on: nodes that join after the first period, the third, ...
         off: nodes that leave after the second, the fourth, ...; None: as many.
-        times: how often they join and leave; None: until the training ends.
+        times: how often; None: until the training ends.
         by: ``leave`` (SIGTERM) or ``kill`` (SIGKILL of the whole node).
     """
     return Cycle(period_s=period_s, on=on, off=on if off is None else off, times=times, by=by)
@@ -67,8 +67,8 @@ def leave(
     Args:
         at_s: seconds of training.
         at_step: number of the step.
-        nodes: their number, those with the highest slots.
-        slot: which one.
+        nodes: their number.
+        slot: which one; else those with the highest slots.
         overlaps: the change does not wait until the one before it is over.
     """
     return Change(kind="leave", at_s=at_s, at_step=at_step, nodes=nodes, slot=slot, overlaps=overlaps)
@@ -87,7 +87,7 @@ def kill(
 
 
 def crash(*, at_s: float | None = None, at_step: int | None = None, slot: int | None = None) -> Change:
-    """The worker of a node dies of SIGKILL, as of a lack of memory; its agent lives, and starts another."""
+    """The worker of a node dies of SIGKILL, as when memory is short; its agent lives and starts another."""
     return Change(kind="crash", at_s=at_s, at_step=at_step, slot=slot)
 
 
@@ -97,13 +97,13 @@ def stop(*, for_s: float, at_s: float | None = None, at_step: int | None = None,
 
 
 def draw(seed: int, *, nodes: tuple[int, int], changes: int, period_s: float) -> list[Change]:
-    """Changes that a seed chooses, from a full job on: as many as wanted, a period of training apart.
+    """Changes that a seed chooses, from a full job on.
 
     Args:
         seed: the same seed gives the same plan.
         nodes: the minimum and the maximum, as for the job.
         changes: their number.
-        period_s: seconds of training between two.
+        period_s: seconds of training between two changes.
 
     Raises:
         ConfigurationError: an argument is not what is wanted.
@@ -141,13 +141,12 @@ def job(
 
     Args:
         name: distinguishes it from the others, in metrics and tables.
-        body: as for the ``elastic`` fixture.
+        body: as for ``elastic``.
         nodes: the number of slots, or the minimum and the maximum.
-        submit_s: when it is submitted, in seconds from the first step of the first job of the pool.
+        submit_s: seconds from the first step of the first job.
         params: JSON-able; parameters of the body.
         seed: of the training.
-        ends_after: for a training next to a serving process: it ends with the epoch in which it has taken so many steps
-            since it got back the slots of the last demand. Default: when it has trained all epochs that it asks for.
+        ends_after: next to a serving process: steps after it got back the slots of the last demand.
     """
     return WantedJob(
         name=name, body=body, nodes=nodes, submit_s=submit_s, params=params, seed=seed, ends_after=ends_after
@@ -176,10 +175,9 @@ def serving(
     """An inference process with priority over the jobs of a pool, and the slots that it needs over time.
 
     Args:
-        body: a function at module level, or ``"file.py::function"``, that loads a model. It runs in each server, which
-            is a process and has a slot. A server is ready when the function returns, and keeps the return value until
-            it leaves.
+        body: a function that loads a model, or ``"file.py::function"``. Each server, a process with a slot, runs it,
+            and is ready when it returns.
         demand: pairs of (seconds from the first step of the first job, slots from then on), by time.
-        params: JSON-able; the arguments of the body.
+        params: JSON-able; parameters of the body.
     """
     return WantedServing(body=body, demand=demand, params=params)

@@ -30,16 +30,16 @@ def record(
     better: Better = "info",
     **options: Any,
 ) -> None:
-    """Record a number or a series under a name, as ``rank.record``; without the plugin do nothing.
+    """Record a number or a series as ``rank.record``; without the plugin do nothing.
 
     Called again under the same name, in a loop of the script's, it gives the next value of a series.
 
     Args:
         name: of the metric.
-        value: a number, a series, or None for "has no value".
-        unit: as in ``rank.record``.
+        value: a finite number, a series, or None for "has no value"; numpy's and torch's count, too.
+        unit: ``s`` and ``B`` are scaled where printed, any other text is shown as it is.
         better: as in ``rank.record``.
-        options: ``reduce``, ``at``, ``identity``, ``facts``, ``at_most`` and ``at_least``, as in ``rank.record``.
+        options: ``reduce``, ``at``, ``identity``, ``facts``, ``at_most``, ``at_least``.
 
     Raises:
         RecordingError: below the plugin, where an argument is not what is wanted.
@@ -52,10 +52,10 @@ def timed(name: str, *, warmup: int, iterations: int, **options: Any) -> Iterato
     """Time the body of a ``for`` loop, as ``rank.timed``; without the plugin a loop over the same indices.
 
     Args:
-        name: of the metric, in seconds.
-        warmup: untimed iterations before the first timed one; their indices are negative.
+        name: of the metric, in seconds; lower is better.
+        warmup: untimed iterations; their indices are negative.
         iterations: timed iterations.
-        options: ``at``, ``identity``, ``facts`` and ``mode``, as in ``rank.timed``.
+        options: ``at``, ``identity``, ``facts``, ``mode``.
 
     Raises:
         RecordingError: below the plugin, where an argument is not what is wanted.
@@ -68,14 +68,14 @@ def timed(name: str, *, warmup: int, iterations: int, **options: Any) -> Iterato
 def phase(
     name: str, *, better: Literal["info", "lower"] = "info", at: Mapping[str, Scalar] | None = None
 ) -> AbstractContextManager[None]:
-    """Time a part of the script, as ``rank.phase``; without the plugin do nothing.
+    """Time a part of the script as ``rank.phase``; without the plugin do nothing.
 
     Entered again, in a loop of the script's, it gives the next value of a series.
 
     Args:
         name: of the part.
         better: ``info`` explains other metrics; ``lower`` is judged itself.
-        at: the point measured.
+        at: the measured point, such as ``{"message_bytes": 4096}``; it distinguishes metrics of one name.
 
     Raises:
         RecordingError: below the plugin, where an argument is not what is wanted.

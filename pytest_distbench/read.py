@@ -13,14 +13,14 @@ All take these keywords:
 ``better``
     as in ``rank.record``; ``info``, the default, is shown and not judged.
 ``unit``, ``scale``
-    the number is multiplied by ``scale``, and is then in ``unit``: ``scale=1e-3, unit="s"`` for milliseconds.
+    the number times ``scale`` is in ``unit``: ``scale=1e-3, unit="s"`` for milliseconds.
 ``rank``
-    the rank of the output or file; ``"all"``: every rank's, reduced over the ranks as by ``rank.record``.
+    of the output or file; ``"all"``: every rank's, reduced as by ``rank.record``.
 ``skip``, ``first``
-    ``skip`` values at the start do not count (a warm-up); of the others only the ``first`` ones do.
+    the first ``skip`` values do not count; of the others only the ``first`` ones do.
 ``take``
-    how a series becomes the launch's value: first, last, min, max, mean, median, sum. Default by ``better``:
-    the 25th percentile for times, the whole series for a curve, the last value for ``floor``, ``same`` and ``steps``.
+    how a series becomes the launch's value: first, last, min, max, mean, median, sum. Default: the 25th percentile for
+    times, the whole series for a curve, the last value for ``floor``, ``same`` and ``steps``.
 ``at``, ``identity``, ``at_most``, ``at_least``
     as in ``rank.record``.
 
@@ -60,7 +60,7 @@ def stdout(pattern: str, **reading: Unpack[Reading]) -> Reader:
     """Each match of a regular expression in the output of a rank, stderr too, at most one per line.
 
     Args:
-        pattern: with one group, around the number; or with several, one of which is ``(?P<value>...)``.
+        pattern: with one group, around the number, or with several, one of which is ``(?P<value>...)``.
         reading: see the module.
     """
     __tracebackhide__ = True
@@ -71,7 +71,7 @@ def jsonl(path: str | PathLike[str], key: str, **reading: Unpack[Reading]) -> Re
     """The value of a key in each line of a file with one JSON object a line.
 
     Args:
-        path: relative to the script's working directory; placeholders as in ``args``.
+        path: relative to the script's working directory; it may hold what ``args`` may.
         key: ``loss``, or ``eval.loss`` for ``loss`` inside ``eval``.
         reading: see the module.
     """
@@ -83,7 +83,7 @@ def csv(path: str | PathLike[str], column: str, **reading: Unpack[Reading]) -> R
     """The cells of a column of a CSV file with a header; empty cells do not count.
 
     Args:
-        path: relative to the script's working directory; placeholders as in ``args``.
+        path: relative to the script's working directory; it may hold what ``args`` may.
         column: its name.
         reading: see the module.
     """
@@ -96,8 +96,8 @@ def mllog(key: str, *, since: str = "", **reading: Unpack[Reading]) -> Reader:
 
     Args:
         key: of the event, such as ``eval_accuracy``.
-        since: an event from which on the seconds are counted, instead of the value: ``mllog("run_stop",
-            since="run_start", unit="s", better="lower")`` is the time to train.
+        since: an event from which the seconds are counted, instead of the value: ``mllog("run_stop", since="run_start",
+            unit="s", better="lower")``.
         reading: see the module.
     """
     __tracebackhide__ = True
@@ -108,7 +108,7 @@ def tensorboard(folder: str | PathLike[str], tag: str, **reading: Unpack[Reading
     """A scalar of TensorBoard's event files, in the order of its steps. Needs the package ``tensorboard``.
 
     Args:
-        folder: relative to the script's working directory; placeholders as in ``args``.
+        folder: relative to the script's working directory; it may hold what ``args`` may.
         tag: such as ``train/loss``.
         reading: see the module.
     """

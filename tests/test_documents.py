@@ -125,14 +125,10 @@ def test_a_written_page_says_what_the_tables_of_the_code_say(name: str) -> None:
     assert (reference.DOCS / name).read_text() == reference.PAGES[name](), "run: python tests/support/reference.py"
 
 
-def test_the_reference_keeps_the_points_of_a_list_apart() -> None:
-    assert re.search(r"^- `computing_share\[workers=n\]`: ", reference.page(), re.MULTILINE)
-
-
 def test_the_reference_has_every_keyword_of_every_marker() -> None:
     """They are declared to pytest as text, and read by another table."""
     part = reference.page().partition("## Markers")[2].partition("## Fixtures")[0]
-    declared = dict(re.findall(r"^\| `(\w+)(?:\((.*)\))?` \|", part, re.MULTILINE))
+    declared = dict(re.findall(r"^- `(\w+)(?:\((.*)\))?`: ", part, re.MULTILINE))
 
     assert {name: [k for k in keywords if f"{k}=" not in declared[name]] for name, keywords in KEYWORDS.items()} == {
         name: [] for name in KEYWORDS

@@ -18,7 +18,7 @@ class Budget(NamedTuple):
 BUDGETS = {
     # advisory verdicts; spellings of markers; ini keys are rows; numbers name their statistic; how good a baseline is;
     # the end of a run on one screen; messages that need a second line; lines and users' words that explain knows;
-    # init writes a workflow that records, and .gitignore; the baseline's launches, curve and communication in the report
+    # init writes a workflow that records, and .gitignore; the baseline's launches, curve, communication in the report
     "pytest_distbench": Budget(240, 62_190),
     # --distbench-out, advisory; slow tests; ini keys alone; the words of the field; printed numbers are computed again;
     # how good a baseline is; screens; words of the field in messages; code that git does not know; the site's search;

@@ -31,7 +31,7 @@ def choose_entries(parser: argparse.ArgumentParser, *, default: Path | None = Pa
     parser.add_argument("--platform", metavar="NAME", default="", help="only this platform")
     choose_names(
         parser,
-        "only baselines with this in their name, or of this name or node id; several -k select those that match any",
+        "only baselines with this in their name or node id; several select those that match any",
     )
 
 

@@ -55,7 +55,7 @@ def add_entries(add_parser: Adder) -> None:
         "--only",
         choices=UPDATES,
         default="changed",
-        help="which baselines to write (default: changed, which includes new)",
+        help="which baselines (default: changed, with new)",
     )
     update.add_argument(
         "arguments",
@@ -180,9 +180,7 @@ def add_review(add_parser: Adder) -> None:
     diff.set_defaults(command=_diff)
     accept = add_parser("accept", help="record the numbers of a run record (a CI artifact) as baselines")
     accept.add_argument("run", metavar="RUN.json", type=Path, help="written by pytest --distbench-json")
-    accept.add_argument(
-        "--only", choices=UPDATES, default="changed", help="which cases (default: changed, which includes new)"
-    )
+    accept.add_argument("--only", choices=UPDATES, default="changed", help="which cases (default: changed, with new)")
     accept.add_argument("--force", action="store_true", help=f"also metrics with fewer than {FEWEST_LAUNCHES} launches")
     accept.add_argument("--dry-run", action="store_true", help="show what would change and write nothing")
     choose_entries(accept, default=None)
@@ -257,14 +255,14 @@ def add_transfer(add_parser: Adder) -> None:
         "--format",
         choices=_FORMATS,
         default="json",
-        help="json: a complete baseline per line, for import (default); csv, parquet: a value per row, for analysis",
+        help="json (default): a baseline per line, for import; csv, parquet: a value per row",
     )
     export.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     choose_entries(export)
     export.set_defaults(command=_export)
     importing = add_parser(
         "import",
-        help="add the baselines of an exported file or another directory, or numbers of nccl-tests and rccl-tests",
+        help="add baselines of a file or another directory, or numbers of nccl-tests and rccl-tests",
     )
     importing.add_argument(
         "source",
@@ -371,7 +369,7 @@ def _add_options_of_numbers(parser: argparse.ArgumentParser) -> None:
         "--column",
         choices=("in-place", "out-of-place"),
         default="in-place",
-        help="which columns to take (default: in-place, as in the sweeps)",
+        help="columns to take (default: in-place)",
     )
     group.add_argument("--dtype", metavar="NAME", default="", help="if the files have rows of several")
     group.add_argument("--redop", metavar="NAME", default="", help="if the files have rows of several")

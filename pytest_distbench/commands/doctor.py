@@ -444,7 +444,7 @@ def add(add_parser: Adder) -> None:
         metavar="DIR",
         type=Path,
         default=Path("baselines"),
-        help="baseline directory: how small a slowdown its baselines detect",
+        help="show how small a slowdown its baselines detect",
     )
     doctor.set_defaults(command=_doctor)
 

@@ -220,7 +220,7 @@ def add_data(add_parser: Adder) -> None:
     prepare.add_argument(
         "--generated",
         action="store_true",
-        help="make a small synthetic set in the same format instead, in a folder of its name",
+        help="make a small synthetic set in the same format instead",
     )
     prepare.set_defaults(command=_prepare)
     verify = add_parser("verify", help="read a whole set, and name what is damaged with its file and place")

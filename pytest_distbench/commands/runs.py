@@ -47,7 +47,7 @@ def add_report(add_parser: Adder) -> None:
     compare.add_argument(
         "--fail",
         action="store_true",
-        help="exit code 1 if anything regressed, failed or is missing, or nothing was judged",
+        help="exit code 1 if anything failed, or nothing was judged",
     )
     compare.add_argument(
         "--tolerance",
@@ -56,34 +56,36 @@ def add_report(add_parser: Adder) -> None:
         help=f"accepted change towards worse (default: {DEFAULT_TOLERANCE})",
     )
     compare.set_defaults(command=_compare)
-    report = add_parser("report", help="show what a run measured and reported, from its run record")
+    report = add_parser("report", help="show what a run measured and reported")
     report.add_argument("run", metavar="RUN.json", type=Path, help="written by pytest --distbench-json")
     report.add_argument(
         "--table",
         metavar="NAME",
         default="",
-        help=f"one of {', '.join(TABLES)}; without a name it lists those of the run",
+        help="name of a table; without it those of the run are listed",
     )
-    whole = ", ".join(name for name, row in FORMATS.items() if row.is_whole)
+    of_table, of_run = (", ".join(n for n, row in FORMATS.items() if row.is_whole is whole) for whole in (False, True))
     report.add_argument(
-        "--format", choices=[*FORMATS], default="text", help=f"of the table (default: text); of the whole run: {whole}"
+        "--format",
+        metavar="NAME",
+        choices=[*FORMATS],
+        default="text",
+        help=f"of the table: {of_table} (default: text); of the whole run: {of_run}",
     )
     report.add_argument(
         "--prices",
         metavar="FILE.toml",
         type=Path,
-        help="prices of machines per hour, for --table cost and --html (distbench explain prices: the format)",
+        help="prices per hour, for --table cost and --html (distbench explain prices: the format)",
     )
     report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
-    report.add_argument(
-        "--html", metavar="FILE", type=Path, help="write the HTML report of the run, as --format html -o FILE"
-    )
+    report.add_argument("--html", metavar="FILE", type=Path, help="write the HTML report, as --format html -o FILE")
     report.add_argument("--against", metavar="RUN2.json", type=Path, help="with --html: another run to compare with")
     report.add_argument(
         "--history",
         metavar="DIR",
         type=Path,
-        help="with --html: run records from which the history of changed metrics is drawn",
+        help="with --html: run records for the history of changed metrics",
     )
     report.set_defaults(command=_report)
 
@@ -281,12 +283,12 @@ def add_verdict(add_parser: Adder) -> None:
         "--metric",
         metavar="NAME",
         default="",
-        help="only this metric decides, or one number of it, named with its point",
+        help="only this metric decides, or one number of it",
     )
     parser.add_argument(
         "--exact",
         action="store_true",
-        help="only exact metrics decide, such as fingerprints, so that one launch is enough",
+        help="only exact metrics decide: one launch is enough",
     )
     parser.set_defaults(command=_verdict, pytest_arguments=[])
 
@@ -363,7 +365,7 @@ def add_history(add_parser: Adder) -> None:
         type=Path,
         help="folder of run records, written by pytest --distbench-json",
     )
-    choose_names(parser, "only tests and metrics with this in their name; several -k select those that match any")
+    choose_names(parser, "only tests and metrics with this in their name; several select those that match any")
     parser.add_argument(
         "--last",
         metavar="N",
@@ -371,7 +373,7 @@ def add_history(add_parser: Adder) -> None:
         default=USUAL_LAST,
         help=f"the last runs (default: {USUAL_LAST}, at most {MOST_LAST})",
     )
-    parser.add_argument("--all", action="store_true", help="also unchanged metrics, and those that are not judged")
+    parser.add_argument("--all", action="store_true", help="also unchanged and unjudged metrics")
     parser.add_argument("--points", action="store_true", help="a row for each metric in each run")
     parser.add_argument("--format", choices=[*TABLE_FORMATS], default="text", help="of the table (default: text)")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")

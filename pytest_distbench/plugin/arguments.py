@@ -56,13 +56,14 @@ class Given(TypedDict, total=False):
     """What a launch runs.
 
     Attributes:
-        module: the name of a module to run instead of a body, as ``torchrun -m`` does.
-        params: JSON-able; a function gets them as ``rank.params``, and as its arguments of these names.
-        args: command line of a script.
-        cwd: working directory of the ranks, relative to the test's file. Default for a script: a new folder per launch
-            with links to everything in the script's folder.
-        env: variables that are added to the ranks' environment.
-        read: readers of metrics from the output and the files of each launch, by name: :mod:`pytest_distbench.read`.
+        module: name of a module to run instead of a body, as ``torchrun -m``.
+        params: JSON-able; a function gets them as ``rank.params`` and as arguments of these names.
+        args: command line of a script. It, ``env`` and ``cwd`` may hold ``{launch_dir}`` (a folder of each launch),
+            ``{data_dir}`` (of the run), ``{seed}``, ``{world_size}``.
+        cwd: working directory, relative to the test's file. Default of a script: a new folder with links to the
+            script's files.
+        env: variables added to the ranks' environment.
+        read: metrics that readers take from each launch's output and files, by name: :mod:`pytest_distbench.read`.
     """
 
     module: str
@@ -77,10 +78,8 @@ class Sized(TypedDict, total=False):
     """How large a launch is.
 
     Attributes:
-        world_size: number of ranks of this launch, at most those of the run; part of the case's name.
-            Default: the test's.
-        network: the network between the ranks, as in the marker ``network``: ``"1gbit,delay=1ms,overlay"``. Part of the
-            case's name. Default: that of the marker, else of ``--distbench-network``.
+        world_size: ranks of this launch, at most those of the run; part of the case's name.
+        network: network between the ranks, as in the marker: ``"1gbit,delay=1ms,overlay"``; part of the case's name.
     """
 
     world_size: int | None
@@ -101,13 +100,11 @@ class CheckKeywords(Given, Sized, Limited, total=False):
     """A launch of ranks.
 
     Attributes:
-        makes_group: with False, a script need not make a process group of torch's, and a function gets none: it makes
-            its own from the variables that torchrun sets for a rank.
-        seeds: the body runs once for each seed, in the same group, with ``rank.seed`` set.
-        oversubscribed: ``world_size`` may be more than the ranks of the run, on a CPU. With more ranks than
-            cores of this host, timings are shown and not judged; the case's name says so.
-        cpus: CPU quota of each rank, in cores, at least 0.01. It limits the rank's process and the processes that it
-            starts, as docker's ``--cpus`` or a CPU limit of Kubernetes does. Part of the case's name.
+        makes_group: False: a script need not make a process group, and a function gets none.
+        seeds: the body runs once per seed, in the same group, with ``rank.seed`` set.
+        oversubscribed: ``world_size`` may be more than the ranks of the run, on a CPU; beyond the cores timings are
+            shown and not judged.
+        cpus: CPU quota of each rank, in cores, at least 0.01; part of the case's name.
     """
 
     makes_group: bool
@@ -120,7 +117,7 @@ class Repeated(Limited, total=False):
     """Launches of one case.
 
     Attributes:
-        launches: number of launches that are judged first.
+        launches: launches that are judged first.
         name: distinguishes several runs of one test.
     """
 
@@ -132,7 +129,7 @@ class Judged(Repeated, total=False):
     """How they are judged.
 
     Attributes:
-        tolerance: accepted slowdown, or other change for the worse: 0.1 or "10 %", or one per metric name.
+        tolerance: accepted change for the worse: 0.1, "10 %", or one per metric name.
     """
 
     tolerance: float | Mapping[str, float] | None
@@ -154,13 +151,11 @@ class PoolKeywords(Judged, total=False):
     """Of jobs whose membership changes.
 
     Attributes:
-        engine: what changes the membership, a row of ``jobs/engines/table.py``: ``stock``, the command-line tool
-            torchrun; ``fast``, the same agents from a process that has torch loaded.
-        timers: of the engine, by name: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
-            ``settle_s``; in whole seconds for ``stock``, which has ``max_restarts`` besides. Default: as short as its
-            public settings allow.
-        oversubscribed: there may be more nodes or slots than ranks of the run. Its training results are judged;
-            timings of nodes are shown and not judged. The record says so.
+        engine: what changes the membership: ``stock``, the command-line tool torchrun; ``fast``, its agents from a
+            process that has torch loaded.
+        timers: of the engine: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
+            ``settle_s``; of ``stock`` in whole seconds, with ``max_restarts``.
+        oversubscribed: there may be more nodes or slots than ranks of the run; their timings are shown and not judged.
     """
 
     engine: str

@@ -147,14 +147,11 @@ class Distbench:
     def run(self, body: Body | None = None, **options: Unpack[RunKeywords]) -> Run:
         """Launch a body, compare with the baseline, and fail the test if it regressed.
 
-        Texts in ``args``, ``env`` and ``cwd`` may hold ``{launch_dir}`` (a folder of each launch's own),
-        ``{data_dir}`` (one for all launches of the run), ``{seed}`` and ``{world_size}``. The workload's
-        identity is ``params``, ``args``, ``env`` and ``seeds``, without the paths of this machine.
+        The workload's identity is ``params``, ``args``, ``env`` and ``seeds``, without the paths of this machine.
 
         Args:
-            body: a function at module level that takes the :class:`RankContext`, or a method; or
-                ``"file.py::function"``; or a script ``"train.py"`` (paths relative to the test's file); or a command
-                that starts its processes itself, ``["accelerate", "launch", "train.py"]``.
+            body: a function that takes the :class:`RankContext`, a method, or ``"file.py::function"``; a script
+                ``"train.py"``; or a command that starts its processes itself: ``["accelerate", "launch", "train.py"]``.
 
         Raises:
             Regression: a judged metric is worse than its baseline allows.
@@ -377,7 +374,7 @@ class Distbench:
                 )
 
     def measure(self, body: Body | None = None, **options: Unpack[MeasureKeywords]) -> Run:
-        """As :meth:`run`, without judging: for numbers that are made of several runs, see :meth:`judge`.
+        """As :meth:`run`, without judging: for numbers that :meth:`judge` derives from several runs.
 
         The first launch is made at once. Further ones are made when they are needed, and alternate with those of the
         other measured runs of the test.
@@ -396,8 +393,8 @@ class Distbench:
     def check(self, body: Body | None = None, **options: Unpack[CheckKeywords]) -> Run:
         """Launch a body once and judge nothing: for tests of correctness, which only use asserts.
 
-        The arguments are those of :meth:`run`. The test can read what the body records; it is neither
-        compared nor stored. A test may call this several times: save with 2 ranks, load with 4.
+        The test can read what the body records; it is neither compared nor stored. A test may call this several times:
+        save with 2 ranks, load with 4.
 
         Raises:
             LaunchFailed: a rank failed, or the group hung.
@@ -433,19 +430,17 @@ class Distbench:
 
         Args:
             name: of the metric.
-            values: a function that makes the number of one launch of each run in ``of``; it is called once per launch
-                with one mapping (metric -> value) per run, and returns None where there is no value. More launches are
-                added while the verdict is open. Or the numbers themselves, one per independent repetition.
-            of: the runs of this test that the function gets. Noisy metrics of an oversubscribed run are shown and not
-                judged, not by bounds either.
+            values: a function from one mapping (metric -> value) per run in ``of`` to the number of a launch, or None;
+                or the numbers themselves, one per repetition.
+            of: runs of this test that the function gets.
             unit: as in ``rank.record``.
             better: as in ``rank.record``.
-            tolerance: accepted change towards worse, 0.1 or "10 %".
-            at: the point, if one name is judged at several points; part of the metric's identity.
-            params: parameters that identify the derived number.
-            at_most: a bound: the test fails where the number is above it, with or without a baseline. A number in
-                ``unit``, or a text with a unit of the same kind.
-            at_least: the same for a number below it.
+            tolerance: accepted change for the worse: 0.1 or "10 %".
+            at: the point; it distinguishes metrics of one name.
+            params: parameters that identify the number.
+            at_most: a bound: the test fails if the value is above it. A number in ``unit``, or a text with its unit:
+                ``"200us"``.
+            at_least: a bound: the test fails if the value is below it.
 
         Raises:
             BeyondBound, Regression, Unaccepted, NotStored, MissingBaseline, Misuse: as :meth:`run`.
@@ -501,16 +496,15 @@ class Distbench:
         iterations: int = 20,
         **options: Unpack[ShapeKeywords],
     ) -> Run:
-        """Time the collectives of a fingerprint, without what is computed between them.
+        """Time the collectives of a fingerprint without computation: the whole sequence, and each operation alone.
 
-        Every iteration issues the same sequence of operations, sizes, dtypes and groups, one after the other. Two kinds
-        of times are judged: ``replay``, the whole sequence, and ``replay[op=all_gather]``, each operation alone. Every
-        rank of the run replays a fingerprint of one rank of a large group from the backend ``fake``.
+        Every iteration issues the same sequence of operations, sizes, dtypes and groups, one after the other:
+        ``replay``, and ``replay[op=all_gather]``. Every rank of the run replays a fingerprint of one rank of a large
+        group from the backend ``fake``.
 
         Args:
-            fingerprint: a run of this test, a :class:`Fingerprint`, or the path of a baseline file, relative to the
-                test's file.
-            of: the name of the fingerprint's loop, such as ``step_time``. Default: the only one.
+            fingerprint: a run of this test, a :class:`Fingerprint`, or the path of a baseline file.
+            of: name of its loop, such as ``step_time``, if it has several.
             warmup: untimed iterations.
             iterations: timed iterations.
 

@@ -70,23 +70,21 @@ class Elastic:
         r"""Train once per launch, change the membership as planned, and judge the cost.
 
         Args:
-            body: a function at module level that takes the :class:`ElasticRank`, or ``"file.py::function"``. It starts
-                again in every generation, and resumes where ``rank.training(...)`` finds the last good checkpoint. Or
-                ``"train.py"``, a script that keeps its own checkpoints and is measured from outside.
-            nodes: their number, or the minimum and the maximum; each has one worker. At most the ranks of the run.
-            plan: the changes: ``cycle(...)``, or a list of ``join(...)``, ``leave(...)``, ``kill(...)``,
-                ``crash(...)``, ``stop(...)``, from :mod:`pytest_distbench.elastic`. Empty: a fixed run, to compare
-                others with.
+            body: a function that takes the :class:`ElasticRank`, or ``"file.py::function"``: it starts again in every
+                generation, and ``rank.training(...)`` loads the last good checkpoint. Or ``"train.py"``, a script with
+                checkpoints of its own.
+            nodes: their number, or minimum and maximum, at most the ranks of the run; each has one worker.
+            plan: changes: ``cycle(...)``, or a list of ``join(...)``, ``leave(...)``, ``kill(...)``, ``crash(...)``,
+                ``stop(...)``. Empty: a fixed run to compare with.
             start: nodes at the beginning. Default: the minimum if some join first, else the maximum.
-            ends_after: the training ends with the epoch in which it has taken so many steps since it was stable after
-                the last change, however long a new node needs to start. It must ask ``training.batches`` for more
-                epochs than that takes. Default: when it has trained all that it asks for. A script ends by itself.
-            checkpoint_every: steps between two checkpoints. Default: 20; a script writes its own.
-            hold: the nodes wait after the step of each change, which is that of a checkpoint, until the membership has
-                changed. So each launch resumes at the same step, and the losses of all epochs are a golden curve.
-            steps: for a script: the printed lines that are steps, ``stdout(r"step (\d+)")``. Groups of the pattern
-                named ``epoch``, ``loss``, ``accuracy``, ``top5`` and ``lr`` are read too.
-            seed: of the training, ``rank.seed``; the order of the samples follows from it.
+            ends_after: the training ends with the epoch in which it has taken so many steps since the last change;
+                ``training.batches`` has to have more epochs. Default: when all are trained.
+            checkpoint_every: steps between two checkpoints, 20 by default.
+            hold: the nodes wait after the step of each change until the membership has changed, so that the losses are
+                a golden curve.
+            steps: the printed lines of a script that are steps, ``stdout(r"step (\d+)")``; groups named ``epoch``,
+                ``loss``, ``accuracy``, ``top5``, ``lr`` are read too.
+            seed: of the training, ``rank.seed``, and of the order of the samples.
 
         Raises:
             Misuse: an argument cannot be used, or the plan cannot be.
@@ -298,13 +296,13 @@ class ElasticPool:
         """Run all jobs once per launch, and judge the effect of sharing.
 
         Args:
-            jobs: ``job(...)``, from :mod:`pytest_distbench.elastic`, in the order of submission.
-            slots: of the pool; each has room for a node with one worker, or for a server. At most the ranks of the run.
-            policy: ``gang``: a job starts when all slots of its maximum are free, and keeps them. ``elastic``: it
-                starts on its minimum, grows into free slots, and gives back what another job needs to start.
-            serving: ``serving(...)``, from the same module: it has priority over all jobs. Needs ``elastic``.
-            checkpoint_every: steps between two checkpoints.
-            compute: ``synthetic``: the bodies wait instead of computing. The record says so.
+            jobs: ``job(...)``, in the order of submission.
+            slots: of the pool, at most the ranks of the run; each has room for a worker or a server.
+            policy: ``gang``: a job starts when its maximum of slots is free, and keeps them. ``elastic``: it starts on
+                its minimum, grows, and gives back what another job needs.
+            serving: ``serving(...)``, with priority over all jobs; needs ``elastic``.
+            checkpoint_every: steps between two checkpoints, 20 by default.
+            compute: ``synthetic``: the bodies wait instead of computing.
 
         Raises:
             Misuse: an argument cannot be used, or a job could never start.

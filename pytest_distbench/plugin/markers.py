@@ -151,13 +151,13 @@ class Requirement:
 
     Attributes:
         timeout_s: seconds that one launch may take.
-        launches: process groups that are judged first.
-        tolerance: accepted change towards worse, 0.1 or "10 %", or one per metric name.
-        metrics: names of the metrics that are judged; the others are only shown.
-        bounds: limits that need no baseline, by a metric's key or its name.
+        launches: launches that are judged first.
+        tolerance: accepted change for the worse: 0.1, "10 %", or one per metric name.
+        metrics: names of the metrics that are judged; the others are shown only.
+        bounds: bounds by a metric's key or name; they need no baseline.
         xfail_perf: reason why a regression is expected.
-        advisory: reason why its verdicts are shown and do not fail the test.
-        fake_rank: the rank that one process stands for on the backend ``fake``; negative: from the end.
+        advisory: reason why its verdicts fail no test.
+        fake_rank: the rank that the backend ``fake`` stands for; negative: from the end.
     """
 
     timeout_s: float | None = None

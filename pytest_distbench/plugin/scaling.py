@@ -53,14 +53,12 @@ class Scaling:
           1 is exposed communication, which does not overlap with computing.
 
         Args:
-            train: body that times the loop ``of`` and uses :func:`~pytest_distbench.workloads.gradients.parallel`,
-                which reads ``rank.params["communication"]``.
+            train: body that times the loop ``of`` and uses :func:`~pytest_distbench.workloads.gradients.parallel`.
             mode: ``weak``: ``batch`` is a worker's; ``strong``: of all workers together.
-            params: parameters of the body, with ``batch``, an integer, which is required.
-            of: the loop whose time is compared. If the first launch has no such loop, no other is made.
-            oversubscribed: as for ``distbench.run``: ``world_size`` may exceed the ranks of the run. Timings of sizes
-                beyond the cores of this host are shown, and not judged.
-            cpus: as for ``distbench.run``: the CPU quota of each worker.
+            params: parameters of the body; ``batch``, an integer, is required.
+            of: the loop whose time is compared.
+            oversubscribed: as for ``distbench.run``.
+            cpus: as for ``distbench.run``.
 
         Returns:
             The runs with communication, one per size.

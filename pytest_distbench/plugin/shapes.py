@@ -78,40 +78,31 @@ class CollectiveSweep:
         transport: str | Sequence[str] = "",
         **options: Unpack[ShapeKeywords],
     ) -> Run | list[Run]:
-        """Measure and judge a sweep, or one by each transport.
-
-        Each choice is part of what is measured.
+        """Measure and judge a sweep over message sizes, or one for each transport.
 
         Args:
-            collective: torch name, for example ``all_reduce``, or an
-                :class:`~pytest_distbench.workloads.collectives.Operation` of your own by file and name, as bodies are:
-                ``"my_operations.py::BROADCAST"``.
-            dtype: name of the element type. With several, or ``"all"``, each is measured; those that the backend lacks
-                are rows that say so.
-            redop: the reduce operation, in the same way: ``sum``, ``avg``, ``product``, ``min``, ``max``, ``band``,
+            collective: torch name, such as ``all_reduce``, or an
+                :class:`~pytest_distbench.workloads.collectives.Operation` of yours: ``"my_operations.py::BROADCAST"``.
+            dtype: element type. Of several, or ``"all"``, each is measured.
+            redop: reduce operation, in the same way: ``sum``, ``avg``, ``product``, ``min``, ``max``, ``band``,
                 ``bor``, ``bxor``.
-            sizes: message sizes in bytes, or a preset: ``powers`` (4 B to 64 MiB), ``small``, ``gpu`` (1 KiB to 8 GiB,
-                as memory allows), ``mlbench`` (task 0a) or ``nccl-tests`` (its defaults). A preset also sets the other
-                arguments, unless you give them.
-            max_bytes: larger sizes are left out; ``--distbench-max-message`` lowers it further.
-            iterations: timed per size; None: as many as fit a time budget, decided by rank 0, 5 to 100.
-            warmup: untimed iterations per size; None: 5.
-            mode: as for ``rank.timed``: ``per-iteration``; ``batch``, calls without a pause, as nccl-tests; ``graph``,
-                the replay of a CUDA graph, with ``cache="hot"`` and on GPUs.
-            over_ranks: an iteration's time is the slowest rank's (``max``), or the ``mean``, as nccl-tests reports it.
-            in_place: whether the send and the receive buffer share memory, if torch has both forms; None: the usual
-                form. Out of place ``all_reduce`` and ``reduce`` work on a copy that is made outside the timing.
-            root: of a rooted operation; ``"shift"``: each iteration has the next rank as its root.
-            group: ``all``; ``half`` of the ranks, the others idle; ``halves``, two groups at once; or a number: the
-                first ranks.
-            parts: number of tensors that the message is cut into.
-            together: how these are sent: in ``turns``, ``coalesced`` into one call, or ``async``, all at once.
-            cache: ``rotate`` moves through a large buffer so that small messages leave the cache; ``hot`` does not.
-            buffers: ``registered`` takes NCCL's own memory, registered with the group (zero copy where the links can);
-                it needs a GPU.
-            transport: how the backend sends, a row of ``workloads/protocol.py`` such as ``ring`` or ``tree``:
-                environment variables of the ranks. With several, or ``"all"``, each is a case of its own, with its
-                name, and their launches alternate. If the backend has no such choice, the test is skipped.
+            sizes: message sizes in bytes, or a preset, which also sets the other arguments: ``powers`` (4 B to 64 MiB),
+                ``small``, ``gpu`` (1 KiB to 8 GiB), ``mlbench``, ``nccl-tests``.
+            max_bytes: larger sizes are left out.
+            iterations: timed per size; None: 5 to 100, as many as fit a time budget.
+            warmup: untimed per size; None: 5.
+            mode: ``per-iteration``, ``batch`` or ``graph``, as for ``rank.timed``; ``graph`` needs ``cache="hot"`` and
+                GPUs.
+            over_ranks: ``max`` of the ranks' times, or their ``mean``, as nccl-tests reports.
+            in_place: whether send and receive buffer share memory; None: torch's usual form.
+            root: of a rooted operation; ``"shift"``: the next rank in each iteration.
+            group: ``all``, ``half`` of the ranks, ``halves`` (two groups), or the number of the first ranks.
+            parts: tensors that the message is cut into.
+            together: how they are sent: in ``turns``, ``coalesced`` into one call, or ``async``, all at once.
+            cache: ``rotate``: small messages leave the cache; ``hot``: they stay.
+            buffers: ``registered``: NCCL's own memory, registered with the group; it needs a GPU.
+            transport: how the backend sends, such as ``ring`` or ``tree``; of several, or ``"all"``, each is a case. A
+                row of ``workloads/protocol.py``.
 
         Raises:
             Misuse: a name is unknown, a choice does not fit the collective or the ranks, or no size is left.
@@ -266,9 +257,9 @@ class TimeToAccuracy:
 
         Args:
             train: body that drives ``rank.goal(..., target=rank.params["goal"])``.
-            goal: the target the metric must reach.
+            goal: the target that the metric must reach.
             seeds: one training each, with ``rank.seed`` set.
-            params: parameters of the body, in addition to ``goal``.
+            params: parameters of the body, besides ``goal``.
         """
         given = self._distbench.arguments("time_to_accuracy")
         given.keywords(options, self.__call__, ShapeKeywords)

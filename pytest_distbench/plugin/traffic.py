@@ -51,12 +51,12 @@ class Communication:
 
         Args:
             message_bytes: of all tensors together.
-            tensors: the numbers of tensors, one after another.
-            calls: ``each`` (one all_reduce for each tensor), ``coalesced`` (one for all, by torch's coalescing
-                manager), ``flattened`` (copied into one bucket and back).
-            dtype: name of the element type.
-            iterations: timed.
-            warmup: untimed.
+            tensors: numbers of tensors, one after another.
+            calls: ``each`` (one all_reduce per tensor), ``coalesced`` (one for all), ``flattened`` (copied into one
+                bucket and back).
+            dtype: element type.
+            iterations: timed iterations.
+            warmup: untimed iterations.
         """
         given = self._arguments("buckets", options)
         message_bytes = given.whole("message_bytes", message_bytes, least=1, most=LARGEST_BYTES)
@@ -88,10 +88,10 @@ class Communication:
         Args:
             message_bytes: of the all_reduce.
             matrix: rows and columns of the square matrices.
-            multiplications: their number, one after another. Together they should take as long as the all_reduce.
-            dtype: of the message and the matrices.
-            iterations: timed.
-            warmup: untimed.
+            multiplications: their number; together they should take as long as the all_reduce.
+            dtype: element type.
+            iterations: timed iterations.
+            warmup: untimed iterations.
         """
         given = self._arguments("overlap", options)
         if not isinstance(dtype, str) or dtype not in gradients.MATRIX_DTYPES:
@@ -123,16 +123,17 @@ class Communication:
     ) -> Run:
         """A DDP training whose gradients one of torch's hooks compresses: time, bytes, and the gradient's error.
 
-        If torch or the backend does not support the hook, the test is skipped, with the reason.
+        PowerSGD compresses before the warm-up begins. If torch or the backend does not support the hook, the test is
+        skipped, with the reason.
 
         Args:
             hook: ``none``, ``fp16``, ``bf16`` or ``powersgd``.
             width: of the linear layers, which are square.
             layers: their number.
             batch: samples of each rank.
-            approximation_rank: of PowerSGD's approximation of a matrix.
-            iterations: timed.
-            warmup: untimed; PowerSGD compresses before they begin.
+            approximation_rank: of PowerSGD's approximation.
+            iterations: timed iterations.
+            warmup: untimed iterations.
         """
         given = self._arguments("compression", options)
         try:
@@ -164,11 +165,10 @@ class Communication:
         Args:
             latency_bytes: of the small messages.
             bandwidth_bytes: of the large ones.
-            pattern: ``ping-pong`` (there and back, each pair once) or ``one-way`` (bursts, in both directions).
-            max_imbalance: the test fails if a link takes more than so many times as long as a typical one, with or
-                without a baseline. Needs three ranks or more.
-            iterations: timed.
-            warmup: untimed.
+            pattern: ``ping-pong`` (each pair once) or ``one-way`` (bursts, both directions).
+            max_imbalance: the test fails if a link takes so many times as long as a typical one. Needs three ranks.
+            iterations: timed iterations.
+            warmup: untimed iterations.
         """
         given = self._arguments("links", options)
         if given.ranks(options.get("world_size"), self._distbench.world_size) < 2:

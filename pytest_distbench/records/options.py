@@ -147,16 +147,15 @@ BASIC, ADVANCED = "distbench", "distbench advanced"
 _BASIC: dict[str, Option] = {
     "world-size": Option(
         "ranks: N at most, or exactly N,M (default: 2, or GPUs)",
-        "With one number a test runs at the sizes of its world_size marker up to N, without a marker at N; a list "
-        "runs exactly those sizes. The default is 2, with --gpu the number of visible GPUs.",
+        "Of a world_size marker the sizes up to N; without one N.",
         metavar="N[,N...]",
         wanted=Wanted("a number of ranks, or several: 4, or 2,4,8", _world_sizes),
     ),
     "gpu": Option("run on GPUs, with nccl and one GPU per rank; too few GPUs is an error"),
-    "full": Option("run the slow tests too, which are marked full", "Without it they are deselected."),
+    "full": Option("run the slow tests too, which are marked full"),
     "update": Option(
         "record baselines: new, failed, changed (default) or all",
-        "Every case passes, and old and new values are printed. It never deletes a baseline.",
+        "Every case passes; no baseline is deleted.",
         metavar="MODE",
         const="changed",
         wanted=one_of(UPDATES),
@@ -170,19 +169,17 @@ _BASIC: dict[str, Option] = {
         wanted=one_of(NO_BASELINE),
     ),
     "baselines": Option(
-        "folder of the baselines (default: baselines/)", "The default is next to the ini file.", metavar="DIR"
+        "folder of the baselines (default: baselines/)", "It lies next to the ini file.", metavar="DIR"
     ),
     "against": Option(
         "compare with revision REF by interleaved A/B",
-        "Launches of both revisions alternate on this machine, and no baseline is read.",
+        "No baseline is read.",
         metavar="REF",
         excludes=_NOT_AGAINST,
     ),
     "confirm": Option(
         "A/B if suspicious: auto (default, 60 s), always or off",
-        "It confirms a suspicious timing by interleaved A/B with its baseline commit: auto, if that commit is "
-        "available; always, for every case with timings. S is the seconds of the run for it; the most suspicious "
-        "cases come first.",
+        "With the baseline commit: auto if that is available, always for every case with timings, S seconds in all.",
         metavar="MODE[:S]",
         default=("auto", CONFIRM_BUDGET_S),
         wanted=Wanted(
@@ -192,22 +189,21 @@ _BASIC: dict[str, Option] = {
     ),
     "tolerance": Option(
         "how much worse still passes, 0.1 or 10 %",
-        "Markers and baseline files can set it per metric.",
+        "Markers and baseline files set it per metric.",
         metavar="X",
         default=DEFAULT_TOLERANCE,
         wanted=FRACTION,
     ),
     "launches": Option(
         "launches per case: first, and at most (default: 1:10)",
-        "The first N are judged, and more are made while the answer is open. The default of an A/B is 5:28 pairs. An "
-        "update makes N launches with N alone, and with N:MAX as many as the noise needs; :MAX keeps the default N.",
+        "More than N are made while the answer is open. An A/B makes 5:28 pairs, an update as many as the noise needs "
+        "or N.",
         metavar="N[:MAX]",
         default=(None, None),
         wanted=Wanted(f"N, N:MAX or :MAX, such as 5 or 5:20, from 1 to {MOST_LAUNCHES} and N at most MAX", _launches),
     ),
     "timeout": Option(
         "seconds that one launch may take",
-        "They count from when its ranks are up.",
         metavar="S",
         default=300.0,
         wanted=number(least=0.1, most=LONGEST_TIMEOUT_S, read=_float),
@@ -215,7 +211,6 @@ _BASIC: dict[str, Option] = {
     "strict": Option("inconclusive and low-power verdicts fail the test too"),
     "out": Option(
         "write run.json, run.html, logs/ and traces/ to a folder",
-        "The run record, the HTML report, what the ranks of every launch print, and the traces.",
         metavar="DIR",
         is_repeated=False,
     ),
@@ -225,17 +220,15 @@ _BASIC: dict[str, Option] = {
 _ADVANCED: dict[str, Option] = {
     "launcher": Option(
         "warm (default), torchrun, slurm or a command template",
-        "warm forks ranks from a process that has loaded torch, torchrun is the command line tool, and slurm uses the "
-        "nodes of an allocation; a conftest or plugin may add others. A template starts {command} once on each of "
-        "{nodes} hosts, with mpirun, srun, ssh, flux or your own script. {torchrun} in place of {command} starts a "
-        "torchrun on each; {nodes:8} fills a host with 8 ranks.",
+        "warm forks ranks from a process that has loaded torch. A template starts {command} once on each of {nodes} "
+        "hosts, with mpirun, srun, ssh, flux or your own script; {torchrun} in its place starts a torchrun on each; "
+        "{nodes:8} fills a host with 8 ranks.",
         metavar="NAME",
     ),
     "backend": Option(
         f"process groups: {', '.join(BACKENDS)}[:RANK]",
-        "The default is nccl with --gpu, else gloo. With several, every test runs with each of them that torch has. "
-        "fake stands alone: one process stands for a rank of a group of any size (rank 0, or fake:63, or fake:-1 for "
-        "the last), and structure is judged, not timings and values.",
+        "The default is nccl with --gpu, else gloo. With several, every test runs with each. fake: one process stands "
+        "for one rank of a large group (fake:63, or fake:-1 for the last), and structure alone is judged.",
         metavar="NAME[,NAME...]",
         wanted=Wanted(
             f"one or more of {', '.join(BACKENDS)}; fake:RANK names the rank that its process stands for, as in "
@@ -245,16 +238,15 @@ _ADVANCED: dict[str, Option] = {
     ),
     "share": Option(
         "gpu: ranks share GPUs, unjudged; host: runs share a host",
-        "With --gpu. gpu tests the plumbing on too few GPUs, and nothing is judged or recorded. host lets runs that "
-        "all give it measure at the same time, each on its own GPUs.",
+        "With --gpu. Runs that give host measure at the same time, each on its own GPUs.",
         metavar="WHAT",
         wanted=one_of(("gpu", "host", "gpu,host")),
         needs={"gpu": "it shares GPUs, or the host between runs on different GPUs"},
     ),
     "network": Option(
         "network between the ranks, such as 1gbit,delay=5ms",
-        "It is emulated with network namespaces of this host, from a rate, delay=, loss=, overlay and hosts=. "
-        "label=NAME names the network that is there.",
+        "Emulated on this host, from a rate, delay=, loss=, overlay and hosts=; label=NAME names the network that is "
+        "there.",
         metavar="NETWORK",
         wanted=Wanted("a network", _network),
     ),
@@ -266,8 +258,8 @@ _ADVANCED: dict[str, Option] = {
     ),
     "control": Option(
         "inject a slowdown: would this run detect it?",
-        "A positive control. X is its share, as 0.2 or 20 % (default: a third more than the case's tolerance). "
-        "Nothing is judged or recorded.",
+        "X is its share, as 0.2 or 20 % (default: a third more than the case's tolerance). Nothing is judged or "
+        "recorded.",
         metavar="X",
         const=BY_TOLERANCE,
         wanted=Wanted(
@@ -289,8 +281,7 @@ _ADVANCED: dict[str, Option] = {
     ),
     "trace": Option(
         "profile regressed (default) or all cases once more",
-        "A case runs once more under torch's profiler, and one file has the trace of all ranks, and of both sides of "
-        "an A/B. It lies in the folder of --distbench-out, else in .distbench/traces.",
+        "All ranks in one file, in the folder of --distbench-out or in .distbench/traces.",
         metavar="CASES",
         const="regressed",
         wanted=one_of(TRACED_CASES),
@@ -299,7 +290,7 @@ _ADVANCED: dict[str, Option] = {
     ),
     "attach": Option(
         "give this rank the terminal, for breakpoint()",
-        "Time limits are off, and nothing is judged.",
+        "Nothing is judged.",
         metavar="RANK",
         wanted=whole(0, _MOST, read=_int),
         excludes={"update": "a debugged run measures nothing", f"backend={FAKE}": "it has no rank to attach to"},
@@ -307,7 +298,7 @@ _ADVANCED: dict[str, Option] = {
     ),
     "data": Option(
         "folder or URL of full-size data sets",
-        "For tests that train on real data: a folder on a disk or a mount, or an object store such as s3://bucket/prefix.",
+        "An object store is s3://bucket/prefix.",
         metavar="DIR",
     ),
     "experiment": Option("TOML file that describes the experiment, for the record", metavar="FILE", is_repeated=False),
@@ -318,8 +309,7 @@ _ADVANCED: dict[str, Option] = {
 _INI_ONLY: dict[str, Option] = {
     "against-python": Option(
         "compare with another Python, and so another torch",
-        "A path or a command. With --distbench-against revision and Python both differ; with --distbench-confirm it is "
-        "the Python of the baseline commit.",
+        "A path or a command; with --distbench-confirm that of the baseline commit.",
         metavar="PATH",
         excludes=_NOT_AGAINST,
     ),
@@ -328,7 +318,7 @@ _INI_ONLY: dict[str, Option] = {
     ),
     "against-link": Option(
         "paths that the other revision needs and git ignores",
-        "They are linked from the working tree, such as data/; commas separate them.",
+        "Such as data/; commas separate them.",
         metavar="PATH[,PATH...]",
     ),
     "numa-binding": Option(
@@ -338,20 +328,15 @@ _INI_ONLY: dict[str, Option] = {
         wanted=one_of(NUMA_BINDINGS),
         needs={"gpu": "it binds ranks to the CPUs near their GPUs"},
     ),
-    "addresses": Option(
-        "keep IP addresses and host names in the run record", "Without it they are masked.", is_repeated=False
-    ),
+    "addresses": Option("keep IP addresses and host names in the run record", is_repeated=False),
     "preload": Option(
         "modules to import once, before ranks are forked",
-        "For modules that every rank imports.",
         metavar="MODULE...",
         wanted=Wanted("names of modules", lambda text: tuple(shlex.split(text))),
         is_list=True,
     ),
     "short-options": Option(
         "false: --world-size, --gpu and the markers are not ours",
-        "Ours are then --distbench-world-size, --distbench-gpu, and the markers distbench_world_size, distbench_gpu, "
-        "distbench_cpu, distbench_full and distbench_network.",
         default=True,
         is_repeated=False,
     ),

@@ -133,7 +133,7 @@ VERDICTS: dict[VerdictName, Reason] = {
     "improved": Reason(
         verdict="improved",
         means="The number is better than the baseline by more than the threshold.",
-        next_step="record it with --distbench-update; otherwise a later run can lose the gain and still pass",
+        next_step="record it with --distbench-update: else a later run can lose the gain and still pass",
         printed=r"^\+\s",
         mark="+",
         fails_under="distbench-fail-on-improvement",
@@ -163,17 +163,17 @@ def severity_order(code: ReasonCode) -> tuple[int, int]:
     return list(VERDICTS).index(REASONS[code].verdict), list(REASONS).index(code)
 
 
-_ACCEPT = "if the change is intended, record it with --distbench-update and commit baselines/"
-_QUIETER = (
+ACCEPT = "if the change is intended, record it with --distbench-update and commit baselines/"
+QUIETER = (
     "end other processes (distbench doctor names them), make more launches (--distbench-launches 5), or time a longer "
     "loop"
 )
-_RECORD = "record the baseline again with --distbench-update"
+RECORD = "record the baseline again with --distbench-update"
 
 REASONS: dict[ReasonCode, Reason] = {
     "bound": because(
         "regressed",
-        means="The number violates an absolute bound. A bound needs no baseline, and no update changes it.",
+        means="The number violates an absolute bound. No update changes a bound.",
         next_step="fix the code, or change the bound: in the test (bounds=, at_most=, at_least=) or the baseline file",
         printed=r", bound: at |(above|below) (its|the) bound|violates (its|a) bound",
         updates=False,
@@ -181,10 +181,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "beyond-threshold": because(
         "regressed",
-        means="The number is worse than the baseline by more than the threshold, which allows for the noise.",
+        means="Worse than the baseline by more than the threshold, which allows for the noise.",
         next_step=(
-            "read the likely causes that the failure lists; git bisect run distbench verdict TEST finds the commit; "
-            f"{_ACCEPT}"
+            f"read the likely causes in the failure; git bisect run distbench verdict TEST finds the commit; {ACCEPT}"
         ),
         printed=(
             r"[+-][\d.,]+ % .*\(threshold|over \d+ pairs; A/A noise [^;:]*$|so the comparison with the stored"
@@ -193,76 +192,68 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "all-launches-worse": because(
         "regressed",
-        means="Each launch is worse than every launch of the baseline; one value is 0 or less, so there is no ratio.",
-        next_step=f"compare the values of all launches in the HTML report (--distbench-report FILE); {_ACCEPT}",
+        means="Each launch is worse than all of the baseline; a value of 0 or less gives no ratio.",
+        next_step=f"compare the launches in the HTML report (--distbench-report FILE); {ACCEPT}",
         printed=r" -> .* in every launch",
     ),
     "goal-missed": because(
         "regressed",
-        means=(
-            "The training never reached its goal, or needed more steps to it than the baseline and the threshold allow."
-        ),
-        next_step=f"compare the loss and evaluation curves in the HTML report (--distbench-report FILE); {_ACCEPT}",
+        means="The training did not reach its goal, or needed more steps than the threshold allows.",
+        next_step=f"compare the curves in the HTML report (--distbench-report FILE); {ACCEPT}",
         printed=r"goal missed in",
     ),
     "no-value": because(
         "regressed",
         means="Some launches recorded the metric without a value.",
-        next_step="check why nothing was computed in them: a loop that is not entered, a goal that is not reached",
+        next_step="check why nothing was computed: a loop that is not entered, a goal that is not reached",
         printed=r"no value in \d+ of \d+ (launch|seed)",
     ),
     "exact-number": because(
         "changed",
-        means="A number that has to be equal differs from the baseline's, under the same software versions.",
-        next_step=f"look for the change in the code that computes it; {_ACCEPT}",
+        means="A number that must equal the baseline's differs, under the same software versions.",
+        next_step=f"look for the change in the code that computes it; {ACCEPT}",
         printed=r"\bexact: |\(exact\)|^!.* % +exact\b",
     ),
     "unstable-number": because(
         "changed",
-        means="A number that has to be equal differs between launches of this run: something in it is random.",
-        next_step="seed it, or record it with better='lower' (judged with its noise) or better='info' (not judged)",
+        means="A number that must be equal differs between launches: something is random.",
+        next_step="seed it, or record it with better='lower' or 'info'",
         printed=r"differs between launches of this run",
     ),
     "losses": because(
         "changed",
-        means="A seeded training computes other losses than the baseline's: the loss curve diverges.",
-        next_step=f"check the step at which it diverges and the likely causes that stand with it; {_ACCEPT}",
+        means="The loss curve of a seeded training diverges from the baseline's.",
+        next_step=f"check the step at which it diverges, and the likely causes; {ACCEPT}",
         printed=r"diverges at (step|value)",
     ),
     "training-number": because(
         "changed",
-        means="A result of a seeded training, such as its last loss, differs by more than the threshold.",
-        next_step=f"look at the loss curve in the HTML report (--distbench-report FILE) for where it begins; {_ACCEPT}",
+        means="A result of a seeded training, such as its last loss, differs too much.",
+        next_step=f"find where it begins in the HTML report (--distbench-report FILE); {ACCEPT}",
         printed=r"one seed changed by [^;]*$|exact under the same software|went (up|down) (over|by)",
     ),
     "ranks-apart": because(
         "changed",
-        means="The losses averaged over the ranks equal the baseline's, but those of single ranks are further apart.",
-        next_step=f"look for what differs by rank: seeds, data shards, gradients that are not averaged; {_ACCEPT}",
+        means="The mean losses are equal, but those of single ranks are further apart.",
+        next_step=f"look for what differs by rank: seeds, data shards, gradients that are not averaged; {ACCEPT}",
         printed=r"the single ranks do not",
     ),
     "seed-lost": because(
         "changed",
-        means="Launches of this run begin with different losses, and the baseline's did not: the seed was lost.",
-        next_step=(
-            "restore the seed call that was removed: torch.manual_seed before the model is made, seeds of data and "
-            "samplers"
-        ),
+        means="Launches begin with different losses, and the baseline's did not.",
+        next_step="restore the seed call that was removed: torch.manual_seed before the model, data, samplers",
         printed=r"is no longer seeded",
     ),
     "determinism-lost": because(
         "changed",
-        means="Launches of this run begin alike and then compute different losses; the baseline's stayed equal.",
-        next_step="look for a race, unseeded dropout or data, or arithmetic without a fixed order (atomics, threads)",
+        means="Launches begin alike and then compute different losses; the baseline's stayed equal.",
+        next_step="look for a race, unseeded dropout or data, or sums without a fixed order (atomics, threads)",
         printed=r"does not reproduce its own losses",
     ),
     "communication": because(
         "changed",
-        means="An iteration sends other collectives, or more or fewer bytes. The check is exact: it is no noise.",
-        next_step=(
-            "read which collectives were added and removed; usual causes: no_sync, bucket_cap_mb, an extra call; "
-            f"{_ACCEPT}"
-        ),
+        means="An iteration sends other collectives, or more or fewer bytes. The check is exact.",
+        next_step=(f"read which were added and removed; usual causes: no_sync, bucket_cap_mb, an extra call; {ACCEPT}"),
         printed=(
             r"(was|were) (added|removed)|(collectives|sent per rank) became|fingerprint changed"
             r"|communication (per step )?changed|exact check: noise has no part"
@@ -271,8 +262,8 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "run-specific-workload": because(
         "changed",
-        means="The case's parameters hold a date, a commit or a folder of this run alone: no baseline can fit.",
-        next_step=f"remove it from params=, args= or env=, or write {{launch_dir}} for a folder; then {_RECORD}",
+        means="The parameters hold a date, a commit or a folder of this run: no baseline can fit.",
+        next_step=f"remove it from params=, args= or env=, or write {{launch_dir}} for a folder; then {RECORD}",
         printed=r"that changes with every run",
         is_answer=False,
         is_told=True,
@@ -280,10 +271,10 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "not-measured": because(
         "missing",
-        means="The baseline has this number, and this run did not measure it, or for fewer steps or ranks.",
+        means="The baseline has it, and this run did not measure it, or for fewer steps or ranks.",
         next_step=(
-            "look in the measured function for an early return, a loop that is not entered or a renamed metric; if it "
-            "was removed on purpose, --distbench-update drops it from the baseline, and --distbench-prune a whole test"
+            "look for an early return, a loop that is not entered or a renamed metric; if it was removed on purpose, "
+            "--distbench-update drops it from the baseline, and --distbench-prune a whole test"
         ),
         printed=(
             r"baseline has it, and this run did not|not measured by this test|is not measured|the candidate does not"
@@ -293,8 +284,8 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "nothing-timed": because(
         "missing",
-        means="The timing is 0 s and the baseline's is not: nothing ran in the loop, or not where the timing is taken.",
-        next_step="check that the loop does its work; on a GPU the current stream has to wait for other streams",
+        means="The timing is 0 s: nothing ran in the loop, or not where it is timed.",
+        next_step="check that the loop works; on a GPU the current stream has to wait for others",
         printed=r"the timing is 0 s",
     ),
     "not-evaluated": because(
@@ -306,51 +297,48 @@ REASONS: dict[ReasonCode, Reason] = {
     "noise": because(
         "inconclusive",
         means="The number looks worse, but the noise between launches is too large to say so.",
-        next_step=_QUIETER,
+        next_step=QUIETER,
         printed=r"too noisy[ ;]|not clear after|not clearly ordered|above .* in \d+ of \d+ launches",
     ),
     "launches-used-up": because(
         "inconclusive",
-        means="The run made as many launches as it may, and the noise still hides whether the number is worse.",
-        next_step=(
-            "end other processes (distbench doctor), or allow more launches: --distbench-launches=5:20 begins with 5 "
-            "and makes at most 20"
-        ),
+        means="All launches were made, and the noise still hides whether the number is worse.",
+        next_step="end other processes (distbench doctor), or allow more launches: --distbench-launches=5:20",
         printed=r"more (launches|pairs) are needed|time .*(was used up|was up|there was)",
     ),
     "machine-busy": because(
         "inconclusive",
-        means="The number is worse, but other processes used more of the machine than when the baseline was recorded.",
+        means="Worse, but other processes used more of the machine than at the baseline.",
         next_step="end them (distbench doctor names them), or measure again later",
         printed=r"other processes used|ranks waited for CPUs|mostly in its slowest iterations|which explains",
     ),
     "gpu-throttled": because(
         "inconclusive",
-        means="The number is worse, but a GPU was slower than at the baseline: heat, power, its clock, other users.",
+        means="Worse, but a GPU was slower than at the baseline: heat, power, its clock, other users.",
         next_step="look at the GPU (distbench doctor, nvidia-smi -q -d PERFORMANCE); measure again at full clock",
         printed=r"slowed down by|power limit is|SM clock is set|was shared with|ran through MPS",
     ),
     "not-confirmed": because(
         "inconclusive",
-        means="The number is suspicious, and interleaved A/B with the baseline commit was impossible or unfinished.",
+        means="The number is suspicious, and A/B with the baseline commit was impossible or unfinished.",
         next_step=(
-            "the line of the test names the obstacle: remove it. Time over: --distbench-confirm=auto:300 (seconds). "
-            "Commit out of reach: --distbench-against another one"
+            "the test's line names the obstacle; time over: --distbench-confirm=auto:300; commit out of reach: "
+            "--distbench-against REF"
         ),
         printed=r"not confirmed|gave no comparable number",
     ),
     "ab-disagrees": because(
         "inconclusive",
-        means="A/B with the baseline commit is unclear: two rounds disagree, or the same code differs as much (A/A).",
-        next_step=_QUIETER,
+        means="A/B is unclear: two rounds disagree, or the same code differs as much (A/A).",
+        next_step=QUIETER,
         printed=r"this machine is too noisy|not in a second one",
     ),
     "shared-code": because(
         "inconclusive",
-        means="The number is slower than the baseline; A/B shows no slowdown, but both sides used today's test files.",
+        means="Slower than the baseline; A/B shows no slowdown, but both sides used today's test files.",
         next_step=(
             "restore the named files (conftest.py, the test) as in the baseline commit and run again: if the slowdown "
-            f"is gone, they caused it, else the machine did; {_ACCEPT}"
+            f"is gone, they caused it, else the machine did; {ACCEPT}"
         ),
         printed=r"either that code or the machine",
     ),
@@ -362,26 +350,26 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "flat-curve": because(
         "inconclusive",
-        means="The losses hardly change over the recorded steps, so a broken optimizer step would not show in them.",
-        next_step=f"train on data that can be learned, with a larger rate, more steps or more digits; then {_RECORD}",
+        means="The losses hardly change, so a broken optimizer step would not show in them.",
+        next_step=f"train on data that can be learned, with a larger rate, more steps or more digits; then {RECORD}",
         printed=r"the losses do not change",
     ),
     "not-deterministic": because(
         "inconclusive",
-        means="Launches of the same seeded training compute different losses, so no curve can be compared.",
+        means="Launches of one seeded training compute different losses: no curve to compare.",
         next_step="call torch.use_deterministic_algorithms(True), or judge the training by other numbers",
         printed=r"training does not repeat",
     ),
     "invalid-value": because(
         "inconclusive",
         means="The number cannot have been measured: it is 0 or negative, or better than possible.",
-        next_step="check the code that records it: its unit, its formula, and whether the timed work has ended",
+        next_step="check its unit, its formula, and whether the timed work has ended",
         printed=r"is no time that anything takes|is no size|more than 100 % efficiency",
     ),
     "other-workload": because(
         "inconclusive",
         means="The baseline was recorded with other parameters or under other conditions.",
-        next_step=f"the line of the test names what differs: if that is intended, {_RECORD}; else set it back",
+        next_step=f"the test's line names what differs: if that is intended, {RECORD}; else set it back",
         printed=r"the case's parameters changed|under other conditions",
         mark="x",
         updates=True,
@@ -389,8 +377,8 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "other-definition": because(
         "inconclusive",
-        means="The metric has another unit, direction or way of measuring than in the baseline.",
-        next_step=f"if that is intended, {_RECORD}; else record the metric as before",
+        means="The metric has another unit, direction or way of measuring.",
+        next_step=f"if that is intended, {RECORD}; else record the metric as before",
         printed=r"\b(kind|unit|mode) was .*, now|is it the same number|uses other seeds",
         mark="x",
         updates=True,
@@ -398,11 +386,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "other-software": because(
         "inconclusive",
-        means=(
-            "A number that must equal the baseline's differs, and so do the software versions: either may be the cause."
-        ),
+        means=("A number that must equal the baseline's differs, and so do the software versions."),
         next_step=(
-            f"measure with the baseline's versions: equal again, and they did it. To accept the new number, {_RECORD}"
+            f"measure with the baseline's versions: equal again, and they did it; to accept the new number, {RECORD}"
         ),
         printed=r"software versions",
         mark="x",
@@ -412,7 +398,7 @@ REASONS: dict[ReasonCode, Reason] = {
     "unusable-baseline": because(
         "inconclusive",
         means="The baseline itself cannot be used: too few launches, no value, or launches that differ.",
-        next_step=_RECORD,
+        next_step=RECORD,
         printed=(
             r"the baseline has (one launch|no value)|so it is not exact|no value in .* pairs|baseline missed its goal"
             r"|record the baseline again|baseline's curve has"
@@ -423,8 +409,8 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "unavailable": because(
         "inconclusive",
-        means="This run could not measure or compare the number here.",
-        next_step="remove the obstacle that the sentence names, such as memory, the torch version or an option",
+        means="The number could not be measured or compared here.",
+        next_step="remove the obstacle that the sentence names: memory, torch version, an option",
         printed=(
             r"left out by --|not enough memory for a message|not all sizes were measured|goal was missed, so"
             r"|did not happen in this run|too large to compute|not recorded by"
@@ -435,10 +421,10 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "unseeded": because(
         "inconclusive",
-        means="Launches of the same training begin with different losses, so no curve can be compared.",
+        means="Launches of one training begin with different losses: no curve to compare.",
         next_step=(
             "call torch.manual_seed in the function that the ranks run, before the model is made; seed data and "
-            f"samplers too; then {_RECORD}"
+            f"samplers too; then {RECORD}"
         ),
         printed=r"from the first value on|seeded, this run's are not|likely a race",
         mark="x",
@@ -451,30 +437,27 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "slower-machine": because(
         "environment",
-        means="Slower than the baseline, but the baseline commit is as slow here now (A/B): the machine is the cause.",
+        means="The baseline commit is as slow here now (A/B): the machine is the cause.",
         next_step=(
-            f"find out what changed on it (distbench doctor, driver, other jobs); if it stays like this, {_RECORD}"
+            f"find out what changed on it (distbench doctor, driver, other jobs); if it stays like this, {RECORD}"
         ),
         printed=r"the machine or its software is slower",
     ),
     "numerics-environment": because(
         "environment",
-        means=(
-            "The losses differ in their last digits, and the baseline commit computes the same here: it is not the "
-            "code."
-        ),
-        next_step=f"nothing is wrong with the code; to compare with the new digits, {_RECORD}",
+        means="The last digits of the losses differ, and the baseline commit computes the same here.",
+        next_step=f"to compare with the new digits, {RECORD}",
         printed=r"the environment changed the digits",
     ),
     "better": because(
         "improved",
         means="The number is better than the baseline by more than the threshold.",
-        next_step="record it with --distbench-update; otherwise a later run can lose the gain and still pass",
+        next_step="record it with --distbench-update: else a later run can lose the gain and still pass",
     ),
     "numerics": because(
         "unchanged",
-        means="The training follows the same curve with other last digits: another kernel, order of sums or library.",
-        next_step=f"nothing if that is expected; to compare with the new digits, {_RECORD}",
+        means="The same curve with other last digits: another kernel, order of sums or library.",
+        next_step=f"nothing if that is expected; to compare with the new digits, {RECORD}",
         printed=r"numerics changed|the code changed them|shows only after the recorded curve",
         mark="~",
         updates=True,
@@ -484,15 +467,15 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "low-power": because(
         "unchanged",
-        means="No slowdown shows, but the noise is so large that one as large as the tolerance could be missed.",
-        next_step=f"{_QUIETER}; --distbench-confirm=always measures every case by interleaved A/B",
+        means="No slowdown shows, but one as large as the tolerance could be missed in the noise.",
+        next_step=f"{QUIETER}; --distbench-confirm=always measures every case by interleaved A/B",
         printed=r"would not have shown|could miss|minimum detectable slowdown \+",
         fails_under="distbench-strict",
         is_answer=False,
     ),
     "too-few-digits": because(
         "unchanged",
-        means="The losses agree, but they have too few digits or steps to show a fault of the training.",
+        means="The losses agree, but have too few digits or steps to show a fault.",
         next_step="record the loss unrounded (loss.item()), or more steps; in the baseline too: --distbench-update",
         printed=r"losses differ, in steps of",
         fails_under="distbench-strict",
@@ -500,7 +483,7 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "within-bound": because(
         "unchanged",
-        means="The number is within its bound, and no baseline is stored to compare it with.",
+        means="Within its bound, and no baseline is stored.",
         next_step="record one with --distbench-update=new",
         updates=True,
     ),
@@ -512,13 +495,13 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "cleared": because(
         "unchanged",
-        means="The timing was suspicious, and A/B with the baseline commit showed no slowdown above the threshold.",
+        means="The timing was suspicious, and A/B showed no slowdown above the threshold.",
         next_step="nothing to do",
     ),
     "equal": because("unchanged", means="The number equals the baseline's.", next_step="nothing to do"),
     "not-judged": because(
         "unchanged",
-        means="The number is recorded for information only, and not judged.",
+        means="The number is recorded for information only.",
         next_step="nothing to do; to judge it, record it with better='lower', 'higher' or 'exact'",
         printed=r"recorded, not judged",
     ),

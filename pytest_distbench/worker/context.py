@@ -23,12 +23,12 @@ class RankContext(Member):
         local_rank: this process on its host.
         world_size: processes in the group.
         node: index of the host.
-        device: ``torch.device`` this rank computes on.
-        backend: name of the process group's backend.
-        params: the value of ``distbench.run(params=...)``.
-        seed: for random number generators; the same in every rank and every launch.
+        device: ``torch.device`` of this rank.
+        backend: of the process group.
+        params: what ``distbench.run(params=...)`` got.
+        seed: the same in every rank and launch.
         launch: index of this launch in its case.
-        data_dir: directory shared by the launches of this run.
+        data_dir: folder shared by the launches of this run.
         watch: takes the fingerprints.
         delay: delays the timed code, for a positive control.
         only_structure: this process represents one rank on the backend ``fake``: timings and values mean nothing.
@@ -61,18 +61,18 @@ class RankContext(Member):
         replayed ``iterations`` times: the loop body runs in the warm-up, and once more with index 0.
 
         Args:
-            name: of the metric, in seconds, lower is better.
-            warmup: untimed iterations before the first timed one; 1 and 2 are 3 on CUDA.
+            name: of the metric, in seconds; lower is better.
+            warmup: untimed iterations; 1 and 2 are 3 on CUDA.
             iterations: timed iterations, at least 1.
-            at: the measured point, for example ``{"message_bytes": 4096}``; it distinguishes metrics of one name.
-            identity: other values that define the number, for example ``{"in_place": True}``. Numbers of two identities
-                are never compared, and are stored next to each other.
-            facts: values that only describe the number, for example a factor to print it with; not compared.
-            mode: ``per-iteration``, ``batch`` or ``graph``. The last two need a warm-up, and are part of the identity.
-            over_ranks: how the times of the ranks become one: ``max``, or ``mean`` as nccl-tests reports it, which is
-                part of the identity.
-            before: called with the index, untimed, before the barrier of each iteration; with ``batch`` and ``graph``,
-                whose iterations follow each other without a break, in the warm-up only.
+            at: the measured point, such as ``{"message_bytes": 4096}``; it distinguishes metrics of one name.
+            identity: values that define the number, such as ``{"in_place": True}``; numbers of two identities are never
+                compared.
+            facts: values that only describe the number; not compared.
+            mode: ``per-iteration``; ``batch``: twenty are timed together, as nccl-tests does; ``graph``: the replay of
+                a CUDA graph. The last two need a warm-up.
+            over_ranks: ``max`` of the ranks' times, or their ``mean``, as nccl-tests reports.
+            before: called with the index, untimed, before each iteration; with ``batch`` and ``graph`` in the warm-up
+                only.
 
         Returns:
             The index of each iteration, negative during warm-up.

@@ -79,14 +79,12 @@ class Goal:
             rank: where it runs.
             metric: name of the evaluated metric.
             target: value that ends the training.
-            every: steps between evaluations; the resolution of ``steps_to_<metric>``.
+            every: steps between two evaluations.
             max_steps: the target counts as missed after these.
             better: ``higher`` or ``lower``, of the metric.
-            min_steps: the training runs at least so many steps, even if it meets the target earlier.
-            curve_steps: length of the golden curve; at least 1. None: as many steps as the baseline's loss takes to
-                change by 10 %, 10 to 50.
-            evaluation_samples: size of the test set, if the metric is a fraction of it (an accuracy, 0 to 1). It gives
-                the random variation of that fraction.
+            min_steps: the training runs at least so many.
+            curve_steps: length of the golden curve. None: until the baseline's loss has changed by 10 %, 10 to 50.
+            evaluation_samples: size of the test set, if the metric is a fraction of it (0 to 1).
 
         Raises:
             RecordingError: numbers that make no training.
@@ -130,7 +128,7 @@ class Goal:
         """Give 1, 2, ... until the target is met and ``min_steps`` are done, or ``max_steps``; then record.
 
         Args:
-            samples_per_step: samples all ranks together use in one step.
+            samples_per_step: samples of all ranks in a step.
 
         Raises:
             RecordingError: no number of samples, the steps of this goal were taken before, or there was no evaluation.
@@ -200,8 +198,8 @@ class Goal:
         """Note the step's loss; every ``every`` steps evaluate and compare with the target.
 
         Args:
-            evaluate: returns the metric; rank 0's value counts. Its time is not part of the step's.
-            loss: of this rank and step, a number or a tensor of one element; that is kept on its device until the end.
+            evaluate: returns the metric; rank 0's value counts, and its time is not part of the step's.
+            loss: of this rank and step: a number, or a tensor of one element.
 
         Where no value means anything, on the backend ``fake``, nothing is evaluated.
 

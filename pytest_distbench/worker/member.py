@@ -117,22 +117,19 @@ class Member:
 
         Args:
             name: of the metric.
-            value: a number, a series (reduced over ranks element by element), or None for "has no value", such as
-                the steps to a goal that was never reached. Numbers are finite; numpy's and torch's count as Python's.
+            value: a finite number, a series, or None for "has no value"; numpy's and torch's count, too.
             unit: ``s`` and ``B`` are scaled where printed, any other text is shown as it is.
-            better: ``higher`` and ``lower`` are judged with their noise, ``memory`` (bytes) may not rise by a fifth,
-                ``exact`` must be equal, ``info`` is shown and not judged. For seeded trainings: ``curve`` (a series,
-                such as the first losses) must follow the baseline's step by step, ``same`` may neither rise nor
-                fall, ``steps`` (to a goal) may not rise, ``floor`` (a quality at the end) may not fall.
-            reduce: over the ranks that recorded it. Default: the worst rank (``max`` for lower, ``min`` for higher),
-                rank 0 for info, ``mean`` for curve and same. For exact, steps and floor ``all``: the ranks must agree.
-            at: the measured point; it distinguishes metrics of one name.
-            identity: other values that define the number: numbers of two identities are never compared. The rules for
-                trainings use ``every`` (of ``steps``: between evaluations) and ``evaluation_samples`` (of ``floor``:
-                the size of the test set).
+            better: how it is judged, one of :data:`~pytest_distbench.records.kinds.METRIC_KINDS`: ``info`` (shown
+                only), ``lower``, ``higher``, ``memory``, ``exact``; of trainings ``curve``, ``same``, ``steps``,
+                ``floor``.
+            reduce: over the ranks that recorded it: ``min``, ``max``, ``mean``, ``sum``, ``rank0`` or ``all``; None: as
+                the kind says.
+            at: the measured point, such as ``{"message_bytes": 4096}``; it distinguishes metrics of one name.
+            identity: values that define the number; numbers of two identities are never compared. Of ``steps`` it has
+                ``every``, of ``floor`` ``evaluation_samples``.
             facts: values that only describe the number; not compared.
-            at_most: a bound: the test fails if the launch's value is above it, with or without a baseline. A number in
-                ``unit``, or a text with a unit of the same kind: ``"200us"``. Then ``info`` is judged too.
+            at_most: a bound: the test fails if the value is above it. A number in ``unit``, or a text with its unit:
+                ``"200us"``.
             at_least: a bound: the test fails if the value is below it.
 
         Raises:

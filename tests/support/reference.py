@@ -7,7 +7,9 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
 from pytest_distbench.plugin.traffic import Communication
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.options import ADVANCED, BASIC, OPTIONS
-from pytest_distbench.records.reasons import REASONS, VERDICTS, Reason
+from pytest_distbench.records.reasons import ACCEPT, QUIETER, REASONS, RECORD, VERDICTS, Reason
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.texts.glossary import entries
 from pytest_distbench.worker.context import RankContext
@@ -74,36 +76,66 @@ CALLS: dict[str, dict[str, Callable[..., Any]]] = {
         "training.drew": Training.drew,
         "training.end_after_epoch": Training.end_after_epoch,
     },
-    "Readers": {name: getattr(read, name) for name in ("stdout", "jsonl", "csv", "mllog", "tensorboard")},
-    "In a script": {name: getattr(instruments, name) for name in ("record", "timed", "phase")},
-    "Changes of membership, jobs and serving": {name: getattr(elastic, name) for name in elastic.__all__},
+    "Readers of a script's output": {
+        name: getattr(read, name) for name in ("stdout", "jsonl", "csv", "mllog", "tensorboard")
+    },
+    "In a script: pytest_distbench.instruments": {
+        name: getattr(instruments, name) for name in ("record", "timed", "phase")
+    },
+    "Plans, jobs and serving: pytest_distbench.elastic": {name: getattr(elastic, name) for name in elastic.__all__},
 }
 """What users call, by the heading it stands under."""
 
 HEAD = """\
-This page lists every option, marker, call, table and command. `python tests/support/reference.py` writes it from the
-tables and docstrings of the code, and a test compares them. The other pages explain."""
+Written from the code, a line for each. A name that ends in `=` is required, and given by keyword. [What a run
+prints](words.md) has a page of its own."""
 
 OF_WORDS = """\
-Written from the tables of the code. `distbench explain` prints the same: give it a word, a code, or a line that a run
-printed."""
+`distbench explain` prints the same for a word, a code, or a line of a run. After the arrow: what to do."""
 
 OF_OPTIONS = """\
-`pytest --help` lists them in two groups, *distbench* and *distbench advanced*. Each is also an ini key,
-`distbench_<name>` with underscores, unless it is marked *command line only*."""
+Each is also an ini key, `distbench_<name>` with underscores, unless it is marked *command line only*.
+`--world-size` and `--gpu` are also `--distbench-world-size` and `--distbench-gpu`."""
 
-OF_INI_KEYS = """\
-For a single run give them with pytest's `-o`, such as `-o distbench_numa_binding=node`."""
+OF_INI_KEYS = "For a single run: `pytest -o distbench_numa_binding=node`."
 
 OF_MARKERS = """\
-Each is also `distbench_<name>`, which means the same, such as `@pytest.mark.distbench_gpu(link="nvlink")`. If your
-project has its own marker of one of these names, set the ini key `distbench_short_options = false`, and use the long
-spelling."""
+Each is also `distbench_<name>`. If your project has a marker of one of these names, set `distbench_short_options =
+false` and use the long name. [What a test needs](gpus.md#what-a-test-needs) has the keywords of `gpu`. Those of
+`distbench`:"""
 
-SHARED = "Several calls take these keywords; the line of each call names its own."
+OF_KINDS = """\
+The values of `better=`, with the default of `reduce=`; `all`: the ranks must agree."""
 
-OF_THE_PLUGIN = {"watch", "only_structure"}
+OF_TABLES = "`distbench report RUN.json --table NAME`; without a name it lists the tables of the run."
+
+OF_COMMANDS = "Exit codes: 0; 1: the answer is no (regressed, refused, unfit); 2: an error; 130: Ctrl-C."
+
+OF_REASONS = f"""\
+Each number gets a verdict, and the verdict a reason with a code. The most severe verdict comes first.
+
+- Accept: {ACCEPT}.
+- Record again: {RECORD}.
+- Less noise: {QUIETER}."""
+
+ONCE = {f"; {ACCEPT}": "; or accept", RECORD: "record again", QUIETER: "less noise", "nothing to do": ""}
+"""Steps of several reasons, and what stands for them."""
+
+ARE_CODES = {"environment shift", "numerics changed", "low power", "strict", "advisory"}
+"""Words that a verdict or a code says already."""
+
+OF_FAILURES = """\
+[When launches fail](triage.md#when-launches-fail) says what is reported. After an error of torch, NCCL or CUDA the
+failure prints what it means and what to do; `distbench explain` knows the lines, too."""
+
+OF_THE_PLUGIN = {"watch", "only_structure", "delay"}
 """Attributes of a rank that are not for bodies."""
+
+SAYS_LITTLE = 3
+"""An argument of whom no more words are said needs none beside its name."""
+
+SHARED_FROM = 3
+"""Arguments that so many commands take stand once."""
 
 
 def page() -> str:
@@ -116,77 +148,72 @@ def words() -> str:
 
 
 def _words() -> Iterator[str]:
-    yield from ["# What the words mean", "", OF_WORDS]
-    for kind in dict.fromkeys(entry.kind for entry in entries()):
-        of_kind = [entry for entry in entries() if entry.kind == kind]
-        has_steps = any(entry.next_step for entry in of_kind)
-        yield from ["", f"## {kind.capitalize()}s", ""]
-        rows = (
-            [f"[`{entry.name}`]({entry.page})", entry.means, *([entry.next_step] if has_steps else [])]
-            for entry in of_kind
-        )
-        yield from _table([kind, "meaning", *(["what to do"] if has_steps else [])], rows)
+    yield from ["# Verdicts, reason codes, metrics and words", "", OF_WORDS, "", "## Verdicts", "", OF_REASONS]
+    for name, verdict in VERDICTS.items():
+        mark = f"`{verdict.mark}` " if verdict.mark.strip() else ""
+        of_it = {code: row for code, row in REASONS.items() if row.verdict == name}
+        means = f"{verdict.means} " if len(of_it) > 1 else ""
+        yield from ["", f"### {name}", "", f"{mark}{means}The test {_outcome(verdict)}.", ""]
+        for code, row in of_it.items():
+            other = f" The test {_outcome(row)}." if _outcome(row) != _outcome(verdict) else ""
+            yield _point(code, f"{row.means}{other}", _step(row.next_step))
+    for kind in ("word", "metric"):
+        shown = [entry for entry in entries() if entry.kind == kind and entry.name not in ARE_CODES]
+        yield from ["", f"## {kind.capitalize()}s", "", *(_point(e.name, e.means, "", e.page) for e in shown)]
+    yield from ["", "## Failures", "", OF_FAILURES]
+
+
+def _step(text: str) -> str:
+    for step, short in ONCE.items():
+        text = text.replace(step, short)
+    return text.removeprefix("; ")
+
+
+def _point(name: str, means: str, next_step: str, page: str = "") -> str:
+    shown = f"[`{name}`]({page})" if page else f"`{name}`"
+    return f"- {shown}: {means}{f' → {next_step}' if next_step else ''}"
 
 
 def _lines() -> Iterator[str]:
-    yield from ["# Reference", "", HEAD, "", "## Options of pytest", "", OF_OPTIONS, ""]
-    yield from _table(["option", "meaning"], _options(BASIC))
-    yield from ["", "### Advanced", ""]
-    yield from _table(["option", "meaning"], _options(ADVANCED))
-    yield from ["", "### Ini keys without an option", "", OF_INI_KEYS, ""]
-    yield from _table(["ini key", "meaning"], _options(""))
-    yield from ["", "## Markers", ""]
-    yield from _table(["`@pytest.mark.`", "meaning"], ([f"`{name}`", text] for name, text in _split(MARKERS)))
-    yield from ["", OF_MARKERS]
-    yield from ["", "What [a test needs of its GPUs](gpus.md#what-a-test-needs); and the keywords of `distbench`:", ""]
-    yield from _table(
-        ["keyword", "meaning"], ([f"`{n.removesuffix('_s')}`", t] for n, t in _section(Requirement, "Attributes"))
-    )
+    yield from ["# Reference: options, markers, fixtures, commands", "", HEAD, "", "## Options of pytest", ""]
+    yield from [OF_OPTIONS, "", *_points(_options(BASIC)), "", "### Advanced options", "", *_points(_options(ADVANCED))]
+    yield from ["", "### Ini keys without an option", "", OF_INI_KEYS, "", *_points(_options(""))]
+    yield from ["", "## Markers", "", *_points(declaration.split(": ", 1) for declaration in MARKERS), "", OF_MARKERS]
+    keywords = [(n.removesuffix("_s"), t) for n, t in _section(Requirement, "Attributes")]
+    yield from ["", *_points(keywords)]
+    seen = set(keywords)
     for heading, calls in CALLS.items():
         yield from ["", f"## {heading}"]
-        if heading == "Fixtures":
-            yield from ["", SHARED, ""]
-            yield from _table(["argument", "default", "meaning"], _shared())
         for name, call in calls.items():
-            yield from _call(name, call)
-        if heading == "Readers":
-            yield from ["", "All readers take:", ""]
-            yield from _table(["argument", "meaning"], _definitions(read))
+            yield from _call(name, call, seen)
+        if heading == "Readers of a script's output":
+            yield from ["", "### Arguments of all readers", "", *_points(_definitions(read))]
         elif heading == "Fixtures":
-            yield from ["", "All of them return a `Run`:", ""]
-            yield from _table(["", "meaning"], _properties(Run))
+            yield from ["", "### Arguments of several fixtures", "", *_shared(calls)]
+            yield from ["### The run that they return", "", *_points(_properties(Run))]
         elif heading == "The rank that a body is given":
-            yield from ["", "Attributes:", ""]
             rows = (row for row in _section(RankContext, "Attributes") if row[0] not in OF_THE_PLUGIN)
-            yield from _table(["`rank.`", "meaning"], rows)
-    yield from [
-        "",
-        "## Kinds of metrics",
-        "",
-        "The values of `better=`. *reduce* is the default over the ranks, without `reduce=`.",
-        "",
-    ]
-    kinds = METRIC_KINDS.items()
-    yield from _table(["`better=`", "meaning", "reduce"], ([f"`{name}`", k.summary, k.reduce] for name, k in kinds))
-    yield from ["", "## Verdicts", "", "The most severe first; [verdicts.md](verdicts.md) says when each is given.", ""]
-    verdicts = (
-        [row.mark.strip() and f"`{row.mark}`", name, row.means, _outcome(row)] for name, row in VERDICTS.items()
-    )
-    yield from _table(["", "verdict", "meaning", "the test"], verdicts)
-    yield from ["", "Each verdict has a reason with a code; `distbench explain CODE` explains it:", ""]
-    reasons = ([f"`{code}`", row.verdict, _outcome(row)] for code, row in REASONS.items())
-    yield from _table(["reason", "verdict", "the test"], reasons)
-    yield from [
-        "",
-        "## Tables",
-        "",
-        "`distbench report RUN.json --table NAME`; without a name it lists the tables of the run.",
-        "",
-    ]
-    yield from _table(["table", "shows"], ([f"`{name}`", _text(kind.summary)] for name, kind in TABLES.items()))
-    yield from ["", "## Commands", ""]
-    yield "Exit codes: 0; 1 if the answer is no (regressed, refused, unfit); 2 for an error; 130 after Ctrl-C."
-    yield from _commands("distbench", _parser())
+            yield from ["", "### Attributes of a rank", "", *_points(rows)]
+    yield from ["", "## Kinds of metrics", "", OF_KINDS, ""]
+    yield from _points([name, f"{k.summary} ({k.reduce})"] for name, k in METRIC_KINDS.items())
+    yield from ["", "## Tables", "", OF_TABLES, "", *_points([n, _text(kind.summary)] for n, kind in TABLES.items())]
+    yield from ["", "## Commands", "", OF_COMMANDS]
+    commands = dict(_commands("distbench", _parser()))
+    takers: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, (_, rows) in commands.items():
+        for row in rows:
+            takers[row].append(name.removeprefix("distbench ").removeprefix("baseline "))
+    shared = [row for row, names in takers.items() if len(names) >= SHARED_FROM]
+    for name, (summary, rows) in commands.items():
+        yield from ["", f"### {name}", "", _sentence(summary), ""]
+        yield from _points(row for row in rows if row not in shared)
+    yield from ["", "### Arguments of several commands"]
+    for names, of_these in groupby(shared, key=takers.__getitem__):
+        yield from ["", f"Of {', '.join(names)}:", "", *_points(of_these)]
+
+
+def _points(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    return (f"- `{name}`{meaning and f': {meaning}'}" for name, meaning in rows)
 
 
 def _options(group: str) -> Iterator[list[str]]:
@@ -194,38 +221,36 @@ def _options(group: str) -> Iterator[list[str]]:
         spelt = f"--{name}" if name in SHORT else f"--distbench-{name}"
         value = f"[={option.metavar}]" if option.const else f" {option.metavar}" if option.metavar else ""
         only = "" if option.has_ini_key else " (command line only)"
-        also = f"; also `--distbench-{name}`" if name in SHORT else ""
         shown = f"{spelt}{value}" if group else f"distbench_{name.replace('-', '_')}"
         if option.group == group:
-            yield [f"`{shown}`", f"{option.help}{only}{also}{option.more and f'. {option.more}'}"]
+            yield [shown, f"{option.help}{only}{option.more and f'. {option.more}'}"]
 
 
-def _split(declarations: Iterable[str]) -> Iterator[list[str]]:
-    return (declaration.split(": ", 1) for declaration in declarations)
+def _call(name: str, call: Callable[..., Any], seen: set[tuple[str, str]]) -> Iterator[str]:
+    """A call with its first paragraph and its arguments: in one line those that stood before or need no words."""
+    taken = {p.name: _spelt(p) for p in inspect.signature(call).parameters.values() if not _shares(p)}
+    rows = _section(call, "Args")
+    yield from ["", f"### {name}", "", _first(RankContext.goal if name == "rank.goal" else call)]
+    own = [(n, meaning) for n, meaning in rows if n not in ("rank", "reading")]
+    said = {n for n, meaning in own if (n, meaning) in seen or len(meaning.split()) <= SAYS_LITTLE}
+    yield from ["", *_points([taken[n], meaning] for n, meaning in own if n not in said)] if own else []
+    if said:
+        yield f"- {', '.join(f'`{taken[n]}`' for n, _ in own if n in said)}"
+    seen |= set(own)
 
 
-def _call(name: str, call: Callable[..., Any]) -> Iterator[str]:
-    arguments = [p for p in inspect.signature(call).parameters.values() if p.name != "self"]
-    if name == "rank.goal":
-        arguments = arguments[1:]  # the rank itself
-        first = _first(RankContext.goal)
-    else:
-        first = _text(inspect.getdoc(call) or "", until=("Args:", "Raises:", "Returns:"))
-    spelt = ", ".join(name for p in arguments for name in _taken(p))
-    yield from ["", f"### {name}", "", f"`{name}({spelt})`", "", first]
-    defaults = {("**" if p.kind is p.VAR_KEYWORD else "") + p.name: _default(p) for p in arguments if not _shares(p)}
-    meanings = dict(_section(call, "Args"))
-    rows = [[f"`{p}`", value, meanings.get(p.strip("*"), "")] for p, value in defaults.items()]
-    if any(row[2] for row in rows):
-        yield ""
-        yield from _table(["argument", "default", "meaning"], rows)
-
-
-def _shared() -> Iterator[list[str]]:
-    """The keywords that several fixtures take, as their typed dicts document them."""
+def _shared(calls: Mapping[str, Callable[..., Any]]) -> Iterator[str]:
+    """The keywords that several fixtures take, as their typed dicts document them, by the calls that take them."""
     defaults = {field.name: field.default for field in dataclasses.fields(arguments.Called)}
+    takers = {
+        name: {key for p in inspect.signature(c).parameters.values() for key in _shares(p)} for name, c in calls.items()
+    }
     for documented in filter(typing.is_typeddict, vars(arguments).values()):
-        yield from ([f"`{n}`", f"`{defaults[n]!r}`", text] for n, text in _section(documented, "Attributes"))
+        if rows := [*_section(documented, "Attributes")]:
+            by = [name for name in calls if rows[0][0] in takers[name]]
+            others = [name for name in calls if name not in by]
+            named = f"Of all but {', '.join(others)}" if len(others) < len(by) else f"Of {', '.join(by)}"
+            yield from [f"{named}:", "", *_points([f"{n}={defaults[n]!r}", t] for n, t in rows), ""]
 
 
 def _shares(parameter: inspect.Parameter) -> list[str]:
@@ -234,29 +259,23 @@ def _shares(parameter: inspect.Parameter) -> list[str]:
     return [*getattr(arguments, found[1]).__annotations__] if found and hasattr(arguments, found[1]) else []
 
 
-def _taken(parameter: inspect.Parameter) -> list[str]:
-    return [f"{name}=" for name in _shares(parameter)] or [_spelt(parameter)]
-
-
 def _spelt(parameter: inspect.Parameter) -> str:
     if parameter.kind is parameter.VAR_KEYWORD:
         return f"**{parameter.name}"
+    if parameter.default is not parameter.empty:
+        return f"{parameter.name}={parameter.default!r}"
     return f"{parameter.name}{'=' if parameter.kind is parameter.KEYWORD_ONLY else ''}"
 
 
-def _default(parameter: inspect.Parameter) -> str:
-    return "" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
-
-
-def _section(documented: object, heading: str) -> Iterator[list[str]]:
+def _section(documented: object, heading: str) -> Iterator[tuple[str, str]]:
     """The rows of a section of a docstring: a name, and what it is."""
     found = re.search(rf"^{heading}:\n((?:[ ].*\n?|\n)+)", inspect.getdoc(documented) or "", re.MULTILINE)
     for entry in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", found[1] if found else "", re.MULTILINE):
-        yield [entry[0], _text(entry[1])]
+        yield entry[0], _text(entry[1])
 
 
 def _definitions(module: object) -> Iterator[list[str]]:
-    for names, meaning in re.findall(r"^(``.*``)\n    (.*(?:\n    .*)*)", inspect.getdoc(module) or "", re.MULTILINE):
+    for names, meaning in re.findall(r"^``(.*)``\n    (.*(?:\n    .*)*)", inspect.getdoc(module) or "", re.MULTILINE):
         yield [_text(names), _text(meaning)]
 
 
@@ -264,16 +283,17 @@ def _properties(of: type) -> Iterator[list[str]]:
     for name, member in vars(of).items():
         if not name.startswith("_"):
             is_call = not isinstance(member, property)
-            yield [f"`{name}{'(metric)' if is_call else ''}`", _first(member)]
+            yield [f"{name}{'(metric)' if is_call else ''}", _first(member)]
 
 
 def _outcome(row: Reason) -> str:
     if row.verdict == "new":
-        return "as `--distbench-no-baseline` says"
-    return "fails" if row.fails else f"passes; fails with `--{row.fails_under}`" if row.fails_under else "passes"
+        return "passes, or as `--distbench-no-baseline` says"
+    return "fails" if row.fails else f"passes; `--{row.fails_under}` fails it" if row.fails_under else "passes"
 
 
-def _commands(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+def _commands(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, tuple[str, list[tuple[str, str]]]]]:
+    """Each command with its summary and its arguments."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -281,11 +301,8 @@ def _commands(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
                 if any(isinstance(a, argparse._SubParsersAction) for a in inner._actions):
                     yield from _commands(f"{name} {command}", inner)
                     continue
-                yield from ["", f"### {name} {command}", "", f"{_sentence(helps.get(command, ''))}"]
-                rows = [[_spelt_option(a), _text(_help(a))] for a in inner._actions if a.dest != "help"]
-                if rows:
-                    yield ""
-                    yield from _table(["argument", "meaning"], rows)
+                rows = [(_spelt_option(a), _text(_help(a))) for a in inner._actions if a.dest != "help"]
+                yield f"{name} {command}", (helps.get(command, ""), rows)
 
 
 def _help(action: argparse.Action) -> str:
@@ -294,7 +311,7 @@ def _help(action: argparse.Action) -> str:
 
 def _spelt_option(action: argparse.Action) -> str:
     value = action.metavar or ("" if action.nargs == 0 else ",".join(map(str, action.choices or [action.dest])))
-    return f"`{' '.join(filter(None, [', '.join(action.option_strings), str(value)]))}`"
+    return " ".join(filter(None, [", ".join(action.option_strings), str(value)]))
 
 
 def _first(documented: object) -> str:
@@ -305,28 +322,11 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _text(text: str, until: tuple[str, ...] = ()) -> str:
-    """A docstring as Markdown: paragraphs, and points of lists, on a line each, up to the first of the headings."""
-    for heading in until:
-        text = re.split(rf"^{heading}\n", text, maxsplit=1, flags=re.MULTILINE)[0]
+def _text(text: str) -> str:
+    """A docstring as Markdown, on a line."""
     text = re.sub(r":mod:`([^`]+)`", r"`\1`", text).replace("``", "`")
     text = re.sub(r":\w+:`~?([^`]+)`", lambda found: f"`{found[1].rpartition('.')[2]}`", text)
-    text = re.sub(r"\bdocs/(\w+\.md)\b", r"[\1](\1)", text)
-    return "\n\n".join(
-        "\n".join(" ".join(line.split()) for line in re.split(r"\n(?=\s*- )", paragraph))
-        for paragraph in text.strip().split("\n\n")
-    )
-
-
-def _table(headings: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(headings)} |"
-    yield f"|{'---|' * len(headings)}"
-    for row in rows:
-        yield f"| {' | '.join(_cell(cell) for cell in row)} |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return " ".join(re.sub(r"\bdocs/(\w+)\.md\b", r"[\1](\1.md)", text).split())
 
 
 PAGES: dict[str, Callable[[], str]] = {"reference.md": page, "words.md": words}

@@ -249,7 +249,7 @@ def _placement(name: str, *, in_place: bool) -> list[Column[CollectiveRow]]:
 
 
 COLLECTIVES: TableKind[CollectiveRow] = TableKind(
-    summary="Every message of every sweep as nccl-tests prints it, with its two last lines.",
+    summary="Every message of every sweep, as nccl-tests prints it.",
     rows=collective_rows,
     columns=[
         Column("test", str, None, lambda row: row.kind.test),
@@ -383,18 +383,17 @@ def _side_by_side(way: Way, *, summary: str, needs: str, has_ratios: bool = Fals
 
 BACKENDS = _side_by_side(
     "backend",
-    summary="Every message of the sweeps that several backends ran, with the time of each backend side by side.",
+    summary="Sweeps of several backends, side by side.",
     needs="a sweep with --distbench-backend NAME,NAME",
 )
 TRANSPORTS = _side_by_side(
     "transport",
-    summary="Every message of the sweeps that were sent by several transports, with the time of each side by side.",
+    summary="Sweeps of several transports, side by side.",
     needs="a sweep with transport=[NAME, NAME]",
 )
 NETWORKS = _side_by_side(
     "network",
-    summary="Every message of the sweeps that ran over several networks: the time over each, and how many times that "
-    "of the first it is.",
+    summary="Sweeps over several networks, side by side, with the ratio to the first.",
     needs="a sweep over several networks: network=",
     has_ratios=True,
 )

@@ -45,7 +45,7 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[BucketRow]:
 
 
 BUCKETS: TableKind[BucketRow] = TableKind(
-    summary="Every bucket sweep: time against the number of tensors.",
+    summary="Bucket sweeps: time against the number of tensors.",
     rows=lambda results: list(_rows(results)),
     columns=[
         TEST,
@@ -124,7 +124,7 @@ def slowest_links(result: CaseResult) -> list[Verdict]:
 
 
 LINKS: TableKind[LinkPoint] = TableKind(
-    summary="Every link between two ranks, with who is slow among them.",
+    summary="Every link between two ranks.",
     rows=lambda results: [point for result in results for point in link_points(result)],
     columns=[
         TEST,
@@ -201,7 +201,7 @@ def _column(name: str, heading: str) -> Column[GrowthRow]:
 
 
 GROWTH: TableKind[GrowthRow] = TableKind(
-    summary="What an iteration sends and a rank holds, by world size, with the factor to the smallest.",
+    summary="What an iteration sends and a rank holds, by world size.",
     rows=growth_rows,
     columns=[
         Column("test", str, "test", lambda row: row.test),

@@ -197,10 +197,7 @@ def _cost(term: Term) -> Column[CostRow]:
 
 
 COST: TableKind[CostRow] = TableKind(
-    summary=(
-        "Speed-up, statistical and hardware efficiency by world size; with ``--prices`` what a run, a goal and a "
-        "million samples cost, and the price index."
-    ),
+    summary="Speed-up and efficiencies by world size; with ``--prices`` also costs.",
     rows=cost_rows,
     columns=[
         Column("test", str, "test", lambda row: Cell(row.result.nodeid, row.result.case.series)),

@@ -75,7 +75,7 @@ def _value(name: str, heading: str) -> Column[OfLaunch[ElasticResult]]:
 
 
 JOBS: TableKind[OfLaunch[ElasticResult]] = TableKind(
-    summary="One row per launch of an elastic job: its set-up, epochs, time from its first step on, and quality.",
+    summary="Each launch of an elastic job.",
     rows=lambda results: list(jobs_of(results)),
     columns=[
         Column("setup", str, "Setup (Ondemand:Cycle)", lambda row: setup_name(row.item.job)),
@@ -123,7 +123,7 @@ def _moment(when: str, moment_of: Callable[[ChangeResult], Moment | None]) -> li
 
 
 EVENTS: TableKind[OfLaunch[ChangeResult]] = TableKind(
-    summary="Every change of membership: what it cost, and where the time went.",
+    summary="Every change of membership: what it cost.",
     rows=lambda results: [
         OfLaunch(row.result, row.launch, change) for row in jobs_of(results) for change in row.item.changes
     ],
@@ -183,7 +183,7 @@ def _pictures(rows: Sequence[PoolRow]) -> Iterator[str]:
 
 
 POOLS: TableKind[PoolRow] = TableKind(
-    summary="Every job of every pool: when it was submitted, began and ended, and on how many workers it trained.",
+    summary="Every job of a pool: when it was submitted, began and ended.",
     rows=lambda results: [PoolRow(*row, job) for row in _pools(results) for job in row.item.jobs],
     columns=[
         TEST,
@@ -226,7 +226,7 @@ def _preemptions(rows: Sequence[ServingRow]) -> Iterator[str]:
 
 
 SERVINGS: TableKind[ServingRow] = TableKind(
-    summary="Every period of a pool with serving: who had slots, and how soon the serving had those it asked for.",
+    summary="Every period of a pool with serving: who had slots, and how soon.",
     rows=lambda results: [ServingRow(*row, stretch) for row in _pools(results) for stretch in row.item.stretches],
     columns=[
         TEST,

@@ -56,9 +56,7 @@ def _column(run: str) -> Column[AccuracyRow]:
 
 
 ACCURACY: TableKind[AccuracyRow] = TableKind(
-    summary=(
-        "A row per epoch of a test, a column per run that recorded ``accuracy`` at each epoch; medians over launches."
-    ),
+    summary="Accuracy by epoch, a column per run; medians over launches.",
     rows=_accuracy_rows,
     columns=[
         Column("test", str, "test", lambda row: Cell(row.test, row.test.rpartition("::")[2])),
@@ -101,7 +99,7 @@ def _note(row: FinalRow) -> str:
 
 
 FINAL_ACCURACY: TableKind[FinalRow] = TableKind(
-    summary="Each training with its rate and its last accuracies: what more workers change in learning.",
+    summary="Each training with its rate and its last accuracies, by workers.",
     rows=_final_rows,
     columns=[
         Column("test", str, "Description", lambda row: Cell(row.result.nodeid, row.result.case.title)),
@@ -300,7 +298,7 @@ def _ranks(rows: Sequence[EpochRow]) -> str:
 
 
 EPOCHS: TableKind[EpochRow] = TableKind(
-    summary="Every epoch, change and learning rate of a training, next to the fixed run of the same test.",
+    summary="Every epoch, change and learning rate, next to the fixed run.",
     # What lies outside of epochs has rows of its own, so that epochs and what is unaccounted sum up to the total.
     rows=lambda results: list(_rows(results)),
     columns=[

@@ -192,10 +192,7 @@ def _mean_or_none(values: Sequence[float]) -> float | None:
 
 
 PHASES: TableKind[PhaseRow] = TableKind(
-    summary=(
-        "Where the time of each timed loop goes: its phases, what they wait for, and the rest. The same for a script "
-        "as a whole, whose phases outside of such loops are parts of its wall time."
-    ),
+    summary="Where the time of each timed loop or script goes, by phase.",
     rows=lambda results: list(_rows(results)),
     columns=[
         TEST,

@@ -81,7 +81,7 @@ def _gpu_facts(host: GpuHost) -> dict[str, str]:
 
 
 ENVIRONMENT: TableKind[Fact] = TableKind(
-    summary="What the cases ran on; several values where they differ.",
+    summary="What the cases ran on.",
     rows=_facts,
     columns=[
         Column("name", str, "Stack", lambda fact: fact.name),
@@ -93,7 +93,7 @@ ENVIRONMENT: TableKind[Fact] = TableKind(
 
 
 LAUNCHES: TableKind[OfLaunch[LaunchRecord]] = TableKind(
-    summary="Every process group that was started: outcome, duration and resources.",
+    summary="Every launch: outcome, duration and resources.",
     rows=lambda results: list(rows_of_launches(results, lambda launch: launch)),
     columns=[
         TEST,
@@ -184,7 +184,7 @@ def _setup_of(result: CaseResult) -> Iterator[tuple[str, object]]:
 
 
 SETUP: TableKind[SetupRow] = TableKind(
-    summary="What each training consists of: model, batch, optimizer, schedule, goal, workers, CPUs and memory.",
+    summary="What each training consists of: model, batch, optimizer, goal, workers.",
     rows=setup_rows,
     columns=[
         Column("test", str, "test", lambda row: row.test),
@@ -328,7 +328,7 @@ def _time(row: RecordRow) -> Cell:
 
 
 RECORD: TableKind[RecordRow] = TableKind(
-    summary="Every case as an experiment: when, where, on what data, and with which result, as stated or measured.",
+    summary="Every case as an experiment: when, where, on what data, with which result.",
     rows=_rows,
     columns=[
         FIELDS[0].column(),

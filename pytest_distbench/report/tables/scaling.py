@@ -262,10 +262,7 @@ def _baseline(row: ScalingRow) -> float | None:
 
 
 SCALING: TableKind[ScalingRow] = TableKind(
-    summary=(
-        "Every scaling test: one worker without communication, and 1, 2, 4, ... workers. Speedup and "
-        "efficiency are of the step that is judged, the speed is the mean's."
-    ),
+    summary="Speedup, efficiency and speed by workers.",
     rows=scaling_rows,
     columns=[
         Column("test", str, "Description", _test),

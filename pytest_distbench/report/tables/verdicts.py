@@ -169,7 +169,7 @@ def _change(ratio: float | None) -> Cell:
 
 
 CONTROL: TableKind[ControlRow] = TableKind(
-    summary="Injected slowdowns (positive control): which of them the run would have detected, and by which step.",
+    summary="Injected slowdowns (positive control): which were detected.",
     rows=lambda results: [ControlRow(r, r.control, v) for r in results if r.control for v in r.control.verdicts],
     columns=[
         TEST,
@@ -203,7 +203,7 @@ def _rows(results: Sequence[CaseResult]) -> list[VerdictRow]:
 
 
 VERDICTS: TableKind[VerdictRow] = TableKind(
-    summary="Every judged metric, the most severe verdicts first.",
+    summary="Every judged metric.",
     rows=_rows,
     columns=[
         Column("verdict", str, "verdict", lambda row: row.verdict.kind),

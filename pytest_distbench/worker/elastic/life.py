@@ -49,13 +49,12 @@ class ElasticRank(Node):
     def training(self, *, checkpoint_every: int | None = None, **parts: Any) -> Training:
         """Take the state that must survive a change of membership, and load the newest good checkpoint.
 
-        A collective call. Every part has ``state_dict`` and ``load_state_dict``: a model, an optimizer, a schedule.
-        Step, epoch and position in the epoch are saved too. The learning rate is restored with the optimizer: if it
-        depends on the world size, set it afterwards.
+        A collective call. Step, epoch and position in the epoch are saved too. The learning rate is restored with the
+        optimizer: if it depends on the world size, set it afterwards.
 
         Args:
             checkpoint_every: steps between two checkpoints; None: the value of the test.
-            parts: by name.
+            parts: by name; each has ``state_dict`` and ``load_state_dict``: a model, an optimizer, a schedule.
 
         Raises:
             RecordingError: a part cannot be kept, or does not take what the checkpoint has for it.
@@ -68,7 +67,7 @@ class ElasticRank(Node):
         return self._training
 
     def random_streams(self, **generators: torch.Generator) -> RandomStreams:
-        """A part that saves the random state of each rank: torch's, Python's, numpy's and CUDA's.
+        """A part for ``rank.training`` that saves the random state of each rank: torch's, Python's, numpy's and CUDA's.
 
         Hand it over as ``rank.training(random=rank.random_streams(), ...)``.
 

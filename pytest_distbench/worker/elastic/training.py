@@ -127,7 +127,7 @@ class Training:
             samples: size of the training set, at least the maximum number of nodes.
             batch: per rank.
             epochs: of the whole training.
-            device: device of the indices, which is that of the samples; None: the rank's.
+            device: of the indices; None: the rank's.
 
         Returns:
             Batches (n,) of indices, int64.
@@ -207,7 +207,7 @@ class Training:
         For a body that chooses its samples itself: skipped and repeated samples are counted from these reports.
 
         Args:
-            samples: their numbers, from 0, below the ``samples`` of :meth:`batches`; several calls add up.
+            samples: their numbers, from 0; several calls add up.
 
         Raises:
             RecordingError: they are no whole numbers.
@@ -227,8 +227,8 @@ class Training:
 
         Args:
             loss: of this rank's batch.
-            accuracy: of this rank's batch; or of the epoch on other data, recorded in its last step alone.
-            top5: the same.
+            accuracy: of this rank's batch; or of the epoch, in its last step alone.
+            top5: as ``accuracy``.
 
         Raises:
             RecordingError: one is no number, nor a tensor of one element, or not finite; of a tensor the last is
