@@ -272,6 +272,14 @@ def test_the_history_is_of_the_records_that_runs_of_this_branch_have_kept(runner
     assert calls[0][2] == "repos/o/r/actions/artifacts?name=perf-record&per_page=100"
 
 
+def test_without_a_record_there_is_no_history_and_that_is_no_failure(runner: Runner) -> None:
+    runner.run("actions/history/Collect the run records")
+    told, calls = runner.run("actions/history/Write the trend of each metric")
+
+    assert told.startswith("::notice title=distbench::no history: ")
+    assert [call[0] for call in calls] == ["gh"]
+
+
 CHANGED = "actions/record/What changed, old and new"
 
 
@@ -358,6 +366,13 @@ def test_who_measures_has_no_token_that_writes() -> None:
             if "write" in job.get("permissions", {"": "write"}).values() and "uses" not in job:
                 assert not measures
                 assert job["runs-on"] == "ubuntu-latest"
+
+
+def test_no_measurement_of_the_default_branch_is_cancelled() -> None:
+    texts = [*(path.read_text() for path in GITHUB.glob("workflows/*.yml")), *map(written_by_init, TEMPLATES)]
+    found = {word for text in texts for word in re.findall(r"cancel-in-progress: (.*)", text)}
+
+    assert found == {"false", "${{ github.event_name == 'pull_request' }}"}
 
 
 def test_what_the_history_needs_is_installed() -> None:
