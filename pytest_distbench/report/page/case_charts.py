@@ -323,8 +323,8 @@ def communication(result: CaseResult) -> Iterator[Chart]:
             whose = f", rank{'s' * (len(ranks) > 1)} {rank_ranges(ranks)}" if len(tables) > 1 else ""
             yield Grid(
                 title=f"Communication in an iteration of {loop}{whose}",
-                head=["", "collective", "message", "dtype", "baseline", "this run"],
-                right=[False, False, True, False, True, True],
+                head=["", "collective", "baseline", "this run", "message", "dtype"],
+                right=[False, False, True, True, True, False],
                 rows=[["*" if row.is_changed else "", *row[:-1]] for row in rows],
                 changed=[row.is_changed for row in rows],
             )
@@ -334,10 +334,10 @@ class _Sent(NamedTuple):
     """Equal collectives of an iteration: how many the baseline has of them, and how many this run."""
 
     what: str
-    size: str
-    dtype: str
     before: str
     now: str
+    size: str
+    dtype: str
     is_changed: bool
 
 
@@ -351,10 +351,10 @@ def _sent(before: Sequence[Collective], now: Sequence[Collective]) -> tuple[_Sen
         what = f"{one.op}{f' ({one.how})' if one.how else ''}{where}"
         size = quantity(one.message_bytes, "B") if one.message_bytes else ""
         told = [str(side[one] or "-") for side in (then, here)]
-        rows.append(_Sent(what, size, one.dtype, told[0], told[1], then[one] != here[one]))
+        rows.append(_Sent(what, told[0], told[1], size, one.dtype, then[one] != here[one]))
     sums = [payload_bytes(side) for side in sides]
     told = [quantity(size, "B") for size in sums]
-    return (*rows, _Sent("sent per rank", "", "", told[0], told[1], sums[0] != sums[1]))
+    return (*rows, _Sent("sent per rank", told[0], told[1], "", "", sums[0] != sums[1]))
 
 
 def epochs(result: CaseResult) -> Iterator[Chart]:

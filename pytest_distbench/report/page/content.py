@@ -70,6 +70,7 @@ class Row(Record, frozen=True, kw_only=True, array_like=True):
     """One metric of a case: a verdict as tables show it, and what it was made of."""
 
     kind: str
+    """Its verdict; of one that may have missed something, the reason too."""
     mark: str
     severity: Severity
     metric: str
@@ -308,10 +309,12 @@ def _rows(result: CaseResult) -> Iterator[Row]:
 
 
 def _row(verdict: Verdict, values: list[float], others: dict[str, list[float]]) -> Row:
+    is_blind = verdict.kind == "unchanged" and bool(verdict.row.fails_under)
+    kind = f"{verdict.kind}, {verdict.code.replace('-', ' ')}" if is_blind else verdict.kind
     return Row(
-        kind=verdict.kind if verdict.is_judged else MEASURED,
+        kind=kind if verdict.is_judged else MEASURED,
         mark=verdict.row.mark if verdict.is_judged else "",
-        severity=verdict.row.severity if verdict.is_judged else "plain",
+        severity=("doubt" if is_blind else verdict.row.severity) if verdict.is_judged else "plain",
         metric=verdict.metric,
         text=metric_text(verdict),
         unit=verdict.unit,

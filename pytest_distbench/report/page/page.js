@@ -838,7 +838,7 @@
       const columns = [
         ["", "", (row) => row.mark],
         ["metric", "", (row) => row.text],
-        ["verdict", "", (row) => el("span", { title: meaning(row.kind) }, row.kind)],
+        ["verdict", "", (row) => el("span", { title: meaning(row.kind.split(",")[0]) }, row.kind)],
         ["this run", "r", (row) => row.current],
         ["reference", "r", (row) => row.reference, "baseline"],
         ["statistic", "extra", (row) => row.statistic],

@@ -143,6 +143,12 @@ def test_a_case_has_the_colour_of_what_is_gravest_in_it() -> None:
     [case] = page(result(quiet, unknown)).cases
     assert (case.state, case.mark, case.severity) == ("inconclusive", "?", "doubt")
     assert [(row.mark, row.severity) for row in case.rows] == [("?", "doubt"), (" ", "plain")]
+    [blind] = page(result(verdict("low-power"), verdict("within-threshold", metric="other"))).cases
+    assert (blind.state, blind.severity) == ("unchanged", "plain")
+    assert [(row.kind, row.severity) for row in blind.rows] == [
+        ("unchanged, low power", "doubt"),
+        ("unchanged", "plain"),
+    ]
 
 
 def test_a_run_is_told_by_commit_branch_pull_request_and_host_as_far_as_they_are_known() -> None:
