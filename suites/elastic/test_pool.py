@@ -31,7 +31,7 @@ def test_pool(elastic_pool, distbench, tolerance):
         tolerance=tolerance,
     )
     # What gang scheduling leaves idle does not hang on the speed of the machine: 0.29 of the slots' seconds, and 0.07
-    # under elastic scheduling (docs/elastic.md). A policy that is no better than gang leaves as much idle: 1.
+    # under elastic scheduling on two virtual cores. A policy that is no better than gang leaves as much idle: 1.
     distbench.judge(
         "idle_ratio",
         lambda rigid, moving: (1 - moving["allocated"]) / (1 - rigid["allocated"]),

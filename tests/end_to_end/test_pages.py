@@ -64,6 +64,7 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
 @pytest.mark.parametrize(
     "page",
     [
+        "elastic.md",
         "files.md",
         "fingerprints.md",
         "first-day.md",
