@@ -121,7 +121,7 @@ METRIC_KINDS: dict[str, MetricKind] = {
         rule="noisy",
         sign=1,
         has_fast_side=True,
-        limit_text=lambda limit: f"+{limit:.0%}",
+        limit_text=lambda limit: f"+{limit:.0%}" if limit <= 10 else "> +1000%",
     ),
     "exact": MetricKind(summary="must be equal", reduce="all", rule="exact", keeps_series=True),
     "info": MetricKind(summary="is shown, not judged", reduce="rank0", rule="none", keeps_series=True),

@@ -19,12 +19,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 ANSWERS = {
     "scripts": ["torchrun script"],
     "writing": ["slow tests"],
-    "baselines": ["gitignore"],
+    "baselines": ["gitignore", "ci artifact"],
+    "against": ["two branches", "bisect"],
     "hosts": ["slurm", "kubernetes"],
-    "triage": ["inconclusive"],
+    "triage": ["inconclusive", "quarantine", "flaky"],
     "history": ["history", "trend"],
-    "ci": ["ci artifact", "self-hosted runner"],
-    "noise": ["make it faster"],
+    "ci": ["self-hosted runner"],
+    "noise": ["make it faster", "tolerance for one metric"],
 }
 """What users type, by the page that the search has to list first."""
 DONE = "Search._pulse_status < 0 && document.querySelector('#search-results li > a')"

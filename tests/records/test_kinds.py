@@ -79,3 +79,8 @@ def test_a_record_in_a_file_with_an_unknown_kind_is_refused(kind: type, text: by
 def test_a_row_that_would_make_a_metric_that_never_fails_is_refused(row: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         MetricKind(**({"summary": "s", "reduce": "max"} | row))
+
+
+def test_a_threshold_that_no_slowdown_reaches_is_a_few_characters() -> None:
+    """Two launches that differ by chance allow anything."""
+    assert METRIC_KINDS["lower"].limit_text(1e60) == "> +1000%"
