@@ -7,6 +7,16 @@ A small real training on two or three nodes, in turns, by the seed. Printed per 
 are beyond a bound that needs no baseline (samples, what was loaded, what was learned), and what was left behind. Exit
 code 1 unless all plans pass, none is, and nothing is left. On two quiet cores a plan takes some 15 s with the fast
 engine, and a minute with the stock one.
+
+Median stall per change of one training and one plan, the engines alternating, on two shared virtual cores:
+
+    engine     kill      join     crash      leave  goodput
+    stock   13.95 s   9.543 s   8.729 s    8.671 s     0.06
+    fast    1.839 s  243.5 ms   1.034 s   407.5 ms     0.31
+
+Why losses after a change are not compared: for a small network under AdamW, with a rate per node, a healthy change
+shifts them by 6 to 14 %. A lost weight decay or half of the samples shift them by 4 to 6 % back towards the fixed run,
+dropped moments by 1 %, and a join that comes 15 % of the run later by 4 to 7 %.
 """
 
 from __future__ import annotations

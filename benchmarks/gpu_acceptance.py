@@ -11,6 +11,10 @@ after each line. ``--keep`` keeps what the lines wrote too: baselines, run recor
 goes on there, with the lines that are not in it, or failed. No run of pytest takes longer than ``--limit``; what it had
 printed by then is kept.
 
+``gpu_seen/h200.json`` is what one H200 said (driver 580, torch 2.11, NCCL 2.28.9): a rank is forked with everything
+preloaded, and its first kernel takes 0.3 s; of one that is killed, 40 GiB are free after 0.1 s; launches of a matrix
+product and of a copy of 1 GiB differ by at most 0.4 %, those of a small training that its host binds by 20 to 40 %.
+
 ``--stand-in`` runs the lines that can be simulated, on made-up GPUs (docs/writing.md): it shows that the script works,
 and says nothing of GPUs.
 """
