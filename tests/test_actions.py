@@ -369,10 +369,16 @@ def test_who_measures_has_no_token_that_writes() -> None:
 
 
 def test_no_measurement_of_the_default_branch_is_cancelled() -> None:
+    """Nor does one that waits give way to a newer one: its group has no other run, or a queue."""
     texts = [*(path.read_text() for path in GITHUB.glob("workflows/*.yml")), *map(written_by_init, TEMPLATES)]
     found = {word for text in texts for word in re.findall(r"cancel-in-progress: (.*)", text)}
 
-    assert found == {"false", "${{ github.event_name == 'pull_request' }}"}
+    of_a_pull_request = (
+        "${{ github.event_name == 'pull_request' }}",
+        "${{ startsWith(github.ref_name, 'pull-request/') }}",
+    )
+    assert found == {"false", *of_a_pull_request}
+    assert all("|| github.run_id }}" in written_by_init(name) for name in ("hosted.yml.txt", "gpu.yml.txt"))
 
 
 def test_what_the_history_needs_is_installed() -> None:

@@ -115,8 +115,8 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
     yield f"added  .gitignore: {', '.join(added)}" if added else f"kept   {'.gitignore':{longest}}  it was there"
     if to_replace and not found.is_told_where_from:
         yield ""
-        yield f"{found.requirement} was not installed from an index. Unless runners find it on one, put a git"
-        yield f"URL ({_WANTED} @ git+https://...) or that of a wheel in its place:"
+        yield f"{found.requirement} was not installed from an index. Unless runners find it on one,"
+        yield f"put a git URL ({_WANTED} @ git+https://...) or that of a wheel in its place:"
         yield from to_replace
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     begin = [] if found.is_committed_to else ["git init"]

@@ -104,7 +104,7 @@ def test_where_this_package_came_from_is_where_runners_get_it(
     assert prepare.find_out(repository).requirement == f"{wanted}https://a.example/d-1-py3-none-any.whl"
     install_from(monkeypatch, {"url": "file:///home/me/distbench", "dir_info": {"editable": True}})
     lines = init(capsys, repository)
-    told = "pytest-distbench[history]==0.1.0 was not installed from an index. Unless runners find it on one, put a git"
+    told = "pytest-distbench[history]==0.1.0 was not installed from an index. Unless runners find it on one,"
     begin = lines.index(told)
 
     for line, path in zip(lines[begin + 2 : begin + 4], WORKFLOWS, strict=True):
