@@ -32,6 +32,45 @@ apart, which is noisier than real interleaving). *unchanged*: red runs; *elsewhe
     then A/B of suspicious cases                   0.00 %     0.00 %   16 %   78 %    96 %       2.0
     and, with time left, of cases of low power     0.42 %     0.00 %   67 %   98 %   100 %        23
 
+What the first three printed there, on eight points (all_reduce, all_gather, DDP steps; 2 and 4 ranks) of 122 launches
+each, in a very busy (s1), a busy (s2) and a quiet stretch (s3). *in 50*: probability of a red run of 50 unchanged
+tests; a plus: fraction of the slowdowns of that size that were found; *found in*: the smallest slowdown found nine
+times in ten, the median over the points; *of*: launches of the baseline, on average::
+
+    rule                            same stretch  in 50  other stretch  across  +5%  +10%  +20%  +50%  +100%  launches
+    distbench                              0.00%     0%          0.23%   0.19%   0%    0%    1%   35%    91%      1.25
+    pytest-benchmark min 5 %              37.75%   100%         43.29%  42.71%  50%   60%   75%   94%    99%      1.00
+    pytest-benchmark mean 10 %            32.04%   100%         40.02%  39.38%  40%   48%   59%   83%    95%      1.00
+    asv 1.1, p < .002                      5.42%    94%         13.85%  12.90%   8%   12%   22%   62%    92%      2.00
+    benchstat p < .05                      2.92%    77%         25.65%  20.21%  10%   23%   52%   87%    97%     10.00
+    Criterion.rs 1 %                      10.46%   100%         19.52%  17.31%  14%   18%   27%   57%    83%      1.00
+    Megatron-LM 5 %                       86.54%   100%         90.60%  89.60%  86%   88%   90%   95%    99%      1.00
+    github-action-benchmark 200 %          3.50%    83%          5.58%   5.52%   4%    5%    6%   15%    48%      1.00
+    pytest-benchmark min = 261%            0.04%     2%          0.25%   0.15%   0%    0%    0%    0%     1%      1.00
+    pytest-benchmark mean = 472%           0.12%     6%          0.21%   0.15%   0%    0%    0%    1%     2%      1.00
+    asv = 298%                             0.00%     0%          0.29%   0.12%   0%    0%    0%    1%     3%      2.00
+    benchstat = 117%                       0.00%     0%          0.27%   0.08%   0%    0%    0%    1%    22%     10.00
+    Criterion.rs = 254%                    0.04%     2%          0.17%   0.23%   0%    0%    0%    1%     2%      1.00
+    Megatron-LM = 633%                     0.04%     2%          0.17%   0.23%   0%    0%    0%    0%     1%      1.00
+    github-action-benchmark = 472%         0.12%     6%          0.21%   0.15%   0%    0%    0%    1%     2%      1.00
+
+    reserve  same stretch  other stretch  across  found in s1  found in s2  found in s3  launches
+    0.4             0.00%          0.23%   0.19%         +95%         +90%         +75%      1.25
+    0.2             0.00%          1.96%   1.31%         +75%         +75%         +60%      1.62
+    0               0.04%          6.38%   4.29%         +65%         +60%         +50%      2.73
+
+    tolerance   baseline    of  same stretch  other stretch  +100%  +200%
+    10%              ten  10.0         0.00%          0.42%    92%   100%
+    10%        as needed   9.9         0.00%          0.42%    92%   100%
+    50%              ten  10.0         0.00%          0.00%    92%   100%
+    50%        as needed   8.5         0.00%          0.00%    88%   100%
+    100%             ten  10.0         0.00%          0.00%    43%   100%
+    100%       as needed   6.2         0.00%          0.00%    42%   100%
+
+By timings alone no rule has both few false alarms and sensitivity: a growing load slowed the lower quantile by more
+than 15 %, and all quantiles up to the 75th percentile alike, by 30 to 34 %, as slower code does. Under a tolerance of
+10 % nearly all baselines take ten launches here; quiet machines, whose launches vary by 1 %, stop at five.
+
 With only some iterations slower, the share of red runs within one stretch, by stored numbers and by A/B. The first
 four rows are harmless: a loop has as few as eight iterations here, and one of eight is more than a pause::
 

@@ -76,9 +76,7 @@ CALLS: dict[str, dict[str, Callable[..., Any]]] = {
         "training.drew": Training.drew,
         "training.end_after_epoch": Training.end_after_epoch,
     },
-    "Readers of a script's output": {
-        name: getattr(read, name) for name in ("stdout", "jsonl", "csv", "mllog", "tensorboard")
-    },
+    "Readers": {name: getattr(read, name) for name in ("stdout", "jsonl", "csv", "mllog", "tensorboard")},
     "In a script: pytest_distbench.instruments": {
         name: getattr(instruments, name) for name in ("record", "timed", "phase")
     },
@@ -186,7 +184,7 @@ def _lines() -> Iterator[str]:
         yield from ["", f"## {heading}"]
         for name, call in calls.items():
             yield from _call(name, call, seen)
-        if heading == "Readers of a script's output":
+        if heading == "Readers":
             yield from ["", "### Arguments of all readers", "", *_points(_definitions(read))]
         elif heading == "Fixtures":
             yield from ["", "### Arguments of several fixtures", "", *_shared(calls)]
