@@ -299,7 +299,7 @@ WORDS: Sequence[Entry] = (
     _word(
         "bisect|git bisect",
         "git searches for the commit that changed a number.",
-        "against.md#which-commit",
+        "against.md#find-the-commit-git-bisect",
         "git bisect start BAD GOOD; git bisect run distbench verdict TEST --distbench-against GOOD",
     ),
     _word(
