@@ -175,6 +175,8 @@ def test_no_text_of_the_package_names_a_page_of_the_docs() -> None:
         found += [(path.name, node.lineno) for node in texts if node not in aside and "docs/" in node.value]
 
     assert found == []
+    named = re.compile(rf"docs/|\b(?:{'|'.join(BUDGETS)})")
+    assert [path for path in PACKAGE.rglob("template/*") if named.search(path.read_text())] == []
 
 
 def test_each_statistic_that_a_table_names_is_explained() -> None:

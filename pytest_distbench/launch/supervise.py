@@ -2,6 +2,12 @@
 
 Of launches that are held open together the bodies run in turns. What a launch is given is its side's of a comparison;
 alone it measures this tree.
+
+Known limits. A group that is destroyed and made again through the same store may hang in torch, also under torchrun.
+Ranks do not finalize the interpreter: what ``__del__`` alone cleans up stays, a file that only a local variable holds
+is not flushed, and a rank that failed has no exit handlers. A child in a session and an environment of its own outlives
+a parent that is killed together with pytest. A rank that waits for a file or a socket and gives up first is named as
+the cause. Without a loopback interface torch takes a minute to fail.
 """
 
 from __future__ import annotations
