@@ -1,23 +1,32 @@
 // The order of what the site's search finds. Sphinx scores a page by its best word alone; here each word counts, most
-// where a heading has it. Pages for those who change the project come last.
+// where a heading has it, and then how much of the query one heading says. Pages of the inside come last.
 
 const WEIGHTS = [
   [/^dev\//, 0.01],
   [/^(reference|words|index)$/, 0.8],
 ];
 
+const stemmed = (text) => {
+  const stemmer = new Stemmer();
+  return splitQuery(text.toLowerCase()).map((word) => stemmer.stemWord(word));
+};
+
 const has = (terms, word, page) => Object.hasOwn(terms, word) && [terms[word]].flat().includes(page);
 
 var Scorer = {
   score: ([docname, title, anchor, descr, score, filename, kind]) => {
-    const stemmer = new Stemmer();
+    const { alltitles, docnames, titles, titleterms } = Search._index;
+    const page = docnames.indexOf(docname);
     const query = new URLSearchParams(window.location.search).get("q") ?? "";
-    const page = Search._index.docnames.indexOf(docname);
-    const own = splitQuery(Search._index.titles[page].toLowerCase()).map((word) => stemmer.stemWord(word));
+    const typed = stemmed(query);
+    const own = stemmed(titles[page]);
     let sum = kind === SearchResultKind.text ? 0 : score; // of a heading that has the query as it was typed
     for (const word of Search._parseQuery(query)[1]) {
-      sum += (has(Search._index.titleterms, word, page) ? 15 : 5) + (own.includes(word) ? 5 : 0);
+      sum += (has(titleterms, word, page) ? 15 : 5) + (own.includes(word) ? 5 : 0);
     }
+    const headings = Object.keys(alltitles).filter((heading) => alltitles[heading].some(([at]) => at === page));
+    const said = headings.map((heading) => typed.filter((word) => stemmed(heading).includes(word)).length);
+    sum += (9 * Math.max(0, ...said)) / typed.length;
     return sum * (WEIGHTS.find(([pattern]) => pattern.test(docname))?.[1] ?? 1);
   },
   objNameMatch: 11,

@@ -17,15 +17,16 @@ pytestmark = pytest.mark.skipif(
 DOCS = Path(__file__).parents[2] / "docs"
 
 ANSWERS = {
-    "scripts": ["torchrun script"],
+    "scripts": ["fsdp2", "accelerate", "torchrun script"],
     "writing": ["slow tests"],
-    "baselines": ["gitignore", "ci artifact"],
-    "against": ["two branches", "bisect"],
+    "baselines": ["what do i commit", "gitignore", "ci artifact", "update baselines from a CI artifact"],
+    "against": ["compare two branches", "branch"],
+    "ci": ["github actions self-hosted", "self-hosted runner"],
     "hosts": ["slurm", "kubernetes"],
-    "triage": ["inconclusive", "quarantine", "flaky"],
+    "noise": ["make it faster", "speed up tests", "tolerance for one metric", "tolerance metric"],
+    "triage": ["inconclusive", "quarantine", "flaky", "flaky test"],
     "history": ["history", "trend"],
-    "ci": ["self-hosted runner"],
-    "noise": ["make it faster", "tolerance for one metric"],
+    "gpus": ["which gpus share a baseline"],
 }
 """What users type, by the page that the search has to list first."""
 DONE = "Search._pulse_status < 0 && document.querySelector('#search-results li > a')"
