@@ -7,9 +7,13 @@ project_copyright = "the founders of pytest-distbench"
 extensions = ["myst_parser", "sphinxcontrib.mermaid"]
 exclude_patterns = ["_build"]
 nitpicky = True
+smartquotes = False  # it makes a dash of the two of an option
 
 html_theme = "furo"
 html_title = project
+html_theme_options = {"top_of_page_buttons": []}
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 
 myst_enable_extensions = ["linkify"]

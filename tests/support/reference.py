@@ -112,9 +112,9 @@ OF_COMMANDS = "Exit codes: 0; 1: the answer is no (regressed, refused, unfit); 2
 OF_REASONS = f"""\
 Each number gets a verdict, and the verdict a reason with a code. The most severe verdict comes first.
 
-- Accept: {ACCEPT}.
-- Record again: {RECORD}.
-- Less noise: {QUIETER}."""
+- Accept: {ACCEPT}
+- Record again: {RECORD}
+- Less noise: {QUIETER}"""
 
 ONCE = {f"; {ACCEPT}": "; or accept", RECORD: "record again", QUIETER: "less noise", "nothing to do": ""}
 """Steps of several reasons, and what stands for them."""
@@ -146,7 +146,15 @@ def words() -> str:
 
 
 def _words() -> Iterator[str]:
-    yield from ["# Verdicts, reason codes, metrics and words", "", OF_WORDS, "", "## Verdicts", "", OF_REASONS]
+    yield from [
+        "# Verdicts, reason codes, metrics and words",
+        "",
+        OF_WORDS,
+        "",
+        "## Verdicts",
+        "",
+        _with_code(OF_REASONS),
+    ]
     for name, verdict in VERDICTS.items():
         mark = f"`{verdict.mark}` " if verdict.mark.strip() else ""
         of_it = {code: row for code, row in REASONS.items() if row.verdict == name}
@@ -169,7 +177,7 @@ def _step(text: str) -> str:
 
 def _point(name: str, means: str, next_step: str, page: str = "") -> str:
     shown = f"[`{name}`]({page})" if page else f"`{name}`"
-    return f"- {shown}: {means}{f' → {next_step}' if next_step else ''}"
+    return f"- {shown}: {_with_code(f'{means} → {next_step}' if next_step else means)}"
 
 
 def _lines() -> Iterator[str]:
@@ -211,7 +219,13 @@ def _lines() -> Iterator[str]:
 
 
 def _points(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    return (f"- `{name}`{meaning and f': {meaning}'}" for name, meaning in rows)
+    return (f"- `{name}`{meaning and f': {_with_code(meaning)}'}" for name, meaning in rows)
+
+
+def _with_code(text: str) -> str:
+    """Options are set as code, where they are not yet."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(p if p.startswith("`") else re.sub(r"(?<![\w-])--[a-z][\w:=-]*", r"`\g<0>`", p) for p in parts)
 
 
 def _options(group: str) -> Iterator[list[str]]:
