@@ -15,7 +15,7 @@ printed by then is kept.
 preloaded, and its first kernel takes 0.3 s; of one that is killed, 40 GiB are free after 0.1 s; launches of a matrix
 product and of a copy of 1 GiB differ by at most 0.4 %, those of a small training that its host binds by 20 to 40 %.
 
-``--stand-in`` runs the lines that can be simulated, on made-up GPUs (docs/writing.md): it shows that the script works,
+``--stand-in`` runs the lines that can be simulated, on the made-up GPUs of tests: it shows that the script works,
 and says nothing of GPUs.
 """
 

@@ -1,9 +1,8 @@
-"""An elastic job under real torchrun agents: the example of docs/writing.md, and one that is killed in a change."""
+"""An elastic job under real torchrun agents: a training that loses a node, and one that is killed in a change."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,14 +16,40 @@ from pytest_distbench.store.run_record import read_run_record
 
 pytestmark = pytest.mark.spawn
 
-PAGE = (Path(__file__).parents[2] / "docs" / "writing.md").read_text()
-[EXAMPLE] = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def test_lost_node" in block]
+EXAMPLE = """
+from pytest_distbench.elastic import kill
+
+
+def train(rank):
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    x = torch.randn(8192, 64)
+    labels = (x @ torch.randn(64, 10)).argmax(1)
+    model = torch.nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    training = rank.training(model=model, optimizer=optimizer)  # takes what the last good checkpoint has
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1 * rank.world_size
+    ddp = DistributedDataParallel(model)
+    for batch in training.batches(samples=len(x), batch=16, epochs=4):  # indices: each sample once per epoch
+        loss = torch.nn.functional.cross_entropy(ddp(x[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        training.note(loss=loss)
+
+
+def test_lost_node(elastic):
+    elastic(train, nodes=(1, 2), plan=[kill(at_step=100)], checkpoint_every=20)
+"""
 COMMAND = ("--world-size", "2", "--distbench-launcher=torchrun")
 """A launcher that prepares nothing, for nodes are not started by it."""
 
 
 @pytest.mark.usefixtures("closed_doors")
-def test_the_example_loses_a_node_and_every_sample_is_trained_on_once(
+def test_a_training_loses_a_node_and_every_sample_is_trained_on_once(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytester.makepyfile(test_mine=EXAMPLE)

@@ -143,7 +143,7 @@ def test_the_recipe_of_the_docs_covers_what_runs_in_ranks_and_their_testcase_run
 ) -> None:
     page = (ROOT / "docs" / "migration.md").read_text()
     (recipe,) = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
-    (testcase,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (testcase,) = re.findall(r"```python\n(import unittest.*?)```", page, re.DOTALL)
     pytester.path.joinpath(".coveragerc").write_text(recipe)
     pytester.makepyfile(test_it=textwrap.dedent(MEASURED), test_mine=testcase)
     result = pytester.runpytest_subprocess(

@@ -25,7 +25,9 @@ def example(part: str) -> str:
 @pytest.mark.spawn
 def test_the_example_runs_as_described(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        test_step=example("range(20)"), test_mine=example("def body(rank)"), test_sweep=example("collective_sweep(")
+        test_step=example("range(20)"),
+        test_mine=example('rank.timed("latency"'),
+        test_sweep=example("collective_sweep("),
     )
     result = pytester.runpytest_subprocess(*COMMAND, "-v", "-rs")
 

@@ -182,4 +182,4 @@ def test_every_variable_that_is_read_is_documented() -> None:
     read = set(re.findall(r'_setting\(f?"(?:\{side\})?([A-Z_]+)"\)', Path(testing.__file__).read_text()))
 
     assert read == {"FACTOR", "ERROR", "SOFTWARE", "COLLECTIVES"}
-    assert all(f"DISTBENCH_STAND_IN_{name}" in DOCUMENT.read_text() for name in read)
+    assert all(f"DISTBENCH_STAND_IN_{name}" in str(testing.__doc__) for name in read)
