@@ -4,7 +4,7 @@ from pathlib import Path
 
 project = "pytest-distbench"
 project_copyright = "the founders of pytest-distbench"
-extensions = ["myst_parser", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser"]
 exclude_patterns = ["_build"]
 nitpicky = True
 smartquotes = False  # it makes a dash of the two of an option
@@ -17,5 +17,4 @@ html_css_files = ["site.css"]
 html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 
 myst_enable_extensions = ["linkify"]
-myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 4
