@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +58,17 @@ def test_it_is_what_the_rules_say_of_launches_with_this_noise(values: list[float
     assert found.noise == pytest.approx(statistics.stdev(math.log(v) for v in values))
     assert found.mde == pytest.approx(again.mde)
     assert power(found.paired_mde, pair, under) == pytest.approx(0.9, abs=0.01)
+
+
+def test_the_page_on_noise_says_what_a_noise_hides() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "noise.md").read_text()
+    rows = re.findall(r"^\| (\d+) % \| (\d+) % \| (\d+) % \|$", page, re.MULTILINE)
+    assert rows
+    for noise, alone, paired in (map(int, row) for row in rows):
+        apart = math.exp(noise / 100 * math.sqrt(9 / 10))
+        found = sensitivity_of({"step": stored([apart, 1 / apart] * 5)}, {"step": 0.1})
+        assert found is not None
+        assert (round(100 * found.mde), round(100 * found.paired_mde)) == (alone, paired)
 
 
 def test_the_noise_is_that_of_what_is_judged() -> None:
