@@ -82,7 +82,7 @@ def kill(
     slot: int | None = None,
     overlaps: bool = False,
 ) -> Change:
-    """Nodes are lost: SIGKILL to all their processes. Arguments as of :func:`leave`."""
+    """Nodes are lost: SIGKILL to all their processes."""
     return Change(kind="kill", at_s=at_s, at_step=at_step, nodes=nodes, slot=slot, overlaps=overlaps)
 
 
@@ -146,7 +146,7 @@ def job(
         submit_s: seconds from the first step of the first job.
         params: JSON-able; parameters of the body.
         seed: of the training.
-        ends_after: next to a serving process: steps after it got back the slots of the last demand.
+        ends_after: next to a serving process: it ends so many steps after it got back the slots of the last demand.
     """
     return WantedJob(
         name=name, body=body, nodes=nodes, submit_s=submit_s, params=params, seed=seed, ends_after=ends_after

@@ -147,7 +147,7 @@ BASIC, ADVANCED = "distbench", "distbench advanced"
 _BASIC: dict[str, Option] = {
     "world-size": Option(
         "ranks: N at most, or exactly N,M (default: 2, or GPUs)",
-        "Of a world_size marker the sizes up to N; without one N.",
+        "Of the sizes in a world_size marker those up to N; without a marker N.",
         metavar="N[,N...]",
         wanted=Wanted("a number of ranks, or several: 4, or 2,4,8", _world_sizes),
     ),
@@ -179,7 +179,7 @@ _BASIC: dict[str, Option] = {
     ),
     "confirm": Option(
         "A/B if suspicious: auto (default, 60 s), always or off",
-        "With the baseline commit: auto if that is available, always for every case with timings, S seconds in all.",
+        "auto: with the baseline commit, if available; always: every case with timings; S: seconds in all.",
         metavar="MODE[:S]",
         default=("auto", CONFIRM_BUDGET_S),
         wanted=Wanted(
@@ -196,8 +196,8 @@ _BASIC: dict[str, Option] = {
     ),
     "launches": Option(
         "launches per case: first, and at most (default: 1:10)",
-        "More than N are made while the answer is open. An A/B makes 5:28 pairs, an update as many as the noise needs "
-        "or N.",
+        "More than N are made while the answer is open. An A/B makes 5:28 pairs. An update makes N, or as many as the "
+        "noise needs.",
         metavar="N[:MAX]",
         default=(None, None),
         wanted=Wanted(f"N, N:MAX or :MAX, such as 5 or 5:20, from 1 to {MOST_LAUNCHES} and N at most MAX", _launches),

@@ -36,53 +36,49 @@ from pytest_distbench.worker.goal import Goal
 
 DOCS = Path(__file__).parents[2] / "docs"
 
+
+def _methods(of: type, called: str, *names: str) -> dict[str, Callable[..., Any]]:
+    return {f"{called}.{name}": getattr(of, name) for name in names}
+
+
 CALLS: dict[str, dict[str, Callable[..., Any]]] = {
     "Fixtures": {
-        "distbench.run": Distbench.run,
-        "distbench.measure": Distbench.measure,
-        "distbench.check": Distbench.check,
-        "distbench.judge": Distbench.judge,
-        "distbench.replay": Distbench.replay,
+        **_methods(Distbench, "distbench", "run", "measure", "check", "judge", "replay"),
         "collective_sweep": CollectiveSweep.__call__,
         "time_to_accuracy": TimeToAccuracy.__call__,
         "scaling": Scaling.__call__,
-        "communication.buckets": Communication.buckets,
-        "communication.overlap": Communication.overlap,
-        "communication.compression": Communication.compression,
-        "communication.links": Communication.links,
+        **_methods(Communication, "communication", "buckets", "overlap", "compression", "links"),
         "elastic": Elastic.__call__,
         "elastic_pool": ElasticPool.__call__,
     },
     "The rank that a body is given": {
-        "rank.timed": RankContext.timed,
-        "rank.record": RankContext.record,
-        "rank.phase": RankContext.phase,
+        **_methods(RankContext, "rank", "timed", "record", "phase"),
         "rank.goal": Goal.__init__,
-        "goal.steps": Goal.steps,
-        "goal.check": Goal.check,
-        "rank.point": RankContext.point,
-        "rank.wants": RankContext.wants,
-        "rank.progress": RankContext.progress,
-        "rank.barrier": RankContext.barrier,
-        "rank.agree": RankContext.agree,
-        "rank.sum_over_ranks": RankContext.sum_over_ranks,
-        "rank.max_over_ranks": RankContext.max_over_ranks,
+        **_methods(Goal, "goal", "steps", "check"),
+        **_methods(RankContext, "rank", "point", "wants", "progress", "barrier"),
+        **_methods(RankContext, "rank", "agree", "sum_over_ranks", "max_over_ranks"),
     },
     "The rank of an elastic job": {
-        "rank.training": ElasticRank.training,
-        "rank.random_streams": ElasticRank.random_streams,
-        "training.batches": Training.batches,
-        "training.note": Training.note,
-        "training.drew": Training.drew,
-        "training.end_after_epoch": Training.end_after_epoch,
+        **_methods(ElasticRank, "rank", "training", "random_streams"),
+        **_methods(Training, "training", "batches", "note", "drew", "end_after_epoch"),
     },
     "Readers": {name: getattr(read, name) for name in ("stdout", "jsonl", "csv", "mllog", "tensorboard")},
-    "In a script: pytest_distbench.instruments": {
-        name: getattr(instruments, name) for name in ("record", "timed", "phase")
-    },
+    "In a script: pytest_distbench.instruments": {n: getattr(instruments, n) for n in ("record", "timed", "phase")},
     "Plans, jobs and serving: pytest_distbench.elastic": {name: getattr(elastic, name) for name in elastic.__all__},
 }
 """What users call, by the heading it stands under."""
+
+PAGES_OF = {
+    "distbench.run": "writing.md",
+    "collective_sweep": "collectives.md",
+    "time_to_accuracy": "convergence.md",
+    "scaling": "scaling.md",
+    "communication.buckets": "collectives.md#communication-patterns",
+    "elastic": "elastic.md",
+    "rank.phase": "scaling.md#where-a-step-goes",
+    "stdout": "scripts.md",
+}
+"""That explain a call."""
 
 HEAD = """\
 Written from the code, a line for each. A name that ends in `=` is required, and given by keyword. [What a run
@@ -119,8 +115,11 @@ Each number gets a verdict, and the verdict a reason with a code. The most sever
 ONCE = {f"; {ACCEPT}": "; or accept", RECORD: "record again", QUIETER: "less noise", "nothing to do": ""}
 """Steps of several reasons, and what stands for them."""
 
-ARE_CODES = {"environment shift", "numerics changed", "low power", "strict", "advisory"}
-"""Words that a verdict or a code says already."""
+SAID_ELSEWHERE = {
+    *("environment shift", "numerics changed", "low power", "strict", "advisory"),  # by a verdict or a code
+    *("faster", "artifact", ".gitignore", "torchrun"),  # by headings of pages, and printed by no run
+}
+"""Words that are not on the page."""
 
 OF_FAILURES = """\
 [When launches fail](triage.md#when-launches-fail) says what is reported. After an error of torch, NCCL or CUDA the
@@ -164,7 +163,7 @@ def _words() -> Iterator[str]:
             other = f" The test {_outcome(row)}." if _outcome(row) != _outcome(verdict) else ""
             yield _point(code, f"{row.means}{other}", _step(row.next_step))
     for kind in ("word", "metric"):
-        shown = [entry for entry in entries() if entry.kind == kind and entry.name not in ARE_CODES]
+        shown = [entry for entry in entries() if entry.kind == kind and entry.name not in SAID_ELSEWHERE]
         yield from ["", f"## {kind.capitalize()}s", "", *(_point(e.name, e.means, "", e.page) for e in shown)]
     yield from ["", "## Failures", "", OF_FAILURES]
 
@@ -240,15 +239,15 @@ def _options(group: str) -> Iterator[list[str]]:
 
 def _call(name: str, call: Callable[..., Any], seen: set[tuple[str, str]]) -> Iterator[str]:
     """A call with its first paragraph and its arguments: in one line those that stood before or need no words."""
-    taken = {p.name: _spelt(p) for p in inspect.signature(call).parameters.values() if not _shares(p)}
-    rows = _section(call, "Args")
-    yield from ["", f"### {name}", "", _first(RankContext.goal if name == "rank.goal" else call)]
-    own = [(n, meaning) for n, meaning in rows if n not in ("rank", "reading")]
-    said = {n for n, meaning in own if (n, meaning) in seen or len(meaning.split()) <= SAYS_LITTLE}
-    yield from ["", *_points([taken[n], meaning] for n, meaning in own if n not in said)] if own else []
-    if said:
-        yield f"- {', '.join(f'`{taken[n]}`' for n, _ in own if n in said)}"
-    seen |= set(own)
+    public = RankContext.goal if name == "rank.goal" else call
+    taken = {p.name: _spelt(p) for p in inspect.signature(public).parameters.values() if not _shares(p)}
+    meanings = [(n, meaning) for n, meaning in _section(call, "Args") if n in taken]
+    said = {n: meaning for n, meaning in meanings if (n, meaning) not in seen and len(meaning.split()) > SAYS_LITTLE}
+    seen |= set(meanings)
+    more = f" [More]({PAGES_OF[name]})." if name in PAGES_OF else ""
+    yield from ["", f"### {name}", "", f"{_first(public)}{more}", "", *_points([taken[n], said[n]] for n in said)]
+    if rest := [f"`{spelt}`" for n, spelt in taken.items() if n not in {*said, "self", "reading"}]:
+        yield f"- {', '.join(rest)}"
 
 
 def _shared(calls: Mapping[str, Callable[..., Any]]) -> Iterator[str]:
@@ -338,7 +337,7 @@ def _text(text: str) -> str:
     """A docstring as Markdown, on a line."""
     text = re.sub(r":mod:`([^`]+)`", r"`\1`", text).replace("``", "`")
     text = re.sub(r":\w+:`~?([^`]+)`", lambda found: f"`{found[1].rpartition('.')[2]}`", text)
-    return " ".join(re.sub(r"\bdocs/(\w+)\.md\b", r"[\1](\1.md)", text).split())
+    return " ".join(text.replace("one of `METRIC_KINDS`", "one of the [kinds](#kinds-of-metrics)").split())
 
 
 PAGES: dict[str, Callable[[], str]] = {"reference.md": page, "words.md": words}
