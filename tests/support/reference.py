@@ -300,6 +300,8 @@ def _properties(of: type) -> Iterator[list[str]]:
 def _outcome(row: Reason) -> str:
     if row.verdict == "new":
         return "passes, or as `--distbench-no-baseline` says"
+    if row.verdict == "not evaluated":
+        return "has failed by another number"
     return "fails" if row.fails else f"passes; `--{row.fails_under}` fails it" if row.fails_under else "passes"
 
 
