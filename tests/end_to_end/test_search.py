@@ -20,15 +20,16 @@ ANSWERS = {
     "scripts": ["fsdp2", "accelerate", "torchrun script"],
     "writing": ["slow tests"],
     "baselines": ["what do i commit", "gitignore", "ci artifact", "update baselines from a CI artifact"],
-    "against": ["compare two branches", "branch"],
+    "against": ["compare two branches", "branch", "bisect"],
     "ci": ["github actions self-hosted", "self-hosted runner"],
     "hosts": ["slurm", "kubernetes"],
-    "noise": ["make it faster", "speed up tests", "tolerance for one metric", "tolerance metric"],
+    "noise": ["make it faster", "speed up tests"],
+    "noise or writing": ["tolerance for one metric", "tolerance metric"],
     "triage": ["inconclusive", "quarantine", "flaky", "flaky test"],
     "history": ["history", "trend"],
     "gpus": ["which gpus share a baseline"],
 }
-"""What users type, by the page that the search has to list first."""
+"""What users type, by the page that the search has to list first; of two pages it may be either."""
 DONE = "Search._pulse_status < 0 && document.querySelector('#search-results li > a')"
 LISTED = "[...document.querySelectorAll('#search-results li > a')].map(a => a.getAttribute('href').match(/[^.]+/)[0])"
 
@@ -51,7 +52,7 @@ def tab() -> Iterator[Tab]:
 def test_the_first_page_that_the_search_lists_answers(page: str, typed: str, site: Path, tab: Tab) -> None:
     tab.open(site / "search.html", query=f"q={typed}", ready=DONE)
 
-    assert tab.run(LISTED)[0] == page
+    assert tab.run(LISTED)[0] in page.split(" or ")
 
 
 def test_pages_of_the_inside_come_last(site: Path, tab: Tab) -> None:
