@@ -6,12 +6,15 @@ const WEIGHTS = [
   [/^(reference|words|index)$/, 0.8],
 ];
 
+const one = (word) => word.replace(/s$/, ""); // GPUs, gpu
+
 const stemmed = (text) => {
   const stemmer = new Stemmer();
-  return splitQuery(text.toLowerCase()).map((word) => stemmer.stemWord(word));
+  return splitQuery(text.toLowerCase()).map((word) => one(stemmer.stemWord(word)));
 };
 
-const has = (terms, word, page) => Object.hasOwn(terms, word) && [terms[word]].flat().includes(page);
+const has = (terms, word, page) =>
+  [word, `${word}s`].some((form) => Object.hasOwn(terms, form) && [terms[form]].flat().includes(page));
 
 var Scorer = {
   score: ([docname, title, anchor, descr, score, filename, kind]) => {
@@ -22,7 +25,7 @@ var Scorer = {
     const own = stemmed(titles[page]);
     let sum = kind === SearchResultKind.text ? 0 : score; // of a heading that has the query as it was typed
     for (const word of Search._parseQuery(query)[1]) {
-      sum += (has(titleterms, word, page) ? 15 : 5) + (own.includes(word) ? 5 : 0);
+      sum += (has(titleterms, word, page) ? 15 : 5) + (own.includes(one(word)) ? 5 : 0);
     }
     const headings = Object.keys(alltitles).filter((heading) => alltitles[heading].some(([at]) => at === page));
     const said = headings.map((heading) => typed.filter((word) => stemmed(heading).includes(word)).length);
