@@ -169,7 +169,8 @@ def doubt_lines(results: Sequence[CaseResult]) -> list[Line]:
 def unjudged_learning(results: Sequence[CaseResult]) -> list[Line]:
     """Of trainings of which nothing that they learn is judged, such as a loss; once for all.
 
-    One trains whose optimizer steps in the iteration, or the training step, that the fingerprint describes.
+    One trains whose optimizer steps in the iteration, or the training step, that the fingerprint describes. On the
+    backend ``fake`` no loss means anything.
     """
     found = [result for result in results if _steps(result) and not _may_judge_learning(result)]
     if not found:
@@ -186,7 +187,8 @@ def unjudged_learning(results: Sequence[CaseResult]) -> list[Line]:
 def _steps(result: CaseResult) -> list[str]:
     last = result.launches[-1]
     is_job = last.elastic is not None or last.pool is not None
-    return [key for key, seen in last.fingerprints.items() if seen.optimizer_steps and not is_job]
+    is_left_out = is_job or result.case.conditions.fake_rank is not None
+    return [key for key, seen in last.fingerprints.items() if seen.optimizer_steps and not is_left_out]
 
 
 def _may_judge_learning(result: CaseResult) -> bool:
