@@ -177,17 +177,19 @@ class ResultsPlugin:
                 terminalreporter.write_line(command)
 
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
+        from pytest_distbench.launch.starters import LAUNCHERS
         from pytest_distbench.plugin.names import next_commands, same_command
         from pytest_distbench.report.texts import Line
         from pytest_distbench.report.texts.screens import sentence
         from pytest_distbench.report.texts.terminal import interrupted_lines, summary_lines, unused_lines
 
-        config = self._config
+        config, folder = self._config, _shorten(settings.baselines, self._config)
+        may_compare = LAUNCHERS[settings.launcher].holds_two and settings.fake_rank is None
         yield from summary_lines(
             self._results,
             verbosity=config.get_verbosity(),
-            commands=next_commands(config, _shorten(settings.baselines, config)),
-            folder=_shorten(settings.baselines, config),
+            commands=next_commands(config, folder, may_compare=may_compare),
+            folder=folder,
             took_s=time.time() - self._started,
         )
         if ignored := self._why_ignored(settings):

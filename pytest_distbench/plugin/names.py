@@ -118,10 +118,14 @@ def record_command(config: pytest.Config) -> str:
     return shlex.join(["pytest", *record_arguments(config)])
 
 
-def next_commands(config: pytest.Config, folder: Path) -> Commands:
+def next_commands(config: pytest.Config, folder: Path, *, may_compare: bool) -> Commands:
     """What follows a run without baselines; in no repository nothing is committed or compared.
 
     Baselines are committed with the tests that they are of: without those no commit can be measured again.
+
+    Args:
+        folder: of the baselines.
+        may_compare: the run's backend and launcher can measure two revisions.
     """
     from pytest_distbench.report.texts.screens import Commands
 
@@ -130,10 +134,11 @@ def next_commands(config: pytest.Config, folder: Path) -> Commands:
     options, names = _split(config)
     chosen = set(config.args)
     tests = dict.fromkeys(word.partition("::")[0] for word in [*options, *names] if word in chosen)
+    against = shlex.join(["pytest", *without_ours(options, "launches"), "--distbench-against=main", *names])
     return Commands(
         record=record_command(config),
         keep=f"git add {shlex.join([*tests, str(folder)])} && git commit -m 'Add baselines'",
-        against=shlex.join(["pytest", *without_ours(options, "launches"), "--distbench-against=main", *names]),
+        against=against if may_compare else "",
     )
 
 

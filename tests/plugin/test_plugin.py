@@ -6,6 +6,7 @@ import json
 import os
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
 from pytest_distbench import git
 from pytest_distbench.commands.cli import main
+from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine import hardware
 from pytest_distbench.plugin.progress import TERMINATED
+from pytest_distbench.testing import STAND_IN
 
 
 def test_without_a_baseline_a_test_is_new_or_fails_or_is_skipped_as_the_policy_says(project: Project) -> None:
@@ -420,6 +423,20 @@ def test_baselines_that_git_ignores_are_told_when_they_are_recorded(project: Pro
     run(made, "--distbench-update=new").stdout.fnmatch_lines([told])
     run(made).stdout.no_fnmatch_line(told)
     run(made, "--distbench-update=new", "--distbench-baselines=others").stdout.no_fnmatch_line(told)
+
+
+def test_a_branch_is_proposed_where_the_run_could_be_compared_with_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project(TEST)
+    git.run(made.path, "init", "--quiet")
+    proposed = "  or compare with a branch: *--distbench-against=main*"
+
+    run(made).stdout.fnmatch_lines([proposed])
+    monkeypatch.setitem(LAUNCHERS, STAND_IN, replace(LAUNCHERS[STAND_IN], holds_two=False))
+    one_by_one = run(made)
+    one_by_one.stdout.no_fnmatch_line(proposed)
+    one_by_one.stdout.fnmatch_lines(["  keep them: *git add*"])
 
 
 STATED = """
