@@ -62,17 +62,7 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
 
 @pytest.mark.spawn
 @pytest.mark.parametrize(
-    "page",
-    [
-        "elastic.md",
-        "files.md",
-        "fingerprints.md",
-        "first-day.md",
-        "migration.md",
-        "scripts.md",
-        "trainings.md",
-        "writing.md",
-    ],
+    "page", ["elastic", "files", "fingerprints", "first-day", "migration", "scripts", "trainings", "writing"]
 )
 def test_a_page_does_what_it_says(
     page: str, pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
@@ -86,7 +76,7 @@ def test_a_page_does_what_it_says(
     for variable, value in AS_A_COMMITTER.items():
         monkeypatch.setenv(variable, value)
     git(pytester.path, "init", "-q")
-    for name, text in steps(DOCS / page):
+    for name, text in steps(DOCS / f"{page}.md"):
         if not name.startswith("$ "):
             (pytester.path / name).parent.mkdir(exist_ok=True)
             (pytester.path / name).write_text(text.replace(*SHORTER))

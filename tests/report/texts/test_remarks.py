@@ -116,7 +116,6 @@ def test_doubts_about_a_run_are_a_line_each() -> None:
     [line] = unjudged_learning([script(RATE, samples, key="step")])
     assert line.text.startswith("test_a[ws2]: trains, and nothing judges whether it learns; keep its losses, and call ")
     assert line.text.endswith('rank.record("loss_curve", losses[:10], better="curve") after the loop')
-
     real = script(RATE)
     fake = replace(real.case, conditions=replace(real.case.conditions, backend="fake", fake_rank=0))
     assert unjudged_learning([replace(real, case=fake)]) == []
