@@ -444,6 +444,7 @@ def _told(rows: list[TrendRow]) -> Iterator[str]:
         yield from layout(section.header, section.texts, left=2)
     worst = sorted((row for row in rows if row.bisect), key=lambda row: (not row.is_worse, -row.moved))
     if worst:
+        between = {row.commits: row for row in reversed(worst)}  # of metrics that changed together the worst one's
         yield ""
         yield "find the commit:"
-        yield from (f"  {row.bisect}" for row in worst[:MOST_COMMANDS])
+        yield from (f"  {row.bisect}" for row in [*reversed(between.values())][:MOST_COMMANDS])

@@ -204,7 +204,10 @@ class ChangePoint:
 
 
 def change_points(values: Sequence[float]) -> list[ChangePoint]:
-    """Where the level of a metric moved, oldest first; of values that are not all above 0 nothing is said."""
+    """Where the level of a metric changed, oldest first; of values that are not all above 0 nothing is said.
+
+    Logarithms are segmented, and the rank-sum test of Mann and Whitney checks each change, at one error rate for all.
+    """
     if len(values) < 2 * LEAST_RUNS or not all(value > 0 for value in values):
         return []
     logs = [math.log(value) for value in values]

@@ -21,8 +21,8 @@ AT = 25
 VERDICT = "distbench verdict --metric 'step' 'suites/test_a.py::test_a[ws2]' --world-size 2"
 
 
-def write(folder: Path, runs: int, change: float = 1.0) -> None:
-    """Records of runs a day apart, each of a step of 20 ms, which changes at run 25, and of a rate that is shown."""
+def write(folder: Path, runs: int, change: float = 1.0, other: float = 1.0) -> None:
+    """Records of runs a day apart: a step of 20 ms and another number, which change at run 25, and a shown rate."""
     dice = random.Random(7)
     for i in range(runs):
         step = 0.02 * math.exp(0.02 * dice.gauss(0, 1)) * (change if i >= AT else 1)
@@ -30,6 +30,9 @@ def write(folder: Path, runs: int, change: float = 1.0) -> None:
             Measurement(name="step", unit="s", better="lower", value=step),
             Measurement(name="rate", unit="1/s", better="info", value=1 / step),
         ]
+        if other != 1.0:
+            value = 0.5 * math.exp(0.02 * dice.gauss(0, 1)) * (other if i >= AT else 1)
+            measured.append(Measurement(name="load", unit="s", better="lower", value=value))
         launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)
         started = f"2026-{1 + i // 28:02}-{1 + i % 28:02}T00:00:00+00:00"
         write_run_record(folder / f"{i}.json", run(result(launches=[launch]), started=started, commit=f"{i:02}" * 20))
@@ -89,3 +92,14 @@ def test_runs_that_did_not_change_are_one_line(tmp_path: Path, capsys: pytest.Ca
     write(tmp_path, 50)
 
     assert history(capsys, tmp_path) == ["50 runs, 2026-01-01 to 2026-02-22: 1 metric, 0 changed"]
+
+
+def test_metrics_that_changed_together_have_one_command_the_worst_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, 50, change=1.2, other=1.6)
+    lines = history(capsys, tmp_path)
+
+    assert lines[0].endswith("2 metrics, 2 changed")
+    [command] = [line for line in lines if "git bisect" in line]
+    assert "--metric 'load'" in command

@@ -435,6 +435,7 @@ _FILES = files(__package__)
 
 
 def write_page(page: Page, out: BinaryIO) -> None:
+    """Its content-security policy allows its own script and style, by their hashes, and nothing else."""
     script, style = ((_FILES / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
     lines = [
