@@ -160,6 +160,13 @@ def test_an_outlier_is_marked_with_its_value_and_flattens_nothing(tab: Tab, tmp_
     ]
     assert max(float(tick.removesuffix(" %")) for tick in ticks if tick.endswith(" %")) <= 10
 
+    beyond = replace(near, measurements=[Measurement(name="step", unit="s", better="lower", value=0.036)])
+    tab.open(page(tmp_path, replace(RED, verdicts=[verdict(threshold=0.6)], launches=[near, near, near, beyond])))
+    tab.wait("document.querySelector('figure.wide svg[tabindex] circle.dot')")
+    assert tab.run("document.querySelectorAll('figure.wide svg path.dot').length") == 0, (
+        "0.8 is near a threshold of 0.6"
+    )
+
     spike = [1.0, 0.99, 0.98, 0.97, 900.0, 0.96, 0.95]
     curve = Measurement(name="loss", unit="", better="info", value=0.95, series=spike)
     tab.open(page(tmp_path, replace(RED, launches=[replace(near, measurements=[curve])])))

@@ -698,7 +698,8 @@
       const limits = strips.flatMap((row) =>
         row.allowed && row.allowed < 1 ? [1 + row.allowed, 1 / (1 + row.allowed)] : [],
       );
-      const near = withoutFar(shares, 0.34, 0.2);
+      const reach = Math.max(...[...withoutFar(shares, 0.34, 0.2), ...limits].map((share) => Math.abs(share - 1)));
+      const near = shares.filter((share) => Math.abs(share - 1) <= 2 * reach);
       const lo = Math.max(-1, Math.min(0.98, ...near, ...limits)),
         hi = Math.min(6, Math.max(1.02, ...near, ...limits));
       const room = (hi - lo) * 0.03,
