@@ -298,6 +298,8 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Verdic
         noise = f"; A/A (noise floor): {abs(float(floor)) * 100:.1f} %" if floor is not None else ""
         pairs = f"{verdict.launches} pairs in {about(turns.took_s)}"
         told = f"    A/B with {turns.revision}, {pairs}: candidate {numbers}{noise}"
+    elif result.reference.kind == "paired":
+        told = f"    A/B with {result.reference.name}, {_number(verdict.launches, 'pair')}: candidate {numbers}"
     else:
         told = f"    {numbers} by the stored baseline, {_number(verdict.launches, 'launch')}"
     with_all = f"with {LAST_LOOK} pairs a slowdown of" if verdict.statistic.startswith("A/B") else "a slowdown of"
@@ -307,7 +309,7 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Verdic
         f"? {result.case.title} {metric_text(verdict)}{more}: code and noise cannot be told apart ({verdict.code})",
         told,
         f"    {mde}stopped because {_stopped(result, verdict)}",
-        "    give it time:     --distbench-confirm=auto:300",
+        *(["    give it time:     --distbench-confirm=auto:300"] if result.reference.kind == "stored" else []),
         f"    quieter machine:  distbench doctor{_load(result)}",
         f"    longer loop:      more iterations of {verdict.name} in a launch make it quieter",
     ]

@@ -157,6 +157,10 @@ def test_what_noise_left_undecided_comes_with_its_numbers_and_what_to_do() -> No
         "    with 28 pairs a slowdown of 105 % is detectable; stopped because the time for confirmation was used up",
     ]
     assert [line.text.split(":")[0].strip() for line in lines[3:]] == ["give it time", "quieter machine", "longer loop"]
+    other = replace(result(replace(found, launches=28)), reference=PAIRED)
+    lines, _ = inconclusive([other])
+    assert lines[1].text == "    A/B with main (123), 28 pairs: candidate 30 ms, baseline 20 ms (+50.0 %)"
+    assert [line.text.split(":")[0].strip() for line in lines[3:]] == ["quieter machine", "longer loop"]
     broken = verdict("not-confirmed", reason="not confirmed: it does not start")
     assert inconclusive([result(verdict("unseeded"), verdict("ab-disagrees"), broken)]) == ([], [])
 
