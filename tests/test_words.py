@@ -58,7 +58,7 @@ MEANT = [
     r"\[reference|# reference|\*\*reference|reference convergence|a reference for each",  # MLPerf's word
     r"structure references|reference =|a reference to an object|for each reference",
     r"\w[\w/ ]*(?:\|\w[\w/ ]*)+",  # what the glossary looks up
-    r"^(?:museum|reference|:caption: reference)$",  # of the table of contents
+    r"^(?:museum|:caption: reference)$|<reference>$",  # of the table of contents
 ]
 """The same words in a sense of their own: a wall clock, the reference."""
 
