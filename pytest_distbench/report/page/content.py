@@ -49,7 +49,7 @@ from pytest_distbench.report.texts import (
 )
 from pytest_distbench.report.texts.failures import accept_command, comparison_lines, explanation
 from pytest_distbench.report.texts.screens import Commands, in_words, next_steps
-from pytest_distbench.report.texts.terminal import ending_lines, run_lines, updated_lines
+from pytest_distbench.report.texts.terminal import ending_lines, run_lines, trace_lines, updated_lines
 from pytest_distbench.report.texts.verdicts import refusal_lines
 
 MEASURED = "measured"
@@ -252,7 +252,7 @@ def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
         headline=mask_text(result.headline),
         how=", ".join(filter(None, how)),
         story=_story(result, command) if failed else [],
-        notes=[*(line.text for line in refusal_lines(result)), *problems],
+        notes=[*(line.text for line in [*refusal_lines(result), *trace_lines(result)]), *problems],
         command=command,
         accept=accept_command(result, command) if failed else "",
         rows=list(_rows(result)),

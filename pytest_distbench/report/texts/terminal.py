@@ -216,7 +216,7 @@ def summary_lines(
     steps = next_steps(compared, commands)
     shown = on_one_screen(lines, steps) if verbosity == 0 else [*lines, *steps]
     advisory = [Line(f"A {r.case.title}: {r.headline}", "doubt") for r in results if r.outcome == "advisory"]
-    traces = [line for result in results for line in _trace(result)]  # whose paths are copied
+    traces = [line for result in results for line in trace_lines(result)]  # whose paths are copied
     return [*shown, *traces, *updated_lines(results, folder), *advisory]
 
 
@@ -312,7 +312,7 @@ def _unseen(results: Sequence[CaseResult]) -> list[str]:
     return [f"no fingerprint: {found[0]}{more}: what the body sends is not compared; wrap its loop: {how}"]
 
 
-def _trace(result: CaseResult) -> list[Line]:
+def trace_lines(result: CaseResult) -> list[Line]:
     if (trace := result.trace) is None:
         return []
     name = result.case.title

@@ -10,6 +10,7 @@ from support.stores import HUNG
 from support.trends import steps, trend
 
 from pytest_distbench.records.case import BaselineMetric
+from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
@@ -101,6 +102,7 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     assert case.state == MEASURED
     assert [(row.text, row.current, row.launches) for row in case.rows] == [("step", "20 ms", 3)]
 
+    assert only_case(result(trace=CaseTrace(path="a.json.gz"))).notes == ["trace of test_a[ws2]: a.json.gz"]
     case = only_case(result(launches=[HUNG], outcome="failed"))
     assert case.story[0] == "launch 1: hung in body"
     assert not only_case(result(verdict("within-threshold"))).story

@@ -16,7 +16,7 @@ from pytest_distbench.records.iteration import Breakdown, PartShare
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, History, Trend
+from pytest_distbench.records.run import CaseResult, History
 from pytest_distbench.report.page import Bars, Lines
 from pytest_distbench.report.page.charts import cost, phases, scaling, trend_chart, trends_of
 
@@ -35,7 +35,7 @@ def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -
     assert (by_date.x.unit, by_commit.x.ticks[:2]) == ("date", ["cccccccc00", "cccccccc01"])
     assert [x for x, _ in by_commit.series[1].points] == [0, 20, 40]
 
-    again = replace_points(made, "c" * 40)
+    again = dataclasses.replace(made, points=[point._replace(commit="c" * 40) for point in made.points])
     choice = trend_chart(again, [])
     assert choice.names == ["by date"]
     assert [series.name for series in choice.charts[0].series] == ["a run"]
@@ -45,10 +45,6 @@ def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -
         ("cpu-x", "suites/test_a.py::test_a", "ws2.gloo.warm"): [first, second]
     }
     assert trends_of(None) == {}
-
-
-def replace_points(made: Trend, commit: str) -> Trend:
-    return dataclasses.replace(made, points=[point._replace(commit=commit) for point in made.points])
 
 
 def on(ranks: int, launch: LaunchRecord, **params: object) -> CaseResult:
