@@ -1,5 +1,6 @@
 // The order of what the site's search finds. Sphinx scores a page by its best word alone; here each word counts, most
-// where a heading has it, and then how much of the query one heading says. Pages of the inside come last.
+// where a heading has it, and then how much of the query one heading says: the result leads there. Pages of the inside
+// come last.
 
 const WEIGHTS = [
   [/^dev\//, 0.01],
@@ -17,20 +18,29 @@ const has = (terms, word, page) =>
   [word, `${word}s`].some((form) => Object.hasOwn(terms, form) && [terms[form]].flat().includes(page));
 
 var Scorer = {
-  score: ([docname, title, anchor, descr, score, filename, kind]) => {
+  score: (result) => {
     const { alltitles, docnames, titles, titleterms } = Search._index;
-    const page = docnames.indexOf(docname);
+    const page = docnames.indexOf(result[0]);
     const query = new URLSearchParams(window.location.search).get("q") ?? "";
     const typed = stemmed(query);
+    const said = (text) => typed.filter((word) => stemmed(text).includes(word)).length;
     const own = stemmed(titles[page]);
-    let sum = kind === SearchResultKind.text ? 0 : score; // of a heading that has the query as it was typed
-    for (const word of Search._parseQuery(query)[1]) {
+    const isText = result[6] === SearchResultKind.text;
+    const words = [...Search._parseQuery(query)[1]]; // without "it", "and" and the like
+    let sum = isText ? 0 : result[4]; // of a heading that has the query as it was typed
+    for (const word of words) {
       sum += (has(titleterms, word, page) ? 15 : 5) + (own.includes(one(word)) ? 5 : 0);
     }
-    const headings = Object.keys(alltitles).filter((heading) => alltitles[heading].some(([at]) => at === page));
-    const said = headings.map((heading) => typed.filter((word) => stemmed(heading).includes(word)).length);
-    sum += (9 * Math.max(0, ...said)) / typed.length;
-    return sum * (WEIGHTS.find(([pattern]) => pattern.test(docname))?.[1] ?? 1);
+    let most = said(titles[page]);
+    for (const [heading, places] of Object.entries(alltitles)) {
+      const place = places.find(([at, id]) => at === page && id !== null);
+      if (place && said(heading) > most && words.some((word) => stemmed(heading).includes(one(word)))) {
+        most = said(heading);
+        if (isText) [result[1], result[2]] = [`${titles[page]} > ${heading}`, `#${place[1]}`];
+      }
+    }
+    sum += (9 * most) / typed.length;
+    return sum * (WEIGHTS.find(([pattern]) => pattern.test(result[0]))?.[1] ?? 1);
   },
   objNameMatch: 11,
   objPartialMatch: 6,

@@ -131,9 +131,6 @@ OF_THE_PLUGIN = {"watch", "only_structure", "delay"}
 SAYS_LITTLE = 3
 """An argument of whom no more words are said needs none beside its name."""
 
-SHARED_FROM = 3
-"""Arguments that so many commands take stand once."""
-
 
 def page() -> str:
     return "\n".join(_lines()) + "\n"
@@ -208,7 +205,7 @@ def _lines() -> Iterator[str]:
     for name, (_, rows) in commands.items():
         for row in rows:
             takers[row].append(name.removeprefix("distbench ").removeprefix("baseline "))
-    shared = [row for row, names in takers.items() if len(names) >= SHARED_FROM]
+    shared = [row for row, names in takers.items() if len(names) > 2]  # they stand once
     for name, (summary, rows) in commands.items():
         yield from ["", f"### {name}", "", _sentence(summary), ""]
         yield from _points(row for row in rows if row not in shared)
