@@ -10,6 +10,13 @@ them; and the longest of its times over the stored. What was red is told on stan
 
 Then what must be red: a body whose ranks start busy helpers and that takes 1.75 times as long, and one that takes three
 times as long beside one busy loop. Healthy runs of them stand next to these.
+
+On two virtual cores with load averages of 3 to 12 from other processes besides::
+
+    injected                          test  runs  red  launches  cores of others  crowding  slowest
+    8 busy loops come and go   test_script    10    0       4.0             1.61      5.07     2.05
+    8 busy loops come and go    test_sweep    10    0       1.7             1.55      4.27     1.15
+    8 busy loops come and go test_training    10    0       1.9             1.65      5.28     1.78
 """
 
 from __future__ import annotations

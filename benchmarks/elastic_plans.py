@@ -17,6 +17,15 @@ Median stall per change of one training and one plan, the engines alternating, o
 Why losses after a change are not compared: for a small network under AdamW, with a rate per node, a healthy change
 shifts them by 6 to 14 %. A lost weight decay or half of the samples shift them by 4 to 6 % back towards the fixed run,
 dropped moments by 1 %, and a join that comes 15 % of the run later by 4 to 7 %.
+
+What it printed::
+
+    engine fast, torch 2.13: 50 of 50 plans good;
+      300 changes (127 crash, 61 join, 57 kill, 55 leave),
+      0 samples skipped, 0 repeated, 0 processes, locks and sockets left
+    engine stock, torch 2.13: 10 of 10 plans good;
+      40 changes (19 crash, 5 join, 4 kill, 12 leave),
+      0 samples skipped, 0 repeated, 0 processes, locks and sockets left
 """
 
 from __future__ import annotations

@@ -7,6 +7,14 @@ One rank a node; the body is one barrier. *step* is ``srun hostname``, the least
 ``--distbench-launcher`` with an ``srun`` for its engine. *to body* is, of a launch of ours, the time until its last
 rank begins the body. Methods are interleaved, first on a quiet machine, then beside a load that computes on every CPU
 of this host; figures are medians. Absolute seconds belong to this machine at this hour, the ratios travel better.
+
+Beside that load, on two cores and four nodes in namespaces (docs/dev/benchmarks.md has the quiet table)::
+
+    busy              median s  x srun python  to body s
+    step                  0.09           0.02
+    srun python           5.58           1.00
+    srun torchrun        12.39           2.22
+    slurm                 0.80           0.14       0.71
 """
 
 from __future__ import annotations
