@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from support.browser import NAMES, Tab, browser, find_browser
 
-pytestmark = pytest.mark.skipif(
-    find_browser() is None,
-    reason=f"no browser: none of {', '.join(NAMES)} is installed (apt-get install chromium-headless-shell)",
-)
+pytestmark = [
+    pytest.mark.xdist_group("site"),  # one worker builds it
+    pytest.mark.skipif(find_browser() is None, reason=f"no browser: none of {', '.join(NAMES)} is installed"),
+]
 DOCS = Path(__file__).parents[2] / "docs"
 
 ANSWERS = {
