@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
@@ -67,7 +68,7 @@ def append_summary(path: Path, results: Sequence[CaseResult]) -> None:
 def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     """What failed in words, its numbers, and folded all others; rows that do not fit are counted in the last line."""
     rows = VERDICTS.rows(results)
-    red = [row for row in rows if row.verdict.is_failure and row.result.outcome != "advisory"]
+    red, others = ([row for row in rows if _is_red(row) is wanted] for wanted in (True, False))
     kinds = Counter(row.verdict.kind for row in rows)
     counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     lines = [f"### distbench: {escape_markdown(in_words(results))}", ""]
@@ -79,32 +80,35 @@ def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
     lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "failed"])
     lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "advisory"])
     lines += _list(flaky_lines(results))
-    others = [row for row in rows if row not in red]
-    room = max_bytes - sum(len(line.encode()) + 1 for line in lines) - _ROOM_AROUND
+    room = max_bytes - _size(lines) - _ROOM_AROUND
     table = _fitting(red, room)
-    room -= sum(len(line.encode()) + 1 for line in table)
-    lines += [*table, ""]
-    if folded := _fitting(others, room):
+    if folded := _fitting(others, room - _size(table)):
         name = "The other" if red else "All"
-        lines += ["<details>", f"<summary>{name} {len(others)} metrics</summary>", "", *folded, "", "</details>"]
-    return "\n".join(lines) + "\n\n"
+        folded = ["<details>", f"<summary>{name} {len(others)} metrics</summary>", "", *folded, "", "</details>"]
+    return "\n".join([*lines, *table, "", *folded]) + "\n\n"
 
 
-_ROOM_AROUND = 200
-"""Bytes for what stands around the rows of tables."""
+_ROOM_AROUND = 400
+"""Bytes for what stands around two tables, and says how many rows are left out of each."""
+
+
+def _is_red(row: VerdictRow) -> bool:
+    return row.verdict.is_failure and row.result.outcome != "advisory"
+
+
+def _size(lines: Sequence[str]) -> int:
+    return sum(len(line.encode()) + 1 for line in lines)
 
 
 def _fitting(rows: Sequence[VerdictRow], room: int) -> list[str]:
     """A table of as many rows as there is room for, and how many more there are."""
     section = section_of_rows(rows, VERDICTS.columns)
-    lines = table_head(section.header, left=4)
-    for done, texts in enumerate(section.texts):
-        line = row_line(texts)
-        room -= len(line.encode()) + 1
-        if room < 0:
-            return [*lines, "", f"{len(rows) - done} more rows are left out; the run record has all"]
-        lines.append(line)
-    return lines if rows else []
+    head = table_head(section.header, left=4)
+    ends = accumulate((_size([row_line(texts)]) for texts in section.texts), initial=_size(head))
+    fitting = sum(end <= room for end in ends) - 1
+    table = [*head, *map(row_line, section.texts[:fitting]), ""] if fitting > 0 else []
+    more = len(rows) - max(0, fitting)
+    return table + ([f"{more} more rows are left out; the run record has all"] if more else [])
 
 
 def write_comment(record: RunRecord, out: BinaryIO) -> None:

@@ -54,7 +54,7 @@ def test_what_is_no_run_record_is_told_and_the_others_count(tmp_path: Path) -> N
 
 
 def test_a_test_is_slow_that_nothing_but_runs_with_the_slow_ones_measured(tmp_path: Path) -> None:
-    path = write(tmp_path, 1, 1.0)
+    path = write(tmp_path, 3, 1.0)
     write_run_record(path, replace(read_run_record(path), settings={"full": "true"}))
     assert [trend.is_slow for trend in read_history(tmp_path, last=9).trends] == [True]
     write(tmp_path, 2, 1.0)

@@ -290,8 +290,7 @@ def _stored_curves(result: CaseResult) -> Curves:
     measured = {m.key: m for m in _measurements([result])}
     for key, stored in result.reference.metrics.items():
         if stored.curve and key in measured:
-            every = int(measured[key].facts.get(EVERY, 1))
-            found.setdefault(_name_over_seeds(measured[key]), []).append(("baseline", _thin_out(stored.curve, every)))
+            found.setdefault(_name_over_seeds(measured[key]), []).append(("baseline", _thin_out(stored.curve, 1)))
     return found
 
 

@@ -116,10 +116,12 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
 
 
 def test_what_is_sent_is_told_in_the_row_of_the_communication_which_is_no_number() -> None:
-    sent = [LaunchRecord(index=0, outcome="passed", wall_s=1.0, fingerprints={"step": of(reduce(MIB, 4))})]
+    sent = [
+        LaunchRecord(index=0, outcome="passed", wall_s=1.0, fingerprints={"first": of(), "step": of(reduce(MIB, 4))})
+    ]
     changed = verdict("communication", metric="fingerprint", better="exact", unit="", reason="r", differences=["d"])
     changed = replace(changed, current=None, baseline=None)
-    before = replace(STORED, fingerprints={"step": of(reduce(MIB, 2))})
+    before = replace(STORED, fingerprints={"first": of(), "step": of(reduce(MIB, 2))})
     made = result(changed, launches=sent, reference=before, outcome="failed", headline="communication changed: r")
     case = only_case(made)
     assert [(row.current, row.reference, row.reason) for row in case.rows] == [("4 calls, 4 MiB", "2 calls, 2 MiB", "")]

@@ -47,10 +47,11 @@ def test_a_slow_test_is_bisected_with_the_option_that_runs_it() -> None:
 
 def test_what_nobody_can_know_is_not_called_steady() -> None:
     few, enough = trend(*"ab"), trend(*"a" * 18)
-    zeros = dataclasses.replace(enough, points=[*enough.points[:-1], Point("2026-02-01", "a", 0.0)])
-    kinds = [TrendRow(trend=made, change=None).kind for made in (few, enough, zeros)]
+    some = dataclasses.replace(enough, points=[*enough.points[:-1], Point("2026-02-01", "a", 0.0)])
+    zeros = dataclasses.replace(enough, points=[point._replace(value=0.0) for point in enough.points])
+    kinds = [TrendRow(trend=made, change=None).kind for made in (few, enough, zeros, some)]
 
-    assert kinds == ["not enough runs (2 of 18)", "steady", "not compared: values of 0"]
+    assert kinds == ["not enough runs (2 of 18)", "steady", "steady", "not compared: values of 0"]
 
 
 @pytest.mark.parametrize(

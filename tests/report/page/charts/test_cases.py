@@ -250,6 +250,10 @@ def test_what_is_sent_is_a_table_beside_the_baseline_where_it_differs() -> None:
     missing = Fingerprint(missing="differs between launches of the same code")
     assert not list(communication(result(launches=[launch(fingerprints={"step": missing})], reference=reference)))
     assert not list(communication(result(launches=[sent])))
+    told = replace(STORED, fingerprints={"step": of_collectives(reduce(MIB, how="sum"))})
+    silent = launch(fingerprints={"step": of_collectives(reduce(MIB))})
+    assert not list(communication(result(launches=[silent], reference=told))), "one side has not recorded reductions"
+    assert len(list(communication(result(launches=[sent], reference=replace(PAIRED, launches=[silent]))))) == 1
 
 
 def test_the_phases_of_a_step_add_up_rank_by_rank() -> None:
