@@ -23,12 +23,12 @@ ANSWERS = {
     "against": ["compare two branches", "branch", "bisect"],
     "ci": ["github actions self-hosted", "self-hosted runner"],
     "hosts": ["slurm", "kubernetes"],
-    "noise": ["make it faster", "speed up tests"],
+    "noise": ["make it faster", "speed up tests", "noise floor"],
     "noise or writing": ["tolerance for one metric", "tolerance metric"],
     "triage": ["inconclusive", "flaky test"],
     "triage#quarantine-a-flaky-case": ["quarantine", "flaky"],
     "history": ["history", "trend"],
-    "gpus": ["which gpus share a baseline"],
+    "gpus": ["which gpus share a baseline", "memory"],
 }
 """What users type, by the page that the search has to list first; of two pages it may be either."""
 DONE = "Search._pulse_status < 0 && document.querySelector('#search-results li > a')"
