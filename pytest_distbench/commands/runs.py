@@ -30,7 +30,7 @@ from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.tables.verdicts import TrendRow, points_section, trends_section, why_unknown
-from pytest_distbench.report.texts import REFERENCE_WORDS, cells, layout
+from pytest_distbench.report.texts import REFERENCE_WORDS, cells, escape_markdown, layout, row_line, table_head
 from pytest_distbench.report.texts.glossary import Entry, entries, explain
 from pytest_distbench.report.texts.screens import Commands, sentence
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
@@ -397,8 +397,12 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
             write(section, out)
         yield f"{len(section.rows)} row{'s' * (len(section.rows) != 1)} written to {options.output}"
-    elif options.points or options.format != "text":
+    elif options.points or options.format not in ("text", "markdown"):
         write(section, sys.stdout.buffer)
+    elif options.format == "markdown":
+        yield from map(escape_markdown, _head(history, chosen, rows))
+        if rows:
+            yield from ["", *table_head(section.header, left=3), *map(row_line, section.texts)]
     else:
         yield from _head(history, chosen, rows)
         yield from _told(rows)

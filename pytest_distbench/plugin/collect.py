@@ -316,7 +316,6 @@ class ResultsPlugin:
             results = [number_hosts(result) for result in results]
             given = {name: mask_addresses(value) for name, value in given.items()}
             commands = [mask_addresses(command) for command in commands]
-        failed_cases = {result.nodeid for result in self._results if result.outcome == "failed"}
         return RunRecord(
             schema=SCHEMA,
             distbench=__version__,
@@ -329,7 +328,7 @@ class ResultsPlugin:
             command=commands[0],
             record_command=commands[1],
             was_interrupted=self._interrupted_by is not None or session.exitstatus == pytest.ExitCode.INTERRUPTED,
-            failed_besides=len(self._failed - failed_cases),
+            failed_besides=self._failed_besides,
             settings=given,
             experiment=settings.experiment,
             world_sizes=list(settings.world_sizes),
@@ -338,12 +337,16 @@ class ResultsPlugin:
             unused=self._unused,
         )
 
+    @property
+    def _failed_besides(self) -> int:
+        return len(self._failed - {result.nodeid for result in self._results if result.outcome == "failed"})
+
     def _append_summary(self) -> None:
         from pytest_distbench.errors import TableError
         from pytest_distbench.report.formats import append_summary
 
         try:
-            append_summary(Path(os.environ["GITHUB_STEP_SUMMARY"]), self._results)
+            append_summary(Path(os.environ["GITHUB_STEP_SUMMARY"]), self._results, besides=self._failed_besides)
         except (OSError, TableError) as error:
             self._trouble.append(f"cannot write GITHUB_STEP_SUMMARY: {error}")
 

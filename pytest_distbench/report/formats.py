@@ -16,7 +16,7 @@ from typing import BinaryIO
 from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.exports import write_github_action_benchmark, write_pytorch_benchmark, write_trace
-from pytest_distbench.report.page.content import page_of, write_page
+from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
 from pytest_distbench.report.tables.table import Section, section_of_rows
 from pytest_distbench.report.tables.verdicts import VERDICTS, VerdictRow
 from pytest_distbench.report.texts import (
@@ -30,7 +30,8 @@ from pytest_distbench.report.texts import (
     row_line,
     table_head,
 )
-from pytest_distbench.report.texts.screens import in_words
+from pytest_distbench.report.texts.failures import accept_command
+from pytest_distbench.report.texts.screens import headline
 from pytest_distbench.report.texts.terminal import flaky_lines, flaky_tests
 from pytest_distbench.store.rows import as_text, write_csv, write_parquet
 
@@ -48,6 +49,8 @@ COMMENT_MARK = "<!-- distbench -->"
 
 _NO_BASELINE = frozenset({"no-baseline", "within-bound", "bound"})
 
+_SHOWN_COMMANDS = 10
+
 _SHOWN_CASES = 50
 """Of those that failed, and of flaky ones, above the table."""
 
@@ -56,27 +59,28 @@ def runs_here(variables: Mapping[str, str]) -> bool:
     return variables.get("GITHUB_ACTIONS") == "true"
 
 
-def append_summary(path: Path, results: Sequence[CaseResult]) -> None:
+def append_summary(path: Path, results: Sequence[CaseResult], *, besides: int = 0) -> None:
     """Append a Markdown table to the step's summary file, failures first, cut below GitHub's limit.
 
     In one piece: of two runs that append at once neither cuts into the other's table.
     """
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644), "ab", 0) as file:
-        file.write(summary(results, max_bytes=MAX_SUMMARY_BYTES - os.fstat(file.fileno()).st_size).encode())
+        room = MAX_SUMMARY_BYTES - os.fstat(file.fileno()).st_size
+        file.write(summary(results, headline(results, besides=besides), max_bytes=room).encode())
 
 
-def summary(results: Sequence[CaseResult], *, max_bytes: int) -> str:
+def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: Sequence[str] = ()) -> str:
     """What failed in words, its numbers, and folded all others; rows that do not fit are counted in the last line."""
     rows = VERDICTS.rows(results)
     red, others = ([row for row in rows if _is_red(row) is wanted] for wanted in (True, False))
     kinds = Counter(row.verdict.kind for row in rows)
     counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
-    lines = [f"### distbench: {escape_markdown(in_words(results))}", ""]
+    lines = [f"### distbench: {escape_markdown(head)}", "", *notes]
     if _without_baseline(results):
         lines += [f"{'Nothing was judged: t' if not red else 'T'}here is no baseline for this platform yet.", ""]
     if results:
         where = f"{results[0].environment.device}, {results[0].environment.platform}"
-        lines += [escape_markdown(f"{len(rows)} metrics on {where}: {counts}"), ""]
+        lines += [escape_markdown(f"{len(rows)} metrics on {where}{counts and f': {counts}'}"), ""]
     lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "failed"])
     lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "advisory"])
     lines += _list(flaky_lines(results))
@@ -93,7 +97,7 @@ _ROOM_AROUND = 400
 
 
 def _is_red(row: VerdictRow) -> bool:
-    return row.verdict.is_failure and row.result.outcome != "advisory"
+    return row.verdict.is_failure
 
 
 def _size(lines: Sequence[str]) -> int:
@@ -112,7 +116,31 @@ def _fitting(rows: Sequence[VerdictRow], room: int) -> list[str]:
 
 
 def write_comment(record: RunRecord, out: BinaryIO) -> None:
-    out.write(f"{COMMENT_MARK}\n{summary(record.results, max_bytes=MAX_COMMENT_BYTES)}".encode())
+    notes = [*_of_what(record), *_commands(record)]
+    text = summary(record.results, headline_of(record), max_bytes=MAX_COMMENT_BYTES, notes=notes)
+    out.write(f"{COMMENT_MARK}\n{text}".encode())
+
+
+def _of_what(record: RunRecord) -> list[str]:
+    """The commit, and on GitHub the run that measured it, which writes the comment too."""
+    names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
+    server, repository, run = (os.environ.get(name, "") for name in names)
+    link = f"[this run]({server}/{repository}/actions/runs/{run})" if server and repository and run else ""
+    told = ", ".join(filter(None, [record.commit and f"commit {escape_markdown(record.commit[:10])}", link]))
+    return [f"Measured: {told}", ""] if told else []
+
+
+def _commands(record: RunRecord) -> list[str]:
+    """Folded: what runs each red case again, and what accepts it."""
+    red = [result for result in record.results if result.outcome in ("failed", "advisory")][:_SHOWN_COMMANDS]
+    told = [word for result in red for word in _commands_of(result, again(result, record))]
+    fold = ["<details>", "<summary>Run again, or accept</summary>", "", *told, "", "</details>", ""]
+    return fold if told else []
+
+
+def _commands_of(result: CaseResult, command: str) -> list[str]:
+    """Indented code: nothing in it is markup."""
+    return [f"    {escape(text)}" for text in (command, accept_command(result, command)) if text]
 
 
 def _list(texts: Sequence[str]) -> list[str]:

@@ -72,6 +72,11 @@ def test_all_shows_what_did_not_change_and_what_is_not_judged(
     assert [line.split()[1] for line in lines[-2:]] == ["rate", "step"]
     assert all(line.endswith("not enough runs (6 of 18)") for line in lines[-2:])
     assert len(history(capsys, tmp_path, "--all", "-k", "rat")) == len(lines) - 1
+    (tmp_path / "x.json").write_text("no record")
+    head, *problems = history(capsys, tmp_path, "--format", "markdown")
+    assert head.endswith("1 metric, not enough runs (6 of 18)")
+    assert len(problems) == 1
+    assert problems[0].startswith("1 file not read, such as ")
 
 
 def test_points_and_changes_are_tables_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

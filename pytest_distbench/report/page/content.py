@@ -48,7 +48,7 @@ from pytest_distbench.report.texts import (
     threshold,
 )
 from pytest_distbench.report.texts.failures import accept_command, comparison_lines, explanation
-from pytest_distbench.report.texts.screens import Commands, in_words, next_steps
+from pytest_distbench.report.texts.screens import Commands, headline, next_steps
 from pytest_distbench.report.texts.terminal import ending_lines, run_lines, trace_lines, updated_lines
 from pytest_distbench.report.texts.verdicts import refusal_lines
 
@@ -186,8 +186,8 @@ def page_of(
     failed = sum(case.is_first for case in cases)
     found = Counter(case.state for case in cases)
     return Page(
-        title=_title(record),
-        headings=("Failed", "The rest" if failed else "Cases", "Tables and charts of the run"),
+        title=f"distbench: {headline_of(record)}",
+        headings=(_heading(record.results), "The rest" if failed else "Cases", "Tables and charts of the run"),
         name=name_of(record),
         facts=list(_facts(record)),
         kinds=kinds,
@@ -204,14 +204,16 @@ def page_of(
     )
 
 
-def _title(record: RunRecord) -> str:
-    besides = record.failed_besides
-    told = ["interrupted"] * record.was_interrupted + [
-        f"{besides} other test{'s' * (besides != 1)} or module{'s' * (besides != 1)} failed"
-    ] * bool(besides)
-    if record.results or not told:
-        told.append(in_words(record.results))
-    return f"distbench: {', '.join(told)}"
+def headline_of(record: RunRecord) -> str:
+    return headline(record.results, besides=record.failed_besides, was_interrupted=record.was_interrupted)
+
+
+def _heading(results: Sequence[CaseResult]) -> str:
+    """Of the cases that stand first."""
+    outcomes = {result.outcome for result in results}
+    if "advisory" not in outcomes:
+        return "Failed"
+    return "Failed, or would have (advisory)" if "failed" in outcomes else "Would have failed (advisory)"
 
 
 def name_of(record: RunRecord) -> str:
@@ -235,7 +237,7 @@ def _key(result: CaseResult) -> str:
 def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
     under, number = result.case.conditions, len(result.launches)
     failed = result.outcome in ("failed", "xfailed", "advisory")
-    command = _again(result, record)
+    command = again(result, record)
     mark, severity = _gravest(result)
     charts, problems = charts_of(result, trends)
     ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"
@@ -248,7 +250,7 @@ def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
         mark=mark,
         severity=severity,
         note=result.outcome if result.outcome not in ("passed", "failed") else "",
-        is_first=result.outcome == "failed",
+        is_first=result.outcome in ("failed", "advisory"),
         headline=mask_text(result.headline),
         how=", ".join(filter(None, how)),
         story=_story(result, command) if failed else [],
@@ -284,13 +286,23 @@ def _story(result: CaseResult, command: str) -> list[str]:
     return mask_text("\n".join([*cause_lines(result), *comparison_lines(result)])).split("\n")
 
 
-def _again(result: CaseResult, record: RunRecord) -> str:
+_SHORT = ("world-size", "gpu")
+"""Options that have another spelling, unless a conftest's are called so: as the run was given them."""
+
+
+def again(result: CaseResult, record: RunRecord) -> str:
     """The command, to be typed in the root of the repository, with those of our options that decide how it runs."""
     words = ["pytest", result.nodeid]
     for name, value in record.settings.items():
         if (option := OPTIONS.get(name)) is not None and option.is_repeated:
-            spelt = f"--distbench-{name}" + (f"={value}" if option.metavar else "")
-            words += [spelt] if option.group else ["-o", f"distbench_{name.replace('-', '_')}={value}"]
+            is_short = name in _SHORT and f" --{name}" in record.command
+            spelt = f"--{name}" if is_short else f"--distbench-{name}"
+            given = [spelt, value] if is_short else [f"{spelt}={value}"]
+            words += (
+                (given if option.metavar else [spelt])
+                if option.group
+                else ["-o", f"distbench_{name.replace('-', '_')}={value}"]
+            )
     return shlex.join(words)
 
 
@@ -375,11 +387,11 @@ def _values(result: CaseResult, launches: Sequence[LaunchRecord]) -> dict[str, l
 def _compared_with(result: CaseResult, verdict: Verdict, *, is_confirmed: bool) -> dict[str, list[float]]:
     """Values of the launches that a number was compared with, by whose they are: what is stored, or what ran beside."""
     beside = {"baseline": result.reference.launches}
-    if is_confirmed and result.confirmation is not None:
+    if is_confirmed and result.confirmation is not None and result.confirmation.references:
         beside = {"A/B baseline commit": result.confirmation.references}
     found = {whose: _values(result, launches).get(verdict.metric, []) for whose, launches in beside.items()}
     stored = result.reference.metrics.get(verdict.metric)
-    if stored is not None and not is_confirmed:
+    if stored is not None and "baseline" in beside:
         found = {"baseline": [short(value) for value in stored_values(stored)]}
     return {whose: values for whose, values in found.items() if values}
 

@@ -221,12 +221,24 @@ def in_words(results: Sequence[CaseResult]) -> str:
     """What became of the cases: ``2 of 5 cases failed: the loss diverges from the baseline in both``."""
     if not results:
         return "nothing was measured"
-    failed = [r for r in results if r.outcome == "failed"]
-    count = f"{len(failed) or 'none'} of {_number(len(results), 'case')} failed"
-    if not failed:
-        states = Counter(map(state_of, results))
-        others = [(states["inconclusive"], "inconclusive"), (states["new"], "without a baseline")]
-        return ", ".join([count, *(f"{number} {words}" for number, words in others if number)])
+    failed, advisory = ([r for r in results if r.outcome == outcome] for outcome in ("failed", "advisory"))
+    of, would = f"of {_number(len(results), 'case')}", STATES["advisory"].told
+    if failed:
+        return f"{_reasons(f'{len(failed)} {of} failed', failed)}{(advisory and f'; {len(advisory)} {would}') or ''}"
+    states = Counter(map(state_of, results))
+    others = [(states["inconclusive"], "inconclusive"), (states["new"], "without a baseline")]
+    told = _reasons(f"{len(advisory)} {of} {would}", advisory) if advisory else f"none {of} failed"
+    return ", ".join([told, *(f"{number} {words}" for number, words in others if number)])
+
+
+def headline(results: Sequence[CaseResult], *, besides: int = 0, was_interrupted: bool = False) -> str:
+    """The first line of a report: what became of the cases, after what else became of the run."""
+    noun = f"other test{'s' * (besides != 1)} or module{'s' * (besides != 1)}"
+    told = ["interrupted"] * was_interrupted + [f"{besides} {noun} failed"] * bool(besides)
+    return ", ".join([*told, in_words(results)] if results or not told else told)
+
+
+def _reasons(count: str, failed: Sequence[CaseResult]) -> str:
     groups: dict[str, list[CaseResult]] = {}
     for result in failed:
         why = why_failed(result)

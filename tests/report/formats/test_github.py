@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
 import pytest
-from support.results import result, verdict
+from support.results import STORED, result, run, verdict
 
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.formats import MAX_ANNOTATIONS, append_summary, summary, workflow_commands
+from pytest_distbench.report.formats import MAX_ANNOTATIONS, append_summary, summary, workflow_commands, write_comment
+from pytest_distbench.report.texts.screens import headline
 
 WHERE = "file=suites/test_a.py,title=test_a[ws2]"
 
@@ -48,7 +51,7 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
     (line,) = workflow_commands(cases)
     assert line.startswith("::warning title=no baseline for ")
     assert "30 cases were measured without a baseline. Record baselines in a run with --dist" in line
-    text = summary(cases, max_bytes=5000)
+    text = summary(cases, headline(cases), max_bytes=5000)
     assert text.startswith("### distbench: none of 30 cases failed, 30 without a baseline\n")
     assert "Nothing was judged: there is no baseline for this platform yet." in text
 
@@ -57,13 +60,14 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
 
     cases = [result(verdict("within-threshold"), flaky=["step +50 %"])] * 2
     assert workflow_commands(cases) == [f"::warning {WHERE}::flaky: passed at attempt 2, before: step +50 %25"]
-    assert summary(cases, max_bytes=5000).count("flaky: passed at attempt 2") == 1
+    assert summary(cases, headline(cases), max_bytes=5000).count("flaky: passed at attempt 2") == 1
 
     lenient = result(verdict("beyond-threshold"), outcome="advisory", headline="step +50 % (advisory: flaky)")
-    text = summary([lenient], max_bytes=5000)
-    assert text.startswith("### distbench: none of 1 case failed\n")
+    text = summary([lenient], headline([lenient]), max_bytes=5000)
+    assert text.startswith("### distbench: 1 of 1 case would have failed (advisory): a timing regressed in test_a")
     assert "- test_a[ws2]: step +50 % (advisory: flaky)" in text
-    assert text.index("<details>") < text.index("| regressed |")
+    assert "| regressed |" in text
+    assert "<details>" not in text
 
     lines = workflow_commands([result(outcome="failed", headline="x")] * (MAX_ANNOTATIONS + 5))
     assert len(lines) == MAX_ANNOTATIONS + 1
@@ -72,7 +76,7 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
     (line,) = workflow_commands([result(outcome="failed", headline="a\n::error::b\r\x1b[31m")])
     assert line == f"::error {WHERE}::a%0A\\::error::b\\r\\x1b[31m"
 
-    text = summary([result(verdict("beyond-threshold"), verdict())] * 1000, max_bytes=5000)
+    text = summary([result(verdict("beyond-threshold"), verdict())] * 1000, "x", max_bytes=5000)
     assert len(text.encode()) <= 5000
     assert "more rows are left out; the run record has all" in text
 
@@ -93,12 +97,12 @@ def test_what_is_as_it_should_be_is_not_annotated(case: CaseResult) -> None:
 def test_the_summary_has_what_failed_in_words_its_numbers_and_the_rest_folded(tmp_path: Path) -> None:
     failed = result(verdict("no-baseline"), outcome="failed", headline="no baseline | for <x>")
     red = result(verdict("beyond-threshold"), verdict("within-threshold", metric="other"), outcome="failed")
-    append_summary(tmp_path / "summary.md", [failed, red])
+    append_summary(tmp_path / "summary.md", [failed, red], besides=1)
     text = (tmp_path / "summary.md").read_text()
 
     assert (
-        "### distbench: 2 of 2 cases failed: no baseline &#124; for &lt;x&gt; in test_a[ws2]; a timing regressed"
-        in text
+        "### distbench: 1 other test or module failed, "
+        "2 of 2 cases failed: no baseline &#124; for &lt;x&gt; in test_a[ws2]; a timing regressed" in text
     )
     assert "3 metrics on X, cpu-x: 1 regressed, 1 new, 1 unchanged" in text
     assert "- test_a[ws2]: no baseline &#124; for &lt;x&gt;" in text
@@ -106,3 +110,21 @@ def test_the_summary_has_what_failed_in_words_its_numbers_and_the_rest_folded(tm
     assert [word in above for word in ("| regressed |", "| new |", "| unchanged |")] == [True, False, False]
     assert [word in folded for word in ("| regressed |", "| new |", "| unchanged |")] == [False, True, True]
     assert text.endswith("</details>\n\n")
+
+
+def test_a_comment_names_commit_and_run_and_has_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SERVER_URL": "https://g.x", "REPOSITORY": "a/b", "RUN_ID": "7"}.items():
+        monkeypatch.setenv(f"GITHUB_{name}", value)
+    out = BytesIO()
+    red = result(verdict("beyond-threshold"), outcome="failed", reference=STORED)
+    write_comment(run(red, commit="0123456789abcdef", failed_besides=1), out)
+    text = out.getvalue().decode()
+
+    assert "### distbench: 1 other test or module failed, 1 of 1 case failed" in text
+    assert "Measured: commit 0123456789, [this run](https://g.x/a/b/actions/runs/7)\n" in text
+    assert "\n    pytest 'suites/test_a.py::test_a[ws2]'\n" in text
+    assert "\n    pytest 'suites/test_a.py::test_a[ws2]' --distbench-update\n" in text
+
+    out = BytesIO()
+    write_comment(run(replace(red, verdicts=[], outcome="passed")), out)
+    assert "0 metrics on X, cpu-x\n" in out.getvalue().decode()

@@ -73,6 +73,8 @@ def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
         case.command == "pytest 'suites/test_a.py::test_a[ws2]' --distbench-world-size=4 --distbench-gpu "
         "-o 'distbench_against_tolerance=9 %'"
     )
+    case = only_case(result(verdict()), settings=settings, command="pytest suites --world-size=4 --gpu")
+    assert case.command.startswith("pytest 'suites/test_a.py::test_a[ws2]' --world-size 4 --gpu ")
 
 
 def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
@@ -90,6 +92,8 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     confirmed = result(verdict("cleared"), launches=launches(0.03), reference=before, confirmation=turns)
     [row] = only_case(confirmed).rows
     assert (row.values, row.others) == ([0.05], {"A/B baseline commit": [0.04]})
+    [row] = only_case(replace(confirmed, confirmation=replace(turns, references=[]))).rows
+    assert (row.values, row.others) == ([0.05], {"baseline": [0.02, 0.06]})
 
     [row] = only_case(result(verdict(better="exact", unit=""), launches=launches(1.0, 2.0, 1.0, 2.0, 1.0))).rows
     assert (row.interval, row.noise) == ("", "")
@@ -107,7 +111,7 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     assert case.story[0] == "launch 1: hung in body"
     assert not only_case(result(verdict("within-threshold"))).story
     case = only_case(result(verdict("beyond-threshold"), outcome="advisory", headline="step +50 %"))
-    assert (case.note, case.headline, case.is_first, bool(case.story)) == ("advisory", "step +50 %", False, True)
+    assert (case.note, case.headline, case.is_first, bool(case.story)) == ("advisory", "step +50 %", True, True)
 
     case = only_case(
         result(launches=[replace(HUNG, reason="Authorization: Bearer abcdef0123456789")], outcome="failed")
