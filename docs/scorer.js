@@ -39,7 +39,7 @@ var Scorer = {
         if (isText) [result[1], result[2]] = [`${titles[page]} > ${heading}`, `#${place[1]}`];
       }
     }
-    sum += (9 * most) / typed.length;
+    sum += (12 * most) / typed.length;
     return sum * (WEIGHTS.find(([pattern]) => pattern.test(result[0]))?.[1] ?? 1);
   },
   objNameMatch: 11,

@@ -135,6 +135,12 @@ def test_the_reference_has_every_keyword_of_every_marker() -> None:
     }
 
 
+def test_what_to_ignore_is_what_init_writes() -> None:
+    ignored = (PACKAGE / "commands" / "template" / "gitignore.txt").read_text()
+
+    assert f"```text\n# .gitignore\n{ignored}```" in (ROOT / "docs" / "baselines.md").read_text()
+
+
 def test_the_readme_fits_on_a_few_screens() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 

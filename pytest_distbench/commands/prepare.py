@@ -197,9 +197,8 @@ def _add_lines(path: Path, text: str) -> list[str]:
     """Append what a file does not have, and say what that was."""
     with _refused(path):
         old = path.read_text() if path.exists() else ""
-        added = [
-            line for line in text.splitlines() if line.rstrip("/") not in {o.strip("/ ") for o in old.splitlines()}
-        ]
+        known = {line.strip("/ ") for line in old.splitlines()}
+        added = [line for line in text.splitlines() if line.strip("/") not in known]
         if added:
             path.write_text("\n".join([*old.splitlines(), *added, ""]))
     return added

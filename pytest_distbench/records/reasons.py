@@ -304,7 +304,7 @@ REASONS: dict[ReasonCode, Reason] = {
         "inconclusive",
         means="All launches were made, and the noise still hides whether the number is worse.",
         next_step="end other processes (distbench doctor), or allow more launches: --distbench-launches=5:20",
-        printed=r"more (launches|pairs) are needed|time .*(was used up|was up|there was)",
+        printed=r"more (launches|pairs) are needed",
     ),
     "machine-busy": because(
         "inconclusive",
@@ -320,12 +320,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     "not-confirmed": because(
         "inconclusive",
-        means="The number is suspicious, and A/B with the baseline commit was impossible or unfinished.",
-        next_step=(
-            "the test's line names the obstacle; time over: --distbench-confirm=auto:300; commit out of reach: "
-            "--distbench-against REF"
-        ),
-        printed=r"not confirmed|gave no comparable number",
+        means="Suspicious, and A/B did not decide: the time was up, or the baseline commit does not run here.",
+        next_step="the test's line says which; time up: --distbench-confirm=auto:300; else --distbench-against REF",
+        printed=r"not confirmed|gave no comparable number|time .*(was used up|was up|there was)",
     ),
     "ab-disagrees": because(
         "inconclusive",

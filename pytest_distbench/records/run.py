@@ -45,7 +45,7 @@ STATISTICS: dict[Statistic, str] = {
     "mean of seeds": "mean of the seeds, each the mean of its launches",
     "trimmed mean of seeds": "mean of the seeds without the lowest and the highest, from five seeds on",
     "step that differs most": "value of the curve at the step where it differs most from the baseline's",
-    "one rank": "the rank in the same place by size: its least launch, and its largest in the baseline",
+    "one rank": "memory of a rank, sorted by size: its smallest launch, and the baseline's largest",
 }
 """How it is computed from the launches."""
 

@@ -432,7 +432,10 @@ class Confirmed:
         if not verdicts:
             return self.without_turns(f"{len(samples)} of {looks[0]} pairs used all of the time: {_ENDED}")
         ended = f"its time was used up: {_ENDED}"
-        return [replace(v, reason=f"{v.reason}; {ended}") if v.metric in open_metrics else v for v in verdicts]
+        return [
+            replace(v, code="not-confirmed", reason=f"{v.reason}; {ended}") if v.metric in open_metrics else v
+            for v in verdicts
+        ]
 
     def _fits(self, samples: Samples, look: int, left: Allowance) -> bool:
         """Whether what is missing for a look takes no longer than there is time, by what the others took."""

@@ -23,7 +23,8 @@ from pytest_distbench.machine.gpus import Gpus
 BIN = Path(sys.executable).parent
 WORKFLOWS = [".github/workflows/distbench.yml", ".github/workflows/distbench-baselines.yml"]
 FILES = ["suites/test_step.py", "conftest.py", "baselines/README.md", *WORKFLOWS]
-IGNORED = ["__pycache__/", ".benchmarks/", ".distbench/", ".pytest_cache/", "distbench-out/"]
+OF_RUNS = ["distbench-out/", "/run.html", "/run.json", "/runs/"]
+IGNORED = ["__pycache__/", ".benchmarks/", ".distbench/", ".pytest_cache/", *OF_RUNS]
 
 
 def init(capsys: pytest.CaptureFixture[str], folder: Path, code: int = 0) -> list[str]:
@@ -179,7 +180,7 @@ def test_what_is_there_stays_as_it_is(repository: Path, capsys: pytest.CaptureFi
     assert (repository / "conftest.py").read_text() == "mine\n"
     assert (repository / ".gitignore").read_text().splitlines() == [
         *("/.distbench", "__pycache__", "*.pyc"),
-        *(".benchmarks/", ".pytest_cache/", "distbench-out/"),
+        *(".benchmarks/", ".pytest_cache/", *OF_RUNS),
     ]
 
 

@@ -215,11 +215,11 @@ def test_what_is_begun_fits_the_budget(
     clock = Clock(monkeypatch)
     samples, raised = Slow(clock, *each_s), doubt()
     began_at = clock.now
-    kind, reason, _ = settle(samples, raised, again(raised, budget_s=budget_s, most_s=most_s))
+    [verdict] = Confirmed(REQUEST, raised, again(raised, budget_s=budget_s, most_s=most_s), "1a2b").grow(samples)
 
-    assert (kind, len(samples), clock.now - began_at) == ("inconclusive", pairs, took_s)
-    assert reason.endswith("--distbench-confirm=auto:SECONDS")
-    assert ("its time was used up" in reason) is (pairs >= LOOKS[0])
+    assert (verdict.code, len(samples), clock.now - began_at) == ("not-confirmed", pairs, took_s)
+    assert verdict.reason.endswith("--distbench-confirm=auto:SECONDS")
+    assert ("its time was used up" in verdict.reason) is (pairs >= LOOKS[0])
 
 
 def test_with_the_old_software_at_hand_the_change_is_split() -> None:

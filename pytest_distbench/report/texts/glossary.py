@@ -126,7 +126,7 @@ WORDS: Sequence[Entry] = (
     _word("threshold|limit", "Change that fails: never below the tolerance, wider with noise.", _RULE, _LESS_NOISE),
     _word(
         "MDE|minimum detectable effect|sensitivity|detectable|detect slowdowns|detects slowdowns|detect smaller",
-        "Smallest slowdown that a comparison detects with 90 % power.",
+        "Smallest slowdown that a comparison detects with 90 % power: in nine of ten runs.",
         "noise.md#sensitivity-which-slowdowns-are-detected",
         _LESS_NOISE,
     ),
@@ -192,14 +192,14 @@ WORDS: Sequence[Entry] = (
         "if a difference is intended, record it with --distbench-update",
     ),
     _word(
-        "A/B|interleaved A/B|interleaved|in turns",
+        "interleaved A/B|A/B|interleaved|in turns",
         "Candidate and baseline commit run in alternating launches, so that noise hits both sides.",
         "against.md#how-the-sides-alternate",
         _MORE_TIME,
     ),
     _word(
-        "noise floor|A/A|A/A noise|noise|against itself",
-        "How much launches of the same code differ on this machine. It hides smaller changes.",
+        "A/A|noise floor|A/A noise|noise|against itself",
+        "The noise floor: how much launches of the same code differ. It hides smaller changes.",
         "noise.md#sensitivity-which-slowdowns-are-detected",
         "end other processes (distbench doctor), make more launches, or time a longer loop",
     ),
@@ -246,7 +246,7 @@ WORDS: Sequence[Entry] = (
         _LESS_NOISE,
     ),
     _word(
-        "quarantine|advisory|would have failed",
+        "quarantine|advisory|report-only|non-blocking|would have failed",
         "A case is measured and judged, and its verdicts fail no test.",
         "triage.md#quarantine-a-flaky-case",
         "@pytest.mark.distbench(advisory='why') for one case, --distbench-advisory for all",
@@ -287,8 +287,8 @@ WORDS: Sequence[Entry] = (
     _word(
         ".gitignore|gitignore",
         "Commit baselines/. What runs write otherwise is not for git.",
-        "baselines.md#what-to-commit-and-gitignore",
-        "ignore .benchmarks/, .distbench/, .pytest_cache/ and the folder that you give to --distbench-out",
+        "baselines.md#what-to-commit-to-git-and-gitignore",
+        "ignore .benchmarks/, .distbench/, .pytest_cache/, run records and pages; distbench init writes the list",
     ),
     _word(
         "torchrun|FSDP2|FSDP|DDP|accelerate|script",
@@ -343,6 +343,19 @@ WORDS: Sequence[Entry] = (
         "How ranks are started; warm: forked from a process that has torch loaded.",
         "hosts.md#launchers-how-ranks-are-started",
         "choose another one with --distbench-launcher NAME",
+    ),
+    _word(
+        "golden curve",
+        "Losses of one seed that a later run must repeat, step by step.",
+        "convergence.md#exact-comparison-of-seeded-curves",
+        "if another training is intended, record its losses with --distbench-update",
+    ),
+    _word("slot", "Place of a node in an elastic job; a new node may take it.", "elastic.md", "rank.slot has it"),
+    _word(
+        "generation",
+        "Time between two changes of an elastic job's membership.",
+        "elastic.md",
+        "rank.generation counts them",
     ),
     _word("strict", "Inconclusive verdicts and low power fail the test.", "verdicts.md", "see --distbench-strict"),
 )

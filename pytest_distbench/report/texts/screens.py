@@ -165,7 +165,7 @@ def _cleared(results: Sequence[CaseResult]) -> list[Line]:
     lines = []
     for how, group in (
         ("interleaved A/B with", [c for c in found if c.references]),
-        ("further launches: nothing but baselines differs from", [c for c in found if not c.references]),
+        ("further launches, as the code is still that of", [c for c in found if not c.references]),
     ):
         launches = sum(len(c.launches) + len(c.references) + len(c.controls) for c in group)
         revisions = ", ".join(dict.fromkeys(c.revision for c in group))

@@ -118,7 +118,7 @@ def test_what_a_confirmation_cleared_is_counted_with_its_cost() -> None:
 
     alone = replace(turns, references=[])
     assert (
-        "nothing but baselines differs from a90c25b475 (2 launches"
+        "further launches, as the code is still that of a90c25b475 (2 launches"
         in counts([replace(case, confirmation=alone)], took_s=None)[-1].text
     )
 
@@ -144,15 +144,15 @@ def test_sensitivity_is_the_median_and_the_worst_of_the_timings_that_were_decide
 def test_what_noise_left_undecided_comes_with_its_numbers_and_what_to_do() -> None:
     turns = Confirmation(revision="4c8a564357", here="b", took_s=60.0, launches=launches(1.0), references=launches(1.0))
     found = verdict(
-        "launches-used-up", statistic="A/B sqrt(min x p25)", facts={"noise_floor": -0.24}, launches=7, mde=1.05,
+        "not-confirmed", statistic="A/B sqrt(min x p25)", facts={"noise_floor": -0.24}, launches=7, mde=1.05,
         reason="its time was used up: --distbench-confirm=auto:SECONDS",
     )  # fmt: skip
     lines, told = inconclusive([result(verdict("noise", metric="other")), result(found, confirmation=turns)])
 
-    assert [v.code for v in told] == ["noise", "launches-used-up"]
+    assert [v.code for v in told] == ["noise", "not-confirmed"]
     numbers = "candidate 30 ms, baseline 20 ms (+50.0 %); A/A (noise floor): 24.0 %"
     assert [line.text for line in lines[:3]] == [
-        "? test_a[ws2] step (and 1 more timing): code and noise cannot be told apart (launches-used-up)",
+        "? test_a[ws2] step (and 1 more timing): code and noise cannot be told apart (not-confirmed)",
         f"    A/B with 4c8a564357, 7 pairs in 60 s: {numbers}",
         "    with 28 pairs a slowdown of 105 % is detectable; stopped because the time for confirmation was used up",
     ]
