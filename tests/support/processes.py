@@ -46,6 +46,14 @@ def wait_for(
         time.sleep(0.05)
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Gone, or dead and not waited for by its parent yet."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def working_in(folder: Path) -> list[psutil.Process]:
     """Live processes whose working directory this is, whatever their environment says; not the test's own."""
     found = []

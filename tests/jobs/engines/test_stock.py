@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 from support.plans import job_plan, make_plan
-from support.processes import wait_for
+from support.processes import has_ended, wait_for
 from support.timelines import JOB
 from torch.distributed.run import get_args_parser
 
@@ -169,7 +169,7 @@ def test_a_node_that_is_lost_loses_all_its_processes(engine: Shells, children: C
     [worker] = children(0)
     engine.kill(0)
 
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    assert has_ended(worker)
     assert engine._agents[0].poll() == -9
 
 

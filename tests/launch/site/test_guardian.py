@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.processes import wait_for
+from support.processes import has_ended, wait_for
 
 from pytest_distbench.launch.site.guardian import remove_traces
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -41,7 +41,7 @@ def test_a_process_ends_with_its_parent_however_that_ends() -> None:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
-        wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, limit_s=30)
+        wait_for(lambda: has_ended(child), limit_s=30)
 
 
 def test_sockets_and_the_plan_go_and_what_is_for_reading_stays(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from support.launching import Launch
-from support.processes import wait_for
+from support.processes import has_ended, wait_for
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.site.relay import Hello
@@ -316,7 +316,7 @@ def test_a_node_whose_parent_was_killed_is_taken_last(launch: Launch) -> None:
     first = told(launch)
     victim = psutil.Process(first[0]["parent"])
     victim.kill()
-    wait_for(lambda: not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: has_ended(victim))
 
     second, all_of_them = told(launch), told(launch, 3)
 
