@@ -30,8 +30,9 @@ FAKE = '#!/bin/bash\nprintf "%s\\n" "${0##*/}" "$@" "" >> "$CALLS"\n'
 ANSWERS = {
     "distbench": 'case "$*" in *" -o "*) echo made > "${@: -1}" ;; *diff*|*history*) echo table ;; esac\n',
     "gh": 'case "$*" in\n'
+    '  *artifacts\\?*) jq -r "${@: -1}" "$ARTIFACTS" ;;\n'
     '  *--paginate*) printf "%s" "$KNOWN" ;;\n'
-    '  *artifacts\\?*) jq -r "$4" "$ARTIFACTS" ;;\n'
+    "  */6/zip) exit 1 ;;\n"
     '  */zip) cat "$ZIP" ;;\n'
     '  *"$REFUSED"*) exit 1 ;;\n'
     "esac\n",
@@ -155,6 +156,10 @@ MEASURE = "actions/measure/Measure"
             {"SUITES": "s", "WORLD_SIZE": "4", "GPU": "true", "OPTIONS": "-k step --distbench-strict", "AGAINST": ""},
             ["s", "--world-size", "4", "-k", "step", "--distbench-strict", "--gpu"],
         ),
+        (
+            {"SUITES": "s\nmore", "OPTIONS": "-k 'a or b'\n-x", "BASE": ""},
+            ["s", "more", "--world-size", "2", "-k", "a or b", "-x"],
+        ),
         ({"SUITES": "s", "BASE": "HEAD"}, ["s", "--world-size", "2", "--distbench-against=COMMIT"]),
         (
             {"SUITES": "$(touch x) ;", "WORLD_SIZE": "2; ls", "BASE": ""},
@@ -182,6 +187,23 @@ def test_a_branch_is_measured_where_this_one_left_it(runner: Runner) -> None:
     _, [call] = runner.run(MEASURE, AGAINST="main")
 
     assert f"--distbench-against={left}" in call
+
+
+@pytest.mark.parametrize("name", [MEASURE, "init/hosted/suites/Measure"])
+def test_a_pull_request_is_compared_with_what_it_was_merged_with(runner: Runner, name: str) -> None:
+    """Not with what the event knew, nor with where its base is by now."""
+    old = git(runner.work, "rev-parse", "HEAD").strip()
+    git(runner.work, "switch", "-q", "-c", "mine")
+    head = runner.commit("mine", "")
+    git(runner.work, "switch", "-q", "main")
+    base = runner.commit("theirs", "")
+    git(runner.work, "switch", "-q", "--detach")
+    git(runner.work, "merge", "-q", "--no-ff", "-m", "merge", "mine")
+    _, [call] = runner.run(name, BASE=old, **({"HEAD": head} if name == MEASURE else {}))
+
+    [against] = [word.partition("=")[2] for word in call if "--distbench-against" in word]
+    assert git(runner.work, "rev-parse", against).strip() == base
+    assert ("--distbench-advisory" in call) == (name != MEASURE)
 
 
 @pytest.mark.parametrize("against", ["later", "origin/later"])
@@ -243,6 +265,13 @@ def test_a_comment_is_written_once_and_replaced(runner: Runner, variables: dict[
     assert told == ""
 
 
+def test_a_comment_that_is_too_long_is_cut(runner: Runner) -> None:
+    runner.write("distbench-measured/comment.md", "mark\n" + "a line\n" * 200_000)
+    runner.run(COMMENT, NUMBER="7")
+
+    assert 64_000 < (runner.temp / "body.md").stat().st_size < 65_536
+
+
 def test_where_nothing_can_be_said_there_is_no_comment_and_that_is_no_failure(runner: Runner) -> None:
     told = [runner.run(COMMENT)[0], runner.run(COMMENT, NUMBER="")[0]]
     runner.write("distbench-measured/comment.md", "mark\nresult\n")
@@ -261,15 +290,23 @@ def test_the_history_is_of_the_records_that_runs_of_this_branch_have_kept(runner
         run = {"head_branch": branch, "head_repository_id": of, "repository_id": 1}
         return {"id": number, "expired": expired, "workflow_run": run}
 
-    rows = [artifact(1), artifact(2, branch="mine"), artifact(3, of=2), artifact(4, expired=True), artifact(5)]
+    rows = [
+        artifact(1),
+        artifact(2, branch="mine"),
+        artifact(3, of=2),
+        artifact(4, expired=True),
+        artifact(5),
+        artifact(6),
+    ]
     Path(runner.variables["ARTIFACTS"]).write_text(json.dumps({"artifacts": rows}))
     with zipfile.ZipFile(runner.variables["ZIP"], "w") as made:
         made.writestr("run.json", "{}")
-    _, calls = runner.run("actions/history/Collect the run records", ARTIFACT="perf")
+    told, calls = runner.run("actions/history/Collect the run records", ARTIFACT="perf")
     records = runner.temp / "distbench-history" / "records"
 
     assert sorted(str(path.relative_to(records)) for path in records.rglob("*.json")) == ["1/run.json", "5/run.json"]
-    assert calls[0][2] == "repos/o/r/actions/artifacts?name=perf-record&per_page=100"
+    assert calls[0][2:4] == ["--paginate", "repos/o/r/actions/artifacts?name=perf-record&per_page=100"]
+    assert "without artifact 6" in told
 
 
 def test_without_a_record_there_is_no_history_and_that_is_no_failure(runner: Runner) -> None:
@@ -302,6 +339,14 @@ def test_what_was_recorded_is_kept_where_other_tests_failed_and_wherever_baselin
     assert (runner.temp / "step_summary").read_text() == told
     assert (runner.temp / "output").read_text() == "recorded=true\n"
     assert git(runner.work, "diff", "--cached", "--name-only").split() == [f"{folder}/b.json"]
+
+
+def test_baselines_that_git_ignores_are_an_error_that_says_so(runner: Runner) -> None:
+    runner.commit(".gitignore", "stored/\n")
+    runner.write("distbench-out/run.json", '{"settings": {"baselines": "stored"}}')
+    runner.write("distbench-out/pytest.txt", "1 passed\n")
+
+    assert ".gitignore has stored, and baselines are committed" in runner.run(CHANGED, 1)[0]
 
 
 def test_where_no_baseline_changed_nothing_is_proposed(runner: Runner) -> None:
@@ -378,7 +423,17 @@ def test_no_measurement_of_the_default_branch_is_cancelled() -> None:
         "${{ startsWith(github.ref_name, 'pull-request/') }}",
     )
     assert found == {"false", *of_a_pull_request}
+    assert {text.count("cancel-in-progress: false") - text.count("queue: max") for text in texts} == {0}
     assert all("|| github.run_id }}" in written_by_init(name) for name in ("hosted.yml.txt", "gpu.yml.txt"))
+
+
+def test_nightly_runs_have_a_history_and_those_of_forks_do_not_start() -> None:
+    """The event of a schedule need not say which branch is the default one, nor whether this is a fork."""
+    texts = [*(path.read_text() for path in GITHUB.glob("workflows/*.yml")), *map(written_by_init, TEMPLATES)]
+
+    assert not any("repository.fork" in text for text in texts)
+    guard = "(github.event_name == 'schedule' || github.ref_name == github.event.repository.default_branch)"
+    assert all(text.count("repository.default_branch") == text.count(guard) for text in texts)
 
 
 def test_what_the_history_needs_is_installed() -> None:

@@ -39,12 +39,14 @@ class Repository:
 
     Attributes:
         branch: that pull requests go to.
+        baselines: their folder.
         requirement: what pip takes as this package.
         install: what else it takes, as the shell reads it: the repository's own.
         is_told_where_from: others can install this package from there, too.
     """
 
     branch: str
+    baselines: str
     gpus: int
     requirement: str
     install: str
@@ -99,20 +101,23 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
     files = {
         "suites/test_step.py": "test_step.py.txt",
         "conftest.py": "conftest.py.txt",
-        "baselines/README.md": "baselines.md.txt",
+        f"{found.baselines}/README.md": "baselines.md.txt",
         ".github/workflows/distbench.yml": "gpu.yml.txt" if found.gpus else "hosted.yml.txt",
         ".github/workflows/distbench-baselines.yml": "record.yml.txt",
     }
     longest = max(map(len, files))
     to_replace = []
     for path, name in files.items():
-        text = found.fill(name)
-        is_new = _write_new(folder / path, text)
+        is_new = _write_new(folder / path, found.fill(name))
         yield f"wrote  {path}" if is_new else f"kept   {path:{longest}}  it was there"
-        lines = enumerate(text.splitlines(), 1) if is_new and path.endswith(".yml") else ()
+        is_workflow = path.endswith(".yml") and (folder / path).is_file()
+        lines = enumerate((folder / path).read_text(errors="replace").splitlines(), 1) if is_workflow else ()
         to_replace += [f"  {path}:{number}" for number, line in lines if found.requirement in line]
     added = _add_lines(folder / ".gitignore", found.fill("gitignore.txt"))
     yield f"added  .gitignore: {', '.join(added)}" if added else f"kept   {'.gitignore':{longest}}  it was there"
+    if _ask_git(folder, "check-ignore", f"{found.baselines}/platform/case.json"):
+        yield ""
+        yield f".gitignore has {found.baselines}: take it out of there, as baselines are committed"
     if to_replace and not found.is_told_where_from:
         yield ""
         yield f"{found.requirement} was not installed from an index. Unless runners find it on one,"
@@ -148,14 +153,26 @@ def find_out(folder: Path) -> Repository:
         install.append("-r requirements.txt")
     if own:
         install.append("-e .")
+    usual = [f"refs/{place}/{name}" for name in (_USUAL_BRANCH, "master") for place in ("heads", "remotes/origin")]
+    known = _ask_git(folder, "for-each-ref", "--format=%(refname:lstrip=-1)", *usual).partition("\n")[0]
     return Repository(
-        branch=remote or _ask_git(folder, "branch", "--show-current") or _USUAL_BRANCH,
+        branch=remote or known or _ask_git(folder, "branch", "--show-current") or _USUAL_BRANCH,
+        baselines=_baselines_of(folder),
         gpus=len(gpus.read_gpus(os.environ).visible),
         requirement=wanted,
         install=" ".join(install),
         is_committed_to=bool(top),
         is_told_where_from=is_told,
     )
+
+
+def _baselines_of(folder: Path) -> str:
+    """Where the ini file says that baselines are."""
+    for name in ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg"):
+        text = (folder / name).read_text(errors="replace") if (folder / name).is_file() else ""
+        if found := re.search(r"""^distbench_baselines *= *["']?([^"'#\n]*[^"'#\s/])""", text, re.MULTILINE):
+            return found[1]
+    return "baselines"
 
 
 def _requirement() -> tuple[str, bool]:
@@ -194,13 +211,15 @@ def _write_new(path: Path, text: str) -> bool:
 
 
 def _add_lines(path: Path, text: str) -> list[str]:
-    """Append what a file does not have, and say what that was."""
+    """Append what a file does not have, nor takes back, and say what that was."""
     with _refused(path):
-        old = path.read_text() if path.exists() else ""
-        known = {line.strip("/ ") for line in old.splitlines()}
-        added = [line for line in text.splitlines() if line.strip("/") not in known]
+        old = path.read_bytes() if path.exists() else b""
+        known = {line.strip().strip(b"!/") for line in old.splitlines()}
+        added = [line for line in text.splitlines() if line.rstrip("/").encode() not in known]
+        end = b"\r\n" if b"\r\n" in old else b"\n"
         if added:
-            path.write_text("\n".join([*old.splitlines(), *added, ""]))
+            with path.open("ab") as file:
+                file.write(end * (old[-1:] not in {b"", b"\n"}) + b"".join(line.encode() + end for line in added))
     return added
 
 
@@ -209,7 +228,10 @@ def _refused(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DistbenchError(f"cannot write {path}: {error.strerror or error}; make its folder writable") from error
+        in_the_way = isinstance(error, (FileExistsError, IsADirectoryError, NotADirectoryError))
+        todo = "move what is in its place" if in_the_way else "make its folder writable"
+        told = f"cannot write {path}: {error.strerror or error}; {todo}, and run this again: it keeps what is there"
+        raise DistbenchError(told) from error
 
 
 def add_data(add_parser: Adder) -> None:

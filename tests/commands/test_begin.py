@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ruamel.yaml import YAML
 from support.launching import RunInside
 from support.processes import LIMIT_S
 from support.repositories import git
@@ -75,7 +76,7 @@ def test_it_writes_a_suite_a_workflow_and_a_store_and_says_what_comes_next(
         "  pytest suites/ --world-size 2",
     ]
     workflow = (repository / WORKFLOWS[0]).read_text()
-    assert "branches: [trunk]" in workflow
+    assert 'branches: ["trunk"]' in workflow
     assert 'DISTBENCH: "pytest-distbench[history]==0.1.0"\n' in workflow
     assert re.search("<[A-Z_]+>|INCLUDE", workflow) is None
 
@@ -112,6 +113,7 @@ def test_where_this_package_came_from_is_where_runners_get_it(
         place, number = line.split(":")
         assert place == f"  {path}"
         assert "DISTBENCH: " in (repository / path).read_text().splitlines()[int(number) - 1]
+    assert told in init(capsys, repository)  # until another one stands there
 
 
 def test_without_a_repository_one_comes_first(
@@ -131,7 +133,10 @@ def test_a_place_where_it_cannot_begin_is_an_error(repository: Path, capsys: pyt
     assert "is not a folder: give the root of your repository" in init(capsys, repository / "file", code=2)[0]
     assert f"is inside the repository {repository}" in init(capsys, repository / "below", code=2)[0]
     (repository / "suites").touch()
-    assert "cannot write" in init(capsys, repository, code=2)[0]
+    assert "move what is in its place, and run this again" in init(capsys, repository, code=2)[0]
+    (repository / "suites").unlink()
+    (repository / ".gitignore").mkdir()
+    assert "move what is in its place, and run this again" in init(capsys, repository, code=2)[0]
 
 
 @pytest.mark.parametrize("number", [0, 4])
@@ -184,6 +189,41 @@ def test_what_is_there_stays_as_it_is(repository: Path, capsys: pytest.CaptureFi
     ]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"a\r\n!.distbench/\r\n", b"__pycache__/\r\n.benchmarks/\r\n.pytest_cache/\r\ndistbench-out/\r\n"),
+        (b"\xe9\n.distbench", b"\n__pycache__/\n.benchmarks/\n.pytest_cache/\ndistbench-out/\n"),
+    ],
+)
+def test_what_git_ignores_is_added_to_and_no_byte_of_it_changes(
+    repository: Path, capsys: pytest.CaptureFixture[str], old: bytes, new: bytes
+) -> None:
+    (repository / ".gitignore").write_bytes(old)
+    init(capsys, repository)
+
+    assert (repository / ".gitignore").read_bytes() == old + new
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pytest.ini", "[pytest]\ndistbench_baselines = perf/base\n"),
+        ("pyproject.toml", '[tool.pytest.ini_options]\ndistbench_baselines = "perf/base/"\n'),
+    ],
+)
+def test_baselines_are_where_the_ini_file_says_and_not_ignored(
+    repository: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    (repository / name).write_text(text)
+    (repository / ".gitignore").write_text("base/\n")
+    lines = init(capsys, repository)
+
+    assert (repository / "perf/base/README.md").is_file()
+    assert ".gitignore has perf/base: take it out of there, as baselines are committed" in lines
+    assert any("git add suites conftest.py perf .github" in line for line in lines)
+
+
 def test_with_gpus_it_is_for_runners_with_gpus(
     repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,3 +240,16 @@ def test_the_branch_is_that_of_pull_requests(repository: Path) -> None:
     git(repository, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/develop")
 
     assert prepare.find_out(repository).branch == "develop"
+
+
+def test_a_branch_of_a_feature_is_not_that_of_pull_requests(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git(repository, "checkout", "-q", "-b", "#3-x")
+    init(capsys, repository)
+    assert YAML(typ="safe").load(repository / WORKFLOWS[0])["on"]["push"]["branches"] == ["#3-x"]
+    git(repository, "commit", "-q", "--allow-empty", "-m", "first")
+    git(repository, "branch", "master")
+    assert prepare.find_out(repository).branch == "master"
+    git(repository, "branch", "main")
+    assert prepare.find_out(repository).branch == "main"

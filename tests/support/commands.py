@@ -20,6 +20,7 @@ GIVEN = {
     "github.token": "token",
     "github.base_ref": "main",
     "github.event.pull_request.base.sha": "main",
+    "github.event.pull_request.head.sha": "head",
     "github.event.pull_request.number": "7",
     "matrix.versions": "oldest",
     "runner.temp": "{RUNNER_TEMP}",
@@ -41,6 +42,7 @@ def written_by_init(template: str) -> str:
     """A workflow that ``distbench init`` writes."""
     return Repository(
         branch="main",
+        baselines="baselines",
         gpus=TEMPLATES[template],
         requirement="pytest-distbench[history]==0.1.0",
         install="-r requirements.txt -e .",

@@ -3,6 +3,10 @@ out=$RUNNER_TEMP/distbench-out
 if [ ! -f "$out/run.json" ]; then exit 0; fi
 folder=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["settings"].get("baselines", "baselines"))' "$out/run.json")
 mkdir -p "$folder"
+if git check-ignore --quiet "$folder/any.json"; then
+  echo "::error title=distbench::.gitignore has $folder, and baselines are committed: take it out of there"
+  exit 1
+fi
 {
   distbench baseline diff --baselines "$folder" --markdown
   if grep -E '^(FAILED|ERROR) ' "$out/pytest.txt" > "$out/failed.txt"; then

@@ -5,7 +5,7 @@ if [ -z "$NUMBER" ]; then say "this is no pull request, and no branch pull-reque
 measured=$RUNNER_TEMP/distbench-measured/comment.md
 if [ ! -f "$measured" ]; then say "nothing was measured"; exit 0; fi
 body=$RUNNER_TEMP/body.md
-{ echo "<!-- distbench $ARTIFACT -->"; tail -n +2 "$measured" | head -c 65000; } > "$body"
+{ echo "<!-- distbench $ARTIFACT -->"; head -c 65000 "$measured" | tail -n +2; } > "$body"
 comments="repos/$GITHUB_REPOSITORY/issues/$NUMBER/comments"
 mine='.[] | select(.user.type == "Bot" and (.body | startswith("<!-- distbench \(env.ARTIFACT) -->"))) | .id'
 known=$(gh api --paginate "$comments" --jq "$mine" | head -n 1) || true
