@@ -40,6 +40,9 @@ class Repository:
     Attributes:
         branch: that pull requests go to.
         baselines: their folder.
+        ranks: of a run.
+        on_gpus: runs have a GPU per rank.
+        is_here: this machine can run them.
         requirement: what pip takes as this package.
         install: what else it takes, as the shell reads it: the repository's own.
         is_told_where_from: others can install this package from there, too.
@@ -47,19 +50,17 @@ class Repository:
 
     branch: str
     baselines: str
-    gpus: int
+    ranks: int
+    on_gpus: bool
+    is_here: bool
     requirement: str
     install: str
     is_committed_to: bool
     is_told_where_from: bool
 
     @property
-    def ranks(self) -> int:
-        return self.gpus or _USUAL_RANKS
-
-    @property
     def run(self) -> str:
-        return f"pytest suites/ --world-size {self.ranks}{' --gpu' * bool(self.gpus)}"
+        return f"pytest suites/ --world-size {self.ranks}{' --gpu' * self.on_gpus}"
 
     def fill(self, name: str) -> str:
         """A template, with others where a line says INCLUDE, indented as that line is."""
@@ -72,8 +73,8 @@ class Repository:
             "REQUIREMENT": self.requirement,
             "INSTALL": self.install and f" {self.install}",
             "RUN": self.run,
-            "RUNNER": "[self-hosted, linux, gpu]" if self.gpus else "ubuntu-latest",
-            "HOST": "gpu" if self.gpus else "ubuntu-latest",
+            "RUNNER": "[self-hosted, linux, gpu]" if self.on_gpus else "ubuntu-latest",
+            "HOST": "gpu" if self.on_gpus else "ubuntu-latest",
         }
         text = (_TEMPLATE / name).read_text()
         text = re.sub(r"( *)INCLUDE (.+)\n", lambda found: textwrap.indent(self.fill(found[2]), found[1]), text)
@@ -92,17 +93,28 @@ def add_init(add_parser: Adder) -> None:
         default=Path(),
         help="root of the repository (default: this folder)",
     )
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="workflows for self-hosted runners with GPUs (default: where this machine has some)",
+    )
+    parser.add_argument(
+        "--world-size",
+        metavar="N",
+        type=int,
+        help=f"ranks of a run (default: one for each GPU here, else {_USUAL_RANKS})",
+    )
     parser.set_defaults(command=_init)
 
 
 def _init(options: argparse.Namespace) -> Iterator[str]:
     folder: Path = options.folder
-    found = find_out(folder)
+    found = find_out(folder, gpu=options.gpu, ranks=options.world_size)
     files = {
         "suites/test_step.py": "test_step.py.txt",
         "conftest.py": "conftest.py.txt",
         f"{found.baselines}/README.md": "baselines.md.txt",
-        ".github/workflows/distbench.yml": "gpu.yml.txt" if found.gpus else "hosted.yml.txt",
+        ".github/workflows/distbench.yml": "gpu.yml.txt" if found.on_gpus else "hosted.yml.txt",
         ".github/workflows/distbench-baselines.yml": "record.yml.txt",
     }
     longest = max(map(len, files))
@@ -127,15 +139,21 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
     begin = [] if found.is_committed_to else ["git init"]
     yield ""
     yield "next:"
-    yield f"  {' && '.join([*enter, *begin, f'{found.run} --distbench-update=new'])}"
     tops = " ".join(dict.fromkeys(path.split("/")[0] for path in [*files, ".gitignore"]))
-    yield f"  git add {tops} && git commit -m 'Tests of performance'"
-    yield f"  {found.run}"
-    yield "The first command records baselines of this machine; the last one fails if the step gets slower."
+    commit = f"git add {tops} && git commit -m 'Tests of performance'"
+    if found.is_here:
+        yield f"  {' && '.join([*enter, *begin, f'{found.run} --distbench-update=new'])}"
+        yield f"  {commit}"
+        yield f"  {found.run}"
+        yield "The first command records baselines of this machine; the last one fails if the step gets slower."
+    else:
+        yield f"  {' && '.join([*enter, *begin, commit])}"
+        yield "  gh workflow run distbench-baselines.yml"
+        yield f"The second command records baselines on your runner, once {found.branch} is pushed with these files."
 
 
-def find_out(folder: Path) -> Repository:
-    """What a first suite depends on.
+def find_out(folder: Path, *, gpu: bool = False, ranks: int | None = None) -> Repository:
+    """What a first suite depends on; with ``gpu`` and ``ranks`` as somebody wants them.
 
     Raises:
         DistbenchError: it is no folder, or one inside of a repository.
@@ -155,10 +173,16 @@ def find_out(folder: Path) -> Repository:
         install.append("-e .")
     usual = [f"refs/{place}/{name}" for name in (_USUAL_BRANCH, "master") for place in ("heads", "remotes/origin")]
     known = _ask_git(folder, "for-each-ref", "--format=%(refname:lstrip=-1)", *usual).partition("\n")[0]
+    if ranks is not None and ranks < 1:
+        raise DistbenchError(f"--world-size {ranks}: wanted 1 or more")
+    here = len(gpus.read_gpus(os.environ).visible)
+    ranks = ranks or here or _USUAL_RANKS
     return Repository(
         branch=remote or known or _ask_git(folder, "branch", "--show-current") or _USUAL_BRANCH,
         baselines=_baselines_of(folder),
-        gpus=len(gpus.read_gpus(os.environ).visible),
+        ranks=ranks,
+        on_gpus=gpu or here > 0,
+        is_here=ranks <= here if gpu or here else True,
         requirement=wanted,
         install=" ".join(install),
         is_committed_to=bool(top),
@@ -215,7 +239,7 @@ def _add_lines(path: Path, text: str) -> list[str]:
     with _refused(path):
         old = path.read_bytes() if path.exists() else b""
         known = {line.strip().strip(b"!/") for line in old.splitlines()}
-        added = [line for line in text.splitlines() if line.rstrip("/").encode() not in known]
+        added = [line for line in text.splitlines() if line.strip("/").encode() not in known]
         end = b"\r\n" if b"\r\n" in old else b"\n"
         if added:
             with path.open("ab") as file:

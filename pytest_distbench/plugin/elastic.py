@@ -74,8 +74,8 @@ class Elastic:
                 generation, and ``rank.training(...)`` loads the last good checkpoint. Or ``"train.py"``, a script with
                 checkpoints of its own.
             nodes: their number, or minimum and maximum, at most the ranks of the run; each has one worker.
-            plan: changes: ``cycle(...)``, or a list of ``join(...)``, ``leave(...)``, ``kill(...)``, ``crash(...)``,
-                ``stop(...)``. Empty: a fixed run to compare with.
+            plan: ``cycle(...)``, or one change or a list of them: ``join(...)``, ``leave(...)``, ``kill(...)``,
+                ``crash(...)``, ``stop(...)``; ``draw(...)`` makes such a list. Empty: a fixed run to compare with.
             start: nodes at the beginning. Default: the minimum if some join first, else the maximum.
             ends_after: the training ends with the epoch in which it has taken so many steps since the last change;
                 ``training.batches`` has to have more epochs. Default: when all are trained.
@@ -192,8 +192,8 @@ def _plan(given: Arguments, plan: object) -> MembershipPlan:
     changes = [plan] if isinstance(plan, Change) else plan
     if not isinstance(changes, list | tuple) or not all(isinstance(change, Change) for change in changes):
         given.refuse(
-            f"plan={show(plan)}; wanted cycle(...), or a list of join(...), leave(...), kill(...), crash(...) and "
-            "stop(...), from pytest_distbench.elastic"
+            f"plan={show(plan)}; wanted cycle(...), draw(...), or one or a list of join(...), leave(...), kill(...), "
+            "crash(...) and stop(...), from pytest_distbench.elastic"
         )
     return MembershipPlan(changes=list(map(_plain, changes)))
 

@@ -173,7 +173,7 @@ class ChangeResult(Record, frozen=True, kw_only=True):
     overlapped: bool = False
     """Another change came before it was over: its cost cannot be told from that one's."""
     stall_s: float | None = None
-    """From the last step before to the first one after; of the survivor that waited longest."""
+    """From the last step before it was interrupted to the first one after; of the survivor that waited longest."""
     recovery_s: float | None = None
     """From the change itself to that step. Of a join it holds the newcomer's start, while others still train."""
     parts: dict[str, float] = {}

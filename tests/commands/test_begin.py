@@ -28,9 +28,9 @@ OF_RUNS = ["distbench-out/", "/run.html", "/run.json", "/runs/"]
 IGNORED = ["__pycache__/", ".benchmarks/", ".distbench/", ".pytest_cache/", *OF_RUNS]
 
 
-def init(capsys: pytest.CaptureFixture[str], folder: Path, code: int = 0) -> list[str]:
+def init(capsys: pytest.CaptureFixture[str], folder: Path, *options: str, code: int = 0) -> list[str]:
     """What it prints; of an error that."""
-    assert main(["init", str(folder)]) == code
+    assert main(["init", str(folder), *options]) == code
     told = capsys.readouterr()
     return (told.err if code else told.out).splitlines()
 
@@ -232,6 +232,23 @@ def test_with_gpus_it_is_for_runners_with_gpus(
 
     assert lines[-2] == "  pytest suites/ --world-size 8 --gpu"
     assert all("runs-on: [self-hosted, linux, gpu]" in (repository / path).read_text() for path in WORKFLOWS)
+
+
+def test_a_laptop_without_gpus_can_write_what_runners_with_gpus_do(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = init(capsys, repository, "--gpu", "--world-size=4")
+    commit = "git add suites conftest.py baselines .github .gitignore && git commit -m 'Tests of performance'"
+
+    assert lines[7:] == [
+        "next:",
+        f"  cd {repository} && {commit}",
+        "  gh workflow run distbench-baselines.yml",
+        "The second command records baselines on your runner, once trunk is pushed with these files.",
+    ]
+    assert all("runs-on: [self-hosted, linux, gpu]" in (repository / path).read_text() for path in WORKFLOWS)
+    assert all("pytest suites/ --world-size 4 --gpu" in (repository / path).read_text() for path in WORKFLOWS)
+    assert "--world-size 0: wanted 1 or more" in init(capsys, repository, "--world-size=0", code=2)[0]
 
 
 def test_the_branch_is_that_of_pull_requests(repository: Path) -> None:

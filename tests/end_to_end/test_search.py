@@ -17,12 +17,12 @@ pytestmark = [
 DOCS = Path(__file__).parents[2] / "docs"
 
 ANSWERS = {
-    "scripts": ["fsdp2", "accelerate", "torchrun script"],
+    "scripts": ["fsdp2", "accelerate", "torchrun script", "test unchanged torchrun script FSDP2"],
     "writing": ["slow tests"],
     "baselines": ["what do I commit to git", "what goes into gitignore", "update baselines from a CI artifact"],
     "against": ["compare two branches", "branch", "bisect"],
     "ci": ["github actions self-hosted", "self-hosted runner"],
-    "hosts": ["slurm", "kubernetes"],
+    "hosts": ["slurm", "run under slurm", "kubernetes"],
     "noise": ["make it faster", "speed up tests", "noise floor"],
     "noise or writing": ["tolerance for one metric", "tolerance metric"],
     "triage": ["inconclusive", "flaky test", "report-only", "non-blocking"],

@@ -47,7 +47,7 @@ TEST = """
         ),
         ("body, nodes=(1, 2, 3)", "*elastic: nodes=(1, 2, 3); wanted a number, or the fewest and the most*"),
         ("body, nodes=(0, 1)", "*elastic: nodes=(0, 1): the fewest=0; wanted a whole number of at least 1*"),
-        ("body, nodes=2, plan='cycle'", "*plan='cycle'; wanted cycle(...), or a list of join(...)*"),
+        ("body, nodes=2, plan='cycle'", "*plan='cycle'; wanted cycle(...), draw(...), or one or a list of join(...)*"),
         (
             "body, nodes=(1, 2), plan=leave(at_s=1, nodes=2)",
             "*plan: leave(at_s=1, nodes=2): of 2 nodes 0 would be left*",

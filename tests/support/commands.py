@@ -43,7 +43,9 @@ def written_by_init(template: str) -> str:
     return Repository(
         branch="main",
         baselines="baselines",
-        gpus=TEMPLATES[template],
+        ranks=TEMPLATES[template] or 2,
+        on_gpus=TEMPLATES[template] > 0,
+        is_here=True,
         requirement="pytest-distbench[history]==0.1.0",
         install="-r requirements.txt -e .",
         is_committed_to=True,
