@@ -965,7 +965,8 @@
     };
     // What a folded case says: its file, and its first number.
     const gist = (one) => {
-      const [row] = one.rows.filter((row) => row.isTold);
+      const told = one.rows.filter((row) => row.isTold);
+      const row = told.find((row) => row.unit === "s") ?? told[0];
       const number = row ? [row.text, row.current, row.change].filter(Boolean).join(" ") : "";
       return [one.nodeid.split("::")[0], number].filter(Boolean).join(" · ");
     };

@@ -16,7 +16,7 @@ from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Point, Trend, Verdict, is_found
 from pytest_distbench.report.tables.communication import communication_texts
 from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds, section_of_rows
-from pytest_distbench.report.texts import change, current, metric_text, reference, test_name, threshold
+from pytest_distbench.report.texts import change, current, mde, metric_text, reference, test_name, threshold
 from pytest_distbench.report.texts.remarks import planted_ratio
 from pytest_distbench.units import format_change, format_quantity
 
@@ -218,6 +218,7 @@ VERDICTS: TableKind[VerdictRow] = TableKind(
         ),
         Column("ratio", float, "change", lambda row: Cell(row.verdict.ratio, change(row.verdict))),
         Column("threshold", float, "threshold", lambda row: Cell(row.verdict.threshold, threshold(row.verdict))),
+        Column("mde", float, "MDE", lambda row: Cell(row.verdict.mde, mde(row.verdict))),
         Column("at_least", float, None, lambda row: tightest(row.verdict.bounds, "least")),
         Column("at_most", float, None, lambda row: tightest(row.verdict.bounds, "most")),
         Column("launches", int, "n", lambda row: row.verdict.launches),

@@ -116,7 +116,7 @@ def test_a_comment_names_commit_and_run_and_has_the_commands(monkeypatch: pytest
     for name, value in {"SERVER_URL": "https://g.x", "REPOSITORY": "a/b", "RUN_ID": "7"}.items():
         monkeypatch.setenv(f"GITHUB_{name}", value)
     out = BytesIO()
-    red = result(verdict("beyond-threshold"), outcome="failed", reference=STORED)
+    red = result(verdict("beyond-threshold", mde=0.25), outcome="failed", reference=STORED)
     write_comment(run(red, commit="0123456789abcdef", failed_besides=1), out)
     text = out.getvalue().decode()
 
@@ -124,6 +124,9 @@ def test_a_comment_names_commit_and_run_and_has_the_commands(monkeypatch: pytest
     assert "Measured: commit 0123456789, [this run](https://g.x/a/b/actions/runs/7)\n" in text
     assert "\n    pytest 'suites/test_a.py::test_a[ws2]'\n" in text
     assert "\n    pytest 'suites/test_a.py::test_a[ws2]' --distbench-update\n" in text
+
+    assert "| threshold | MDE | n |" in text
+    assert "| +25.0% |" in text
 
     out = BytesIO()
     write_comment(run(replace(red, verdicts=[], outcome="passed")), out)
