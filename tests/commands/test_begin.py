@@ -190,19 +190,16 @@ def test_what_is_there_stays_as_it_is(repository: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (b"a\r\n!.distbench/\r\n", b"__pycache__/\r\n.benchmarks/\r\n.pytest_cache/\r\ndistbench-out/\r\n"),
-        (b"\xe9\n.distbench", b"\n__pycache__/\n.benchmarks/\n.pytest_cache/\ndistbench-out/\n"),
-    ],
+    ("old", "between", "end"), [(b"a\r\n!.distbench/\r\n", b"", b"\r\n"), (b"\xe9\n.distbench", b"\n", b"\n")]
 )
 def test_what_git_ignores_is_added_to_and_no_byte_of_it_changes(
-    repository: Path, capsys: pytest.CaptureFixture[str], old: bytes, new: bytes
+    repository: Path, capsys: pytest.CaptureFixture[str], old: bytes, between: bytes, end: bytes
 ) -> None:
     (repository / ".gitignore").write_bytes(old)
     init(capsys, repository)
+    added = ["__pycache__/", ".benchmarks/", ".pytest_cache/", *OF_RUNS]
 
-    assert (repository / ".gitignore").read_bytes() == old + new
+    assert (repository / ".gitignore").read_bytes() == old + between + b"".join(x.encode() + end for x in added)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
         "statistic",
         "change",
         "threshold",
+        "MDE",
         "n",
     ]
     assert section.texts[0] == [
@@ -124,6 +125,7 @@ def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
         "median",
         "+50.0 %",
         "+10%",
+        "",
         "5",
     ]
     row = dict(zip(section.columns, next(iter(section.table.rows)), strict=True))
