@@ -80,9 +80,7 @@ PAGES_OF = {
 }
 """That explain a call."""
 
-HEAD = """\
-Written from the code, a line for each. A name that ends in `=` is required, and given by keyword. [What a run
-prints](words.md) has a page of its own."""
+HEAD = "A name that ends in `=` is required, and given by keyword. What a run prints: [verdicts and words](words.md)."
 
 OF_WORDS = """\
 `distbench explain` prints the same for a word, a code, or a line of a run. After the arrow: what to do."""
@@ -94,8 +92,8 @@ Each is also an ini key, `distbench_<name>` with underscores, unless it is marke
 OF_INI_KEYS = "For a single run: `pytest -o distbench_numa_binding=node`."
 
 OF_MARKERS = """\
-Each is also `distbench_<name>`. If your project has a marker of one of these names, set `distbench_short_options =
-false` and use the long name. [What a test needs](gpus.md#what-a-test-needs) has the keywords of `gpu`. Those of
+Each is also `distbench_<name>`: with `distbench_short_options = false` only that. [What a test
+needs](gpus.md#what-a-test-needs) has the keywords of `gpu`. Those of
 `distbench`:"""
 
 OF_KINDS = """\
@@ -106,7 +104,7 @@ OF_TABLES = "`distbench report RUN.json --table NAME`; without a name it lists t
 OF_COMMANDS = "Exit codes: 0; 1: the answer is no (regressed, refused, unfit); 2: an error; 130: Ctrl-C."
 
 OF_REASONS = f"""\
-Each number gets a verdict, and the verdict a reason with a code. The most severe verdict comes first.
+Each number gets a verdict, and the verdict a reason with a code.
 
 - Accept: {ACCEPT}
 - Record again: {RECORD}
@@ -122,8 +120,8 @@ SAID_ELSEWHERE = {
 """Words that are not on the page."""
 
 OF_FAILURES = """\
-[When launches fail](triage.md#when-launches-fail) says what is reported. After an error of torch, NCCL or CUDA the
-failure prints what it means and what to do; `distbench explain` knows the lines, too."""
+What [a launch that fails](triage.md#when-launches-fail) reports. `distbench explain` knows lines
+of torch, NCCL and CUDA, too."""
 
 OF_THE_PLUGIN = {"watch", "only_structure", "delay"}
 """Attributes of a rank that are not for bodies."""
