@@ -27,7 +27,7 @@ ANSWERS = {
     "noise or writing": ["tolerance for one metric", "tolerance metric"],
     "triage": ["inconclusive", "flaky test", "report-only", "non-blocking"],
     "triage#quarantine-a-flaky-case": ["quarantine", "flaky"],
-    "history": ["history", "trend"],
+    "history": ["history", "trend", "history of a metric"],
     "gpus": ["which gpus share a baseline", "memory"],
 }
 """What users type, by the page that the search has to list first; of two pages it may be either."""
