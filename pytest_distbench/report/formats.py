@@ -72,7 +72,7 @@ def append_summary(path: Path, results: Sequence[CaseResult], *, besides: int = 
 def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: Sequence[str] = ()) -> str:
     """What failed in words, its numbers, and folded all others; rows that do not fit are counted in the last line."""
     rows = VERDICTS.rows(results)
-    red, others = ([row for row in rows if _is_red(row) is wanted] for wanted in (True, False))
+    red, others = ([row for row in rows if row.verdict.is_failure is wanted] for wanted in (True, False))
     kinds = Counter(row.verdict.kind for row in rows)
     counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     lines = [f"### distbench: {escape_markdown(head)}", "", *notes]
@@ -94,10 +94,6 @@ def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: 
 
 _ROOM_AROUND = 400
 """Bytes for what stands around two tables, and says how many rows are left out of each."""
-
-
-def _is_red(row: VerdictRow) -> bool:
-    return row.verdict.is_failure
 
 
 def _size(lines: Sequence[str]) -> int:

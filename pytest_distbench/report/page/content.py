@@ -106,7 +106,7 @@ class PageCase(Record, frozen=True, kw_only=True, omit_defaults=True):
     title: str
     nodeid: str
     state: str
-    """Its gravest verdict, :data:`BROKEN` or :data:`MEASURED`."""
+    """Its most severe verdict, :data:`BROKEN` or :data:`MEASURED`."""
     mark: str
     severity: Severity
     """Of what is told in its rows, the most severe."""
@@ -151,9 +151,9 @@ class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     facts: list[tuple[str, str]]
     kinds: dict[str, tuple[Severity, str]]
-    """States -> severity and meaning, the gravest first."""
+    """States -> severity and meaning, the most severe first."""
     counts: dict[str, int]
-    """Cases by their state, the gravest first."""
+    """Cases by their state, the most severe first."""
     notes: list[Line] = []
     """On the run as a whole."""
     cases: list[PageCase]
@@ -238,7 +238,7 @@ def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
     under, number = result.case.conditions, len(result.launches)
     failed = result.outcome in ("failed", "xfailed", "advisory")
     command = again(result, record)
-    mark, severity = _gravest(result)
+    mark, severity = _most_severe(result)
     charts, problems = charts_of(result, trends)
     ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"
     how = [ranks, under.backend, under.launcher, f"{number} launch{'es' * (number != 1)}"]
@@ -269,7 +269,7 @@ def _state(result: CaseResult) -> str:
     return min((v.kind for v in result.verdicts if v.is_judged), key=order.index, default=MEASURED)
 
 
-def _gravest(result: CaseResult) -> tuple[str, Severity]:
+def _most_severe(result: CaseResult) -> tuple[str, Severity]:
     """Mark and severity of a case: a passing one may have a number of which nobody knows."""
     if _state(result) == BROKEN:
         return "!", "failure"
@@ -307,7 +307,7 @@ def again(result: CaseResult, record: RunRecord) -> str:
 
 
 def _rows(result: CaseResult) -> Iterator[Row]:
-    """The judged ones first, the gravest before the others."""
+    """The judged ones first, the most severe before the others."""
     values = _values(result, result.launches)
     decided = _values(result, result.confirmation.launches) if result.confirmation is not None else {}
     for verdict in sorted(result.verdicts, key=lambda v: (not v.is_judged, severity_order(v.code))):
