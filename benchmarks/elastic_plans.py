@@ -42,11 +42,11 @@ from pathlib import Path
 from measuring import elastic_plan
 
 from pytest_distbench.elastic import draw
-from pytest_distbench.jobs.engines.table import ENGINES
-from pytest_distbench.jobs.launch import launch_elastic
+from pytest_distbench.elastic.engines.table import ENGINES
+from pytest_distbench.elastic.launch import launch_elastic
+from pytest_distbench.elastic.records import ElasticJob
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.supervise import Side
-from pytest_distbench.records.elastic import ElasticJob
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import Job, LaunchPlan
 from pytest_distbench.records.record import replace

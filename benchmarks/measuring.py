@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_distbench.jobs.engines.table import ENGINES, torch_release
+from pytest_distbench.elastic.engines.table import ENGINES, torch_release
+from pytest_distbench.elastic.records import Change, ElasticJob, MembershipPlan
 from pytest_distbench.launch.starters import LAUNCHERS, LOOPBACK, Launcher
 from pytest_distbench.launch.supervise import Side, supervise
-from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Ranks, Workplace
 

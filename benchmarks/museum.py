@@ -25,12 +25,12 @@ from pathlib import Path
 from measuring import elastic_plan
 
 from pytest_distbench.elastic import crash, draw, join
-from pytest_distbench.jobs.engines.table import ENGINES
-from pytest_distbench.jobs.launch import launch_elastic
-from pytest_distbench.jobs.measures.continuity import ORDER
-from pytest_distbench.jobs.measures.ledger import MOMENTS, PARAMETERS, RANDOM, RATE, REPLICAS, STATE, STEP
+from pytest_distbench.elastic.engines.table import ENGINES
+from pytest_distbench.elastic.launch import launch_elastic
+from pytest_distbench.elastic.measures.continuity import ORDER
+from pytest_distbench.elastic.measures.ledger import MOMENTS, PARAMETERS, RANDOM, RATE, REPLICAS, STATE, STEP
+from pytest_distbench.elastic.records import Change
 from pytest_distbench.launch.supervise import Side
-from pytest_distbench.records.elastic import Change
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import TOLD
 from pytest_distbench.records.plan import BodyReference

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_distbench.worker.elastic.checkpoints import permutation
+from pytest_distbench.worker.checkpoints import permutation
 from pytest_distbench.workloads import training
 from pytest_distbench.workloads.data import cifar10
 from pytest_distbench.workloads.models import MODELS, MobileNetV2

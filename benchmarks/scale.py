@@ -33,9 +33,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.launch.outcome import reduce_host
 from pytest_distbench.launch.site import Aftermath
-from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.site.stream import (
     Ask,
     Clear,

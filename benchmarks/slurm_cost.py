@@ -76,10 +76,10 @@ def main() -> None:
     """Measure, and print the tables."""
     from measuring import launched
 
+    from pytest_distbench.hosts.allocation import read_allocation
+    from pytest_distbench.hosts.cmd import CmdLauncher
+    from pytest_distbench.hosts.slurm import SlurmLauncher
     from pytest_distbench.launch.starters import Engine, LauncherSetup
-    from pytest_distbench.launch.starters.allocation import read_allocation
-    from pytest_distbench.launch.starters.cmd import CmdLauncher
-    from pytest_distbench.launch.starters.slurm import SlurmLauncher
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)

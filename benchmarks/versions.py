@@ -38,9 +38,9 @@ PARTS = {
 ELASTIC = {
     "fast": (
         "tests/jobs",
-        "tests/end_to_end/test_elastic_engines.py",
+        "tests/elastic/end_to_end/test_elastic_engines.py",
         "tests/end_to_end/test_suites.py::test_an_exhibit_is_named_by_its_row_and_a_clean_change_by_none",
-        "tests/end_to_end/test_pool.py",
+        "tests/elastic/end_to_end/test_pool.py",
         "-k=not stock",
     ),
 }

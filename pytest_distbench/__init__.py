@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_distbench.elastic.worker.life import ElasticRank as ElasticRank
     from pytest_distbench.instruments import phase as phase
     from pytest_distbench.instruments import record as record
     from pytest_distbench.instruments import timed as timed
     from pytest_distbench.releases import __version__ as __version__
     from pytest_distbench.worker.context import RankContext as RankContext
-    from pytest_distbench.worker.elastic.life import ElasticRank as ElasticRank
 
 
 def __getattr__(name: str) -> object:
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> object:
 
         return RankContext
     if name == "ElasticRank":
-        from pytest_distbench.worker.elastic.life import ElasticRank
+        from pytest_distbench.elastic.worker.life import ElasticRank
 
         return ElasticRank
     if name in ("record", "timed", "phase"):

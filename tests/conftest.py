@@ -21,6 +21,7 @@ import pytest
 from support.doors import is_open, watched
 from support.engine import ENGINE
 from support.launching import Launch, Lent, MadeLauncher, RunInside
+from support.nvml import Host, h100s, made_up
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE, ModulesOfProject
 
@@ -47,12 +48,12 @@ LONGEST = [
     for name in (
         "end_to_end/test_suites",
         "end_to_end/test_pages",
-        "end_to_end/test_elastic",
-        "end_to_end/test_elastic_engines",
-        "end_to_end/test_input",
+        "elastic/end_to_end/test_elastic",
+        "elastic/end_to_end/test_elastic_engines",
+        "workloads/end_to_end/test_input",
         "end_to_end/test_confirm",
         "end_to_end/test_conformance",
-        "end_to_end/test_scaling",
+        "workloads/end_to_end/test_scaling",
         "end_to_end/test_runs",
         "end_to_end/test_against",
     )
@@ -285,3 +286,16 @@ def project(pytester: pytest.Pytester) -> Callable[[str], pytest.Pytester]:
         return pytester
 
     return make
+
+
+@pytest.fixture
+def driver() -> Iterator[Callable[[Host], None]]:
+    """Pretend that the driver shows a machine."""
+    with contextlib.ExitStack() as stack:
+        yield lambda host: stack.enter_context(made_up(host)) and None
+
+
+@pytest.fixture
+def gpus(driver: Callable[[Host], None]) -> Callable[[int], None]:
+    """Pretend that the driver shows some GPUs."""
+    return lambda count: driver(Host(cards=h100s(count)))

@@ -14,7 +14,7 @@ SHARE = 0.06
 SHARES = {
     "tests/end_to_end/test_confirm.py": 0.12,  # three sides of each test, interleaved
     "tests/end_to_end/test_conformance.py": 0.12,  # waits: each hang, and whoever does not leave
-    "tests/end_to_end/test_elastic.py": 0.08,  # nodes that are lost and join, under the agents of torchrun
+    "tests/elastic/end_to_end/test_elastic.py": 0.08,  # nodes that are lost and join, under the agents of torchrun
     "tests/end_to_end/test_interruptions.py": 0.09,  # whole runs that are ended, and what does not end at once
     "tests/end_to_end/test_pages.py": 0.12,  # whole pages, typed in
 }

@@ -146,7 +146,7 @@ def test_the_reference_has_every_keyword_of_every_marker() -> None:
 
 
 def test_what_to_ignore_is_what_init_writes() -> None:
-    ignored = (PACKAGE / "commands" / "template" / "gitignore.txt").read_text()
+    ignored = (PACKAGE / "tools" / "template" / "gitignore.txt").read_text()
 
     assert f"```text\n# .gitignore\n{ignored}```" in (ROOT / "docs" / "baselines.md").read_text()
 

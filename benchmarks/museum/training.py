@@ -330,7 +330,7 @@ def lr_schedule_by_epoch(parts: Parts) -> Iterator[None]:
 @planted("older checkpoint at retry")
 def older_checkpoint(parts: Parts) -> Iterator[None]:
     """What the newest checkpoint is was cached at the first retry."""
-    from pytest_distbench.worker.elastic import checkpoints
+    from pytest_distbench.worker import checkpoints
 
     find_good, cached = checkpoints.find_good, parts.rank.data_dir / "newest"
     if cached.exists():

@@ -36,9 +36,9 @@ from pytest_distbench.store.accept import (
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.entries import has_test, selection
 from pytest_distbench.store.files import replace_file
-from pytest_distbench.store.perf_output import PerfOutput, Rows, baselines_of, bounds_of, read_perf_output
 from pytest_distbench.store.rows import entries_of, entry_rows, write_csv, write_json, write_parquet
 from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.tools.perf_output import PerfOutput, Rows, baselines_of, bounds_of, read_perf_output
 from pytest_distbench.units import as_share, parse_bytes
 
 

@@ -10,10 +10,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_distbench.commands import NegativeError, baseline, doctor, prepare, runs
+from pytest_distbench.commands import NegativeError, baseline, runs
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.releases import __version__
 from pytest_distbench.report.texts import escape
+from pytest_distbench.tools import doctor, prepare
 
 _COMMANDS = frozenset({"doctor", "verdict", "baseline", "compare", "report", "history", "init", "explain", "data"})
 EXIT_ERROR = 2

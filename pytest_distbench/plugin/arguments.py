@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict, TypeVar
 
+from pytest_distbench.elastic.engines.table import DEFAULT_ENGINE
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.jobs.engines.table import DEFAULT_ENGINE
 from pytest_distbench.launch.readers import problem_with
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.kinds import METRIC_KINDS

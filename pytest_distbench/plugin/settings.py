@@ -289,7 +289,7 @@ def _launcher(given: Given) -> tuple[str, Engine | None]:
                 f"{text!r}; wanted one of {shown(LAUNCHERS)}, such as 'mpirun -np {{nodes}} {{command}}'",
             )
         return text, None
-    from pytest_distbench.launch.starters.cmd import engine_of  # late: a plain pytest run must not pay for it
+    from pytest_distbench.hosts.cmd import engine_of  # late: a plain pytest run must not pay for it
 
     return CMD, engine_of(text)
 

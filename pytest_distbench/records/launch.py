@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from pytest_distbench.records.elastic import ElasticResult, PoolResult
+from pytest_distbench.elastic.records import ElasticResult, PoolResult
 from pytest_distbench.records.environment import GpuWitness, Load
 from pytest_distbench.records.iteration import Breakdown, Fingerprint, RankFingerprint
 from pytest_distbench.records.launch_files import LaunchFiles

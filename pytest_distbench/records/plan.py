@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
-from pytest_distbench.records.elastic import ElasticJob, Sharing
+from pytest_distbench.elastic.records import ElasticJob, Sharing
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.network import Network

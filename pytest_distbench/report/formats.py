@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.report.exports import write_github_action_benchmark, write_pytorch_benchmark, write_trace
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
 from pytest_distbench.report.tables.table import Section, section_of_rows
 from pytest_distbench.report.tables.verdicts import VERDICTS, VerdictRow
@@ -34,6 +33,7 @@ from pytest_distbench.report.texts.failures import accept_command
 from pytest_distbench.report.texts.screens import headline
 from pytest_distbench.report.texts.terminal import flaky_lines, flaky_tests
 from pytest_distbench.store.rows import as_text, write_csv, write_parquet
+from pytest_distbench.tools.exports import write_github_action_benchmark, write_pytorch_benchmark, write_trace
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """GitHub drops a step's whole summary above 1024 KiB."""

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_distbench.errors import AroundUnavailable, ExtensionError, blame, expect, show
+from pytest_distbench.hosts.network import Lab
 from pytest_distbench.launch.starters import LAUNCHERS, Engine, Hosting, LauncherKind
 from pytest_distbench.machine.gpu_watch import PATIENCE_S, GpuWatch, await_memory, complaint, held_remark
 from pytest_distbench.machine.gpus import Gpus, misplaced, peak_bytes_per_s
 from pytest_distbench.machine.locks import find_controller, remove, throttled
-from pytest_distbench.machine.network import Lab
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import CPU_THROTTLED, LINK_PEAK, NETWORK_RATE, NETWORK_ROUND_TRIP, Measurement

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_distbench.elastic.launch import launch_elastic
+from pytest_distbench.elastic.pool_launch import launch_pool
 from pytest_distbench.errors import ConfigurationError, expect
-from pytest_distbench.jobs.launch import launch_elastic
-from pytest_distbench.jobs.pool_launch import launch_pool
 from pytest_distbench.launch.controlled import launch_command
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.launch.supervise import Arm, Side, run_in_turns, supervise

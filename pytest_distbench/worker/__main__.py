@@ -10,7 +10,7 @@ gc.disable()  # going through torch's objects again and again, while they become
 if sys.argv[1] == "rank":
     from pytest_distbench.worker import main
 else:
-    from pytest_distbench.worker.elastic import life
+    from pytest_distbench.elastic.worker import life
 gc.freeze()  # as in a rank that was forked: no collection in the body goes through torch
 gc.enable()
 

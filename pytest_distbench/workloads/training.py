@@ -17,9 +17,9 @@ import torch
 from pytest_distbench.errors import RecordingError, look_up
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.wanted import SEEDS
+from pytest_distbench.worker import checkpoints
+from pytest_distbench.worker.checkpoints import next_count, permutation, share
 from pytest_distbench.worker.checks import check_whole
-from pytest_distbench.worker.elastic import checkpoints
-from pytest_distbench.worker.elastic.checkpoints import next_count, permutation, share
 from pytest_distbench.worker.state import forbid_tf32
 from pytest_distbench.workloads.models import count
 

@@ -17,7 +17,7 @@ from support.stores import HUNG, named, record, result
 from support.timelines import JOB, killed
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.jobs.measures import measure
+from pytest_distbench.elastic.measures import measure
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.metric import Measurement
 from pytest_distbench.records.reasons import VERDICTS

@@ -8,11 +8,11 @@ import pytest
 from support.metrics import metric, timed
 from support.stores import SOFTWARE, entry, result
 
+from pytest_distbench.elastic.records import ElasticJob, ElasticResult
 from pytest_distbench.judging.case import judge_launches
 from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.losses import lost_part
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.elastic import ElasticJob, ElasticResult
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Measurement, Summary

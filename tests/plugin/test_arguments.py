@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from support.fixtures import made_up_distbench
 
 from pytest_distbench.elastic import job, serving
+from pytest_distbench.elastic.fixtures import Elastic, ElasticPool
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.elastic import Elastic, ElasticPool
 from pytest_distbench.plugin.outcomes import BeyondBound, Misuse, Regression
-from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
-from pytest_distbench.plugin.traffic import Communication
 from pytest_distbench.read import csv, jsonl, mllog, stdout
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.metric import Reader
+from pytest_distbench.workloads.communication import Communication
+from pytest_distbench.workloads.fixtures import CollectiveSweep, TimeToAccuracy
 
 HERE = Path(__file__)
 

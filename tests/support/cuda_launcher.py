@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from pytest_distbench.elastic.records import IMPORTS_VARIABLE
 from pytest_distbench.launch.site.local import RunningLaunch
 from pytest_distbench.launch.starters import LAUNCHERS, LOOPBACK, LauncherKind, LauncherSetup
 from pytest_distbench.launch.starters.warm import WarmLauncher
-from pytest_distbench.records.elastic import IMPORTS_VARIABLE
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 

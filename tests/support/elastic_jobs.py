@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_distbench.jobs.engines.table import ENGINES, torch_release
+from pytest_distbench.elastic.engines.table import ENGINES, torch_release
+from pytest_distbench.elastic.records import Change, ElasticJob, MembershipPlan
 from pytest_distbench.launch.starters import LOOPBACK
-from pytest_distbench.records.elastic import Change, ElasticJob, MembershipPlan
 from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Workplace
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import psutil
 
+from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.relayed import Host, RelayedSite
 from pytest_distbench.launch.starters import LauncherKind
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE
@@ -36,7 +36,7 @@ AHEAD_S = (5_000.0, 70_000.0)
 _INIT = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print(flush=True); signal.pause()"
 """The first process of a host: whoever is adopted by it is not left a zombie."""
 _ports = itertools.count(29500)
-_SERVE = "import socket, sys; from pytest_distbench.launch.site.relay import serve; serve(socket.socket(fileno={}))"
+_SERVE = "import socket, sys; from pytest_distbench.hosts.relay import serve; serve(socket.socket(fileno={}))"
 
 
 @dataclass(frozen=True)

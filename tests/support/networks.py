@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from pytest_distbench.errors import AroundUnavailable
-from pytest_distbench.machine.network import Lab
+from pytest_distbench.hosts.network import Lab
 from pytest_distbench.records.network import host_place, parse_network
 
 WITHOUT_PRIVILEGES = [

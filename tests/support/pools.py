@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_distbench.jobs.measures.pool import measure_pool
-from pytest_distbench.records.elastic import SERVING, Demand, PoolJob, Serving, Sharing
-from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.record import replace
-from pytest_distbench.records.timeline import (
+from pytest_distbench.elastic.measures.pool import measure_pool
+from pytest_distbench.elastic.records import SERVING, Demand, PoolJob, Serving, Sharing
+from pytest_distbench.elastic.timeline import (
     Asked,
     ClockBegan,
     Demanded,
@@ -20,6 +18,8 @@ from pytest_distbench.records.timeline import (
     ServerReady,
     Submitted,
 )
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.record import replace
 from support.timelines import JOB, Timeline
 
 ONE = replace(JOB, least=1, most=1)

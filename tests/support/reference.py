@@ -15,24 +15,24 @@ from typing import Any
 
 from pytest_distbench import elastic, instruments, read
 from pytest_distbench.commands.cli import _parser
+from pytest_distbench.elastic.fixtures import Elastic, ElasticPool
+from pytest_distbench.elastic.worker.life import ElasticRank
+from pytest_distbench.elastic.worker.training import Training
 from pytest_distbench.plugin import arguments
 from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.elastic import Elastic, ElasticPool
 from pytest_distbench.plugin.markers import Requirement
 from pytest_distbench.plugin.outcomes import Run
-from pytest_distbench.plugin.scaling import Scaling
 from pytest_distbench.plugin.settings import MARKERS, SHORT
-from pytest_distbench.plugin.shapes import CollectiveSweep, TimeToAccuracy
-from pytest_distbench.plugin.traffic import Communication
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.options import ADVANCED, BASIC, OPTIONS
 from pytest_distbench.records.reasons import ACCEPT, QUIETER, REASONS, RECORD, VERDICTS, Reason
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.texts.glossary import entries
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.elastic.life import ElasticRank
-from pytest_distbench.worker.elastic.training import Training
 from pytest_distbench.worker.goal import Goal
+from pytest_distbench.workloads.communication import Communication
+from pytest_distbench.workloads.fixtures import CollectiveSweep, TimeToAccuracy
+from pytest_distbench.workloads.scaling import Scaling
 
 DOCS = Path(__file__).parents[2] / "docs"
 

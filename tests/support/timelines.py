@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_distbench.jobs.engines.table import ENGINES
-from pytest_distbench.jobs.measures.history import History
-from pytest_distbench.records.elastic import ChangeKind, ElasticJob, MembershipPlan
-from pytest_distbench.records.launch import ErrorReport
-from pytest_distbench.records.timeline import (
+from pytest_distbench.elastic.engines.table import ENGINES
+from pytest_distbench.elastic.measures.history import History
+from pytest_distbench.elastic.records import ChangeKind, ElasticJob, MembershipPlan
+from pytest_distbench.elastic.timeline import (
     AgentEnded,
     Batch,
     Began,
@@ -23,6 +22,7 @@ from pytest_distbench.records.timeline import (
     Started,
     Stepped,
 )
+from pytest_distbench.records.launch import ErrorReport
 
 JOB = ElasticJob(
     least=1, most=2, start=1, plan=MembershipPlan(), timers=ENGINES["stock"].all_timers({}), checkpoint_every=10

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_distbench.jobs.engines.table import FAST_PARTS
+from pytest_distbench.elastic.engines.table import FAST_PARTS
 from pytest_distbench.releases import PARTS, release_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_distbench"
 HOME = PACKAGE / "worker" / "torch_internals.py"
-FAST = PACKAGE / "jobs" / "engines" / "fast_agent.py"
+FAST = PACKAGE / "elastic" / "engines" / "fast_agent.py"
 """Does not run where a part that it uses is missing."""
 
 

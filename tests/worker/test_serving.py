@@ -12,11 +12,11 @@ from support.plans import make_plan
 from support.pools import SERVED
 from support.processes import wait_for
 
-from pytest_distbench.jobs.pool import Servers
-from pytest_distbench.records.elastic import SERVING
+from pytest_distbench.elastic.pool import Servers
+from pytest_distbench.elastic.records import SERVING
+from pytest_distbench.elastic.timeline import POOL_LINES, LineReader, PoolLine, ServerFailed, ServerReady
+from pytest_distbench.elastic.worker.life import RAISED
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Pool, Task
-from pytest_distbench.records.timeline import POOL_LINES, LineReader, PoolLine, ServerFailed, ServerReady
-from pytest_distbench.worker.elastic.life import RAISED
 
 pytestmark = pytest.mark.spawn
 

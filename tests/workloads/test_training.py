@@ -19,7 +19,7 @@ from support.ranks import make_rank
 from torch.optim.lr_scheduler import StepLR
 
 from pytest_distbench.errors import ConfigurationError, RecordingError
-from pytest_distbench.worker.elastic import checkpoints
+from pytest_distbench.worker import checkpoints
 from pytest_distbench.workloads.training import (
     Checkpoints,
     accuracy_over_ranks,

@@ -124,7 +124,7 @@ class Hosting:
 
     Attributes:
         hosts: where they run. ``one``: on this host, so that its GPUs are theirs, and one measurement at a time may run
-            here. ``many``: on others, whose relays start them (``launch/site/relay.py``); who else measures there, and
+            here. ``many``: on others, whose relays start them (``hosts/relay.py``); who else measures there, and
             which GPUs there are, is not known here. ``none``: nowhere, they are made up.
         is_spaced: launches in one breath see the same seconds of a machine, and are held apart where it is restless.
         sets_threads: they come from one that has torch loaded, and have to be told their number of threads.
@@ -186,24 +186,24 @@ LAUNCHERS: dict[str, LauncherKind] = {
     ),
     "slurm": LauncherKind(
         help="on the nodes of a Slurm allocation, from processes that have torch loaded",
-        make=by_name(f"{_HERE}.slurm:SlurmLauncher"),
+        make=by_name("pytest_distbench.hosts.slurm:SlurmLauncher"),
         hosts="many",
         holds_two=True,
         is_spaced=False,
         sets_threads=True,
-        describe=by_name(f"{_HERE}.slurm:describe"),
-        layout=by_name(f"{_HERE}.slurm:ranks_of_nodes"),
+        describe=by_name("pytest_distbench.hosts.slurm:describe"),
+        layout=by_name("pytest_distbench.hosts.slurm:ranks_of_nodes"),
     ),
     CMD: LauncherKind(
         help="a command of your own that reaches other hosts",
-        make=by_name(f"{_HERE}.cmd:CmdLauncher"),
+        make=by_name("pytest_distbench.hosts.cmd:CmdLauncher"),
         hosts="many",
         holds_two=True,
         settles_doubts=False,
         takes_python=False,
         is_spaced=False,
-        describe=by_name(f"{_HERE}.cmd:describe"),
-        layout=by_name(f"{_HERE}.cmd:ranks_of_nodes"),
+        describe=by_name("pytest_distbench.hosts.cmd:describe"),
+        layout=by_name("pytest_distbench.hosts.cmd:ranks_of_nodes"),
     ),
 }
 """By the name that baselines are stored under, and all but one by what ``--distbench-launcher`` takes."""

@@ -237,8 +237,8 @@ def exit_codes(log: str) -> dict[int, int]:
 
 
 def main() -> None:
-    """Be a relay (``site/relay.py``) whose ranks a torchrun of its host starts."""
-    from pytest_distbench.launch.site import relay  # late: torch loads this module in every rank
+    """Be a relay (``hosts/relay.py``) whose ranks a torchrun of its host starts."""
+    from pytest_distbench.hosts import relay  # late: torch loads this module in every rank
 
     port, *addresses = sys.argv[1:]
     with relay.call(addresses, int(port), os.environ.pop(relay.SECRET_VARIABLE)) as line:

@@ -8,10 +8,10 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import NamedTuple
 
+from pytest_distbench.elastic.records import SERVING, ElasticResult, PoolResult
 from pytest_distbench.judging.collective_text import alike_told, count, payload_bytes
 from pytest_distbench.judging.fingerprint_rule import ranks_of
 from pytest_distbench.judging.links import Link
-from pytest_distbench.records.elastic import SERVING, ElasticResult, PoolResult
 from pytest_distbench.records.iteration import UNACCOUNTED, Collective, of_rank, rank_ranges
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
@@ -25,11 +25,11 @@ from pytest_distbench.records.metric import (
 )
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page import Axis, Bars, Chart, Grid, Heat, Lines, Point, Series, Spans, points, short
-from pytest_distbench.report.tables.collectives import SweepPoint, sweep_points
-from pytest_distbench.report.tables.communication import fingerprints, link_points
-from pytest_distbench.report.tables.phases import PHASES, whole_of
 from pytest_distbench.report.texts import point_text, quantity
 from pytest_distbench.units import GIGABYTE
+from pytest_distbench.workloads.tables.collectives import SweepPoint, sweep_points
+from pytest_distbench.workloads.tables.communication import fingerprints, link_points
+from pytest_distbench.workloads.tables.phases import PHASES, whole_of
 
 MOST_TIMELINES = 3
 """That are drawn of a case: the table below has them all."""

@@ -24,10 +24,10 @@ from pytest_distbench.report.page.case_charts import (
     unit_of,
     without_first_losses,
 )
-from pytest_distbench.report.tables.cost import CostRow, cost_rows
-from pytest_distbench.report.tables.phases import PHASES, whole_of
-from pytest_distbench.report.tables.scaling import SCALING, ScalingRow, scaling_rows
 from pytest_distbench.units import format_change
+from pytest_distbench.workloads.tables.cost import CostRow, cost_rows
+from pytest_distbench.workloads.tables.phases import PHASES, whole_of
+from pytest_distbench.workloads.tables.scaling import SCALING, ScalingRow, scaling_rows
 
 Trends = Mapping[tuple[str, str, str], Sequence[Trend]]
 """Those of a case by hardware class, test and the name of its entry in a store."""

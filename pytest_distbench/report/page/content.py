@@ -35,7 +35,6 @@ from pytest_distbench.records.run import CaseResult, History, RunRecord, Verdict
 from pytest_distbench.report.page import Chart, short
 from pytest_distbench.report.page.charts import Trends, charts_above, charts_of, trends_of
 from pytest_distbench.report.tables import TABLES
-from pytest_distbench.report.tables.communication import communication_texts
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts import (
     Line,
@@ -51,6 +50,7 @@ from pytest_distbench.report.texts.failures import accept_command, comparison_li
 from pytest_distbench.report.texts.screens import Commands, headline, next_steps
 from pytest_distbench.report.texts.terminal import ending_lines, run_lines, trace_lines, updated_lines
 from pytest_distbench.report.texts.verdicts import refusal_lines
+from pytest_distbench.workloads.tables.communication import communication_texts
 
 MEASURED = "measured"
 """State of a case with no verdict, and of its numbers."""

@@ -7,43 +7,23 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_distbench.errors import TableError, tell
+from pytest_distbench.extensions import Table
 from pytest_distbench.records.run import RunRecord
-from pytest_distbench.report.tables.collectives import BACKENDS, COLLECTIVES, NETWORKS, TRANSPORTS
-from pytest_distbench.report.tables.communication import BUCKETS, GROWTH, LINKS
-from pytest_distbench.report.tables.cost import COST
-from pytest_distbench.report.tables.elastic import EVENTS, JOBS, POOLS, SERVINGS
-from pytest_distbench.report.tables.epochs import ACCURACY, EPOCHS, FINAL_ACCURACY
-from pytest_distbench.report.tables.phases import PHASES
 from pytest_distbench.report.tables.record import ENVIRONMENT, LAUNCHES, RECORD, SETUP
-from pytest_distbench.report.tables.scaling import SCALING
 from pytest_distbench.report.tables.table import Section, TableKind
 from pytest_distbench.report.tables.verdicts import CONTROL, VERDICTS
 
-TABLES: dict[str, TableKind[Any]] = {
-    "verdicts": VERDICTS,
-    "collectives": COLLECTIVES,
-    "backends": BACKENDS,
-    "transports": TRANSPORTS,
-    "networks": NETWORKS,
-    "control": CONTROL,
-    "scaling": SCALING,
-    "phases": PHASES,
-    "growth": GROWTH,
-    "buckets": BUCKETS,
-    "cost": COST,
-    "links": LINKS,
-    "setup": SETUP,
-    "record": RECORD,
-    "environment": ENVIRONMENT,
-    "launches": LAUNCHES,
-    "elastic": JOBS,
-    "epochs": EPOCHS,
-    "events": EVENTS,
-    "accuracy": ACCURACY,
-    "final_accuracy": FINAL_ACCURACY,
-    "pool": POOLS,
-    "serving": SERVINGS,
-}
+TABLES: Table[str, TableKind[Any]] = Table(
+    "tables",
+    {
+        "verdicts": VERDICTS,
+        "control": CONTROL,
+        "setup": SETUP,
+        "record": RECORD,
+        "environment": ENVIRONMENT,
+        "launches": LAUNCHES,
+    },
+)
 """By the name that ``--table`` takes."""
 
 

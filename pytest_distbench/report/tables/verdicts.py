@@ -14,11 +14,11 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import tightest
 from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Point, Trend, Verdict, is_found
-from pytest_distbench.report.tables.communication import communication_texts
 from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds, section_of_rows
 from pytest_distbench.report.texts import change, current, mde, metric_text, reference, test_name, threshold
 from pytest_distbench.report.texts.remarks import planted_ratio
 from pytest_distbench.units import format_change, format_quantity
+from pytest_distbench.workloads.tables.communication import communication_texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

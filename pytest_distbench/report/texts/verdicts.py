@@ -11,8 +11,6 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.run import STATISTICS, CaseResult, Verdict
-from pytest_distbench.report.tables.collectives import is_sweep, refusals, sweep_points
-from pytest_distbench.report.tables.communication import slowest_links
 from pytest_distbench.report.texts import (
     Columns,
     Line,
@@ -30,6 +28,8 @@ from pytest_distbench.report.texts import (
 )
 from pytest_distbench.store.accept import EntryChange, MetricChange
 from pytest_distbench.units import format_change
+from pytest_distbench.workloads.tables.collectives import is_sweep, refusals, sweep_points
+from pytest_distbench.workloads.tables.communication import slowest_links
 
 _SHOWN_METRICS = 6
 _SWEEP_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "threshold", "n")

@@ -26,7 +26,7 @@ _LONGEST_ERROR = 300
 _OF_STARTERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
 """What torchrun and ``torch.multiprocessing.spawn`` raise for a rank that ended badly."""
 _SLOT = "DISTBENCH_SLOT"
-"""As in ``records/elastic.py``."""
+"""As in ``elastic/records.py``."""
 _LOOPBACK = "127.0.0.1"
 _WORKER = "DISTBENCH_WORKER"
 """In what a worker of an elastic job starts itself, such as the processes of a data loader: they are no workers."""
@@ -99,7 +99,7 @@ def _how_ranks_died(error: BaseException) -> str:
 
 
 def _note_moment(what: str) -> None:
-    """Leave a line that says when a worker of an elastic job had come so far (``jobs/script.py``)."""
+    """Leave a line that says when a worker of an elastic job had come so far (``elastic/script.py``)."""
     if os.environ.get(_WORKER) != str(os.getpid()):
         return
     import json

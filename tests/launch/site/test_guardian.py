@@ -16,7 +16,8 @@ from pytest_distbench.records.launch_files import LaunchFiles
 
 def test_what_starts_for_each_launch_loads_no_torch() -> None:
     """It takes seconds, and a guardian or a relay has nothing to do with it."""
-    code = "import sys; from pytest_distbench.launch.site import guardian, relay; print(*sys.modules)"
+    names = "pytest_distbench.launch.site.guardian, pytest_distbench.hosts.relay"
+    code = f"import sys, {names}; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert {"torch", "numpy"} & set(found.stdout.split()) == set()

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.starters import slurm
+from pytest_distbench.hosts import slurm
+from pytest_distbench.hosts.slurm import RELAY, NodeParent
 from pytest_distbench.launch.starters.parent import Ended, Fork, Forked, Kill, Order, Parent, Word
-from pytest_distbench.launch.starters.slurm import RELAY, NodeParent
 from pytest_distbench.records.launch_files import LaunchFiles
 
 OWNER = """

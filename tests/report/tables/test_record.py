@@ -6,7 +6,7 @@ import pytest
 from support.results import PAIRED, STORED, result, run, verdict
 from support.timelines import JOB, killed
 
-from pytest_distbench.jobs.measures import measure
+from pytest_distbench.elastic.measures import measure
 from pytest_distbench.machine.secrets import MASK
 from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.environment import Experiment, Gpu, GpuHost, Statement

@@ -9,9 +9,9 @@ from support.pools import POOL, SERVED, launch_of
 from support.results import PAIRED, STORED, point, result
 from support.timelines import JOB, killed
 
-from pytest_distbench.jobs.measures import measure
+from pytest_distbench.elastic.measures import measure
+from pytest_distbench.elastic.records import SERVING
 from pytest_distbench.records.case import BaselineMetric
-from pytest_distbench.records.elastic import SERVING
 from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.iteration import Breakdown, Fingerprint, PartShare
 from pytest_distbench.records.launch import LaunchRecord

@@ -1,0 +1,333 @@
+"""The controller of an elastic job: carries out a membership plan.
+
+``python -m pytest_distbench.elastic.controller PLAN`` runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_distbench.elastic.engines import CannotGoOn, Engine, EngineSetup, NodeOutputs
+from pytest_distbench.elastic.engines.nodes import let_parent_end
+from pytest_distbench.elastic.engines.table import ENGINES
+from pytest_distbench.elastic.progress import (
+    EXIT_S,
+    STABLE_LINES,
+    STABLE_STEPS,
+    Progress,
+    tell_agent_end,
+    tell_split,
+    tell_unstable,
+)
+from pytest_distbench.elastic.records import START, Change, ElasticJob
+from pytest_distbench.elastic.schedule import changes_of, choose_slots, taken_after
+from pytest_distbench.elastic.script import ScriptWatch
+from pytest_distbench.elastic.timeline import (
+    AgentEnded,
+    Began,
+    Changed,
+    Line,
+    Stable,
+    Started,
+    TimelineReader,
+    WorkerEnded,
+    append,
+)
+from pytest_distbench.errors import ReadingError
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.plan import Job, LaunchPlan
+
+
+class RunningJob:
+    """A job whose nodes come and go. Who decides about them is a subclass.
+
+    Of a script's output its watch makes the timeline's lines; a body appends them itself.
+    """
+
+    def __init__(
+        self,
+        job: ElasticJob,
+        engine: Engine,
+        timeline: Path,
+        *,
+        script: ScriptWatch | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job = job
+        self._engine = engine
+        self._path = timeline
+        self._reader = TimelineReader(timeline)
+        self._script = script
+        self._ends = WorkerEnds(clock)
+        self._clock = clock
+        self._progress = Progress(job.most, stable_steps=STABLE_STEPS if script is None else STABLE_LINES)
+        self._just_ended: list[AgentEnded] = []
+        """Agents whose end was not yet asked about."""
+
+    def let_end(self) -> None:
+        """Let it end as many steps from now as it wants to, if it does; its workers look at the end of each epoch."""
+        if self._job.ends_after is None:
+            return
+        path = LaunchFiles(self._path.parent).last_step
+        draft = path.with_suffix(".tmp")
+        draft.write_text(f"{self._progress.step + self._job.ends_after}")
+        draft.rename(path)
+
+    def close(self) -> None:
+        self._engine.close()
+        self._note(self._ends.poll())
+        self._ends.close()
+        if self._script is not None:
+            with contextlib.suppress(ReadingError):  # it was told before, or the job has finished
+                self._note(self._script.finish())
+
+    def _begin(self, slots: Collection[int]) -> None:
+        self._progress.taken = set(slots)
+        self._note([Began(t=self._clock(), slots=sorted(slots))])
+        for slot in sorted(slots):
+            self._engine.join(slot)
+
+    def _change(self, index: int, change: Change, slots: Sequence[int], expected: Collection[int]) -> None:
+        acts: dict[str, Callable[[int], None]] = {
+            "join": self._engine.join,
+            "leave": self._engine.leave,
+            "kill": self._engine.kill,
+            "crash": self._engine.crash,
+            "stop": self._engine.stop,
+        }
+        self._progress.taken = set(expected)
+        changed = Changed(
+            t=self._clock(),
+            index=index,
+            kind=change.kind,
+            slots=list(slots),
+            expected=sorted(expected),
+            overlaps=change.overlaps,
+        )
+        self._note([changed])
+        for slot in slots:
+            acts[change.kind](slot)
+        self._progress.forget_steps(self._clock(), ends_generation=change.kind == "crash")  # until now workers went on
+
+    def _has_settled(self, index: int, change: Change | None, *, since: float) -> bool:
+        now = self._clock()
+        found = self._progress.stable_generation
+        if found is not None:
+            self._note([Stable(t=now, index=index, generation=found, world_size=len(self._progress.taken))])
+            return True
+        if now - since >= self._job.settle_s:
+            said = f"\n{self._script.last_words()}" if self._script is not None else ""
+            raise CannotGoOn(tell_unstable(self._progress.lines, self._progress.taken, change, self._job) + said)
+        return False
+
+    def _take_in(self) -> None:
+        """Heed what has happened. The job cannot go on where a body failed, or a script's steps cannot be told."""
+        told = self._engine.poll()
+        self._note(told)
+        ended = [line for line in told if isinstance(line, AgentEnded)]
+        self._note(self._ends.poll())
+        if self._script is not None:
+            try:
+                self._note(self._script.poll())
+                for agent in ended:
+                    if agent.slot in self._progress.taken:
+                        self._note(self._script.heed(agent))
+            except ReadingError as error:
+                raise CannotGoOn(str(error)) from None
+        for line in self._reader.read():
+            self._progress.heed(line)
+            if isinstance(line, Started):
+                self._ends.watch(line)
+        self._just_ended += ended
+
+    def _check(self) -> list[AgentEnded]:
+        """Agents that have ended since the last call. The job cannot go on split, or where one should not have."""
+        ended, self._just_ended = self._just_ended, []
+        if self._progress.split is not None:
+            raise CannotGoOn(tell_split(*self._progress.split, self._job))
+        for agent in ended:
+            if agent.slot in self._progress.taken and not self._progress.is_ending:
+                log = self._engine.log(agent.slot)
+                raise CannotGoOn(tell_agent_end(self._progress.lines, agent, self._job, log=log))
+        if self._script is not None and (trouble := self._script.trouble):
+            raise CannotGoOn(trouble)
+        return ended
+
+    def _note(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            append(self._path, line)
+
+
+class WorkerEnds:
+    """Sees when workers end: by a handle on each process, so that nobody asks again and again which there are."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._alive: dict[int, Started] = {}
+        """Handle -> the worker it is of."""
+        self._gone: list[WorkerEnded] = []
+
+    def watch(self, worker: Started) -> None:
+        try:
+            self._alive[os.pidfd_open(worker.pid)] = worker
+        except OSError:  # it has ended already
+            self._gone.append(WorkerEnded(t=self._clock(), slot=worker.slot, pid=worker.pid))
+
+    def poll(self) -> list[WorkerEnded]:
+        """Those that have ended since the last call. Never blocks."""
+        poller = select.poll()
+        for handle in self._alive:
+            poller.register(handle, select.POLLIN)
+        for handle, _ in poller.poll(0):
+            worker = self._alive.pop(handle)
+            os.close(handle)
+            self._gone.append(WorkerEnded(t=self._clock(), slot=worker.slot, pid=worker.pid))
+        gone, self._gone = self._gone, []
+        return gone
+
+    def close(self) -> None:
+        while self._alive:
+            os.close(self._alive.popitem()[0])
+
+
+_LOOK_S = 0.02
+
+
+class Controller(RunningJob):
+    def __init__(
+        self,
+        job: ElasticJob,
+        engine: Engine,
+        timeline: Path,
+        *,
+        script: ScriptWatch | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(job, engine, timeline, script=script, clock=clock)
+        self._sleep = sleep
+        self._ended: set[int] = set()
+        self._trained_s = 0.0
+        self._changed: tuple[float, int] | None = None
+        """When the last change was made, and the highest step then."""
+        self._resume: tuple[float, int] | None = None
+        """When a node that stands still goes on, and which."""
+
+    def run(self) -> None:
+        try:
+            self._run()
+        finally:
+            self.close()
+
+    def _run(self) -> None:
+        self._begin(range(self._job.start))
+        self._settle(START, None)
+        waiting: list[tuple[int, Change]] = []
+        for index, change in enumerate(changes_of(self._job.plan)):
+            if waiting and not change.overlaps:
+                self._settle(*waiting[-1])
+            if not self._wait_until(change, settles=not change.overlaps):
+                self._check_reached(index, str(change))
+                break
+            self._carry_out(index, change)
+            waiting.append((index, change))
+        if waiting:
+            self._settle(*waiting[-1])
+        self.let_end()
+        while not self._progress.has_finished:
+            self._look()
+        deadline = self._clock() + EXIT_S
+        while self._progress.taken - self._ended and self._clock() < deadline:
+            self._look()
+
+    def _carry_out(self, index: int, change: Change) -> None:
+        slots = choose_slots(change, self._progress.taken, least=self._job.least, most=self._job.most)
+        self._take_in()  # steps from before the change are none after it
+        self._changed = self._clock(), self._progress.step
+        self._change(index, change, slots, taken_after(change, slots, self._progress.taken))
+        if change.kind == "join":  # whoever was there before has gone
+            self._ended -= set(slots)
+            self._just_ended = [agent for agent in self._just_ended if agent.slot not in slots]
+        if change.for_s is not None:
+            self._resume = self._clock() + change.for_s, slots[0]
+
+    def _settle(self, index: int, change: Change | None) -> None:
+        since = self._clock() + (change.for_s or 0.0 if change is not None else 0.0)
+        while not self._progress.has_finished:
+            if self._resume is None and self._has_settled(index, change, since=since):
+                return
+            self._look()
+        if change is not None:
+            self._check_reached(index, f"the job was stable after {change}")
+
+    def _wait_until(self, change: Change, *, settles: bool) -> bool:
+        """Wait for the moment of a change; False: the training was over before. Seconds count while the job trains."""
+        while not self._progress.has_finished:
+            reached = self._progress.saved if self._job.hold else self._progress.step  # who holds has saved before
+            if change.at_step is not None and reached >= change.at_step:
+                return True
+            if change.at_s is not None and (self._trained_s >= change.at_s or not settles):
+                return True
+            before = self._clock()
+            self._look()
+            self._trained_s += self._clock() - before
+        return False
+
+    def _check_reached(self, index: int, what: str) -> None:
+        """A training that ends before its plan is at its end has not shown what it was run for."""
+        if self._job.plan.cycle is not None and self._job.plan.cycle.times is None and index:
+            return
+        late = ""
+        if self._changed is not None:
+            t, step = self._changed
+            late = (
+                f"; {self._clock() - t:.1f} s and {self._progress.step - step} steps of these came after the last "
+                f"change"
+            )
+        raise CannotGoOn(
+            f"the training was over after {self._trained_s:.1f} s and {self._progress.step} steps, before {what}{late}"
+            f": change {index + 1} of {self._job.plan} shows nothing. Train longer, or shorten the plan"
+        )
+
+    def _look(self) -> None:
+        self._sleep(_LOOK_S)
+        if self._resume is not None and self._clock() >= self._resume[0]:
+            self._engine.go_on(self._resume[1])
+            self._resume = None
+            self._progress.forget_steps(self._clock())
+        self._take_in()
+        self._ended |= {agent.slot for agent in self._check()}
+
+
+def main(path: str) -> int:
+    """Run the job of a plan. Returns the exit code; why it is not 0 is in a file of the launch."""
+    plan = LaunchPlan.read_from(path)
+    work = plan.expect(Job)
+    job = work.job
+    plan.files.checkpoints.mkdir(exist_ok=True)
+    setup = EngineSetup(job=job, files=plan.files, variables=dict(os.environ), projects=plan.preload)
+    watch = None
+    if job.steps is not None:
+        outputs, body = NodeOutputs(plan.files), work.body
+        script = [*(["-m", body.module] if body.module else [body.file]), *body.arguments] if body.is_script else []
+        watch = ScriptWatch(plan.files, outputs, job.steps)
+        setup = replace(setup, outputs=outputs, script=script, devices=plan.devices)
+    try:
+        Controller(job, ENGINES[job.engine].make(setup), plan.files.timeline, script=watch).run()
+    except CannotGoOn as error:
+        plan.files.trouble.write_text(str(error))
+        return 1
+    finally:
+        let_parent_end()
+    return 0
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1]))  # finalising the store's threads is nobody's business

@@ -1,0 +1,266 @@
+"""The agent of a node of the fast engine: torch's elastic agent, in a process that was forked with torch loaded.
+
+Its worker is forked by the same parent, whom it asks. Its rendezvous is torch's, with timers below a second, and a
+leave, which that lacks.
+
+All that the fast engine uses of torch's private parts is here and in ``worker/torch_internals.py``. What this module
+uses of the rendezvous is listed as ``FAST_PARTS`` in ``table.py``: where torch lacks one of them the engine does not
+run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported at run time only
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousInfo
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous as private
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+
+from pytest_distbench.elastic.engines import LOOPBACK, MAX_RESTARTS, STORE_S
+from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob
+from pytest_distbench.elastic.timeline import Rendezvous, append
+from pytest_distbench.elastic.worker import life
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.starters.parent import Fork, Parent
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.record import Number, Record
+from pytest_distbench.worker import forked
+from pytest_distbench.worker.process import take_output
+
+_CLOSE_S = 5.0
+_HEARTBEAT_S = 5.0
+_LEAVE_S = 2.0
+
+
+class FastRendezvous(private.DynamicRendezvousHandler):
+    """The rendezvous of a node. Its public way takes whole seconds, looks once a second, and forgets no node."""
+
+    tell: Callable[[float], None]
+    """Told how many seconds each took."""
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        start = time.monotonic()
+        info = super().next_rendezvous()
+        self.tell(time.monotonic() - start)
+        return info
+
+    def num_nodes_waiting(self) -> int:
+        """Nodes that wait to be let in; this one is among them where the others count it as lost.
+
+        On a busy machine its signs of life come too late. torch's own trains on alone then, beside the others.
+        """
+        waiting = super().num_nodes_waiting()
+        return waiting if self._this_node in self._state_holder.state.participants else max(1, waiting)
+
+    def shutdown(self) -> bool:
+        """Do nothing: the agent of torch 2.7 and older would close the rendezvous of all nodes when its own leaves."""
+        return True
+
+    def close(self) -> None:
+        """Let no node join any more: the job is at its end."""
+        super().shutdown()
+
+    def leave(self) -> None:
+        """Take this node off all lists: others need not wait until it counts as lost."""
+        self._stop_heartbeats()
+        self._op_executor.run(_leave, time.monotonic() + _LEAVE_S)
+
+
+def make_rendezvous(
+    store: TCPStore,
+    *,
+    run_id: str,
+    address: str,
+    least: int,
+    most: int,
+    timers: Mapping[str, Number],
+    tell: Callable[[float], None],
+) -> FastRendezvous:
+    """Make the rendezvous of this process's node; ``tell`` is told how many seconds each one took."""
+    poll_s = float(timers["poll_s"])
+    # it walks the stack for a log that is off: nearly all a rendezvous costs
+    private.get_method_name = lambda depth=2: ""
+    private._delay = lambda seconds: time.sleep(poll_s)  # type: ignore[attr-defined] # instead of a second, and of up to 0.3 s at the start
+    settings = private.RendezvousSettings(
+        run_id,
+        least,
+        most,
+        private.RendezvousTimeout(
+            join=timedelta(seconds=timers["settle_s"]),
+            last_call=timedelta(seconds=timers["last_call_s"]),
+            close=timedelta(seconds=_CLOSE_S),
+            heartbeat=timedelta(seconds=_HEARTBEAT_S),
+        ),
+        keep_alive_interval=timedelta(seconds=timers["keep_alive_s"]),
+        keep_alive_max_attempt=int(timers["keep_alive_attempts"]),
+    )
+    backend = C10dRendezvousBackend(store, run_id)
+    holder = private._BackendRendezvousStateHolder(backend, settings, cache_duration=poll_s)  # type: ignore[arg-type]
+    node = FastRendezvous._node_desc_generator.generate(address)
+    made = FastRendezvous(node, settings, backend.name, store, holder)
+    made.tell = tell
+    return made
+
+
+def _leave(context: Any, deadline: float) -> private._Action:
+    """What is next for a node that leaves; torch's own leaves it on the list of those that wait."""
+    state, node = context.state, context.node
+    for members, action in (
+        (state.participants, private._Action.REMOVE_FROM_PARTICIPANTS),
+        (state.wait_list, private._Action.REMOVE_FROM_WAIT_LIST),
+        (state.redundancy_list, private._Action.REMOVE_FROM_REDUNDANCY_LIST),
+    ):
+        if node in members:
+            return private._Action.ERROR_TIMEOUT if time.monotonic() > deadline else action
+    return private._Action.FINISH
+
+
+_WORKER = "pytest_distbench.elastic.engines.fast_agent:work"
+_FEWEST_S = 0.001
+_SHUTDOWN_S = 30
+"""How long a worker may take to end when it is told to: torchrun's own."""
+_FAILED = 1
+
+
+class AgentSetup(Record, frozen=True, kw_only=True):
+    """What an agent needs to know."""
+
+    job: ElasticJob
+    directory: str
+    slot: int
+    word: str
+    port: int
+    run_id: str
+
+
+class _Agent(SimpleElasticAgent):
+    """torch's agent, whose worker a parent forks, and which is woken by its end."""
+
+    def __init__(self, spec: WorkerSpec, parent: Parent, setup: AgentSetup) -> None:
+        super().__init__(spec)
+        self._parent = parent
+        self._setup = setup
+        self._worker = 0
+        self._restarts = 0
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        [worker] = worker_group.workers
+        spec = worker_group.spec
+        place = {
+            "RANK": worker.global_rank,
+            "LOCAL_RANK": worker.local_rank,
+            "GROUP_RANK": worker_group.group_rank,
+            "ROLE_RANK": worker.role_rank,
+            "ROLE_NAME": spec.role,
+            "WORLD_SIZE": worker.world_size,
+            "LOCAL_WORLD_SIZE": spec.local_world_size,
+            "GROUP_WORLD_SIZE": worker_group.group_world_size,
+            "ROLE_WORLD_SIZE": worker.role_world_size,
+            "MASTER_ADDR": worker_group.master_addr,
+            "MASTER_PORT": worker_group.master_port,
+            "TORCHELASTIC_RESTART_COUNT": self._restarts,
+            "TORCHELASTIC_MAX_RESTARTS": spec.max_restarts,
+            "TORCHELASTIC_RUN_ID": self._setup.run_id,
+            "TORCHELASTIC_USE_AGENT_STORE": spec.rdzv_handler.use_agent_store,
+            SLOT_VARIABLE: self._setup.slot,
+            NODE_VARIABLE: self._setup.word,
+        }
+        plan = LaunchFiles(Path(self._setup.directory)).plan
+        order = Fork(entry=_WORKER, arguments=[str(plan)], each=[{name: str(value) for name, value in place.items()}])
+        [self._worker] = self._parent.fork(order)
+        return {worker.local_rank: self._worker}
+
+    def _stop_workers(self, *_: object, **__: object) -> None:
+        self._shutdown()
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        code = self._parent.wait(self._worker, float(self._setup.job.timers["poll_s"]))
+        if code is None:
+            return RunResult(state=WorkerState.HEALTHY)
+        if code:
+            self._restarts += 1
+            return RunResult(state=WorkerState.FAILED)
+        return RunResult(state=WorkerState.SUCCEEDED, return_values={worker_group.workers[0].global_rank: None})
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, *_: object, **__: object) -> None:
+        for number in (death_sig, signal.SIGKILL):
+            if self._worker and self._worker not in self._parent.ended:
+                processes.send([self._worker], number)
+                self._parent.wait(self._worker, _SHUTDOWN_S)
+
+
+def run(encoded: str, descriptor: int) -> NoReturn:
+    """Be the agent of a node until its worker has finished, or SIGTERM asks it to go.
+
+    Args:
+        encoded: an :class:`AgentSetup`.
+        descriptor: of the line to the parent.
+    """
+    setup = msgspec.json.decode(encoded, type=AgentSetup)
+    files = LaunchFiles(Path(setup.directory))
+    take_output(files.agent_log(setup.slot))
+    signal.signal(signal.SIGTERM, _raise_signal)
+    os.environ |= {SLOT_VARIABLE: str(setup.slot), NODE_VARIABLE: setup.word}
+    rendezvous: FastRendezvous | None = None
+    code = 0
+    try:
+        store = TCPStore(LOOPBACK, setup.port, is_master=False, timeout=timedelta(seconds=STORE_S))
+        rendezvous = make_rendezvous(
+            store,
+            run_id=setup.run_id,
+            address=LOOPBACK,
+            least=setup.job.least,
+            most=setup.job.most,
+            timers=setup.job.timers,
+            tell=lambda seconds: append(
+                files.timeline, Rendezvous(t=time.monotonic(), slot=setup.slot, seconds=seconds)
+            ),
+        )
+        spec = WorkerSpec(
+            role="default",
+            local_world_size=1,
+            entrypoint=work,
+            rdzv_handler=rendezvous,
+            max_restarts=MAX_RESTARTS,
+            monitor_interval=_FEWEST_S,
+            local_addr=LOOPBACK,
+        )
+        _Agent(spec, Parent(socket.socket(fileno=descriptor), os.getppid()), setup).run()
+        rendezvous.close()
+    except SignalException:
+        with contextlib.suppress(Exception):  # the others will miss it in time
+            if rendezvous is not None:
+                rendezvous.leave()
+    except BaseException:  # noqa: BLE001 whatever ends an agent is told in its log
+        traceback.print_exc()
+        code = _FAILED
+    os._exit(code)
+
+
+def _raise_signal(number: int, _: object) -> NoReturn:
+    raise SignalException(f"agent {os.getpid()} was asked to end", signal.Signals(number))
+
+
+def work(plan: str) -> NoReturn:
+    """Be a worker of a node."""
+    forked.begin_anew()
+    life.main(plan)

@@ -1,0 +1,15 @@
+"""What elastic jobs add to the tables of the core."""
+
+from __future__ import annotations
+
+ROWS = {
+    "tables": {
+        "elastic": "tables:JOBS",
+        "epochs": "epochs:EPOCHS",
+        "events": "tables:EVENTS",
+        "accuracy": "epochs:ACCURACY",
+        "final_accuracy": "epochs:FINAL_ACCURACY",
+        "pool": "tables:POOLS",
+        "serving": "tables:SERVINGS",
+    },
+}

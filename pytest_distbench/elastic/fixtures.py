@@ -1,0 +1,449 @@
+"""The fixtures ``elastic``, a training on nodes that come and go, and ``elastic_pool``, trainings that share slots."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
+
+import msgspec
+
+from pytest_distbench.elastic.engines.table import ENGINES, torch_release
+from pytest_distbench.elastic.progress import check_pattern
+from pytest_distbench.elastic.records import (
+    SERVING,
+    Change,
+    Compute,
+    Cycle,
+    Demand,
+    ElasticJob,
+    MembershipPlan,
+    Policy,
+    PoolJob,
+    Serving,
+    Sharing,
+)
+from pytest_distbench.elastic.schedule import changes_of, check_job, check_values, usual_start
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.launch.readers import problem_with
+from pytest_distbench.plugin.arguments import Arguments, Called, ElasticKeywords, PoolKeywords
+from pytest_distbench.plugin.distbench import Distbench
+from pytest_distbench.plugin.outcomes import Run
+from pytest_distbench.plugin.requests import check_room
+from pytest_distbench.plugin.workload import Workload
+from pytest_distbench.records.metric import Reader, as_scalar
+from pytest_distbench.records.plan import Job, Pool, Task
+from pytest_distbench.records.record import AnyRecord, Number, replace
+from pytest_distbench.run.request import Settings, WantedJob, WantedServing
+
+if TYPE_CHECKING:
+    from pytest_distbench.elastic.worker.life import ElasticRank
+
+
+MOST_NODES = 10_000
+_MOST_OF_A_TIMER = 1_000_000
+"""Seconds, or a number; larger ones overflow in torch."""
+
+
+class Elastic:
+    """The ``elastic`` fixture: measures and judges a training whose membership changes."""
+
+    def __init__(self, distbench: Distbench, settings: Settings) -> None:
+        self._distbench = distbench
+        self._settings = settings
+
+    def __call__(
+        self,
+        body: Callable[[ElasticRank], object] | str | None = None,
+        *,
+        nodes: int | tuple[int, int],
+        plan: Cycle | Change | Sequence[Change] = (),
+        start: int | None = None,
+        ends_after: int | None = None,
+        checkpoint_every: int | None = None,
+        hold: bool = False,
+        steps: Reader | None = None,
+        seed: int = 0,
+        **options: Unpack[ElasticKeywords],
+    ) -> Run:
+        r"""Train once per launch, change the membership as planned, and judge the cost.
+
+        Args:
+            body: a function that takes the :class:`ElasticRank`, or ``"file.py::function"``: it starts again in every
+                generation, and ``rank.training(...)`` loads the last good checkpoint. Or ``"train.py"``, a script with
+                checkpoints of its own.
+            nodes: their number, or minimum and maximum, at most the ranks of the run; each has one worker.
+            plan: ``cycle(...)``, or one change or a list of them: ``join(...)``, ``leave(...)``, ``kill(...)``,
+                ``crash(...)``, ``stop(...)``; ``draw(...)`` makes such a list. Empty: a fixed run to compare with.
+            start: nodes at the beginning. Default: the minimum if some join first, else the maximum.
+            ends_after: the training ends with the epoch in which it has taken so many steps since the last change;
+                ``training.batches`` has to have more epochs. Default: when all are trained.
+            checkpoint_every: steps between two checkpoints, 20 by default.
+            hold: the nodes wait after the step of each change until the membership has changed, so that the losses are
+                a golden curve.
+            steps: the printed lines of a script that are steps, ``stdout(r"step (\d+)")``; groups named ``epoch``,
+                ``loss``, ``accuracy``, ``top5``, ``lr`` are read too.
+            seed: of the training, ``rank.seed``, and of the order of the samples.
+
+        Raises:
+            Misuse: an argument cannot be used, or the plan cannot be.
+            LaunchFailed: the job failed, did not come to rest, or was over before its plan.
+            Regression, BeyondBound, Unaccepted, MissingBaseline: as of ``distbench.run``.
+        """
+        given = self._distbench.arguments("elastic")
+        given.keywords(options, self.__call__, ElasticKeywords)
+        self._distbench.ask.check_kind(given, Job)
+        wanted = Called(body=body, seeds=(given.seed("seed", seed),), **options)
+        job = self._job(given, wanted, nodes, plan, start, ends_after, checkpoint_every, hold)
+        oversubscribed = wanted.oversubscribed
+        job = replace(job, cores=check_room(given, self._settings, job.most, "nodes", oversubscribed=oversubscribed))
+        found = self._distbench.ask.workload(given, wanted)
+        if not isinstance(found.work, Task):
+            given.refuse(
+                "a command starts its processes itself; an elastic job needs a function or a script that torchrun runs"
+            )
+        if (lines := _steps(given, steps, found, job)) is not None:
+            job = replace(job, steps=lines, checkpoint_every=None if checkpoint_every is None else job.checkpoint_every)
+        if "elastic" in found.identity:
+            given.refuse(
+                "params contains 'elastic', the name under which the job itself is stored: choose another name"
+            )
+        print(f"elastic{wanted.name and ' '}{wanted.name}: {job}")
+        found = dataclasses.replace(
+            found,
+            work=Job(body=found.work.body, params=found.work.params, seeds=found.work.seeds, job=job),
+            identity={**found.identity, "elastic": _identity(job)},
+        )
+        return self._distbench.run_request(*self._distbench.ask.launch(given, found, wanted, world_size=job.most))
+
+    def _job(
+        self,
+        given: Arguments,
+        wanted: Called,
+        nodes: object,
+        plan: object,
+        start: object,
+        ends_after: object,
+        every: object,
+        hold: object,
+    ) -> ElasticJob:
+        least, most = given.nodes("nodes", nodes, most=MOST_NODES)
+        made = _plan(given, plan)
+        used = usable_engine(given, wanted.engine, wanted.timers)
+        try:
+            check_values(made)
+            usual = usual_start(made, least=least, most=most) if start is None else start
+            job = ElasticJob(
+                least=least,
+                most=most,
+                start=given.whole("start", usual, least=least, most=most),
+                plan=made,
+                ends_after=ends_after_steps(given, ends_after),
+                checkpoint_every=given.whole("checkpoint_every", 20 if every is None else every, least=1),
+                hold=given.yes_or_no("hold", hold),
+                **used,
+            )
+            check_job(job)
+            _check_changes(job)
+            if ends_after is not None and made.cycle is not None and made.cycle.times is None:
+                given.refuse(f"ends_after={ends_after}: {made} goes on until the training ends; give times=")
+        except ConfigurationError as error:
+            given.refuse(f"plan: {error}")
+        return job
+
+
+def _steps(given: Arguments, steps: object, found: Workload, job: ElasticJob) -> Reader | None:
+    if not found.work.is_program:
+        for name, wanted in (
+            ("steps", steps is not None),
+            ("env", found.workplace.variables),
+            ("read", found.read),
+        ):
+            if wanted:
+                given.refuse(f"{name}= is for scripts: a function reports its steps and numbers itself")
+        return None
+    if not ENGINES[job.engine].runs_scripts:
+        able = ", ".join(name for name, kind in ENGINES.items() if kind.runs_scripts)
+        given.refuse(f"engine={job.engine!r} runs functions only; a script needs one of {able}")
+    if job.hold:
+        given.refuse("hold=True is for functions: a script writes its own checkpoints and cannot be held")
+    if job.ends_after is not None:
+        given.refuse("ends_after= is for functions: a script ends by itself")
+    if not isinstance(steps, Reader):
+        given.refuse(
+            f"steps={show(steps)}; wanted stdout(r'step (\\d+)') of pytest_distbench.read, which matches the line "
+            f"that the script prints for each step or epoch; stall and recovery are measured between two such lines"
+        )
+    try:
+        if problem := problem_with(steps):
+            given.refuse(f"steps: {problem}")
+        check_pattern(steps)
+        if steps.rank != "all" and steps.rank >= job.least:
+            given.refuse(f"steps: rank={steps.rank}, but with the fewest nodes there are only {job.least} ranks")
+    except ConfigurationError as error:
+        given.refuse(f"steps: {error}")
+    return steps
+
+
+def _plan(given: Arguments, plan: object) -> MembershipPlan:
+    if isinstance(plan, Cycle):
+        return MembershipPlan(cycle=_plain(plan))
+    changes = [plan] if isinstance(plan, Change) else plan
+    if not isinstance(changes, list | tuple) or not all(isinstance(change, Change) for change in changes):
+        given.refuse(
+            f"plan={show(plan)}; wanted cycle(...), draw(...), or one or a list of join(...), leave(...), kill(...), "
+            "crash(...) and stop(...), from pytest_distbench.elastic"
+        )
+    return MembershipPlan(changes=list(map(_plain, changes)))
+
+
+def _plain(part: AnyRecord) -> AnyRecord:
+    """With Python's numbers in place of numpy's, which no process could read."""
+    given = {name: as_scalar(value) for name, value in msgspec.structs.asdict(part).items() if hasattr(value, "item")}
+    return replace(part, **{name: value for name, value in given.items() if value is not None})
+
+
+class UsedEngine(TypedDict):
+    """What a job's record says of its engine."""
+
+    engine: str
+    in_place_of: str
+    version: str
+    timers: dict[str, Number]
+
+
+def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngine:
+    """The engine that runs here in place of the one that was asked for, or that itself."""
+    if not isinstance(engine, str) or engine not in ENGINES:
+        given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
+    wanted = _timers(given, engine, timers)
+    used, problem = _usable(given, engine)
+    return UsedEngine(
+        engine=used,
+        in_place_of=f"{engine}: {problem}" if problem else "",
+        version=torch_release(),
+        timers=ENGINES[used].all_timers(wanted),
+    )
+
+
+def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
+    wanted = given.mapping("timers", {} if timers is None else timers)
+    known = ENGINES[engine].timers
+    given.known(wanted, list(known))
+    return {
+        name: given.whole(f"timers[{name!r}]", value, least=1, most=_MOST_OF_A_TIMER)
+        if known[name].is_whole
+        else given.number(f"timers[{name!r}]", value, above=0.0, most=_MOST_OF_A_TIMER)
+        for name, value in wanted.items()
+    }
+
+
+def ends_after_steps(given: Arguments, wanted: object, where: str = "") -> int | None:
+    """How many steps a training takes behind what was planned for it; None: it ends by itself."""
+    return None if wanted is None else given.whole(f"{where}ends_after", wanted, least=1)
+
+
+def _usable(given: Arguments, engine: str) -> tuple[str, str]:
+    kind = ENGINES[engine]
+    problem = kind.problem()
+    if problem and not kind.stand_in:
+        given.refuse(f"engine={engine!r} cannot be used here: {problem}")
+    return (kind.stand_in, problem) if problem else (engine, "")
+
+
+def _check_changes(job: ElasticJob) -> None:
+    able = ENGINES[job.engine].changes
+    for change in itertools.islice(changes_of(job.plan), 2 if job.plan.cycle is not None else None):
+        if change.kind not in able:
+            raise ConfigurationError(
+                f"{change}: the engine {job.engine} does not support it; wanted {', '.join(sorted(able))}"
+            )
+
+
+def _identity(job: ElasticJob) -> dict[str, Any]:
+    return {
+        "nodes": [job.least, job.most],
+        "start": job.start,
+        "plan": str(job.plan),
+        **({"ends_after": job.ends_after} if job.ends_after is not None else {}),
+        "checkpoint_every": job.checkpoint_every,
+        "version": job.version,
+        "timers": job.timers,
+        **({"steps": job.steps.source} if job.steps is not None else {}),
+        **({"hold": True} if job.hold else {}),
+    }
+
+
+class ElasticPool:
+    """The ``elastic_pool`` fixture: measures and judges jobs that share slots."""
+
+    def __init__(self, distbench: Distbench, settings: Settings) -> None:
+        self._distbench = distbench
+        self._settings = settings
+
+    def __call__(
+        self,
+        jobs: WantedJob | Sequence[WantedJob],
+        *,
+        slots: int,
+        policy: Policy,
+        serving: WantedServing | None = None,
+        checkpoint_every: int = 20,
+        compute: Compute = "real",
+        **options: Unpack[PoolKeywords],
+    ) -> Run:
+        """Run all jobs once per launch, and judge the effect of sharing.
+
+        Args:
+            jobs: ``job(...)``, in the order of submission.
+            slots: of the pool, at most the ranks of the run; each has room for a worker or a server.
+            policy: ``gang``: a job starts when its maximum of slots is free, and keeps them. ``elastic``: it starts on
+                its minimum, grows, and gives back what another job needs.
+            serving: ``serving(...)``, with priority over all jobs; needs ``elastic``.
+            checkpoint_every: steps between two checkpoints, 20 by default.
+            compute: ``synthetic``: the bodies wait instead of computing.
+
+        Raises:
+            Misuse: an argument cannot be used, or a job could never start.
+            LaunchFailed: a job or the serving failed, or the jobs were over before the demand.
+            Regression, BeyondBound, Unaccepted, MissingBaseline: as of ``distbench.run``.
+        """
+        given = self._distbench.arguments("elastic_pool")
+        given.keywords(options, self.__call__, PoolKeywords)
+        self._distbench.ask.check_kind(given, Pool)
+        wanted = Called(**options)
+        listed = self._check_jobs(given, jobs)
+        pool = Sharing(
+            slots=given.whole("slots", slots, least=1, most=MOST_NODES),
+            policy=given.choice("policy", policy, get_args(Policy)),  # type: ignore[arg-type] # it is one of them
+            jobs=_pool_jobs(given, listed, policy, checkpoint_every, wanted, has_serving=serving is not None),
+            serving=None if serving is None else _serving(given, serving, policy),
+            compute=given.choice("compute", compute, get_args(Compute)),  # type: ignore[arg-type] # the same
+        )
+        _check_pool(given, pool)
+        pool = replace(
+            pool, cores=check_room(given, self._settings, pool.slots, "slots", oversubscribed=wanted.oversubscribed)
+        )
+        works = {job.name: self._workload(given, job.body, job.params, _seed(given, job)) for job in listed}
+        if serving is not None:
+            works[SERVING] = self._workload(given, serving.body, serving.params, 0)
+        print(f"elastic_pool{wanted.name and ' '}{wanted.name}: {pool}")
+        tasks = {
+            owner: Task(body=work.body, params=work.params, seeds=work.seeds)
+            for owner, found in works.items()
+            if isinstance(work := found.work, Task)
+        }
+        found = Workload(work=Pool(sharing=pool, tasks=tasks), identity=_pool_identity(pool, works))
+        return self._distbench.run_request(*self._distbench.ask.launch(given, found, wanted, world_size=pool.slots))
+
+    def _check_jobs(self, given: Arguments, jobs: object) -> list[WantedJob]:
+        listed = [jobs] if isinstance(jobs, WantedJob) else jobs
+        if not isinstance(listed, list | tuple) or not listed or not all(isinstance(j, WantedJob) for j in listed):
+            given.refuse(f"jobs={show(jobs)}; wanted a list of job(...), from pytest_distbench.elastic")
+        names = [given.text("the name of a job", job.name, without="[]=,") for job in listed]
+        if SERVING in names:
+            given.refuse(f"a job is called {SERVING!r}, the name of the serving: choose another one")
+        if twice := [name for name in names if names.count(name) > 1]:
+            given.refuse(f"two jobs are called {twice[0]!r}: give each its own name")
+        return list(listed)
+
+    def _workload(self, given: Arguments, body: object, params: Mapping[str, Any] | None, seed: int) -> Workload:
+        found = self._distbench.ask.workload(given, Called(body=body, params=params, seeds=(seed,)))
+        if found.work.is_program:
+            given.refuse(f"{show(body)}: wanted a function, or 'file.py::function'")
+        return found
+
+
+def _seed(given: Arguments, job: WantedJob) -> int:
+    return given.seed(f"job {job.name!r}: seed", job.seed)
+
+
+def _pool_jobs(
+    given: Arguments,
+    listed: Sequence[WantedJob],
+    policy: Policy,
+    checkpoint_every: object,
+    wanted: Called,
+    *,
+    has_serving: bool,
+) -> list[PoolJob]:
+    every = given.whole("checkpoint_every", checkpoint_every, least=1)
+    used = usable_engine(given, wanted.engine, wanted.timers)
+    found: list[PoolJob] = []
+    for job in listed:
+        where = f"job {job.name!r}: "
+        least, most = given.nodes(f"{where}nodes", job.nodes, most=MOST_NODES)
+        least = most if policy == "gang" else least
+        submit_s = given.number(f"{where}submit_s", job.submit_s, least=0.0)
+        if found and submit_s < found[-1].submit_s:
+            given.refuse(
+                f"{where}submit_s={submit_s:g} is before that of job {found[-1].name!r}, listed before it: list jobs "
+                f"in the order of submission"
+            )
+        ends_after = ends_after_steps(given, job.ends_after, where)
+        if ends_after is not None and not has_serving:
+            given.refuse(
+                f"{where}ends_after={ends_after} counts steps after the last demand of a serving, and this pool has "
+                f"none: leave it out"
+            )
+        elastic = ElasticJob(least=least, most=most, start=least, checkpoint_every=every, ends_after=ends_after, **used)
+        found.append(PoolJob(name=job.name, submit_s=submit_s, job=elastic))
+    if found[0].submit_s > 0:
+        given.refuse(
+            f"job {found[0].name!r}: submit_s={found[0].submit_s:g}; wanted 0: time starts with the first step of the "
+            f"first job"
+        )
+    return found
+
+
+def _serving(given: Arguments, wanted: object, policy: Policy) -> Serving:
+    if not isinstance(wanted, WantedServing):
+        given.refuse(f"serving={show(wanted)}; wanted serving(...), from pytest_distbench.elastic")
+    if policy != "elastic":
+        given.refuse(f"serving takes slots from jobs, which only policy='elastic' can return; found {policy!r}")
+    if isinstance(wanted.demand, str | bytes | Mapping) or not isinstance(wanted.demand, Sequence):
+        given.refuse(f"serving: demand={show(wanted.demand)}; wanted pairs (seconds, slots)")
+    demand: list[Demand] = []
+    for pair in wanted.demand:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            given.refuse(f"serving: demand has {show(pair)}; wanted a pair (seconds, slots)")
+        at_s = given.number("serving: seconds of the demand", pair[0], least=0.0)
+        if demand and at_s <= demand[-1].at_s:
+            given.refuse(
+                f"serving: the demand of {at_s:g} s comes after that of {demand[-1].at_s:g} s: list the demand by time"
+            )
+        slots = given.whole("serving: slots of the demand", pair[1], least=0, most=MOST_NODES)
+        demand.append(Demand(at_s=at_s, slots=slots))
+    if not any(each.slots for each in demand):
+        given.refuse(f"serving: demand={show(wanted.demand)} needs no slot")
+    return Serving(demand=demand)
+
+
+def _check_pool(given: Arguments, pool: Sharing) -> None:
+    for job in pool.jobs:
+        if job.job.least > pool.slots:
+            given.refuse(
+                f"job {job.name!r} could never start: it needs {job.job.least} slots under policy={pool.policy!r}, and "
+                f"slots={pool.slots}"
+            )
+    if pool.serving is None:
+        return
+    most = max(demand.slots for demand in pool.serving.demand)
+    least = max(job.job.least for job in pool.jobs)
+    if most + least > pool.slots:
+        given.refuse(
+            f"serving: its demand is for {most} slots, and a job keeps at least {least} of slots={pool.slots}, so it "
+            f"would never get them; wanted at most {pool.slots - least}"
+        )
+
+
+def _pool_identity(pool: Sharing, works: Mapping[str, Workload]) -> dict[str, Any]:
+    first = pool.jobs[0].job
+    return {
+        "pool": str(pool),
+        "checkpoint_every": first.checkpoint_every,
+        "version": first.version,
+        "timers": first.timers,
+        "works": {name: work.identity for name, work in works.items()},
+    }

@@ -1,0 +1,183 @@
+"""One launch of an elastic job: from plan to record."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+
+from pytest_distbench.elastic.measures import measure
+from pytest_distbench.elastic.measures.changes import unplanned
+from pytest_distbench.elastic.measures.continuity import tell_wrong_resume
+from pytest_distbench.elastic.measures.history import History
+from pytest_distbench.elastic.progress import EXIT_S, tell_slow, tell_standstill
+from pytest_distbench.elastic.records import ElasticJob, ElasticResult
+from pytest_distbench.elastic.timeline import (
+    AgentEnded,
+    Changed,
+    Finished,
+    Joined,
+    LeftOut,
+    Line,
+    Loaded,
+    Progress,
+    Raised,
+    Stable,
+    TimelineReader,
+    read_timeline,
+)
+from pytest_distbench.errors import ReadingError, RecordingError
+from pytest_distbench.launch.controlled import Controlled, End, TimelineFollower, tell_end
+from pytest_distbench.launch.diagnosis.fates import is_follower
+from pytest_distbench.launch.outcome import read_reports
+from pytest_distbench.launch.readers import readings
+from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory, recorded
+from pytest_distbench.launch.supervise import Side
+from pytest_distbench.launch.workplace import error_tail
+from pytest_distbench.machine import hardware
+from pytest_distbench.records.launch import LaunchRecord, RankFate, RankReport
+from pytest_distbench.records.plan import Job, LaunchPlan
+
+
+def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
+    """Run an elastic job once. Whatever becomes of it is in the record; nothing of it outlives the call."""
+    job = plan.expect(Job).job
+    launch = Controlled(plan, side, observes=job.steps is not None, is_ours=True)
+    side.on_progress(str(job))
+    shown = TimelineFollower(TimelineReader(plan.files.timeline).read, _text_of, side.on_progress)
+    ended = launch.run_module("pytest_distbench.elastic.controller", shown)
+    return launch.complete(make_record(launch.plan, ended), ended)
+
+
+_NO_STEP = (
+    "the body made no step: the body of an elastic job must loop over rank.training(...).batches(...), or its script "
+    "must print lines that steps= matches"
+)
+
+
+def _text_of(line: Line) -> str:
+    match line:
+        case Changed():
+            return f"{line.kind} of slot {', '.join(map(str, line.slots))}"
+        case Stable():
+            return f"{line.world_size} nodes train, generation {line.generation}"
+        case Progress():
+            return line.text
+    return ""
+
+
+def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
+    """What became of a job that is over, from the files it left."""
+    job = plan.expect(Job).job
+    history = History(read_timeline(plan.files.timeline))
+    reason = tell_end(plan, "elastic job", ended)
+    reason += tell_standstill(history.lines) if ended.timed_out else ""
+    result, measurements = measure(job, history)
+    if not reason:
+        reason = _NO_STEP if result is None else tell_wrong_resume(history, job)
+    reports = read_reports(plan)
+    if not reason:
+        try:
+            if job.steps is not None:
+                reports = last_reports(reports, history.lines)
+            measurements += merge([*recorded(reports.values()), *readings(plan)])
+            if job.steps is not None:  # its workers are processes of its own
+                measurements += of_largest_process(ended.peak_memory_bytes)
+            else:
+                measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
+        except (RecordingError, ReadingError) as error:
+            reason = str(error)
+    return LaunchRecord(
+        index=plan.index,
+        outcome="failed" if reason else "passed",
+        wall_s=ended.wall_s,
+        reason=reason,
+        timed_out=ended.timed_out,
+        fates=_fates(plan, job, history.lines) if reason else [],
+        measurements=[] if reason else measurements,
+        peak_memory_bytes=largest(reports.values()),
+        software=software_of(reports.values()),
+        elastic=result,
+        remarks=_remarks(job, history, result),
+        logs=plan.directory,
+    )
+
+
+def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line]) -> dict[int, RankReport]:
+    """What a script recorded in the generation that finished, by rank.
+
+    Earlier generations have left theirs where the last one had fewer ranks.
+    """
+    last = max((line.generation for line in lines if isinstance(line, Finished)), default=0)
+    size = max((line.world_size for line in lines if isinstance(line, Joined) and line.generation == last), default=0)
+    found = {rank: report for rank, report in reports.items() if rank < size}
+    for rank, report in found.items():
+        if report.outcome != "passed":
+            raise RecordingError(f"rank {rank}: {report.reason}")
+    return found
+
+
+def tell_torn(lines: Sequence[Line]) -> list[str]:
+    """Of checkpoints that were passed over, because they are not whole."""
+    torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
+    return [f"checkpoint {name} was incomplete, and the last complete one was used" for name in torn]
+
+
+def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
+    """What ran, as a worker that finished says; else as far as it can be told without torch."""
+    told = [r.software for r in reports if r.software]
+    return told[0] if told else {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
+
+
+def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Line]) -> list[RankFate]:
+    """How the worker of each slot ended, as far as it said; a slot takes a rank's place here.
+
+    Nothing where the training came to its end: what was raised before is what its changes brought about.
+    """
+    if any(isinstance(line, Finished) for line in lines):
+        return []
+    raised = {line.slot: line.error for line in lines if isinstance(line, Raised)}
+    return [
+        RankFate(
+            rank=slot,
+            outcome="failed",
+            phase="body",
+            how=f"raised {raised[slot].kind}" if slot in raised else "was ended with the job",
+            is_victim=slot not in raised or is_follower(raised[slot]),
+            error=raised.get(slot),
+            log_tail=error_tail(plan.files.log(slot)),
+        )
+        for slot in range(job.most)
+    ]
+
+
+def _remarks(job: ElasticJob, history: History, result: ElasticResult | None) -> list[str]:
+    lines = history.lines
+    remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
+    remarks += tell_torn(lines)
+    left_out = dict.fromkeys(part for line in lines if isinstance(line, LeftOut) for part in line.parts)
+    if left_out and (job.plan.changes or job.plan.cycle is not None) and job.checkpoint_every is not None:
+        remarks.append(
+            f"not passed to rank.training, so no checkpoint saves it and no load of it is checked: "
+            f"{'; '.join(left_out)}"
+        )
+    remarks += map(str, unplanned(history))
+    remarks += _exit_hang(lines)
+    remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]
+    if job.most > hardware.cores() and job.cores is None:
+        remarks.append(
+            f"{job.most} nodes compute on {hardware.cores()} cores: larger world sizes give no speed-up here"
+        )
+    return remarks
+
+
+def _exit_hang(lines: Sequence[Line]) -> list[str]:
+    """Of agents that did not end when their workers had finished, which users see as a job that hangs at its end."""
+    finished = [line for line in lines if isinstance(line, Finished)]
+    last = max((line.generation for line in finished), default=None)
+    began = min((line.t for line in finished if line.generation == last), default=0.0)
+    ended = {line.slot for line in lines if isinstance(line, AgentEnded) and line.t >= began}
+    left = sorted({line.slot for line in finished if line.generation == last} - ended)
+    slots = ", ".join(map(str, left))
+    return (
+        [f"the agents of slots {slots} had not ended {EXIT_S:g} s after their workers and were ended"] if left else []
+    )

@@ -1,0 +1,291 @@
+"""From a timeline to what one launch of an elastic job measured: metrics to be judged, and tables beside them. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from pytest_distbench.elastic.measures.changes import change_results, unplanned
+from pytest_distbench.elastic.measures.continuity import (
+    MOST_LOST,
+    ORDER,
+    accuracy_lost,
+    count_samples,
+    epochs_in_one_order,
+    optimizers_that_forgot,
+    worst_relapse,
+)
+from pytest_distbench.elastic.measures.history import History, epoch_results, rate_changes, rates_at
+from pytest_distbench.elastic.measures.ledger import (
+    CUT,
+    LOADS,
+    RANDOM,
+    REPLICAS,
+    SHARED,
+    count,
+    cut_batches,
+    keeps_random,
+    mismatches,
+    shared_batches,
+)
+from pytest_distbench.elastic.records import PARTS, ChangeResult, ElasticJob, ElasticResult
+from pytest_distbench.elastic.timeline import AgentEnded, Began, Changed, Held, Loaded
+from pytest_distbench.records.metric import TOLD, Bound, Measurement, Scalar
+from pytest_distbench.records.record import Number, replace
+
+_WHERE = "elastic(...)"
+
+
+def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, list[Measurement]]:
+    """What a run showed: its tables, and its metrics. There are none where nobody took a step."""
+    first = history.first_step_t
+    if first is None:
+        return None, []
+    began = min((line.t for line in history.of(Began)), default=first)
+    last = max(step.t for worker in history.workers.values() for step in worker.steps)
+    end = max((line.t for line in history.finished), default=last)
+    changes = change_results(history)
+    result = ElasticResult(
+        job=job,
+        changes=changes,
+        epochs=epoch_results(history, changes),
+        workers=history.worker_results(first),
+        start_s=first - began,
+        training_s=last - first,
+        end_s=end - last,
+        lr=rate_changes(history),
+    )
+    torn = {name for line in history.of(Loaded) for name in line.torn}
+    measurements = [*_of_run(job, history, result), *_of_changes(job, changes, torn=len(torn))]
+    if job.cores is not None:  # nodes take turns on the cores: a clock is shown, and not judged
+        clocks = ("s", "samples/s"), ("goodput", "lost_fraction")
+        is_clock = [m.unit in clocks[0] or m.name in clocks[1] for m in measurements]
+        measurements = [replace(m, better="info") if it else m for m, it in zip(measurements, is_clock, strict=True)]
+    return result, measurements
+
+
+def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
+    given_s = _given_s(history)
+    stall_s = sum(c.stall_s or 0.0 for c in result.changes) + sum(u.stall_s for u in unplanned(history))
+    found = [
+        number("training_time", result.training_s, unit="s", better="lower"),
+        number("start_time", result.start_s, unit="s"),
+        number("goodput", min(1.0, useful_s(history) / given_s) if given_s > 0 else None, better="higher"),
+        number("lost_fraction", stall_s / result.training_s if result.training_s else None, better="lower"),
+    ]
+    if job.steps is None:  # nobody sees from outside what a script trains on and keeps
+        skipped, repeated = count_samples(history)
+        found += [
+            _none("samples_skipped", *skipped),
+            _none("samples_repeated", *repeated),
+            _none(SHARED, *count(shared_batches(history), SHARED)),
+            _none(CUT, *count(cut_batches(history), CUT)),
+            _none("optimizer_state_lost", optimizers_that_forgot(history)),
+            *_of_loads(job, history),
+        ]
+        every = job.checkpoint_every
+        if every is not None and (interval := _longest_interval(history, every)) is not None:
+            claimed = Bound(side="most", value=every, where=_WHERE)
+            found.append(number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
+    found += _losses(job, history, result)
+    for epoch in result.epochs:
+        for name in ("loss", "accuracy", "top5"):
+            if (told := getattr(epoch, name)) is not None:
+                found.append(number(name, told, at={"epoch": epoch.epoch}))
+    found += [number("lr", rate, at=at) for at, rate in rates_at(history)]
+    for world_size in sorted({history.world_size(g) for g in history.generations}):
+        rate = _samples_per_second(history, world_size)
+        at: dict[str, Scalar] = {"nodes": world_size}
+        if rate is not None:
+            found.append(number("samples_per_second", rate, unit="samples/s", better="higher", at=at))
+        elif step_s := history.step_s(world_size):
+            found.append(number("steps_per_second", 1 / step_s, unit="steps/s", better="higher", at=at))
+    return found
+
+
+def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
+    """The losses of the epochs as a golden curve: of a fixed run all, and of one whose nodes hold at each change.
+
+    Of others those that no change can have touched: of a change at a step the newest checkpoint before that step is
+    what the job goes back to at the furthest. A change at a moment comes at another step in each run.
+    """
+    changes = job.plan.changes
+    is_whole = job.hold or not changes
+    first = changes[0].at_step if not is_whole else None
+    every = job.checkpoint_every
+    if job.steps is not None or job.plan.cycle is not None or not (is_whole or (first and every)):
+        return []
+    if is_whole and len(history.generations) != len(changes) + 1:
+        return []  # a worker died of itself, or a node came later than others
+    until = math.inf if first is None or every is None else (first - 1) // every * every
+    last_steps: dict[int, int] = {}
+    for number, generation, lines in history.passes():
+        epoch = history.workers[generation, lines[0].slot].epoch(lines[0])
+        if epoch is not None:
+            last_steps[epoch] = number
+    done = [epoch for epoch in result.epochs if last_steps[epoch.epoch] <= until and epoch.epoch + 1 in last_steps]
+    done += [epoch for epoch in result.epochs[-1:] if is_whole]
+    losses = [epoch.loss for epoch in done if epoch.loss is not None]
+    if not losses or len(losses) < len(done):
+        return []
+    begun = next((line for line in history.of(Held) if line.at == "begin" and line.rank == 0), None)
+    weights = "" if begun is None else ", ".join(f"{name} {digest[:8]}" for name, digest in begun.parameters.items())
+    return [
+        Measurement(
+            name="losses" if is_whole else "losses_before_change",
+            unit="",
+            better="curve",
+            value=losses[-1],
+            series=list(losses),
+            beside=[f"epoch {epoch.epoch}" for epoch in done],
+            identity={"begins with": weights} if weights else {},  # without a seed each run is another training
+        )
+    ]
+
+
+def _of_loads(job: ElasticJob, history: History) -> list[Measurement]:
+    """Workers that did not go on with what was saved, by what of it; without a change whether ranks are alike."""
+    if job.checkpoint_every is None:
+        return []
+    found = mismatches(history)
+    has_loaded = any(line.step for line in history.of(Loaded))
+    if not (has_loaded or job.plan.changes or job.plan.cycle):
+        return [_none(REPLICAS, *count(found, REPLICAS))]
+    metrics = [*LOADS, *([RANDOM] if keeps_random(history) else [])]
+    return [
+        *(_none(metric, *count(found, metric)) for metric in metrics),
+        _none(ORDER, *epochs_in_one_order(history)),
+        *_learning_lost(history),
+    ]
+
+
+def _learning_lost(history: History) -> list[Measurement]:
+    """Of a body that tells of them; which steps lie about a load is chance, so that no digit of it repeats."""
+    lost = accuracy_lost(history)
+    found = [] if lost is None else [number("accuracy_lost", lost)]
+    if all(step.loss is None for worker in history.workers.values() for step in worker.steps):
+        return found
+    lost_share, told = worst_relapse(history)
+    facts: dict[str, Scalar] = {TOLD: told} if told else {}
+    most = Bound(side="most", value=MOST_LOST, where=_WHERE, is_default=True)
+    share = Measurement(name="learning_lost", unit="", better="info", value=lost_share, facts=facts, bounds=[most])
+    return [*found, share]
+
+
+def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) -> list[Measurement]:
+    """Of each kind of change the median and the largest; those that another change disturbed do not count.
+
+    ``torn`` checkpoints were passed over: so much further a job may have gone back.
+    """
+    kinds: dict[tuple[str, int, int], list[ChangeResult]] = {}
+    for change in changes:
+        if change.after is not None and not change.overlapped:
+            kinds.setdefault((change.kind, change.before, change.after), []).append(change)
+    found = []
+    for (kind, before, after), those in kinds.items():
+        at: dict[str, Scalar] = {"change": f"{kind} {before} to {after}"}
+        for name, values in (
+            ("stall", [c.stall_s for c in those if c.stall_s is not None]),
+            ("recovery", [c.recovery_s for c in those if c.recovery_s is not None]),
+        ):
+            if values:
+                found.append(number(name, median(values), unit="s", better="lower", at=at))
+                found.append(number(f"{name}_max", max(values), unit="s", better="lower", at=at))
+        for part in PARTS:
+            seconds = [c.parts[part] for c in those if part in c.parts]
+            found += [number(f"recovery/{part}", median(seconds), unit="s", at=at)] if seconds else []
+        every = job.checkpoint_every
+        bounds = [] if every is None else [Bound(side="most", value=every * (1 + torn), where=_WHERE)]
+        redone = max(c.steps_redone for c in those)
+        found.append(number("steps_redone", redone, unit="steps", at=at, bounds=bounds))
+        found.append(number("restarts_used", max(c.restarts_used for c in those), at=at))
+        found.append(number("rounds", max(c.rounds for c in those), at=at))
+        if ready := [c.joiner_ready_s for c in those if c.joiner_ready_s is not None]:
+            found.append(number("joiner_ready", median(ready), unit="s", better="lower", at=at))
+        if free := [c.slot_free_s for c in those if c.slot_free_s is not None]:
+            found.append(number("slot_free", median(free), unit="s", better="lower", at=at))
+    return found
+
+
+def useful_s(history: History) -> float:
+    """Seconds of nodes that went into steps that counted, each at the median time of its world size."""
+    useful = 0.0
+    before = 0, -1, 0.0
+    widest = 1
+    for number, generation, lines in history.passes():
+        first = lines[0]
+        step_s = history.step_s(first.world_size)
+        goes_on = before[1] == generation
+        steps = number - before[0] if goes_on else 1  # a script may tell of every tenth alone
+        seconds = steps * (step_s or 0.0)
+        if goes_on and first.is_laid and history.tells_within_epochs:
+            due = math.inf if step_s is None else widest * step_s
+            seconds = min(max(seconds, first.t - before[2]), due)  # behind an epoch's last line, until another was due
+        elif goes_on:
+            widest = max(widest, steps)
+        useful += seconds * first.world_size
+        before = number, generation, first.t
+    return useful
+
+
+def _given_s(history: History) -> float:
+    """Seconds that nodes were given to the job, from its first step to its last, summed over nodes."""
+    first = history.first_step_t
+    assert first is not None
+    last = max(step.t for worker in history.workers.values() for step in worker.steps)
+    taken = {slot: first for line in history.of(Began) for slot in line.slots}
+    total = 0.0
+    for line in history.lines:
+        if isinstance(line, Changed) and line.kind == "join":
+            taken |= {slot: max(first, line.t) for slot in line.slots}
+        elif isinstance(line, AgentEnded) and line.slot in taken and line.t < last:
+            total += max(0.0, line.t - taken.pop(line.slot))
+    return total + sum(max(0.0, last - begin) for begin in taken.values())
+
+
+def _samples_per_second(history: History, world_size: int) -> float | None:
+    step_s = history.step_s(world_size)
+    samples = [
+        s.samples
+        for w in history.workers.values()
+        for s in w.steps
+        if s.world_size == world_size and s.samples is not None
+    ]
+    return median(samples) / step_s if step_s and samples else None
+
+
+def _longest_interval(history: History, claimed: int) -> int | None:
+    """Steps between a checkpoint and the next of its generation, or what it went on from; None: there were not two.
+
+    Steps behind the last one count where they are more than was claimed: there a checkpoint is missing.
+    """
+    found = []
+    for generation in history.generations:
+        steps = sorted({line.step for line in history.saved if line.generation == generation})
+        marks = [history.resumed_at(generation), *steps]
+        found += [later - earlier for earlier, later in itertools.pairwise(marks)]
+        highest = max(step.step for worker in history.members(generation).values() for step in worker.steps)
+        found += [highest - marks[-1]] if highest - marks[-1] > claimed else []
+    return max(found, default=None)
+
+
+def _none(name: str, value: int, told: str = "") -> Measurement:
+    """A count of what there may be none of; where there is one, what is told of it."""
+    facts: dict[str, Scalar] = {TOLD: told} if told else {}
+    none = Bound(side="most", value=0, where=_WHERE, is_default=True)
+    return Measurement(name=name, unit="", better="exact", value=value, facts=facts, bounds=[none])
+
+
+def number(
+    name: str,
+    value: Number | None,
+    *,
+    unit: str = "",
+    better: str = "info",
+    at: dict[str, Scalar] | None = None,
+    bounds: Sequence[Bound] = (),
+) -> Measurement:
+    """A metric; of a kind that is only told, unless it says another."""
+    return Measurement(name=name, unit=unit, better=better, value=value, at=at or {}, bounds=list(bounds))

@@ -1,0 +1,346 @@
+"""Did each generation go on where it should have: its step, its samples, and what it had learned? Pure.
+
+Every sample of every epoch is to be trained on once, as was asked for, and each epoch has an order of its own. Samples
+are counted over the passes that counted. The count says nothing about a sampler that was not told its epoch anew: it
+goes through the order of epoch 0 again. A training whose epochs all have one order does not shuffle, and nothing is
+told of it.
+
+What was learned is looked for behind each load, in loss and accuracy there against the checkpoint's: a backstop behind
+the digests of ``ledger.py``, which sees what is lost on a way that has no digest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import sqrt
+from statistics import fmean, stdev
+from typing import Literal
+
+from pytest_distbench.elastic.measures.history import History, mean_of
+from pytest_distbench.elastic.records import ElasticJob
+from pytest_distbench.elastic.timeline import Stepped, Wanted
+
+_NAMED = "Wrong epoch on resume"
+_TOGETHER = "Epoch and step must be saved and restored together, with the place in the epoch"
+
+
+def tell_wrong_resume(history: History, job: ElasticJob) -> str:
+    """What is wrong with where a generation went on, by its name and with its remedy; empty: nothing is."""
+    every = history.generations
+    for before, after in ((every[:i], every[i]) for i in range(1, len(every))):
+        if told := _went_too_far_back(history, job, before, after) or _changed_epoch(history, before, after):
+            return f"{_NAMED}: {told}"
+    return ""
+
+
+def optimizers_that_forgot(history: History) -> int:
+    """Generations whose optimizers began with less than they remembered before, or with nothing."""
+    known = 0
+    found = 0
+    for generation in history.generations:
+        told = [w.remembered for w in history.members(generation).values() if w.remembered is not None]
+        found += any(min(known, line.after) > line.before for line in told) and history.resumed_at(generation) > 0
+        known = max([known, *(line.after for line in told)])
+    return found
+
+
+def _went_too_far_back(history: History, job: ElasticJob, before: list[int], after: int) -> str:
+    resumed = history.resumed_at(after)
+    highest = _highest(history, before)
+    first = min(history.resumed_at(generation) for generation in before)
+    saved = max((line.step for line in history.saved if line.generation in before), default=None)
+    if job.steps is None:
+        torn = any(w.loaded is not None and w.loaded.torn for w in history.members(after).values())
+        if saved is None or resumed >= saved or torn:
+            return ""
+        return (
+            f"generation {after} continued after step {resumed}, and the newest checkpoint was of step {saved}. Only "
+            f"rank.training(...) may set step, epoch or position, and all nodes must see the checkpoints"
+        )
+    redone = highest - resumed
+    due = job.checkpoint_every is None or redone > job.checkpoint_every
+    if resumed <= first and due and redone > 0:
+        remedy = (
+            "If no snapshot was due yet, say checkpoint_every="
+            if job.checkpoint_every is None
+            else f"One is due every {job.checkpoint_every} steps (checkpoint_every=)"
+        )
+        return (
+            f"the training had reached step {highest}, and after the change it started from step {resumed + 1} again. "
+            f"Does the script load its snapshot from a path that all nodes see, with step and epoch? {remedy}"
+        )
+    if job.checkpoint_every is not None and redone > job.checkpoint_every:
+        return (
+            f"the training had reached step {highest}, and after the change it continued at step {resumed + 1}: that "
+            f"is {redone} steps back, and a checkpoint is due every {job.checkpoint_every} (checkpoint_every=). Is "
+            f"the snapshot written that often, and is its epoch or step restored with it?"
+        )
+    return ""
+
+
+def _changed_epoch(history: History, before: list[int], after: int) -> str:
+    """A step that is redone belongs to the epoch it belonged to, and one that is new to that of the last, or the next.
+
+    Numbers of a script that counts anew in each epoch are made of its epochs, and say nothing about them.
+    """
+    was: dict[int, int | None] = {}
+    for generation in before:
+        for worker in history.members(generation).values():
+            was |= {step.step: worker.epoch(step) for step in worker.steps}
+    for worker in history.members(after).values():
+        if not worker.steps:
+            continue
+        step = worker.steps[0]
+        epoch = worker.epoch(step)
+        known = was.get(step.step)
+        if epoch is not None and known is not None and epoch != known:
+            return f"step {step.step} was of epoch {known}, and after the change it is of epoch {epoch}. {_TOGETHER}"
+        previous = was.get(step.step - 1)
+        if epoch is not None and previous is not None and not previous <= epoch <= previous + 1:
+            return (
+                f"step {step.step - 1} was of epoch {previous}, and the next, after the change, is of epoch {epoch}. "
+                f"{_TOGETHER}"
+            )
+    return ""
+
+
+def _highest(history: History, generations: Sequence[int]) -> int:
+    return max(s.step for g in generations for w in history.members(g).values() for s in w.steps)
+
+
+_DROPPED = 0.1
+"""Share of the samples that a body may leave out because its batches do not come out even on so many nodes."""
+
+
+def count_samples(history: History) -> tuple[tuple[int, str], tuple[int, str]]:
+    """Samples that were skipped, and that were repeated, with the first of each in words.
+
+    Skipped are samples of an epoch that nobody trained on, over all epochs; repeated are further trainings on a sample
+    in the same epoch.
+    """
+    num_epochs, num_samples, shrunk = _asked(history)
+    known = set(range(num_samples))
+    epochs: dict[int, Counter[int]] = {}
+    where: dict[tuple[int, int], int] = {}
+    for step, generation in history.kept().items():
+        for worker in history.members(generation).values():
+            batch = worker.batches.get(step)
+            if batch is None:
+                continue
+            for sample in worker.samples(step):
+                epochs.setdefault(batch.epoch, Counter())[sample] += 1
+                where[batch.epoch, sample] = step
+    never = [epoch for epoch in range(num_epochs) if epoch not in epochs]
+    skipped = len(never) * len(known)
+    repeated = 0
+    first_skipped = first_repeated = ""
+    for epoch, counts in sorted(epochs.items()):
+        missing = sorted(known - counts.keys())
+        again = sorted(sample for sample, count in counts.items() if count > 1)
+        skipped += len(missing)
+        repeated += sum(counts[sample] - 1 for sample in again)
+        if missing and not first_skipped:
+            first_skipped = f"epoch {epoch}: nobody trained on sample {missing[0]}, nor on {len(missing) - 1} others"
+        if again and not first_repeated:
+            first_repeated = (
+                f"epoch {epoch}: sample {again[0]} was trained on {counts[again[0]]} times, the last time in step "
+                f"{where[epoch, again[0]]}, and {len(again) - 1} others were repeated too"
+            )
+    if never:
+        told = f"{len(never)} of {num_epochs} epochs that training.batches was asked for never started"
+        first_skipped = f"{told}; {first_skipped}" if first_skipped else told
+    if shrunk and first_skipped:
+        first_skipped = f"{shrunk}: {first_skipped}"
+    return (skipped, first_skipped), (repeated, first_repeated)
+
+
+def _asked(history: History) -> tuple[int, int, str]:
+    """Epochs and samples that are to be trained on, and in words where the last generation asked for fewer of them.
+
+    A generation that ends on purpose has the last word. One that asks for the epoch under way alone, as a body does
+    that asks for one after the other, may have come further before it was lost than a later one has to.
+    """
+    words = {(line.generation, line.slot): line for line in history.of(Wanted)}  # of each its last word
+    last = max((generation for generation, _ in words), default=None)
+    asked = [line for (generation, _), line in words.items() if generation == last]
+    epochs = max((line.epochs for line in asked), default=0)
+    samples = max((line.samples for line in asked), default=0)
+    earlier = [line for (generation, _), line in words.items() if generation != last and not line.is_end]
+    if any(line.is_end for line in asked):
+        earlier = []
+    more_epochs = max((line.epochs for line in earlier if line.epochs > line.epoch + 1), default=0)
+    more_samples = max((line.samples for line in earlier if samples < (1 - _DROPPED) * line.samples), default=0)
+    told = [
+        f"{before} {what} before, and for {now} in generation {last}"
+        for what, before, now in (("epochs", more_epochs, epochs), ("samples", more_samples, samples))
+        if before > now
+    ]
+    shrunk = f"training.batches was asked for {', and for '.join(told)}" if told else ""
+    return max(epochs, more_epochs), max(samples, more_samples), shrunk
+
+
+ORDER = "epochs_in_one_order"
+
+_CHANCE = math.log(1e-9)
+"""Orders that are equal by chance with at least this probability say nothing: those of a few large steps."""
+
+_Steps = Sequence[frozenset[int]]
+"""Samples of all ranks, step by step."""
+
+
+def epochs_in_one_order(history: History) -> tuple[int, str]:
+    """Epochs behind a load that have the order of an earlier epoch, while others have not; and the first, in words."""
+    epochs, resumed = _epochs(history)
+    numbers = sorted(epochs)
+    earlier = {
+        number: next((n for n in numbers if n < number and _is_same(epochs[n], epochs[number])), None)
+        for number in sorted(resumed)
+    }
+    found = [(number, same) for number, same in earlier.items() if same is not None]
+    pairs = [*itertools.pairwise(numbers), *((a, b) for b in resumed for a in numbers if a != b)]
+    if not found or all(_is_same(epochs[a], epochs[b]) is not False for a, b in pairs):
+        return 0, ""
+    number, same = found[0]
+    return len(found), (
+        f"epoch {number}, continued after a load, has the samples in the order of epoch {same}, and other epochs do "
+        f"not: call sampler.set_epoch before samples are drawn"
+    )
+
+
+def _epochs(history: History) -> tuple[dict[int, list[frozenset[int]]], set[int]]:
+    """Epoch -> its steps that counted; and the epochs that a generation behind a load has begun with."""
+    epochs: dict[int, list[frozenset[int]]] = {}
+    resumed = set()
+    members = {generation: history.members(generation).values() for generation in history.generations}
+    before: int | None = None
+    for step, generation in history.kept().items():
+        workers = [worker for worker in members[generation] if step in worker.batches]
+        if not workers:
+            continue
+        epoch = workers[0].batches[step].epoch
+        epochs.setdefault(epoch, []).append(frozenset(s for worker in workers for s in worker.samples(step)))
+        if before is not None and generation != before:
+            resumed.add(epoch)
+        before = generation
+    return epochs, resumed
+
+
+def _is_same(one: _Steps, other: _Steps) -> bool | None:
+    """Whether two epochs have one order, as far as can be seen of steps of different sizes; None: nobody can know."""
+    seen, ways = 0, 0.0
+    for a, b in _blocks(one, other):
+        if a != b:
+            return False
+        seen += len(a)
+        ways += math.lgamma(len(a) + 1)
+    is_whole = seen == sum(map(len, one)) == sum(map(len, other))
+    return True if is_whole and ways - math.lgamma(seen + 1) < _CHANCE else None
+
+
+def _blocks(one: _Steps, other: _Steps) -> Iterator[tuple[set[int], set[int]]]:
+    """Samples between places in the epoch at which a step of both was over."""
+    a: set[int] = set()
+    b: set[int] = set()
+    rest = iter(other)
+    for step in one:
+        a |= step
+        while len(b) < len(a) and (later := next(rest, None)) is not None:
+            b |= later
+        if len(a) == len(b):
+            yield a, b
+            a, b = set(), set()
+
+
+MOST_LOST = 0.6
+"""Of what was learned, that a change may lose. Made anew, weights lose all of it: 0.9 and more. Of 200 healthy changes
+none is beyond it (``benchmarks/elastic_plans.py``)."""
+
+_STEPS = 5
+"""Before and behind a load whose mean is taken: the loss of one batch says little."""
+
+_LEARNED = 8.0
+"""Standard deviations between one step's loss and the next's that a training must have learned before it is judged.
+So many of a mean, and a quarter of it, must a loss lie above all means before a load to be worse than nothing learned:
+fewer nodes make a smaller, noisier batch."""
+
+_ABOVE = 0.25
+"""Of that highest mean, see :data:`_LEARNED`."""
+
+
+def worst_relapse(history: History) -> tuple[float, str]:
+    """What a load lost at most, of all that had been learned, and in words; 0: nothing, or too little had been."""
+    found = [(0.0, "")]
+    kept = {(number, generation): mean_of("loss", lines) for number, generation, lines in history.passes()}
+    losses = {number: loss for (number, _), loss in kept.items() if loss is not None}
+    begin = _mean([losses.get(step) for step in range(1, 1 + _STEPS)])
+    for generation in history.generations:
+        step = history.resumed_at(generation)
+        before = [losses.get(number) for number in range(step - _STEPS + 1, step + 1)]
+        after = _mean(_first_of(history, generation, "loss"))
+        at_checkpoint = _mean(before)
+        if step <= _STEPS or begin is None or at_checkpoint is None or after is None:
+            continue
+        learned = begin - at_checkpoint
+        earlier = [losses.get(number) for number in range(1, step + 1)]
+        highest, noise = _highest_mean(earlier), _noise(earlier)
+        if after > highest + max(_LEARNED * noise / sqrt(_STEPS), _ABOVE * abs(highest)):
+            told = (
+                f"generation {generation} continued after the checkpoint of step {step} with a loss of {after:.4g}; "
+                f"before, it was never above {highest:.4g} (means of {_STEPS} steps)"
+            )
+            found.append((1.0, told))
+            continue
+        if learned <= 0 or learned < _LEARNED * stdev([loss for loss in before if loss is not None]):
+            continue
+        share = max(0.0, (after - at_checkpoint) / learned)
+        told = (
+            f"the loss had fallen from {begin:.4g} to {at_checkpoint:.4g} at the checkpoint of step {step}, and "
+            f"generation {generation} continued with {after:.4g} (means of {_STEPS} steps)"
+        )
+        found.append((share, told))
+    return max(found, key=lambda relapse: relapse[0])
+
+
+def accuracy_lost(history: History) -> float | None:
+    """The most that the accuracy fell by at a load: means of five steps before and behind it.
+
+    None: steps do not tell of it, or too few.
+    """
+    told = {number: mean_of("accuracy", lines) for number, _, lines in history.passes()}
+    found = []
+    for generation in history.generations:
+        step = history.resumed_at(generation)
+        before = _mean([told.get(number) for number in range(step - _STEPS + 1, step + 1)])
+        after = _mean(_first_of(history, generation, "accuracy"))
+        found += [before - after] if before is not None and after is not None else []
+    return max(found, default=None)
+
+
+def _highest_mean(losses: Sequence[float | None]) -> float:
+    """Of so many steps in a row, as far as all of them are known."""
+    means = (_mean(losses[i : i + _STEPS]) for i in range(len(losses) - _STEPS + 1))
+    return max(mean for mean in means if mean is not None)
+
+
+def _noise(losses: Sequence[float | None]) -> float:
+    """The standard deviation of a step's loss, seen in its differences from step to step: learning is none of it."""
+    squares = [(b - a) ** 2 for a, b in pairwise(losses) if a is not None and b is not None]
+    return sqrt(fmean(squares) / 2)
+
+
+def _first_of(history: History, generation: int, name: Literal["loss", "accuracy"]) -> list[float | None]:
+    steps: dict[int, list[Stepped]] = {}
+    for worker in history.members(generation).values():
+        for line in worker.steps[:_STEPS]:
+            steps.setdefault(line.step, []).append(line)
+    return [mean_of(name, lines) for _, lines in sorted(steps.items())][:_STEPS]
+
+
+def _mean(losses: Sequence[float | None]) -> float | None:
+    """None where one is missing, or there are too few."""
+    known = [loss for loss in losses if loss is not None]
+    return fmean(known) if len(known) == len(losses) == _STEPS else None

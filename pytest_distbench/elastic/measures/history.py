@@ -1,0 +1,284 @@
+"""A timeline, put together: workers of each generation, the pass through each step that counted, and epochs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import fsum
+from statistics import median
+from typing import Literal, TypeVar
+
+from pytest_distbench.elastic.records import ChangeResult, EpochResult, RateChange, WorkerResult
+from pytest_distbench.elastic.timeline import (
+    Batch,
+    Drew,
+    Finished,
+    Held,
+    HeldAt,
+    Joined,
+    Line,
+    Loaded,
+    Remembered,
+    Saved,
+    Started,
+    Stepped,
+    WorkerEnded,
+)
+from pytest_distbench.records.metric import Scalar
+
+_Kind = TypeVar("_Kind", bound=Line)
+
+
+@dataclass
+class Worker:
+    """A slot in a generation; what was unseen of it is None.
+
+    Its batches are the samples that it was given, by step, ``drawn`` those that it says it has trained on instead.
+    ``remembered`` is what its optimizers had kept, ``held`` what it held when it went on, by when it was looked at.
+    """
+
+    joined: Joined
+    started: Started | None = None
+    loaded: Loaded | None = None
+    batches: dict[int, Batch] = field(default_factory=dict)
+    steps: list[Stepped] = field(default_factory=list)
+    ended: float | None = None
+    remembered: Remembered | None = None
+    drawn: dict[int, list[int]] = field(default_factory=dict)
+    held: dict[HeldAt, Held] = field(default_factory=dict)
+
+    @property
+    def imported_t(self) -> float | None:
+        """When it had imported what it needs, and could join its group; None: unseen."""
+        if self.started is None:
+            return None
+        return self.started.t if self.joined.called_t is None else self.joined.called_t
+
+    def samples(self, step: int) -> list[int]:
+        """That it has trained on in a step, as far as anybody says."""
+        batch = self.batches.get(step)
+        return self.drawn.get(step, [] if batch is None else batch.samples)
+
+    def epoch(self, step: Stepped) -> int | None:
+        batch = self.batches.get(step.step)
+        return step.epoch if batch is None else batch.epoch
+
+    @property
+    def tells_within_epochs(self) -> bool:
+        """Whether there were two steps in a row of which it is known how many lie between them."""
+        return any(b.step > a.step and not b.is_laid for a, b in itertools.pairwise(self.steps))
+
+    @property
+    def step_seconds(self) -> list[float]:
+        """From step to step; the first of a generation has none. A script may tell of every tenth step alone.
+
+        Of one that tells of an epoch by a single line it is from epoch to epoch.
+        """
+        pairs = [(a, b) for a, b in itertools.pairwise(self.steps) if b.step > a.step]
+        known = [(a, b) for a, b in pairs if not b.is_laid]
+        return [(b.t - a.t) / (b.step - a.step) for a, b in known or pairs]
+
+
+class History:
+    """What a timeline, sorted by time, tells of its workers, by generation and slot.
+
+    Where none of them tells steps within epochs, numbers count epochs, of a script that prints one line for each.
+    """
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self.lines = lines
+        self.workers: dict[tuple[int, int], Worker] = {}
+        self.saved = self.of(Saved)
+        started = {line.pid: line for line in self.of(Started)}
+        ended = {line.pid: line.t for line in self.of(WorkerEnded)}
+        for line in lines:
+            if isinstance(line, Joined):
+                self.workers[line.generation, line.slot] = Worker(
+                    joined=line, started=started.get(line.pid), ended=ended.get(line.pid)
+                )
+            elif isinstance(line, Loaded | Batch | Drew | Stepped | Remembered | Held):
+                self._add(self.workers.get((line.generation, line.slot)), line)
+        self.finished = self.of(Finished)
+        self._step_s: dict[int, float | None] = {}
+        self.tells_within_epochs = any(worker.tells_within_epochs for worker in self.workers.values())
+
+    def of(self, kind: type[_Kind]) -> list[_Kind]:
+        return [line for line in self.lines if isinstance(line, kind)]
+
+    def _add(self, worker: Worker | None, line: Loaded | Batch | Drew | Stepped | Remembered | Held) -> None:
+        if worker is None:
+            return
+        if isinstance(line, Loaded):
+            worker.loaded = line
+        elif isinstance(line, Remembered):
+            worker.remembered = line
+        elif isinstance(line, Held):
+            if line.at != "save":
+                worker.held[line.at] = line
+        elif isinstance(line, Batch):
+            worker.batches[line.step] = line
+        elif isinstance(line, Drew):
+            worker.drawn[line.step] = line.samples
+        else:
+            worker.steps.append(line)
+
+    @property
+    def first_step_t(self) -> float | None:
+        """When the run's first step was over; None: nobody took one."""
+        return min((step.t for worker in self.workers.values() for step in worker.steps), default=None)
+
+    @property
+    def generations(self) -> list[int]:
+        """In their order; the numbers of those in which nobody took a step are left out."""
+        return sorted({generation for (generation, _), worker in self.workers.items() if worker.steps})
+
+    def members(self, generation: int) -> dict[int, Worker]:
+        """Slot -> worker."""
+        return {slot: worker for (g, slot), worker in sorted(self.workers.items()) if g == generation}
+
+    def resumed_at(self, generation: int) -> int:
+        """The step that a generation went on from: of a checkpoint.
+
+        Of a script it is the one before the first that it told of.
+        """
+        members = self.members(generation).values()
+        told = [w.loaded.step for w in members if w.loaded is not None]
+        return max(told) if told else min((w.steps[0].step - 1 for w in members if w.steps), default=0)
+
+    def world_size(self, generation: int) -> int:
+        return max((w.joined.world_size for w in self.members(generation).values()), default=0)
+
+    def kept(self) -> dict[int, int]:
+        """Step -> generation whose pass through it counted: no later generation went back before it."""
+        found: dict[int, int] = {}
+        limit = math.inf
+        for generation in reversed(self.generations):
+            for worker in self.members(generation).values():
+                found |= {step.step: generation for step in worker.steps if step.step <= limit}
+            limit = min(limit, self.resumed_at(generation))
+        return dict(sorted(found.items()))
+
+    def step_s(self, world_size: int) -> float | None:
+        """The median time of a step at a world size; None: there were not two in a row."""
+        if world_size not in self._step_s:
+            found = [
+                seconds
+                for worker in self.workers.values()
+                if worker.joined.world_size == world_size
+                if worker.tells_within_epochs or not self.tells_within_epochs
+                for seconds in worker.step_seconds
+            ]
+            self._step_s[world_size] = median(found) if found else None
+        return self._step_s[world_size]
+
+    def worker_results(self, first: float) -> list[WorkerResult]:
+        """What became of each worker, in seconds from the run's first step."""
+        found = []
+        for _, worker in sorted(self.workers.items()):
+            joined, started, loaded, steps = worker.joined, worker.started, worker.loaded, worker.steps
+            result = WorkerResult(
+                slot=joined.slot,
+                generation=joined.generation,
+                rank=joined.rank,
+                world_size=joined.world_size,
+                process_s=None if started is None else started.process_t - first,
+                imported_s=None if worker.imported_t is None else worker.imported_t - first,
+                joined_s=joined.t - first,
+                loaded_s=None if loaded is None else loaded.t - first,
+                resumed_at=None if loaded is None else loaded.step,
+                first_step_s=steps[0].t - first if steps else None,
+                last_step_s=steps[-1].t - first if steps else None,
+                steps=len(steps),
+            )
+            found.append(result)
+        return found
+
+    def passes(self) -> Iterator[tuple[int, int, list[Stepped]]]:
+        """Each step that counted: its number, its generation, and its lines, one per worker."""
+        by_step: dict[tuple[int, int], list[Stepped]] = {}
+        for (generation, _), worker in self.workers.items():
+            for step in worker.steps:
+                by_step.setdefault((generation, step.step), []).append(step)
+        for number, generation in self.kept().items():
+            yield number, generation, sorted(by_step[generation, number], key=lambda line: line.slot)
+
+
+def epoch_results(history: History, changes: Sequence[ChangeResult]) -> list[EpochResult]:
+    """One per epoch. Together they hold all the time between the run's first step and its last.
+
+    A change belongs to the epoch in which the job stepped again.
+    """
+    first = history.first_step_t
+    if first is None:
+        return []
+    steps: dict[int, list[tuple[int, list[Stepped]]]] = {}
+    for _, generation, lines in history.passes():
+        worker = history.workers[generation, lines[0].slot]
+        if (epoch := worker.epoch(lines[0])) is not None:
+            steps.setdefault(epoch, []).append((generation, lines))
+    found = []
+    begin = first
+    for epoch, passes in sorted(steps.items()):
+        end = max(line.t for _, lines in passes for line in lines)
+        mine = [c for c in changes if begin < first + c.at_s + (c.recovery_s or 0.0) <= end]
+        found.append(
+            EpochResult(
+                epoch=epoch,
+                seconds=end - begin,
+                nodes=list(dict.fromkeys(lines[0].world_size for _, lines in passes)),
+                loss=mean_of("loss", [line for _, lines in passes for line in lines]),
+                accuracy=mean_of("accuracy", [line for _, lines in passes for line in lines]),
+                top5=mean_of("top5", [line for _, lines in passes for line in lines]),
+                lr=passes[-1][1][0].lr,
+                changes=[c.index for c in mine],
+                stall_s=sum(c.stall_s or 0.0 for c in mine),
+                steps_redone=sum(c.steps_redone for c in mine),
+            )
+        )
+        begin = end
+    return found
+
+
+def mean_of(name: Literal["loss", "accuracy", "top5"], lines: Sequence[Stepped]) -> float | None:
+    """Mean over samples, of those steps that told: ranks have shares of a step's samples that differ by one at most.
+
+    Steps whose samples nobody knows count alike.
+    """
+    told = [(getattr(line, name), (line.samples or 1) / line.world_size) for line in lines]
+    told = [(value, share) for value, share in told if value is not None]
+    weight = sum(share for _, share in told)  # fsum: the order is that of slots, and a rank may have another one now
+    return fsum(value * share for value, share in told) / weight if weight else None
+
+
+def rates_at(history: History) -> list[tuple[dict[str, Scalar], float]]:
+    """The median learning rate at each world size, and at each of every epoch: a rule may be of both."""
+    found: dict[tuple[int, int | None], list[float]] = {}
+    for _, generation, lines in history.passes():
+        epoch = history.workers[generation, lines[0].slot].epoch(lines[0])
+        for at in {(lines[0].world_size, None), (lines[0].world_size, epoch)}:
+            found.setdefault(at, []).extend(line.lr for line in lines if line.lr is not None)
+    return [
+        ({"nodes": nodes} if epoch is None else {"epoch": epoch, "nodes": nodes}, median(rates))
+        for (nodes, epoch), rates in found.items()
+        if rates
+    ]
+
+
+_MOST_CHANGES = 10_000
+"""So many changes of it are kept: a schedule may change it at every step."""
+
+
+def rate_changes(history: History) -> list[RateChange]:
+    """The first step that told of a rate, and each with another one than the step before."""
+    found: list[RateChange] = []
+    for step, generation, lines in history.passes():
+        told = next((line for line in lines if line.lr is not None), None)
+        if told is None or told.lr is None or (found and (found[-1].lr, found[-1].nodes) == (told.lr, told.world_size)):
+            continue
+        epoch = history.workers[generation, told.slot].epoch(told)
+        found.append(RateChange(step=step, epoch=epoch, nodes=told.world_size, lr=told.lr))
+        if len(found) == _MOST_CHANGES:
+            break
+    return found

@@ -1,0 +1,453 @@
+"""Did each worker go on with what was saved? Digests at loads and checkpoints, compared. Pure.
+
+Counted are workers: slots in a generation. What a body did not hand over has no digest at a load, and is not judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose
+
+from pytest_distbench.elastic.measures.history import History, Worker
+from pytest_distbench.elastic.timeline import OUTSIDE, RANDOM_PART, STEPS, Fed, Held, HeldAt
+
+PARAMETERS = "parameters_changed_by_load"
+MOMENTS = "optimizer_moments_changed_by_load"
+STEP = "optimizer_step_changed_by_load"
+RATE = "learning_rate_changed_by_load"
+STATE = "state_changed_by_load"
+POSITION = "position_changed_by_load"
+RANDOM = "random_state_changed_by_load"
+OLDER = "older_checkpoint_loaded"
+REPLICAS = "replicas_differ"
+SHARED = "batches_shared"
+CUT = "batches_cut"
+OTHER = "other_samples_fed"
+LEFT = "state_not_handed_over"
+UPDATES = "optimizer_steps_missed"
+
+LOADS = (PARAMETERS, MOMENTS, STEP, RATE, STATE, LEFT, POSITION, OLDER, REPLICAS, UPDATES, OTHER)
+"""Metrics of each job whose workers load checkpoints; :data:`RANDOM` is one where the body keeps its random state."""
+
+_FEWEST_STEPS = 4
+"""Of a generation whose optimizers' steps are compared with those of others."""
+
+_LEFT_OUT = 0.05
+"""Of a generation's batches, which may be without a step, and others before were not."""
+
+_SAME_RATE = 1e-6
+"""A schedule may compute one rate in two ways."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Something that a worker did not go on with as it should have."""
+
+    metric: str
+    generation: int
+    slot: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"slot {self.slot} in generation {self.generation}: {self.what}"
+
+
+def mismatches(history: History) -> list[Mismatch]:
+    found = [
+        *_of_loads(history),
+        *_of_fields(history),
+        *_of_options(history),
+        *_of_rates(history),
+        *_of_replicas(history),
+        *_of_updates(history),
+        *_of_movement(history),
+        *_of_samples(history),
+    ]
+    return sorted(found, key=lambda mismatch: (mismatch.generation, mismatch.slot))
+
+
+def keeps_random(history: History) -> bool:
+    return any(line.at == "begin" and line.random for line in history.of(Held))
+
+
+def _of_loads(history: History) -> Iterator[Mismatch]:
+    saves = _saves(history)
+    for worker in history.workers.values():
+        if worker.loaded is None or not worker.loaded.step:
+            continue
+        step, generation = worker.loaded.step, worker.joined.generation
+        those = [lines for (of, at), lines in sorted(saves.items()) if at == step and of < generation and 0 in lines]
+        if not those:
+            continue  # written before this run, or by a worker that died with the line
+        writer, own = those[-1][0], those[-1].get(worker.joined.rank)
+        older = [lines[0] for (of, at), lines in saves.items() if at < step and of < generation and 0 in lines]
+        found = [*_compare(worker.held, writer, own, older), *_reset(worker.held, writer, own)]
+        if own is not None and (former := history.workers.get((own.generation, own.slot))) is not None:
+            found += _built_otherwise(worker, former, own)
+        if own is None:
+            found += _drawing_the_same(worker, history)
+        for metric, what, was_older in found:
+            behind = f"{what}, after the checkpoint of step {step}"
+            yield Mismatch(metric, generation, worker.joined.slot, behind)
+            if was_older:
+                yield Mismatch(OLDER, generation, worker.joined.slot, f"{behind}: it is that of step {was_older}")
+
+
+def _drawing_the_same(newcomer: Worker, history: History) -> Iterator[tuple[str, str, int]]:
+    """A newcomer that drew its own random numbers before the load, and behind it draws those of rank 0."""
+    for first in history.members(newcomer.joined.generation).values():
+        load, begin = newcomer.held.get("load"), newcomer.held.get("begin")
+        first_load, first_begin = first.held.get("load"), first.held.get("begin")
+        if first is newcomer or first.joined.rank or not (load and begin and first_load and first_begin):
+            continue
+        own, same = load.fresh.get(RANDOM_PART), begin.random.get("torch")
+        if own and own != first_load.fresh.get(RANDOM_PART) and same and same == first_begin.random.get("torch"):
+            yield RANDOM, "it draws the random numbers of rank 0; before the load it drew its own", 0
+
+
+def _compare(
+    held: Mapping[HeldAt, Held], writer: Held, own: Held | None, older: Sequence[Held]
+) -> Iterator[tuple[str, str, int]]:
+    """What differs: the metric, in words, and of which older checkpoint it is instead, or 0."""
+
+    def older_with(field: str, name: str, value: object) -> int:
+        steps = [line.step for line in older if value and getattr(line, field).get(name) == value]
+        return max(steps, default=0)
+
+    for at in ("begin", "step"):
+        line = held.get(at)
+        if line is None:
+            continue
+        for metric, field, words in (
+            (PARAMETERS, "parameters", "the parameters of {} are not the saved ones"),
+            (PARAMETERS, "buffers", "the buffers of {} are not the saved ones"),
+            (MOMENTS, "moments", "the state of the optimizer {} is not the saved one"),
+            (STEP, "steps", "the optimizer {} counts another number of steps than when it was saved"),
+        ):
+            saved = getattr(writer, field)
+            for name, value in getattr(line, field).items():
+                if name in saved and saved[name] != value:
+                    called = f"the optimizer {name}" if metric == PARAMETERS and name.startswith(STEPS) else name
+                    told = words.format(called) + (f" ({value or 'none'}, {saved[name]})" if metric == STEP else "")
+                    is_telling = metric in (PARAMETERS, MOMENTS)  # a count of steps says nothing that they do not
+                    yield metric, told, older_with(field, name, value) if is_telling else 0
+    if (line := held.get("load")) is not None:
+        for name, rates in line.rates.items():
+            if name in writer.rates and writer.rates[name] != rates:
+                yield RATE, f"{name} has the learning rates {rates}, and {writer.rates[name]} were saved", 0
+        for name, state in line.states.items():
+            source = own if name in line.per_rank else writer
+            if source is not None and name in source.states and source.states[name] != state:
+                yield STATE, f"the state of {name} is not the saved one", older_with("states", name, state)
+    if (line := held.get("begin")) is not None:
+        here, there = (line.step, line.epoch, line.position), (writer.step, writer.epoch, writer.position)
+        if here != there:
+            yield POSITION, "step {}, epoch {}, sample {} of it".format(*here) + ", and {}, {}, {}".format(*there), 0
+        loaded = held.get("load")
+        for stream in loaded.random if loaded is not None and own is not None else ():
+            if own is not None and stream in own.random and line.random.get(stream) != own.random[stream]:
+                yield RANDOM, f"the random stream of {stream} is not at the position that this rank's had", 0
+
+
+def _reset(held: Mapping[HeldAt, Held], writer: Held, own: Held | None) -> Iterator[tuple[str, str, int]]:
+    """Parts that came back as they were saved, and that begin as they were before the load: they were set anew.
+
+    Others may change before the first batch: a sampler is told its epoch, a rule for the number of nodes sets the rates
+    of a schedule. At the beginning of an epoch what is counted in each begins anew.
+    """
+    begin, load = held.get("begin"), held.get("load")
+    if begin is None or load is None or not begin.position:
+        return
+    for name, state in begin.states.items():
+        source = own if name in begin.per_rank else writer
+        came_back = source is not None and source.states.get(name) == load.states.get(name) != state
+        if came_back and load.fresh.get(name) == state:
+            yield STATE, f"the state of {name} was loaded, but at the first batch it is as before the load", 0
+
+
+def _built_otherwise(worker: Worker, former: Worker, own: Held) -> Iterator[tuple[str, str, int]]:
+    """Buffers that no checkpoint keeps, and that did not change in training, but for this generation.
+
+    Built for another number of nodes, or for another rank, they may well be others.
+    """
+    begin, begun = worker.held.get("begin"), former.held.get("begin")
+    if begin is None or begun is None or worker.joined.world_size != former.joined.world_size:
+        return
+    for name, built in begin.built.items():
+        if own.built.get(name) == begun.built.get(name) not in (None, built):
+            yield PARAMETERS, f"the buffer {name}, which is not saved, is not built as before", 0
+
+
+def _of_fields(history: History) -> Iterator[Mismatch]:
+    """What a part has as attributes, or an object beside the parts as its state, and begins with anew behind a load.
+
+    It has to change from one checkpoint to the next, and to be the same on all ranks: neither a cache nor a clock is.
+    A count that is another one behind the first step than it was at the very beginning was set by the body.
+    """
+    saves = _saves(history)
+    first = {line.at: line for line in reversed(history.of(Held)) if line.rank == 0}
+    for worker in history.workers.values():
+        begin, step = worker.held.get("begin"), worker.held.get("step")
+        if begin is None or worker.loaded is None or not worker.loaded.step:
+            continue
+        generation = worker.joined.generation
+        behind = [at for at in sorted(saves) if at[1] <= worker.loaded.step and at[0] < generation and 0 in saves[at]]
+        last = [at for at in behind if at[0] == behind[-1][0]] if behind else []
+        if len(last) < 2:
+            continue
+        before, saved = (saves[at][0] for at in last[-2:])
+        for name, fields in begin.fields.items():
+            for field, value in fields.items():
+                there = [line.fields.get(name, {}).get(field) for line in saves[last[-1]].values()]
+                moves = before.fields.get(name, {}).get(field) != there[0] and len(set(there)) == 1
+                if name in saved.per_rank or not moves or value == there[0]:
+                    continue
+                if name.startswith(OUTSIDE):
+                    called = name.removeprefix(OUTSIDE)
+                    told = f"{called} changes during training and starts again: pass it to rank.training(...)"
+                    yield Mismatch(LEFT, generation, worker.joined.slot, told)
+                    continue
+                pairs = [(begin, first.get("begin")), *([(step, first.get("step"))] if value.isdecimal() else [])]
+                if all(_field(now, name, field) == _field(then, name, field) for now, then in pairs):
+                    told = f"{name}.{field} changes during training and starts again: it is not saved, or it is reset"
+                    yield Mismatch(STATE, generation, worker.joined.slot, told)
+
+
+def _field(line: Held | None, name: str, field: str) -> str:
+    return "" if line is None else line.fields.get(name, {}).get(field, "")
+
+
+def _of_options(history: History) -> Iterator[Mismatch]:
+    """Workers whose optimizer is set otherwise than rank 0's, or than in an earlier generation of as many nodes.
+
+    With another number of nodes it may be, by a rule. A schedule moves options within a generation: where one does,
+    those of the same step are compared alone.
+    """
+    lines = [line for line in history.of(Held) if line.options]
+    firsts = [line for line in lines if line.rank == 0]
+    for begin in (line for line in lines if line.at == "begin"):
+        nodes = history.world_size(begin.generation)
+        for name, options in begin.options.items():
+            known = [line for line in firsts if line.generation <= begin.generation and name in line.options]
+            here = [line for line in known if line.generation == begin.generation and line.at == "begin"]
+            before = [line for line in known if line.generation < begin.generation]
+            alike = [line for line in before if history.world_size(line.generation) == nodes]
+            settings = {(line.generation, tuple(line.options[name])) for line in before}
+            is_scheduled = len(settings) > len({line.generation for line in before})
+            then = [line for line in alike if line.step == begin.step or not is_scheduled][-1:]
+            for line, of in [*((line, "with as many nodes") for line in then), *((line, "of rank 0") for line in here)]:
+                if (there := line.options[name]) != options:
+                    told = (
+                        f"{name} is set to {_those_apart(options, there)}, and {of} to {_those_apart(there, options)}"
+                    )
+                    yield Mismatch(STATE, begin.generation, begin.slot, told)
+                    break
+
+
+def _those_apart(options: Sequence[str], others: Sequence[str]) -> str:
+    return ", ".join(o for i, o in enumerate(options) if [o] != [*others[i : i + 1]]) or "nothing"
+
+
+def _of_updates(history: History) -> Iterator[Mismatch]:
+    """Workers whose optimizers step less or more often than those of an earlier generation, or give gradients up.
+
+    With another number of nodes they may as well step so often that as many samples come to a step as before: with
+    gradients that are accumulated. One step may be on its way when a generation ends, and a scaler of gradients leaves
+    out those that overflow.
+    """
+    known: list[tuple[int, float, float]] = []
+    for generation in history.generations:
+        nodes = history.world_size(generation)
+        mine: list[tuple[int, float, float]] = []
+        for slot, worker in history.members(generation).items():
+            counts = [step.updates for step in worker.steps if step.updates is not None]
+            if len(counts) < _FEWEST_STEPS:
+                continue
+            updates, batches = sum(counts), len(counts)
+            given_up = sum(step.is_given_up for step in worker.steps)
+            mine.append((nodes, updates / batches, given_up / batches))
+            if not known:
+                continue
+            alike = [row for row in known if row[0] == nodes] or known
+            rates = [(ratio, ratio * nodes / of) for of, ratio, _ in alike]
+            expected = {rate * batches for usual, other in rates for rate in (usual, min(other, max(usual, 1.0)))}
+            most_given_up = max(share for _, _, share in known)
+            if all(abs(updates - wanted) > 1 + _LEFT_OUT * batches for wanted in expected):
+                usual = alike[0][1]
+                told = f"its optimizers took {updates} steps in {batches} batches; before it was {usual:g} per batch"
+            elif given_up > most_given_up * batches + 2 and given_up * 4 >= batches:
+                told = f"gradients of {given_up} of {batches} batches were dropped without an optimizer step"
+            else:
+                continue
+            yield Mismatch(UPDATES, generation, slot, told)
+        known += mine
+
+
+def _of_movement(history: History) -> Iterator[Mismatch]:
+    """Workers of which fewer tensors move between two checkpoints than between any two of earlier generations."""
+    least: dict[str, int] = {}
+    for generation in history.generations:
+        lines = [line for line in history.of(Held) if line.at == "save" and line.generation == generation]
+        for slot in dict.fromkeys(line.slot for line in lines):
+            for name, before in least.items():
+                moved = [line.moved[name] for line in lines if line.slot == slot and name in line.moved]
+                if moved and max(moved) < before:
+                    told = f"{max(moved)} tensors of {name} changed between two checkpoints; before it was {before}"
+                    yield Mismatch(UPDATES, generation, slot, told)
+        for line in lines:
+            for name, count_ in line.moved.items():
+                least[name] = min(least.get(name, count_), count_)
+
+
+def _of_samples(history: History) -> Iterator[Mismatch]:
+    """Workers whose model was given what earlier generations gave it for samples of other batches, or one row twice."""
+    known: dict[tuple[str, str], set[int]] = {}
+    by_generation: dict[int, list[Fed]] = {}
+    for line in history.of(Fed):
+        by_generation.setdefault(line.generation, []).append(line)
+    for generation, lines in sorted(by_generation.items()):
+        wrong: dict[int, list[int]] = {}
+        fed = []
+        for line in lines:
+            worker = history.workers.get((generation, line.slot))
+            samples = worker.samples(line.step) if worker is not None else []
+            for name, rows in line.of_samples.items():
+                if len(rows) != len(samples):
+                    continue
+                fed += [((name, row), sample) for row, sample in zip(rows, samples, strict=True)]
+                for row, times in Counter(rows).items():
+                    those = known.get((name, row), set())
+                    if those and times > len(those & {*samples}):
+                        wrong.setdefault(line.slot, []).append(min(those))
+        for slot, others in wrong.items():
+            if len(others) > 1:
+                told = f"its model received sample {others[0]} instead of its own, and {len(others) - 1} more"
+                yield Mismatch(OTHER, generation, slot, told)
+        for key, sample in fed:
+            known.setdefault(key, set()).add(sample)
+
+
+def _of_rates(history: History) -> Iterator[Mismatch]:
+    """A rank with another rate than rank 0, or a step that is redone by as many nodes with another rate."""
+    for generation in history.generations:
+        members = [worker for worker in history.members(generation).values() if worker.steps]
+        first = next((w for w in members if w.joined.rank == 0), None)
+        for worker in members:
+            step, slot = worker.steps[0], worker.joined.slot
+            here, there = _first_rates(worker), [] if first is None else _first_rates(first)
+            if here and there and here != there:
+                yield Mismatch(
+                    RATE,
+                    generation,
+                    slot,
+                    f"its first step has the learning rates {here}, the one of rank 0 has {there}",
+                )
+            elif (before := _as_before(history, worker)) is not None and step.lr is not None:
+                yield Mismatch(
+                    RATE, generation, slot, f"step {step.step} had the learning rate {before} and now has {step.lr}"
+                )
+
+
+def _first_rates(worker: Worker) -> list[float]:
+    """Learning rates that a worker's first step was taken with; where no optimizer was seen, what was told behind it.
+
+    A schedule sets them anew behind each step, so that one that was wrong in the first is right when the step is over.
+    """
+    line = worker.held.get("step")
+    seen = [rate for rates in line.rates.values() for rate in rates] if line is not None else []
+    return seen or [step.lr for step in worker.steps[:1] if step.lr is not None]
+
+
+def _as_before(history: History, worker: Worker) -> float | None:
+    """The rate that a worker's first step had when as many nodes took it before; None: the same, or nobody did."""
+    step = worker.steps[0]
+    rates = [
+        (line.generation, line.lr)
+        for other in history.workers.values()
+        for line in other.steps
+        if line.step == step.step and line.world_size == step.world_size and line.generation < step.generation
+    ]
+    before = max(rates)[1] if rates and all(rate is not None for _, rate in rates) else None
+    is_same = before is None or step.lr is None or isclose(before, step.lr, rel_tol=_SAME_RATE)
+    return None if is_same else before
+
+
+def _of_replicas(history: History) -> Iterator[Mismatch]:
+    """Ranks that differ from rank 0 when they begin, or when it writes a checkpoint: what they have is not saved."""
+    together: dict[tuple[int, HeldAt, int], dict[int, Held]] = {}
+    for line in history.of(Held):
+        if line.parameters:
+            together.setdefault((line.generation, line.at, line.step), {})[line.rank] = line
+    told: set[tuple[int, int]] = set()
+    for (generation, at, step), lines in together.items():
+        for rank, line in lines.items():
+            if 0 not in lines or lines[0].parameters == line.parameters or (generation, line.slot) in told:
+                continue
+            told.add((generation, line.slot))
+            when = f"at the checkpoint of step {step}" if at == "save" else "before its first step"
+            yield Mismatch(
+                REPLICAS, generation, line.slot, f"the parameters of rank {rank} differ from those of rank 0, {when}"
+            )
+
+
+def _saves(history: History) -> dict[tuple[int, int], dict[int, Held]]:
+    """(generation, step) of each checkpoint -> rank -> what it held."""
+    found: dict[tuple[int, int], dict[int, Held]] = {}
+    for line in history.of(Held):
+        if line.at == "save":
+            found.setdefault((line.generation, line.step), {})[line.rank] = line
+    return found
+
+
+def shared_batches(history: History) -> list[Mismatch]:
+    """Ranks whose models were given what those of a lower rank were given, in each step that was looked at.
+
+    What is the same in every step, as made-up data may be, says nothing.
+    """
+    found = []
+    fed: dict[int, dict[int, list[str]]] = {}
+    for line in sorted(history.of(Fed), key=lambda line: line.step):
+        fed.setdefault(line.generation, {}).setdefault(line.slot, []).append(line.digest)
+    for generation, slots in fed.items():
+        whole = {slot: inputs for slot, inputs in slots.items() if len(inputs) > 1 and len(set(inputs)) == len(inputs)}
+        known: dict[tuple[str, ...], int] = {}
+        for slot, inputs in sorted(whole.items()):
+            if (other := known.setdefault(tuple(inputs), slot)) != slot:
+                found.append(
+                    Mismatch(SHARED, generation, slot, f"its model received the same batches as that of slot {other}")
+                )
+    return found
+
+
+def cut_batches(history: History) -> list[Mismatch]:
+    """Workers whose models were given half of their batches or less, in each step that was looked at.
+
+    Told only where every earlier generation gave a row for each sample: a model may be fed several times in a step,
+    or have its samples in another dimension than the first.
+    """
+    fed: dict[int, dict[int, list[tuple[int, Mapping[str, int]]]]] = {}
+    for line in history.of(Fed):
+        worker = history.workers.get((line.generation, line.slot))
+        samples = len(worker.samples(line.step)) if worker is not None else 0
+        fed.setdefault(line.generation, {}).setdefault(line.slot, []).append((samples, line.rows))
+    found = []
+    before: list[tuple[int, Mapping[str, int]]] = []
+    for generation, slots in sorted(fed.items()):
+        names = {name for _, rows in before for name in rows}
+        whole = {name for name in names if all(rows.get(name) == samples for samples, rows in before)}
+        for slot, steps in sorted(slots.items()):
+            for name in sorted(whole):
+                given = [(samples, rows.get(name, 0)) for samples, rows in steps]
+                if len(given) > 1 and all(samples > 3 and 0 < 2 * rows <= samples + 1 for samples, rows in given):
+                    samples, rows = given[0]
+                    told = f"{name} received {rows} rows for a batch of {samples}; before it was one per sample"
+                    found.append(Mismatch(CUT, generation, slot, told))
+        before += [step for steps in slots.values() for step in steps]
+    return found
+
+
+def count(found: Sequence[Mismatch], metric: str) -> tuple[int, str]:
+    those = [mismatch for mismatch in found if mismatch.metric == metric]
+    return len({(mismatch.generation, mismatch.slot) for mismatch in those}), str(those[0]) if those else ""

@@ -1,0 +1,183 @@
+"""Changes of membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill``, ``crash``, ``stop``, ``draw``.
+
+It also has the parts of a pool, ``job`` and ``serving``, and ``rates``, by which a rule of the learning rate is judged.
+
+The first ones are values for ``plan=`` of the ``elastic`` fixture. A change happens at ``at_s``, seconds of training,
+or at ``at_step``, the training's own number of the step. The time of ``at_s`` begins when all nodes of the start have
+taken steps, and pauses from a change until the job is stable again.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from pytest_distbench.elastic.records import Change, ChangeKind, Cycle
+from pytest_distbench.elastic.schedule import choose_slots, taken_after
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.run.request import WantedJob, WantedServing
+
+__all__ = ["crash", "cycle", "draw", "job", "join", "kill", "leave", "rates", "serving", "stop"]
+
+
+def cycle(
+    period_s: float,
+    on: int = 1,
+    off: int | None = None,
+    *,
+    times: int | None = None,
+    by: Literal["leave", "kill"] = "leave",
+) -> Cycle:
+    """Nodes that join and leave periodically.
+
+    Args:
+        period_s: seconds of training between two changes.
+        on: nodes that join after the first period, the third, ...
+        off: nodes that leave after the second, the fourth, ...; None: as many.
+        times: how often; None: until the training ends.
+        by: ``leave`` (SIGTERM) or ``kill`` (SIGKILL of the whole node).
+    """
+    return Cycle(period_s=period_s, on=on, off=on if off is None else off, times=times, by=by)
+
+
+def join(*, at_s: float | None = None, at_step: int | None = None, nodes: int = 1, overlaps: bool = False) -> Change:
+    """Nodes join: their agents are started.
+
+    Args:
+        at_s: seconds of training.
+        at_step: number of the step.
+        nodes: their number.
+        overlaps: the change does not wait until the one before it is over.
+    """
+    return Change(kind="join", at_s=at_s, at_step=at_step, nodes=nodes, overlaps=overlaps)
+
+
+def leave(
+    *,
+    at_s: float | None = None,
+    at_step: int | None = None,
+    nodes: int = 1,
+    slot: int | None = None,
+    overlaps: bool = False,
+) -> Change:
+    """Nodes are asked to leave: SIGTERM to their agents, as a scheduler does.
+
+    Args:
+        at_s: seconds of training.
+        at_step: number of the step.
+        nodes: their number.
+        slot: which one; else those with the highest slots.
+        overlaps: the change does not wait until the one before it is over.
+    """
+    return Change(kind="leave", at_s=at_s, at_step=at_step, nodes=nodes, slot=slot, overlaps=overlaps)
+
+
+def kill(
+    *,
+    at_s: float | None = None,
+    at_step: int | None = None,
+    nodes: int = 1,
+    slot: int | None = None,
+    overlaps: bool = False,
+) -> Change:
+    """Nodes are lost: SIGKILL to all their processes."""
+    return Change(kind="kill", at_s=at_s, at_step=at_step, nodes=nodes, slot=slot, overlaps=overlaps)
+
+
+def crash(*, at_s: float | None = None, at_step: int | None = None, slot: int | None = None) -> Change:
+    """The worker of a node dies of SIGKILL, as when memory is short; its agent lives and starts another."""
+    return Change(kind="crash", at_s=at_s, at_step=at_step, slot=slot)
+
+
+def stop(*, for_s: float, at_s: float | None = None, at_step: int | None = None, slot: int | None = None) -> Change:
+    """A node stands still: SIGSTOP to all its processes, and SIGCONT after ``for_s`` seconds."""
+    return Change(kind="stop", at_s=at_s, at_step=at_step, slot=slot, for_s=for_s)
+
+
+def draw(seed: int, *, nodes: tuple[int, int], changes: int, period_s: float) -> list[Change]:
+    """Changes that a seed chooses, from a full job on.
+
+    Args:
+        seed: the same seed gives the same plan.
+        nodes: the minimum and the maximum, as for the job.
+        changes: their number.
+        period_s: seconds of training between two changes.
+
+    Raises:
+        ConfigurationError: an argument is not what is wanted.
+    """
+    is_pair = isinstance(nodes, tuple | list) and len(nodes) == 2 and all(type(n) is int for n in nodes)
+    if not is_pair or not 1 <= nodes[0] <= nodes[1]:
+        raise ConfigurationError(f"draw: nodes={show(nodes)}; wanted the fewest and the most: (1, 3)")
+    chance = random.Random(seed)
+    least, most = nodes
+    taken = set(range(most))
+    found = []
+    for number in range(1, changes + 1):
+        kinds: list[ChangeKind] = ["crash"]
+        kinds += ["join"] if len(taken) < most else []
+        kinds += ["leave", "kill"] if len(taken) > least else []
+        kind = chance.choice(kinds)
+        slot = None if kind == "join" else chance.choice(sorted(taken))
+        change = Change(kind=kind, at_s=number * period_s, slot=slot)
+        taken = taken_after(change, choose_slots(change, taken, least=least, most=most), taken)
+        found.append(change)
+    return found
+
+
+def job(
+    name: str,
+    body: Callable[..., object] | str,
+    *,
+    nodes: int | tuple[int, int],
+    submit_s: float = 0.0,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    ends_after: int | None = None,
+) -> WantedJob:
+    """One of the jobs that share a pool, for ``elastic_pool``.
+
+    Args:
+        name: distinguishes it from the others, in metrics and tables.
+        body: as for ``elastic``.
+        nodes: the number of slots, or the minimum and the maximum.
+        submit_s: seconds from the first step of the first job.
+        params: JSON-able; parameters of the body.
+        seed: of the training.
+        ends_after: next to a serving process: it ends so many steps after it got back the slots of the last demand.
+    """
+    return WantedJob(
+        name=name, body=body, nodes=nodes, submit_s=submit_s, params=params, seed=seed, ends_after=ends_after
+    )
+
+
+def rates(launch: Mapping[str, float | None]) -> dict[tuple[int, int], float]:
+    """Learning rates of a launch by epoch and number of nodes: for a rule of both, as ``_schedule(epoch) * size``.
+
+    Args:
+        launch: the argument of the function of ``distbench.judge``.
+    """
+    found = ((_RATE.fullmatch(metric), value) for metric, value in launch.items())
+    return {(int(at[1]), int(at[2])): value for at, value in found if at is not None and value is not None}
+
+
+_RATE = re.compile(r"lr\[epoch=(\d+),nodes=(\d+)\]")
+
+
+def serving(
+    body: Callable[..., object] | str,
+    *,
+    demand: Sequence[tuple[float, int]],
+    params: Mapping[str, Any] | None = None,
+) -> WantedServing:
+    """An inference process with priority over the jobs of a pool, and the slots that it needs over time.
+
+    Args:
+        body: a function that loads a model, or ``"file.py::function"``. Each server, a process with a slot, runs it,
+            and is ready when it returns.
+        demand: pairs of (seconds from the first step of the first job, slots from then on), by time.
+        params: JSON-able; parameters of the body.
+    """
+    return WantedServing(body=body, demand=demand, params=params)

@@ -1,0 +1,491 @@
+"""A pool: its policies, which say who gets its slots, and its controller, which shares them out until all jobs ended.
+
+``python -m pytest_distbench.elastic.pool PLAN`` runs it; each job has an engine of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from pytest_distbench.elastic.controller import RunningJob
+from pytest_distbench.elastic.engines import CannotGoOn, Engine, EngineSetup
+from pytest_distbench.elastic.engines.nodes import let_parent_end
+from pytest_distbench.elastic.engines.table import ENGINES
+from pytest_distbench.elastic.progress import EXIT_S
+from pytest_distbench.elastic.records import SERVING, START, Change, ChangeKind, Policy, PoolJob, Sharing
+from pytest_distbench.elastic.timeline import (
+    POOL_LINES,
+    Asked,
+    ClockBegan,
+    Demanded,
+    Ended,
+    Freed,
+    Granted,
+    LineReader,
+    PoolLine,
+    ServerFailed,
+    ServerReady,
+    Stepped,
+    Submitted,
+    append,
+)
+from pytest_distbench.launch.workplace import tail
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.plan import LaunchPlan, Pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A job that has been submitted and has not ended. Slots it was asked to give back are not among its own.
+
+    A stable one trains on all of them; it may be given more, or asked for some so that another job can start.
+    """
+
+    name: str
+    least: int
+    most: int
+    slots: frozenset[int] = frozenset()
+    is_stable: bool = False
+
+    @property
+    def spare(self) -> int:
+        return max(0, len(self.slots) - self.least)
+
+
+@dataclass(slots=True)
+class Decision:
+    """What is done now: (owner, slot) that it gets, and that it is to give back."""
+
+    grants: list[tuple[str, int]] = field(default_factory=list)
+    asks: list[tuple[str, int]] = field(default_factory=list)
+
+
+def decide(
+    policy: Policy,
+    jobs: Sequence[Holder],
+    *,
+    free: Collection[int],
+    coming: int = 0,
+    servers: Collection[int] = (),
+    wanted: int = 0,
+) -> Decision:
+    """Share out the slots. Jobs come in the order in which they were submitted, and none passes the one before it.
+
+    Coming are slots that somebody was asked for and still has. Before all jobs goes the serving, which has the slots of
+    its servers and should have as many as are wanted.
+    """
+    decision = Decision()
+    left = sorted(free)
+    if policy == "gang":
+        _start(decision, jobs, left, fewest={job.name: job.most for job in jobs})
+        return decision
+    missing = wanted - len(servers)
+    if missing < 0:
+        decision.asks += [(SERVING, slot) for slot in sorted(servers)[missing:]]
+    granted = [left.pop(0) for _ in range(min(max(0, missing), len(left)))]
+    decision.grants += [(SERVING, slot) for slot in granted]
+    missing -= len(granted)
+    if missing > 0:
+        _ask(decision, jobs, missing - coming)
+        return decision
+    waiting = _start(decision, jobs, left, fewest={job.name: job.least for job in jobs})
+    if waiting is not None:
+        missing = waiting.least - len(left) - coming
+        stable = [job for job in jobs if job.is_stable]
+        if sum(job.spare for job in stable) >= missing:
+            _ask(decision, stable, missing)
+        return decision
+    for job in jobs:
+        if job.slots and job.is_stable:
+            decision.grants += [(job.name, left.pop(0)) for _ in range(min(job.most - len(job.slots), len(left)))]
+    return decision
+
+
+def _start(decision: Decision, jobs: Sequence[Holder], left: list[int], *, fewest: dict[str, int]) -> Holder | None:
+    """Start jobs that wait; returns the first for which there are not enough slots."""
+    for job in jobs:
+        if job.slots:
+            continue
+        if len(left) < fewest[job.name]:
+            return job
+        decision.grants += [(job.name, left.pop(0)) for _ in range(min(job.most, len(left)))]
+    return None
+
+
+def _ask(decision: Decision, jobs: Sequence[Holder], missing: int) -> None:
+    """Ask for slots: of the job that can spare most, of several the last; its highest first."""
+    asked: dict[str, int] = {}
+    for _ in range(missing):
+        able = [job for job in jobs if job.spare > asked.get(job.name, 0)]
+        if not able:
+            return
+        chosen = max(reversed(able), key=lambda job: job.spare - asked.get(job.name, 0))
+        asked[chosen.name] = asked.get(chosen.name, 0) + 1
+        decision.asks.append((chosen.name, sorted(chosen.slots)[-asked[chosen.name]]))
+
+
+class SharingJob(RunningJob):
+    """A job of a pool. Its slots are the pool's: a node has the number of the slot it runs in.
+
+    Those it was asked to give back are leaving, and no longer among its slots. It has ended when its agents are gone.
+    """
+
+    def __init__(
+        self, wanted: PoolJob, engine: Engine, timeline: Path, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(wanted.job, engine, timeline, clock=clock)
+        self.name = wanted.name
+        self.submit_s = wanted.submit_s
+        self.slots: set[int] = set()
+        self.leaving: dict[int, float] = {}
+        """Slot -> when it was asked for."""
+        self.first_step_t: float | None = None
+        self.has_ended = False
+        self._changes = 0
+        self._last: Change | None = None
+        self._changed_t: float | None = None
+        """When the change came that is not over; None: the job is stable, or not started."""
+        self._finished_t: float | None = None
+        self._may_end = False
+
+    @property
+    def holder(self) -> Holder:
+        """As the policy sees it; one that is about to end neither takes nor gives."""
+        is_ending = self._progress.is_ending
+        return Holder(
+            name=self.name,
+            least=len(self.slots) if is_ending else self._job.least,
+            most=self._job.most,
+            slots=frozenset(self.slots),
+            is_stable=bool(self.slots) and self._changed_t is None and not is_ending,
+        )
+
+    @property
+    def slots_left(self) -> set[int]:
+        """All it has, and has not given back yet."""
+        return self.slots | set(self.leaving)
+
+    def take(self, slots: Collection[int]) -> None:
+        if self._changes == 0 and not self.slots:
+            self.slots, self._changed_t = set(slots), self._clock()
+            self._begin(slots)
+        else:
+            self._move("join", slots, self.slots | set(slots))
+
+    def give_back(self, slots: Collection[int]) -> None:
+        """Ask the nodes in slots to go; they are free when :meth:`look` says so."""
+        self.leaving |= dict.fromkeys(slots, self._clock())
+        self._move("leave", slots, self.slots - set(slots))
+
+    def look(self) -> set[int]:
+        """Take in what has happened. Returns the slots that are free now."""
+        if self.has_ended or not self.slots_left:
+            return set()
+        try:
+            return self._look()
+        except CannotGoOn as error:
+            raise CannotGoOn(f"job {self.name}: {error}") from None
+
+    def let_end(self) -> None:
+        if not self._may_end:
+            self._may_end = True
+            super().let_end()
+
+    def _move(self, kind: ChangeKind, slots: Collection[int], expected: set[int]) -> None:
+        seconds = 0.0 if self.first_step_t is None else round(self._clock() - self.first_step_t, 1)
+        self._last, self._changed_t = Change(kind=kind, at_s=seconds, nodes=len(slots)), self._clock()
+        self.slots = expected
+        self._change(self._changes, self._last, sorted(slots), expected)
+        self._changes += 1
+
+    def _look(self) -> set[int]:
+        self._take_in()
+        if self.first_step_t is None:
+            self.first_step_t = next((line.t for line in self._progress.lines if isinstance(line, Stepped)), None)
+        ended = {agent.slot for agent in self._check()}
+        self._settle()
+        freed = self.slots_left & ended if self._progress.is_ending else ended & set(self.leaving)
+        self._check_left(freed)
+        self.slots -= freed
+        for slot in freed:
+            self.leaving.pop(slot, None)
+        return freed | self._end()
+
+    def _settle(self) -> None:
+        if self._changed_t is None or self._progress.has_finished:
+            return
+        index = START if self._last is None else self._changes - 1
+        if self._has_settled(index, self._last, since=self._changed_t):
+            self._changed_t = None
+
+    def _check_left(self, freed: Collection[int]) -> None:
+        limit_s = self._job.settle_s
+        for slot, asked in self.leaving.items():
+            if slot not in freed and self._clock() - asked > limit_s:
+                raise CannotGoOn(
+                    f"slot {slot} was not returned {limit_s:g} s after its agent received SIGTERM. Does the body "
+                    f"ignore that signal, or clean up for too long?"
+                )
+
+    def _end(self) -> set[int]:
+        """When it has finished, and its agents had time to go, all of its slots are free."""
+        if not self._progress.has_finished:
+            return set()
+        now = self._clock()
+        self._finished_t = now if self._finished_t is None else self._finished_t
+        if self.slots_left and now - self._finished_t < EXIT_S:
+            return set()
+        freed = self.slots_left
+        for slot in freed:
+            self._engine.kill(slot)
+        self.slots, self.leaving = set(), {}
+        self.has_ended = True
+        return freed
+
+
+_END_S = 5.0
+
+
+class Servers:
+    """The processes of a pool's serving, each of which has a slot."""
+
+    def __init__(self, files: LaunchFiles, *, variables: Mapping[str, str]) -> None:
+        self._files = files
+        self._variables = dict(variables)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, slot: int) -> None:
+        with open(self._files.serving_log(slot), "ab") as log:
+            self._processes[slot] = subprocess.Popen(
+                [sys.executable, "-u", "-m", "pytest_distbench.worker", "serving", str(self._files.plan), str(slot)],
+                env=self._variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def stop(self, slot: int) -> None:
+        self._processes[slot].send_signal(signal.SIGTERM)
+
+    def poll(self) -> dict[int, int]:
+        ended = {slot: code for slot, process in self._processes.items() if (code := process.poll()) is not None}
+        for slot in ended:
+            del self._processes[slot]
+        return ended
+
+    def log(self, slot: int) -> str:
+        return tail(self._files.serving_log(slot))
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_END_S)
+
+
+_LOOK_S = 0.02
+
+
+class PoolController:
+    def __init__(
+        self,
+        pool: Sharing,
+        jobs: Sequence[SharingJob],
+        timeline: Path,
+        *,
+        servers: Servers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._pool = pool
+        self._jobs = jobs
+        self._path = timeline
+        self._reader = LineReader(timeline, POOL_LINES)
+        self._servers = servers
+        self._clock = clock
+        self._sleep = sleep
+        self._submitted: list[SharingJob] = []
+        self._began: float | None = None
+        self._serving: set[int] = set()
+        """Slots of the servers there should be."""
+        self._ready: set[int] = set()
+        """Those of them whose server is ready."""
+        self._stopping: set[int] = set()
+        self._demands = 0
+        """That have come."""
+        self._wanted = 0
+        """Slots, by the demand there is."""
+
+    def run(self) -> None:
+        try:
+            while not self._is_over():
+                self._look()
+                self._submit()
+                self._demand()
+                self._share()
+                self._sleep(_LOOK_S)
+        finally:
+            for job in self._jobs:
+                job.close()
+            if self._servers is not None:
+                self._servers.close()
+
+    def _is_over(self) -> bool:
+        if len(self._submitted) < len(self._jobs) or not all(job.has_ended for job in self._jobs):
+            return False
+        self._check_demand()
+        return self._serving <= self._ready
+
+    def _look(self) -> None:
+        for job in self._submitted:
+            if job.has_ended:
+                continue
+            for slot in sorted(job.look()):
+                self._note(Freed(t=self._clock(), owner=job.name, slot=slot))
+            if job.has_ended:
+                self._note(Ended(t=self._clock(), job=job.name))
+        if self._servers is not None:
+            self._look_at_servers(self._servers)
+
+    def _look_at_servers(self, servers: Servers) -> None:
+        for line in self._reader.read():
+            if isinstance(line, ServerReady):
+                self._ready.add(line.slot)
+            if isinstance(line, ServerFailed):
+                raise CannotGoOn(f"the serving failed in slot {line.slot}: {line.error}")
+        for slot, code in servers.poll().items():
+            if slot not in self._stopping:
+                raise CannotGoOn(
+                    f"the server in slot {slot} ended with exit code {code}; its log:\n{servers.log(slot)}"
+                )
+            self._stopping.discard(slot)
+            self._note(Freed(t=self._clock(), owner=SERVING, slot=slot))
+
+    def _submit(self) -> None:
+        if self._began is None and self._submitted and (first := self._submitted[0].first_step_t) is not None:
+            self._began = first
+            self._note(ClockBegan(t=first))
+        for job in self._jobs[len(self._submitted) :]:
+            if job.submit_s > 0 and self._seconds() < job.submit_s:
+                return
+            self._submitted.append(job)
+            self._note(Submitted(t=self._clock(), job=job.name))
+
+    def _seconds(self) -> float:
+        """By the pool's clock; it stands at 0 until the first step."""
+        return 0.0 if self._began is None else self._clock() - self._began
+
+    def _demand(self) -> None:
+        serving = self._pool.serving
+        if serving is None or self._began is None:
+            return
+        for demand in serving.demand[self._demands :]:
+            if self._seconds() < demand.at_s:
+                return
+            self._demands += 1
+            self._wanted = demand.slots
+            self._note(Demanded(t=self._clock(), slots=demand.slots))
+
+    def _share(self) -> None:
+        here = [job for job in self._submitted if not job.has_ended]
+        coming = {slot for job in here for slot in job.leaving} | self._stopping
+        held = {slot for job in here for slot in job.slots} | self._serving
+        decision = decide(
+            self._pool.policy,
+            [job.holder for job in here],
+            free=set(range(self._pool.slots)) - coming - held,
+            coming=len(coming),
+            servers=self._serving,
+            wanted=self._wanted if self._serving <= self._ready else max(self._wanted, len(self._serving)),
+        )
+        for owner in [SERVING, *(job.name for job in here)]:
+            if asks := [slot for name, slot in decision.asks if name == owner]:
+                self._ask(owner, asks)
+            if grants := [slot for name, slot in decision.grants if name == owner]:
+                self._grant(owner, grants)
+        serving = self._pool.serving  # no demand is to come that would move slots, and no server loads that has to go
+        is_at_rest = serving is not None and self._demands == len(serving.demand) and self._serving <= self._ready
+        if is_at_rest and not (coming or decision.asks or decision.grants):
+            for job in here:
+                if job.holder.is_stable:
+                    job.let_end()
+
+    def _ask(self, owner: str, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._note(Asked(t=self._clock(), owner=owner, slot=slot))
+        if owner != SERVING:
+            self._job(owner).give_back(slots)
+            return
+        assert self._servers is not None
+        for slot in slots:
+            self._serving.discard(slot)
+            self._ready.discard(slot)
+            self._stopping.add(slot)
+            self._servers.stop(slot)
+
+    def _grant(self, owner: str, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._note(Granted(t=self._clock(), owner=owner, slot=slot))
+        if owner != SERVING:
+            self._job(owner).take(slots)
+            return
+        assert self._servers is not None
+        for slot in slots:
+            self._serving.add(slot)
+            self._servers.start(slot)
+
+    def _job(self, name: str) -> SharingJob:
+        return next(job for job in self._jobs if job.name == name)
+
+    def _check_demand(self) -> None:
+        serving = self._pool.serving
+        if serving is not None and self._demands < len(serving.demand):
+            last = serving.demand[-1]
+            raise CannotGoOn(
+                f"the training was over after {self._seconds():.1f} s, and the demand goes on until {last.at_s:g} s, "
+                f"so the pool did not show what it should. Train longer, or shorten the demand"
+            )
+
+    def _note(self, line: PoolLine) -> None:
+        append(self._path, line)
+
+
+def main(path: str) -> int:
+    """Run the pool of a plan. Returns the exit code; why it is not 0 is in a file of the launch."""
+    plan = LaunchPlan.read_from(path)
+    pool = plan.expect(Pool).sharing
+    variables = dict(os.environ)
+    jobs = []
+    for index, wanted in enumerate(pool.jobs):
+        part = plan.of_job(index)
+        part.files.checkpoints.mkdir(parents=True, exist_ok=True)
+        part.files.plan.touch(mode=0o600)
+        part.files.plan.write_bytes(msgspec.json.encode(part))
+        setup = EngineSetup(job=wanted.job, files=part.files, variables=variables, projects=plan.preload)
+        engine = ENGINES[wanted.job.engine].make(setup)
+        jobs.append(SharingJob(wanted, engine, part.files.timeline))
+    servers = None if pool.serving is None else Servers(plan.files, variables=variables)
+    try:
+        PoolController(pool, jobs, plan.files.pool_timeline, servers=servers).run()
+    except CannotGoOn as error:
+        plan.files.trouble.write_text(str(error))
+        return 1
+    finally:
+        let_parent_end()
+    return 0
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1]))  # finalising the threads of the stores is nobody's business

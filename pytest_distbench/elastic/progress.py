@@ -1,0 +1,389 @@
+"""How far an elastic job has come, by its timeline and by what its script prints, and why it comes no further.
+
+The faults that users report have a name and a remedy here; what of a remedy hangs on the engine is in its row.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.elastic.engines import CannotGoOn
+from pytest_distbench.elastic.engines.table import ENGINES, Advice
+from pytest_distbench.elastic.records import Change, ChangeResult, ElasticJob
+from pytest_distbench.elastic.timeline import (
+    AgentEnded,
+    Changed,
+    Finished,
+    Joined,
+    Line,
+    Raised,
+    Rendezvous,
+    Saved,
+    Started,
+    Stepped,
+    WorkerEnded,
+)
+from pytest_distbench.errors import ConfigurationError, ReadingError, show
+from pytest_distbench.launch.diagnosis.fates import is_follower
+from pytest_distbench.records.metric import Reader
+
+STABLE_STEPS = 3
+"""So many steps of every node in one generation make a job stable."""
+STABLE_LINES = 1
+"""Of a script so many lines of steps: from one to the next may be an epoch."""
+
+
+EXIT_S = 30.0
+"""How long agents may take to end after their workers have finished."""
+
+ATTEMPTS = 5
+"""So many workers of a slot in a row that come no further: its agent would start others for ever."""
+
+SPLIT_S = 5.0
+"""How long a generation may go on beside a later one: agents end its workers meanwhile."""
+
+
+class Progress:
+    """What an elastic job has done so far.
+
+    ``taken`` are the slots whose nodes should train, and so many steps of each of them in one generation make the job
+    stable. ``step`` is the highest that anybody has finished, ``saved`` that of the last checkpoint. ``split`` is a
+    step of a generation that goes on beside a later one, and that one.
+    """
+
+    def __init__(self, most: int, *, stable_steps: int = STABLE_STEPS) -> None:
+        self.taken: set[int] = set()
+        self.lines: list[Line] = []
+        self.step = self.saved = 0
+        self.split: tuple[Stepped, int] | None = None
+        self._first: dict[int, float] = {}
+        """Generation -> when its first step was over."""
+        self._forgotten_at = 0.0
+        self._most = most
+        self._stable_steps = stable_steps
+        self._over = -1
+        """The generation that a worker which has died took with it."""
+        self._steps: dict[int, dict[int, int]] = {}
+        """Generation -> slot -> steps since the last change."""
+        self._worlds: dict[int, int] = {}
+        """Generation -> workers in it."""
+        self._finished: dict[int, set[int]] = {}
+        self._attempts: dict[int, int] = {}
+        """Slot -> workers that were started since the job last came further, or changed."""
+        self._reasons: list[Raised] = []
+
+    def heed(self, line: Line) -> None:
+        """Take in a line.
+
+        The job cannot go on where the body raised, and not because a peer had gone; or where a worker was started once
+        more, and the job comes no further.
+        """
+        self.lines.append(line)
+        if isinstance(line, Started):
+            self._try(line)
+        elif isinstance(line, Joined):
+            self._worlds[line.generation] = line.world_size
+        elif isinstance(line, Stepped):
+            if line.step > self.step:
+                self.step = line.step
+                self._attempts.clear()
+            self._first.setdefault(line.generation, line.t)
+            newest = max(self._first)
+            if line.generation < newest and line.t > self._first[newest] + SPLIT_S:
+                self.split = line, newest
+            if line.t >= self._forgotten_at:
+                counts = self._steps.setdefault(line.generation, {})
+                counts[line.slot] = counts.get(line.slot, 0) + 1
+        elif isinstance(line, Saved):
+            self.saved = max(self.saved, line.step)
+        elif isinstance(line, Finished):
+            self._finished.setdefault(line.generation, set()).add(line.slot)
+        elif isinstance(line, Raised) and line.generation is None and not is_follower(line.error):
+            self._reasons.append(line)
+        elif isinstance(line, Raised) and line.generation is not None and not is_follower(line.error):
+            raise CannotGoOn(
+                f"the body raised in slot {line.slot}, generation {line.generation}: {line.error.kind}: "
+                f"{line.error.message}\n{line.error.traceback}"
+            )
+
+    def _try(self, line: Started) -> None:
+        attempts = self._attempts[line.slot] = self._attempts.get(line.slot, 0) + 1
+        if attempts <= ATTEMPTS:
+            return
+        why = ". Workers end without an exception: os._exit, a signal, or a lack of memory? Their output is below"
+        if (first := self._gone_first()) is not None:
+            why = f"; the last time the worker of slot {first} ended first{why}"
+        if self._reasons:
+            error = self._reasons[-1].error
+            why = f". Before they had a group they raised {error.kind}: {error.message}\n{error.traceback}"
+        raise CannotGoOn(
+            f"the job does not get beyond step {self.step}: the worker of slot {line.slot} was started {attempts} "
+            f"times since{why}"
+        )
+
+    def _gone_first(self) -> int | None:
+        """The slot whose worker ended first in the newest generation; None: unseen."""
+        newest = max(self._worlds, default=None)
+        members = {line.pid for line in self.lines if isinstance(line, Joined) and line.generation == newest}
+        gone = [line for line in self.lines if isinstance(line, WorkerEnded) and line.pid in members]
+        return min(gone, key=lambda line: line.t).slot if gone else None
+
+    def forget_steps(self, now: float, *, ends_generation: bool = False) -> None:
+        """Something has changed: steps until now, heeded or not, do not show that the job is stable.
+
+        Where that ends the generation, steps of it that are told of later do not either.
+        """
+        self._steps.clear()
+        self._attempts.clear()
+        self._forgotten_at = now
+        self._over = max(self._worlds, default=-1) if ends_generation else -1
+
+    @property
+    def stable_generation(self) -> int | None:
+        """The generation in which all nodes that should be there have stepped since the last change."""
+        if not self._steps:
+            return None
+        newest = max(self._steps)
+        counts = self._steps[newest]
+        is_stable = (
+            set(counts) == self.taken
+            and self._worlds.get(newest) == len(self.taken)
+            and min(counts.values()) >= self._stable_steps
+            and newest > self._over
+        )
+        return newest if is_stable else None
+
+    @property
+    def is_ending(self) -> bool:
+        return bool(self._finished)
+
+    @property
+    def has_finished(self) -> bool:
+        return any(len(slots) >= self._worlds.get(g, self._most) for g, slots in self._finished.items())
+
+
+def tell_unstable(lines: Sequence[Line], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
+    after = "its start" if change is None else str(change)
+    begin = max((line.t for line in lines if isinstance(line, Changed)), default=0.0)
+    since = [line for line in lines if line.t >= begin]
+    stepped = {line.slot for line in since if isinstance(line, Stepped)}
+    missing = sorted(set(expected) - stepped)
+    head = (
+        f"not stable {job.settle_s:g} s after {after}: {len(expected)} nodes should train together, and of slot "
+        f"{', '.join(map(str, missing)) or 'none'} there is no step"
+    )
+    return f"{head}. {_name(since, expected, change, job)}"
+
+
+def tell_split(line: Stepped, newest: int, job: ElasticJob) -> str:
+    timers = ", ".join(f"{name}={value:g}" for name, value in job.timers.items())
+    return (
+        f"The job is split: slot {line.slot} still trains in generation {line.generation}, while the others are in "
+        f"generation {newest}. {_advice(job).split.format(timers=timers)}"
+    )
+
+
+def tell_agent_end(lines: Sequence[Line], agent: AgentEnded, job: ElasticJob, *, log: str) -> str:
+    used = [line.restarts for line in lines if isinstance(line, Started) and line.slot == agent.slot]
+    head = f"the agent of slot {agent.slot} ended with exit code {agent.code} by itself"
+    limit, told = job.timers.get("max_restarts"), _advice(job).restarts
+    if told and limit is not None and used and agent.code > 0 and used[-1] >= limit:
+        changes = sum(isinstance(line, Changed) for line in lines)
+        head += f". Restarts used up: it had taken {used[-1]} of {told.format(limit=limit, changes=changes)}"
+    return f"{head}; its log:\n{log}"
+
+
+def tell_standstill(lines: Sequence[Line]) -> str:
+    """How long a job that was ended had come no further, and who stepped last; empty: it never stepped."""
+    steps = [line for line in lines if isinstance(line, Stepped)]
+    if not steps:
+        return ". It took no step"
+    furthest = max(step.step for step in steps)
+    reached = min(step.t for step in steps if step.step == furthest)
+    begun = len({line.generation for line in lines if isinstance(line, Joined) and line.t > reached})
+    return (
+        f". Its furthest step, {furthest}, came {max(line.t for line in lines) - reached:.0f} s before its last "
+        f"action; {begun} generations have begun since, and the last step of all was one of slot {steps[-1].slot}"
+    )
+
+
+SLOW_S = 30.0
+"""A recovery that takes longer is explained."""
+
+
+def tell_slow(change: ChangeResult, job: ElasticJob) -> str:
+    """Why a recovery took so long, by its largest part, and which knob it hangs on; empty: it did not."""
+    if change.recovery_s is None or change.recovery_s < SLOW_S or not change.parts:
+        return ""
+    part, seconds = max(change.parts.items(), key=lambda item: item[1])
+    if part == "rendezvous":  # what it waited for: what takes longest of all that was in it and fits
+        causes = _advice(job).in_rendezvous(change, job)
+        fitting = {text: value for text, value in causes.items() if 0 < value <= seconds}
+        knob = max(fitting, key=fitting.__getitem__, default="agents joined it late, or again and again")
+    else:
+        knob = _advice(job).knobs[part]
+    return (
+        f"recovery of {change.recovery_s:.0f} s after the {change.kind} at {change.at_s:.1f} s, of which "
+        f"{part.replace('_', ' ')} took {seconds:.0f} s: {knob}"
+    )
+
+
+def _advice(job: ElasticJob) -> Advice:
+    return ENGINES[job.engine].advice
+
+
+def _name(since: Sequence[Line], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
+    began = {line.slot for line in since if isinstance(line, Started)}
+    joined = {line.slot for line in since if isinstance(line, Joined)}
+    met = {line.slot for line in since if isinstance(line, Rendezvous)}
+    raised = [line for line in since if isinstance(line, Raised)]
+    reasons = [line.error for line in raised if not is_follower(line.error)]
+    if reasons:
+        return f"Workers raised {len(raised)} times, the last time {reasons[-1].kind}: {reasons[-1].message}"
+    if change is not None and change.kind in ("leave", "kill") and not began and not met:
+        return _advice(job).unnoticed
+    if (began or met) and not joined:
+        return (
+            f"Hang on join: agents have met{' and started workers' * bool(began)}, and no worker has joined a group. "
+            f"{_advice(job).hang_on_join}"
+        )
+    if not met:
+        return _advice(job).no_meeting
+    if raised:
+        return f"Workers raised {len(raised)} times, the last time {raised[-1].error.kind}: {raised[-1].error.message}"
+    if job.steps is not None and joined and not any(isinstance(line, Stepped) for line in since):
+        return (
+            f"No step: workers have joined their group, and no line that rank {job.steps.rank} printed since matches "
+            f"steps={job.steps.source!r}"
+        )
+    return f"Slots that joined a group: {', '.join(map(str, sorted(joined & set(expected)))) or 'none'}"
+
+
+NAMES = ("epoch", "loss", "accuracy", "top5", "lr")
+"""Groups of a pattern that a step is told by, beside its number."""
+
+_VALUE = "value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLine:
+    """A step as a script told of it. Its number falls only where the training has gone back.
+
+    ``is_laid``: the script counts anew in each epoch, and this is its first line of one: how many steps the epoch
+    before had behind its last line nobody knows.
+    """
+
+    number: int
+    is_laid: bool
+    epoch: int | None
+    loss: float | None
+    accuracy: float | None
+    top5: float | None
+    lr: float | None
+
+
+def check_pattern(reader: Reader) -> None:
+    if reader.kind != "stdout":
+        raise ConfigurationError(
+            f"a reader of {reader.kind}; wanted lines that the script prints, stdout(r'step (\\d+)')"
+        )
+    if reader.rank == "all":
+        raise ConfigurationError("rank='all': the workers of a generation step together; say which rank's lines count")
+    unused = [n for n, v in (("skip", reader.skip), ("first", reader.first), ("take", reader.take)) if v]
+    if unused:
+        raise ConfigurationError(f"{', '.join(unused)}: every line counts; wanted a pattern and, if need be, rank=")
+    unknown = set(re.compile(reader.source).groupindex) - {_VALUE, *NAMES}
+    if unknown:
+        raise ConfigurationError(
+            f"group {', '.join(sorted(unknown))}; known are {_VALUE} (the number of the step), {', '.join(NAMES)}"
+        )
+
+
+class StepLines:
+    """The steps of one generation, line by line; ``before`` are those of the generation before.
+
+    Where the script counts anew in each epoch, its epochs are laid end to end, so that numbers are of the whole
+    training. A training that goes back to an earlier epoch goes back in these numbers too.
+    """
+
+    def __init__(self, pattern: str, before: StepLines | None = None) -> None:
+        self._pattern = re.compile(pattern)
+        self._group: int | str = _VALUE if _VALUE in self._pattern.groupindex else 1
+        self._begins: dict[int, int] = dict(before._begins) if before is not None else {}
+        """Epoch -> what is added to the numbers of its steps."""
+        self._highest: int = before._highest if before is not None else 0
+        self._last: tuple[int | None, int] | None = None
+
+    def take(self, text: str) -> StepLine | None:
+        """The step that a line tells of; None: of none, or of the one before once more.
+
+        A number that is none, or that falls within the generation, cannot be used: :class:`ReadingError`.
+        """
+        found = self._pattern.search(text)
+        if found is None:
+            return None
+        value = _whole(found[self._group], text)
+        told = found.groupdict()
+        epoch = _whole(told["epoch"], text) if told.get("epoch") is not None else None
+        if self._last == (epoch, value):
+            return None
+        self._check(epoch, value, text)
+        is_new = epoch is not None and epoch not in self._begins
+        begin = self._begin(epoch, value)
+        is_laid = is_new and self._last is not None and begin != self._begins.get(self._last[0] or 0, 0)
+        number = value + begin
+        self._last = epoch, value
+        self._highest = max(self._highest, number)
+        numbers = {name: _number(name, told.get(name), text) for name in NAMES if name != "epoch"}
+        return StepLine(number=number, is_laid=is_laid, epoch=epoch, **numbers)
+
+    def _check(self, epoch: int | None, value: int, text: str) -> None:
+        if self._last is None:
+            return
+        before, last = self._last
+        if value < last and (epoch is None or before is None or epoch <= before):
+            raise ReadingError(
+                f"steps=: the number of the step fell from {last} to {value} in one process, at {show(text.strip())}. "
+                "If the script counts from 0 in each epoch, let the pattern capture the epoch: "
+                r"stdout(r'epoch (?P<epoch>\d+) step (?P<value>\d+)')"
+            )
+
+    def _begin(self, epoch: int | None, value: int) -> int:
+        """What is added to a number: nothing where the script counts on from epoch to epoch."""
+        if epoch is None:
+            return 0
+        if epoch not in self._begins:
+            earlier = max((e for e in self._begins if e < epoch), default=None)
+            on = 0 if earlier is None else self._begins[earlier]
+            anew = bool(self._begins) and value + on <= self._highest
+            self._begins[epoch] = self._highest + 1 - value if anew else on
+        elif self._last is None:  # it has gone back, or on: later epochs begin where this one will have ended
+            self._begins = {e: begin for e, begin in self._begins.items() if e <= epoch}
+            self._highest = value + self._begins[epoch]
+        return self._begins[epoch]
+
+
+def _whole(text: str | None, line: str) -> int:
+    try:
+        return int(str(text))
+    except ValueError:
+        raise ReadingError(
+            f"steps=: {show(text)} is no whole number, of the line {show(line.strip()[:160])}: the pattern's group "
+            "must be the number of the step"
+        ) from None
+
+
+def _number(name: str, text: str | None, line: str) -> float | None:
+    try:
+        number = float(text) if text is not None else math.nan
+    except ValueError:
+        raise ReadingError(
+            f"steps=: {show(text)} is no number, of the line {show(line.strip()[:160])}: let the group {name} take the "
+            rf"number alone, (?P<{name}>[-+.\de]+)"
+        ) from None
+    if text is not None and not math.isfinite(number):
+        raise ReadingError(f"steps=: the {name} is {text}: the training has diverged, at {show(line.strip()[:160])}")
+    return number if text is not None else None

@@ -1,0 +1,348 @@
+"""The training of an elastic job: what survives a change of membership, and which samples come next."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_distbench.elastic.records import ElasticJob
+from pytest_distbench.elastic.timeline import (
+    Batch,
+    Changed,
+    Drew,
+    Line,
+    Loaded,
+    Progress,
+    Remembered,
+    Saved,
+    Stepped,
+    Wanted,
+    append,
+    read_timeline,
+)
+from pytest_distbench.elastic.worker.ledger import Ledger, Place, is_per_rank, objects_of
+from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.plan import Job, LaunchPlan
+from pytest_distbench.worker import checkpoints
+from pytest_distbench.worker.checks import check_unread, check_whole, real, refuse
+from pytest_distbench.worker.clock import HostClock
+from pytest_distbench.worker.context import RankContext
+from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.line import Line as RankLine
+from pytest_distbench.worker.state import OptimizerMemory
+
+_COUNTERS = "distbench"
+"""Part of what survives: step, epoch and place in it."""
+
+_HOLD_S = 0.01
+"""Between two collectives of nodes that hold: one of them fails where a node is lost, as the next step's would."""
+
+
+class _Timeline(RankLine):
+    """The line of a worker of an elastic job: what it shows goes into the job's timeline."""
+
+    def __init__(self, timeline: Path, slot: int) -> None:
+        self._timeline = timeline
+        self._slot = slot
+
+    def progress(self, text: str) -> None:
+        """Note a line that rank 0 wants to be shown."""
+        append(self._timeline, Progress(t=HostClock.monotonic(), slot=self._slot, text=text))
+
+
+class Node(RankContext):
+    """A worker of an elastic job as its training sees it."""
+
+    def __init__(self, plan: LaunchPlan, slot: int, generation: int) -> None:
+        line = _Timeline(plan.files.timeline, slot)
+        environment = {**os.environ, "LOCAL_RANK": str(slot)}  # all nodes share this host's devices
+        super().__init__(plan, line, environment, watch=Watch(is_on=False))
+        self.slot = slot
+        self.generation = generation
+        self._job = plan.expect(Job).job
+        self._files = plan.files
+
+    def tell(self, kind: Callable[..., Line], **told: Any) -> None:
+        """Note in the job's timeline what this worker has done now."""
+        append(self._files.timeline, kind(t=HostClock.monotonic(), slot=self.slot, generation=self.generation, **told))
+
+
+class Training:
+    """A training whose processes end with their generation: it goes on where the newest good checkpoint was made.
+
+    It trains on each sample once.
+
+    Attributes:
+        step: steps that were taken, over all generations.
+        epoch: the one under way, from 0.
+        position: samples of it that were trained on.
+    """
+
+    def __init__(
+        self, rank: Node, job: ElasticJob, files: LaunchFiles, parts: Mapping[str, Any], *, every: int
+    ) -> None:
+        for name, part in parts.items():
+            if name == _COUNTERS or not callable(getattr(part, "load_state_dict", None)):
+                refuse("training(...)", f"{name} to have state_dict and load_state_dict", part)
+        self.step = self.epoch = self.position = 0
+        self._rank = rank
+        self._job = job
+        self._parts = parts
+        self._files = files
+        self._told: dict[str, torch.Tensor | float] = {}
+        self._memory = OptimizerMemory()
+        self._ledger = Ledger(parts, self._memory, rank.tell, rank=rank.rank)
+        self._drawn: list[int] | None = None
+        self._taken = self._since_saved = 0
+        self._samples = 0
+        self._end: int | None = None
+        self._every = every
+        self._has_begun = False
+        self._holds = [change.at_step for change in job.plan.changes] if job.hold else []
+        if odd := [step for step in self._holds if step is None or step % every]:
+            raise RecordingError(
+                f"training(...): hold=True holds behind the checkpoint of step {odd[0]}, and with checkpoint_every="
+                f"{every} there is none: wanted a number that all steps of changes are multiples of"
+            )
+        self._restore()
+
+    def batches(
+        self, *, samples: int, batch: int, epochs: int, device: torch.device | str | None = None
+    ) -> Iterator[torch.Tensor]:
+        """Indices of the samples that this rank trains on, step by step, from the current position to the end.
+
+        Each epoch has every sample once, whatever the number of ranks. A batch may have a few samples more than
+        ``batch`` at the end of an epoch.
+
+        Args:
+            samples: size of the training set, at least the maximum number of nodes.
+            batch: per rank.
+            epochs: of the whole training.
+            device: of the indices; None: the rank's.
+
+        Returns:
+            Batches (n,) of indices, int64.
+
+        Raises:
+            RecordingError: an argument is not what is wanted.
+        """
+        call = "batches(...)"
+        samples = check_whole(call, "samples", samples, least=self._job.most)
+        batch = check_whole(call, "batch", batch, least=1)
+        epochs = check_whole(call, "epochs", epochs, least=1)
+        self._want(samples, epochs)
+        return self._batches(samples, batch, epochs, self._rank.device if device is None else device)
+
+    def _batches(self, samples: int, batch: int, epochs: int, device: torch.device | str) -> Iterator[torch.Tensor]:
+        rank = self._rank
+        order = sent = torch.empty(0)
+        of = -1
+        self._ledger.objects = objects_of(sys._getframe(1), self._parts)
+        if not self._has_begun and self.epoch < (epochs if self._end is None else self._end):
+            self._has_begun = True
+            self._ledger.at_begin(self._place)
+        while self.epoch < (epochs if self._end is None else self._end):
+            if of != self.epoch:
+                order, of = checkpoints.permutation(samples, seed=rank.seed, epoch=self.epoch), self.epoch
+                sent = order.to(device)  # once an epoch: a step would wait for the device
+            count = checkpoints.next_count(
+                samples - self.position, batch=batch, world_size=rank.world_size, most=self._job.most
+            )
+            step = slice(self.position, self.position + count)
+            mine = checkpoints.share(order[step], rank=rank.rank, world_size=rank.world_size)
+            rank.tell(Batch, step=self.step + 1, epoch=self.epoch, samples=mine.tolist())
+            self._ledger.watch_inputs(self._since_saved, mine.tolist())
+            yield checkpoints.share(sent[step], rank=rank.rank, world_size=rank.world_size)
+            rank.synchronize()
+            told, self._told = self._told, {}
+            self._ledger.note_inputs(self.step + 1)
+            drawn, self._drawn = self._drawn, None
+            if drawn is not None:
+                rank.tell(Drew, step=self.step + 1, samples=drawn)
+            if self._taken == 0:  # the first step of a generation is none that is timed
+                self._ledger.note_left_out(draws_samples=drawn is not None)
+            self._take_step(count, told, is_last=self.position + count == samples)
+            self._keep()
+            if self.position == 0 and self._job.ends_after is not None:
+                try:  # the step after which the plan of the membership lets the training end
+                    last_step: float = int(self._files.last_step.read_text())
+                except FileNotFoundError:
+                    last_step = math.inf
+                if self.step >= rank.agree(last_step):
+                    self._end_with(self.epoch)
+        self._rank.barrier()  # rank 0, which hosts the group's store, must not be the first to go
+
+    def end_after_epoch(self) -> None:
+        """End the training with the current epoch, whatever the ``epochs`` of :meth:`batches`.
+
+        For a body that has reached its goal. All ranks call it in the same step. If a body just leaves the loop
+        instead, the remaining samples count as skipped.
+        """
+        self._end_with(self.epoch + 1)
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.step, self.epoch, self.position)
+
+    def _end_with(self, epochs: int) -> None:
+        self._end = epochs
+        self._want(self._samples, epochs, is_end=True)
+
+    def _want(self, samples: int, epochs: int, *, is_end: bool = False) -> None:
+        self._samples = samples
+        self._rank.tell(Wanted, samples=samples, epochs=epochs, epoch=self.epoch, is_end=is_end)
+
+    def drew(self, samples: torch.Tensor | Sequence[int]) -> None:
+        """Report the samples that this rank has trained on in this step, instead of those of :meth:`batches`.
+
+        For a body that chooses its samples itself: skipped and repeated samples are counted from these reports.
+
+        Args:
+            samples: their numbers, from 0; several calls add up.
+
+        Raises:
+            RecordingError: they are no whole numbers.
+        """
+        values = samples.reshape(-1).tolist() if isinstance(samples, torch.Tensor) else list(samples)
+        found = [check_whole("training.drew(...)", "samples", value, least=0) for value in values]
+        self._drawn = [*(self._drawn or []), *found]
+
+    def note(
+        self,
+        *,
+        loss: torch.Tensor | float | None = None,
+        accuracy: torch.Tensor | float | None = None,
+        top5: torch.Tensor | float | None = None,
+    ) -> None:
+        """Record numbers of this step; an epoch has the mean over the samples of the steps that recorded them.
+
+        Args:
+            loss: of this rank's batch.
+            accuracy: of this rank's batch; or of the epoch, in its last step alone.
+            top5: as ``accuracy``.
+
+        Raises:
+            RecordingError: one is no number, nor a tensor of one element, or not finite; of a tensor the last is
+                found at the end of the step.
+        """
+        for name, value in {"loss": loss, "accuracy": accuracy, "top5": top5}.items():
+            if value is not None:
+                found = check_unread("training.note(...)", name, value)
+                # a tensor is read when its step is over: to read it now would wait for its device
+                is_read = not isinstance(found, torch.Tensor)
+                self._told[name] = _finite(found, name, self.step + 1) if is_read else found
+
+    def _take_step(self, count: int, told: Mapping[str, torch.Tensor | float], *, is_last: bool) -> None:
+        self.step += 1
+        self._taken += 1
+        self._since_saved += 1
+        self.position += count
+        if is_last:
+            self.epoch += 1
+            self.position = 0
+        updates, is_given_up = self._memory.take_updates()
+        groups = next((p.param_groups for p in self._parts.values() if hasattr(p, "param_groups")), None)
+        groups = groups or self._memory.param_groups
+        read = {name: _finite(value, name, self.step) for name, value in told.items()}
+        self._rank.tell(
+            Stepped,
+            step=self.step,
+            world_size=self._rank.world_size,
+            samples=count,
+            loss=read.get("loss"),
+            accuracy=read.get("accuracy"),
+            top5=read.get("top5"),
+            lr=real(groups[0].get("lr")) if groups else None,
+            updates=updates,
+            is_given_up=is_given_up,
+        )
+        if (counts := self._memory.after_step()) is not None:
+            before, after = counts
+            self._rank.tell(Remembered, before=before, after=after)
+            self._ledger.at_first_step(self._place)
+
+    def _state(self) -> dict[str, Any]:
+        """What must survive."""
+        counters = {"step": self.step, "epoch": self.epoch, "position": self.position}
+        return {_COUNTERS: counters, **{name: part.state_dict() for name, part in self._parts.items()}}
+
+    def _take(self, state: Mapping[str, Any], source: str) -> None:
+        """Go on from what has survived, as :meth:`_state` has made it; its source is told in words."""
+        found = [name for name in state if name != _COUNTERS]
+        if set(found) != self._parts.keys():
+            raise RecordingError(
+                f"training(...): {source} has {', '.join(found) or 'no part'}, and this generation keeps "
+                f"{', '.join(self._parts) or 'none'}: a body keeps the same parts in every generation"
+            )
+        rank = self._rank.rank
+        for name, part in self._parts.items():
+            try:
+                if not is_per_rank(part):
+                    part.load_state_dict(state[name])
+                elif rank < len(state[name]):  # else there is nothing for it
+                    packed = io.BytesIO(state[name][rank])
+                    part.load_state_dict(torch.load(packed, map_location="cpu", weights_only=True))
+            except Exception as error:
+                raise RecordingError(
+                    f"training(...): {name} does not take what {source} has for it: {type(error).__name__}: {error}. "
+                    "Is it built as in the generation before, whatever the world size?"
+                ) from error
+        counters = state[_COUNTERS]
+        self.step, self.epoch, self.position = counters["step"], counters["epoch"], counters["position"]
+
+    def _keep(self) -> None:
+        """Behind each step: save it where a checkpoint is due, and wait where a change is."""
+        if self.step % self._every != 0:
+            return
+        self._since_saved = 0
+        self._ledger.at_save(self._place)  # before it is on the disk: of what can be loaded there are always digests
+        own = {name: _pack(part.state_dict()) for name, part in self._parts.items() if is_per_rank(part)}
+        everybody = {name: self._rank.gather(packed) for name, packed in own.items()}
+        is_held = self._is_held()  # settled before the checkpoint is noted, which the controller waits for
+        if self._rank.rank == 0:
+            start = HostClock.monotonic()
+            checkpoints.save(self._files.checkpoints, self.step, {**self._state(), **everybody})
+            self._rank.tell(Saved, step=self.step, seconds=HostClock.monotonic() - start)
+        while is_held:  # until the change ends this process, or another one's and with it the collective
+            self._rank.barrier()
+            time.sleep(_HOLD_S)
+
+    def _is_held(self) -> bool:
+        """Whether a change is due behind this step, and not made yet: a job that went back further comes here again."""
+        if self.step not in self._holds:
+            return False
+        made = sum(isinstance(line, Changed) for line in read_timeline(self._files.timeline))
+        return self._rank.agree(made) <= self._holds.index(self.step)
+
+    def _restore(self) -> None:
+        rank = self._rank
+        began = HostClock.monotonic()
+        found, torn = checkpoints.find_good(self._files.checkpoints) if rank.rank == 0 else (0, [])
+        step = int(rank.agree(found))
+        if step:
+            self._ledger.before_load()
+            self._take(checkpoints.load(self._files.checkpoints, step), f"the checkpoint of step {step}")
+            self._ledger.at_load(self._place)
+        rank.tell(Loaded, began_t=began, step=step, torn=torn)
+
+
+def _pack(state: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def _finite(value: torch.Tensor | float, name: str, step: int) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise RecordingError(f"training.note({name}=...): the {name} is {number} at step {step}: it diverged")
+    return number

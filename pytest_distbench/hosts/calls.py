@@ -1,0 +1,291 @@
+"""What one command of this host starts on several others, and who of them calls back.
+
+They connect to this process (``hosts/relay.py``): the command has no stream for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+import psutil
+
+from pytest_distbench.errors import LauncherError, show
+from pytest_distbench.hosts.relay import SECRET_VARIABLE, Caller, Hello, keep_alive
+from pytest_distbench.hosts.relayed import Host, Keeper, RelayedSite
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.workplace import tail
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import SESSION_VARIABLE
+
+CALL_S = 60.0
+"""How long processes may take to start and call, and so much more for each hundred of hosts."""
+_MOST_BYTES = 2**18
+"""Of what a process says first."""
+_END_S = 20.0
+"""How long a command may go on when all have called who end then."""
+_LEAVE_S = 5.0
+_LOOK_S = 0.02
+
+_Said = TypeVar("_Said", bound=Caller)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection(Generic[_Said]):
+    """A process that has called: its connection, and what it said of itself."""
+
+    line: socket.socket
+    said: _Said
+
+
+class NotCalled(LauncherError):
+    """Not all have called who should.
+
+    Attributes:
+        missing: the hosts from which nobody has, as far as it is known which these are.
+    """
+
+    def __init__(self, text: str, missing: Sequence[str]) -> None:
+        super().__init__(text)
+        self.missing = missing
+
+
+class Callers:
+    """The processes that one command starts, one on each of some hosts, which are told ``where`` this one is.
+
+    Args:
+        command: makes its words from those that tell a process where this one is, a port and addresses, and from
+            variables, where it does not hand on its own.
+        names: of them; empty: they are not known before.
+        session: cookie of all that is started.
+        advice: for who waits for a call that does not come.
+    """
+
+    def __init__(
+        self,
+        command: Callable[[Sequence[str], Mapping[str, str]], Sequence[str]],
+        *,
+        environment: Mapping[str, str],
+        count: int,
+        names: Sequence[str] = (),
+        log: Path,
+        session: str,
+        advice: str,
+    ) -> None:
+        self._count = count
+        self._names = names
+        self._log = log
+        self._advice = advice
+        self._secret = secrets.token_hex(16)
+        self._listener = socket.create_server(("", 0), backlog=count)
+        variables = {SESSION_VARIABLE: session, SECRET_VARIABLE: self._secret}
+        self.where = [str(self._listener.getsockname()[1]), *addresses()]
+        self._words = command(self.where, variables)
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                self._words,
+                env={**environment, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def take(
+        self,
+        kind: type[_Said],
+        *,
+        names: Sequence[str] | None = None,
+        limit_s: float | None = None,
+        among: Mapping[str, socket.socket] | None = None,
+        until_the_end: bool = False,
+    ) -> list[Connection[_Said]]:
+        """Wait until somebody has called from each host. Returns the calls in the order of the names.
+
+        Args:
+            kind: what they say first.
+            names: of the hosts that are to call; None: all.
+            limit_s: how long they may take; None: as long as processes may that are started now.
+            among: connections from hosts that are to last meanwhile, and silent.
+            until_the_end: wait for the end of the command too, who else may call till then.
+
+        Raises:
+            NotCalled: one has not, in time, or cannot any more.
+            LauncherError: somebody has called who should not have been started.
+        """
+        names = self._names if names is None else names
+        count = len(names) or self._count
+        limit_s = within_s(self._count) if limit_s is None else limit_s
+        deadline = time.monotonic() + limit_s
+        taken: dict[str, Connection[_Said]] = {}
+        with contextlib.ExitStack() as lines, contextlib.ExitStack() as stack:
+            ended = os.pidfd_open(self.pid)
+            stack.callback(os.close, ended)
+            selector = stack.enter_context(selectors.DefaultSelector())
+            selector.register(ended, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ)
+            for name, line in (among or {}).items():
+                selector.register(line, selectors.EVENT_READ, name)
+            while until_the_end or len(taken) < count:
+                keys = [key for key, _ in selector.select(max(0.0, deadline - time.monotonic()))]
+                if lost := next((key.data for key in keys if key.data is not None), None):
+                    raise self._missed(f"host {lost} was lost before", names, count, taken)
+                if not keys and len(taken) == count:
+                    raise LauncherError(
+                        f"{self._words[0]} goes on, though what it started on {', '.join(taken)} has ended; it "
+                        f"must end with them, at the latest {_END_S:.0f} s after the last has called"
+                    )
+                if not keys:
+                    raise self._missed(f"within {limit_s:.0f} s", names, count, taken)
+                if any(key.fileobj is self._listener for key in keys):
+                    line = lines.enter_context(self._listener.accept()[0])
+                    said = _hear(line, kind, self._secret)
+                    if said is None or not self._is_wanted(said.host, names, count, taken):
+                        line.close()
+                    else:
+                        taken[said.host] = Connection(line, said)
+                        if len(taken) == count:
+                            deadline = time.monotonic() + _END_S
+                elif until_the_end and len(taken) == count:
+                    break
+                else:
+                    code = self._process.wait()
+                    raise self._missed(f"{self._words[0]} has ended (exit code {code}) before", names, count, taken)
+            lines.pop_all()
+        return [taken[name] for name in names or sorted(taken)]
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    @property
+    def is_alive(self) -> bool:
+        return self.poll() is None
+
+    def expect_no_more(self) -> None:
+        self._listener.close()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until all its processes have ended, and nobody is to call any more."""
+        self.expect_no_more()
+        return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        """End the command and what it leads on this host, however far it is.
+
+        It gets SIGTERM, of which srun makes the end of a step's tasks, and then itself.
+        """
+        self.expect_no_more()
+        if self._process.poll() is not None:
+            return  # its number may be another's by now
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+            deadline = time.monotonic() + _LEAVE_S
+            while time.monotonic() < deadline:
+                self._process.poll()
+                if not processes.group(self.pid):
+                    self._process.wait()  # it may have ended between these two looks
+                    return
+                time.sleep(_LOOK_S)
+
+    def _is_wanted(self, host: str, names: Sequence[str], count: int, taken: Mapping[str, object]) -> bool:
+        if self._names and host not in self._names:
+            raise LauncherError(f"{host} has called, which is not one of {', '.join(self._names)}")
+        if names:  # of others, one may come late that was given up
+            return host in names and host not in taken
+        if host in taken:
+            raise LauncherError(
+                f"{self._words[0]} has started two processes on {host}; wanted one on each of {count} hosts"
+            )
+        if len(taken) == count:
+            raise LauncherError(
+                f"{self._words[0]} has started processes on {', '.join([*taken, host])}; wanted {count}"
+            )
+        return True
+
+    def _missed(self, when: str, names: Sequence[str], count: int, taken: Mapping[str, object]) -> NotCalled:
+        missing = [name for name in names if name not in taken]
+        of = f" ({', '.join(taken)})" if taken else ""
+        told = f"{len(taken)} of {count} hosts have called{of}"
+        if missing:
+            more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+            told = f"{told}, and not {', '.join(missing[:4])}{more}"
+        told = f"{told} {when}" if when.startswith("within") else f"{when} all hosts called; {told}"
+        printed = tail(self._log, lines=5).strip().replace(self._secret, "***")
+        shown = show(printed or f"{self._words[0]} said nothing", longest=600)
+        return NotCalled(f"{told}: {shown}. {self._advice}", missing)
+
+
+def make_site(
+    plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Connection[Hello], Keeper]]
+) -> RelayedSite:
+    """The site of ranks on the hosts whose relays have called, in their order."""
+    called = list(called)
+    hosts = [
+        Host(name=relay.said.host, line=relay.line, keeper=keeper, ranks=ranks)
+        for (relay, keeper), ranks in zip(called, layout, strict=True)
+    ]
+    first = called[0][0].said
+    return RelayedSite(plan, hosts, meeting_point=(first.address, first.port))
+
+
+def take_relays(callers: Callers) -> list[Connection[Hello]]:
+    try:
+        relays = callers.take(Hello)
+    except BaseException:
+        callers.kill()
+        raise
+    callers.expect_no_more()
+    return relays
+
+
+def _hear(line: socket.socket, kind: type[_Said], secret: str) -> _Said | None:
+    """What somebody says first who has called; None: a stranger, who does not know the secret."""
+    line.settimeout(_LEAVE_S)
+    heard = b""
+    try:
+        while not heard.endswith(b"\n") and len(heard) < _MOST_BYTES and (byte := line.recv(1)):
+            heard += byte  # and not what follows, which is the relay's
+        said = msgspec.json.decode(heard, type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    line.settimeout(None)
+    keep_alive(line)
+    return said if secrets.compare_digest(said.secret, secret) else None
+
+
+def within_s(hosts: int) -> float:
+    """How long a process on each of so many hosts may take to start and call."""
+    return CALL_S * (1 + hosts / 100)
+
+
+def addresses() -> list[str]:
+    """Where others may reach this host: by the name that they know it by, or an address.
+
+    Its name comes last where it leads this host to itself: a relay that lives here would tell others that address.
+    """
+    name, found = socket.gethostname(), _interfaces()
+    with contextlib.suppress(OSError):
+        found = [*found, name] if socket.gethostbyname(name).startswith("127.") else [name, *found]
+    return list(dict.fromkeys(filter(None, [os.environ.get("SLURM_LAUNCH_NODE_IPADDR", ""), *found]))) or ["127.0.0.1"]
+
+
+def _interfaces() -> list[str]:
+    return [
+        address.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family == socket.AF_INET and not name.startswith("lo")
+    ]

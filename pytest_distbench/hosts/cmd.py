@@ -1,0 +1,156 @@
+"""Ranks on hosts that a command of the user's reaches: it starts a relay on each, by whatever engine there is."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psutil
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.hosts.calls import Callers, Connection, addresses, make_site, take_relays
+from pytest_distbench.hosts.descriptions import describe_hosts
+from pytest_distbench.hosts.relay import Hello
+from pytest_distbench.hosts.relayed import RelayedSite
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.starters import Engine, HostsFound, HostsWanted, LauncherSetup
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import SESSION_VARIABLE
+
+_OPTION = "--distbench-launcher"
+_PLACEHOLDER = re.compile(r"\{(\w+)(?:(?<=nodes):([1-9][0-9]{0,8}))?\}")
+_PLACEHOLDERS = {
+    "nodes": "number of hosts; {nodes:8}: each is filled with 8 ranks, not 1",
+    "ranks": "number of ranks",
+    "ranks_per_node": "the most ranks of a host",
+    "command": "what to run once on each host",
+    "torchrun": "the same, if a torchrun on each host is to start the ranks",
+}
+_ONE_LOOK_UP = {"RES_OPTIONS": "attempts:1"}
+"""A name of this host that DNS does not answer for costs a caller one time-out, before it tries an address."""
+
+
+def engine_of(template: str) -> Engine:
+    """What a template starts processes by, and how many ranks it says that a host is filled with.
+
+    Raises:
+        ConfigurationError: it has a placeholder that there is not, lacks one that is needed, or is no command.
+    """
+    placeholders = _PLACEHOLDER.findall(template)
+    found, sizes = {name for name, _ in placeholders}, {int(size) for _, size in placeholders if size}
+    wrong = [f"there is no {{{name}}}" for name in sorted(found - _PLACEHOLDERS.keys())]
+    wrong += ["{nodes} is missing"] * ("nodes" not in found)
+    wrong += ["{command} or {torchrun} is missing"] * found.isdisjoint(("command", "torchrun"))
+    wrong += ["{nodes:...} has two numbers"] * (len(sizes) > 1)
+    try:
+        program = shlex.split(template)[0]
+        wrong += [f"there is no program {program!r} on this host"] * (shutil.which(program) is None)
+    except ValueError as error:
+        wrong.append(str(error))
+    if wrong:
+        known = ", ".join(f"{{{name}}} ({what})" for name, what in _PLACEHOLDERS.items())
+        raise ConfigurationError(
+            f"{_OPTION}: {template!r}: {', '.join(wrong)}; wanted a program of this host with {{nodes}}, and "
+            f"{{command}} or {{torchrun}}. Placeholders are {known}; shell syntax goes into a script, or behind sh -c"
+        )
+    return Engine(template=template, ranks_per_node=max(sizes, default=1))
+
+
+def fill(template: str, *, nodes: int, engine: Engine, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """The words of a command, none of which a shell reads.
+
+    What runs on each host carries its variables itself: not every engine passes them on. Its words are plain ones, so
+    that an ``ssh`` may join and a shell over there may split them.
+    """
+    command = shlex.join(["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *words])
+    values = {
+        "nodes": str(nodes),
+        "ranks": str(nodes * engine.ranks_per_node),
+        "ranks_per_node": str(engine.ranks_per_node),
+        "command": command,
+        "torchrun": command,
+    }
+    return shlex.split(_PLACEHOLDER.sub(lambda found: values[found[1]], template))
+
+
+def layout(ranks: int, per_node: int) -> list[range]:
+    """Which ranks live on each host: as many as it takes, each but the last filled."""
+    return [range(first, min(first + per_node, ranks)) for first in range(0, ranks, per_node)]
+
+
+def ranks_of_nodes(ranks: int, *, on_gpus: bool, engine: Engine) -> list[int]:
+    del on_gpus
+    return [len(node) for node in layout(ranks, engine.ranks_per_node)]
+
+
+def describe(wanted: HostsWanted) -> HostsFound:
+    """What the hosts of the largest launch are, which the command starts a process on. See :func:`describe_hosts`."""
+    engine = wanted.engine
+    assert engine is not None
+    nodes = len(layout(wanted.ranks, engine.ranks_per_node))
+    return describe_hosts(
+        f"the hosts of {_OPTION}",
+        functools.partial(start, nodes, engine),
+        wanted,
+        gpu_advice="let the command start it on hosts with GPUs, or leave --gpu out",
+    )
+
+
+def as_torchrun(relays: Sequence[Connection[Hello]]) -> list[Connection[Hello]]:
+    """Hosts in the order in which the rendezvous of torchrun numbers its nodes: by the texts of their addresses."""
+    return sorted(relays, key=lambda relay: relay.said.address)
+
+
+class CmdLauncher:
+    """Runs the user's command once per launch."""
+
+    name = "cmd"
+
+    def __init__(self, setup: LauncherSetup) -> None:
+        assert setup.engine is not None
+        self.session = setup.session
+        self.engine = setup.engine
+
+    def prepare(self, variables: dict[str, str]) -> None:
+        """Nothing can be prepared."""
+
+    def open(self, plan: LaunchPlan) -> RelayedSite:
+        ranks = layout(plan.processes, self.engine.ranks_per_node)
+        by_torchrun = "{torchrun}" in self.engine.template
+        module = f"pytest_distbench.{'launch.starters.torchrun' if by_torchrun else 'hosts.relay'}"
+        callers = start(len(ranks), self.engine, module, log=plan.files.launcher_log, session=self.session)
+        relays = take_relays(callers)
+        return make_site(plan, ranks, [(each, callers) for each in (as_torchrun(relays) if by_torchrun else relays)])
+
+    def leftovers(self) -> list[psutil.Process]:
+        """What there is on this host: commands that have not ended."""
+        return processes.find_marked(SESSION_VARIABLE, self.session)
+
+    def close(self) -> None:
+        processes.kill(self.leftovers())
+
+
+def start(nodes: int, engine: Engine, module: str, *words: str, **callers: Any) -> Callers:
+    """The user's command, which starts a process on each of so many hosts."""
+
+    def command(where: Sequence[str], own: Mapping[str, str]) -> list[str]:
+        found_here = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        python = [sys.executable, "-m", module, *where, *words]
+        return fill(
+            engine.template, nodes=nodes, engine=engine, words=python, variables={**_ONE_LOOK_UP, **found_here, **own}
+        )
+
+    return Callers(
+        command,
+        environment=os.environ,
+        count=nodes,
+        advice=f"The command has to start {{command}} once on each of {nodes} hosts, which reach this one at one of "
+        f"{', '.join(addresses())} and have Python and pytest-distbench under the paths of this one",
+        **callers,
+    )

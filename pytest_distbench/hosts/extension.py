@@ -1,0 +1,5 @@
+"""What ranks on other hosts, and chosen networks, add to the tables of the core."""
+
+from __future__ import annotations
+
+ROWS: dict[str, dict[str, str]] = {}

@@ -1,0 +1,383 @@
+"""``python -m pytest_distbench.hosts.network_hosts HOSTS NETWORK``: holds the hosts of a network.
+
+They are namespaces.
+
+The hosts are the leaves of a star. The way to the switch and the way back are shaped alike, as a port of a switch is:
+several that send to one host share what that receives. ``ip`` and ``tc`` are told so by a list of commands for each
+namespace. Where the kernel cannot delay or lose packets the switch is this process: each host has a TUN device, whose
+other end is a descriptor; what a host sends is read from it, kept until its time has come, and written to the
+descriptor of the host that it is for.
+
+The process says where the namespaces are; answers ``probe`` on its stdin; and ends with its stdin, whereupon the kernel
+takes everything away. What goes wrong is told on its stdout too.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import fcntl
+import os
+import random
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import msgspec
+
+from pytest_distbench.hosts.network import probe
+from pytest_distbench.records.network import Network, NetworkAnswer, host_address, parse_network
+
+MTU = 1500
+_VXLAN_HEADERS = 50
+"""Bytes of Ethernet, IP, UDP and VXLAN around each packet (RFC 7348)."""
+_PREFIX = 16
+_VXLAN = "type vxlan id 42 dstport 4789 learning"
+_PACKET_S = 0.00015
+"""The longest that one packet may take: what the kernel would send in pieces of up to 64 KiB, and a token bucket lets
+pass whole, is cut to that, so that small messages do not pass it for nothing."""
+_MOST_GSO = 65536
+_QUEUE = "100ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """What one program is told in one namespace.
+
+    Attributes:
+        program: ``ip``, ``tc`` or ``bridge``; each reads its lines with ``-batch -``.
+        host: whose namespace it is; None: the switch's.
+        lines: without the program's name.
+    """
+
+    program: str
+    host: int | None
+    lines: list[str]
+
+
+def underlay(network: Network) -> str:
+    """The interface of a host that leads to the switch; ranks use ``eth0``."""
+    return "under0" if network.overlay else "eth0"
+
+
+def wire(network: Network, hosts: int, places: list[str], *, has_netem: bool) -> Iterator[Commands]:
+    """Join the hosts by veth pairs and a bridge, shaped by token buckets, and netem where it is needed.
+
+    Args:
+        has_netem: the kernel delays and loses packets; else somebody else does, and there is nothing to wire but what
+            lies over it.
+    """
+    device = underlay(network)
+    pairs = [
+        f"link add port{i} mtu {MTU} type veth peer name {device} mtu {MTU} netns {places[i]}" for i in range(hosts)
+    ]
+    ports = [f"link set port{i} master br0{_cut(network)} up" for i in range(hosts)]
+    yield Commands("ip", None, ["link set lo up", "link add br0 type bridge", "link set br0 up", *pairs, *ports])
+    for host in range(hosts):
+        yield Commands("ip", host, addressed(network, host))
+        yield Commands("ip", host, [f"link set {device}{_cut(network)} up"])
+        if shaping := list(_shape(network, device, delays=has_netem)):
+            yield Commands("tc", host, shaping)
+    if shaping := [line for i in range(hosts) for line in _shape(network, f"port{i}", delays=False)]:
+        yield Commands("tc", None, shaping)
+
+
+def addressed(network: Network, host: int) -> list[str]:
+    address = under_address(host) if network.overlay else host_address(host)
+    device = underlay(network)
+    return ["link set lo up", f"addr add {address}/{_PREFIX} dev {device}", f"link set {device} up"]
+
+
+def cover(network: Network, hosts: int) -> Iterator[Commands]:
+    """Lay the overlay over a network that is there.
+
+    Each host sends what is for all to each other one itself, and learns from what comes where the others are.
+    """
+    if not network.overlay:
+        return
+    for host in range(hosts):
+        made = f"link add eth0 mtu {MTU - _VXLAN_HEADERS} {_VXLAN} local {under_address(host)}"
+        addressed = f"addr add {host_address(host)}/{_PREFIX} dev eth0"
+        yield Commands("ip", host, [made, addressed, f"link set eth0{_cut(network, _VXLAN_HEADERS)} up"])
+        others = [under_address(other) for other in range(hosts) if other != host]
+        yield Commands("bridge", host, [f"fdb append 00:00:00:00:00:00 dev eth0 dst {other}" for other in others])
+
+
+def under_address(host: int) -> str:
+    return host_address(host).replace("10.78.", "10.79.", 1)
+
+
+def _cut(network: Network, headers: int = 0) -> str:
+    return f" gso_max_size {_packet(network) - headers}" if network.rate else ""
+
+
+def _packet(network: Network) -> int:
+    return max(2 * MTU, min(_MOST_GSO, int(network.rate / 8 * _PACKET_S)))
+
+
+def _shape(network: Network, device: str, *, delays: bool) -> Iterator[str]:
+    at = "root"
+    if network.rate:
+        burst = 2 * _packet(network)
+        yield f"qdisc add dev {device} root handle 1: tbf rate {network.rate:.0f}bit burst {burst} latency {_QUEUE}"
+        at = "parent 1:"
+    if delays and (network.delay_s or network.loss):
+        loss = f" loss {network.loss * 100:g}%" if network.loss else ""
+        yield (f"qdisc add dev {device} {at} handle 10: netem delay {network.delay_s * 1e6:.0f}us{loss} limit 100000")
+
+
+_TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+_IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x1000, 0x4000
+_CHECKSUMS, _TCP4 = 0x1, 0x2
+_HEADER = 10
+"""Bytes of virtio's network header, before the packet (linux/virtio_net.h)."""
+_HEADERS_AND_PIECE = struct.Struct("=2xHH4x")
+"""Of it: bytes of the headers of each packet on the wire, and of what each carries; 0: it is one packet."""
+_ETHERNET = 14
+_TARGET = slice(_HEADER + 16, _HEADER + 20)
+"""Of an IPv4 packet the address that it is for (RFC 791)."""
+_LARGEST = 65536 + _HEADER
+_AT_ONCE = 16
+
+
+def open_device(name: str, network: Network) -> int:
+    """Make a TUN device in this thread's network namespace; its descriptor.
+
+    Where none are lost, packets of up to 64 KiB cross in one read, as the kernel has not cut them yet.
+    """
+    descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
+    fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
+    if not network.loss:
+        fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _CHECKSUMS | _TCP4)
+    return descriptor
+
+
+def relay(network: Network, devices: Sequence[int], addresses: Sequence[str]) -> None:
+    """Carry packets between hosts until this process is ended.
+
+    A packet leaves when the sender has sent what came before, travels for the delay, and arrives when the receiver has
+    received what came before: a rate limits both.
+
+    Args:
+        addresses: of each host, IPv4.
+    """
+    by_address = {
+        bytes(map(int, address.split("."))): device for address, device in zip(addresses, devices, strict=True)
+    }
+    s_per_byte = 8 / network.rate if network.rate else 0.0
+    sent_until = dict.fromkeys(devices, 0.0)
+    received_until = dict.fromkeys(devices, 0.0)
+    under_way: dict[int, collections.deque[tuple[float, bytes]]] = {device: collections.deque() for device in devices}
+    while True:
+        due = min((queue[0][0] for queue in under_way.values() if queue), default=None)
+        wait_s = None if due is None else max(0.0, due - time.monotonic())
+        ready, _, _ = select.select(devices, [], [], wait_s)
+        now = time.monotonic()
+        for device in ready:
+            for packet in _packets(device):
+                target = by_address.get(packet[_TARGET])
+                if target is None or (network.loss and random.random() < network.loss):
+                    continue
+                takes_s = wire_bytes(packet) * s_per_byte
+                sent_until[device] = max(now, sent_until[device]) + takes_s
+                begins = sent_until[device] - takes_s + network.delay_s
+                received_until[target] = max(begins, received_until[target]) + takes_s
+                under_way[target].append((received_until[target], packet))
+        now = time.monotonic()
+        for target, queue in under_way.items():
+            while queue and queue[0][0] <= now:
+                with contextlib.suppress(OSError):  # its queue is full, and the packet is lost, as a switch loses it
+                    os.write(target, queue[0][1])
+                queue.popleft()
+
+
+def wire_bytes(packet: bytes) -> int:
+    """Bytes that a packet has on an Ethernet, where one that the kernel has not cut is many, each with its headers."""
+    headers: int
+    piece: int
+    headers, piece = _HEADERS_AND_PIECE.unpack_from(packet)
+    carried = len(packet) - _HEADER - headers
+    count = -(-carried // piece) if piece else 1
+    return carried + count * (headers + _ETHERNET)
+
+
+def _packets(device: int) -> list[bytes]:
+    found = []
+    for _ in range(_AT_ONCE):
+        try:
+            packet = os.read(device, _LARGEST)
+        except BlockingIOError:
+            break
+        if packet[_HEADER] >> 4 == 4:
+            found.append(packet)
+    return found
+
+
+_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
+"""CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)."""
+_DIES_WITH_PARENT, _SLACK, _DUMPABLE = 1, 29, 4
+"""PR_SET_PDEATHSIG, PR_SET_TIMERSLACK and PR_SET_DUMPABLE (linux/prctl.h)."""
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PATH = "/usr/sbin:/sbin"
+
+
+class Unavailable(Exception):
+    """Why there can be no network here."""
+
+
+class _Hosts:
+    """The namespaces of the hosts, and that of the switch, which is this process's own."""
+
+    def __init__(self, network: Network, count: int) -> None:
+        self._network = network
+        self._count = count
+        self.is_user = _enter_own_namespace()
+        self._switch = os.open("/proc/self/ns/net", os.O_RDONLY)
+        self._namespaces = []
+        for _ in range(count):
+            if _LIBC.unshare(_NEW_NET) != 0:
+                raise Unavailable(f"the kernel gives no further network namespace: {os.strerror(ctypes.get_errno())}")
+            self._namespaces.append(os.open("/proc/self/ns/net", os.O_RDONLY))
+        _enter(self._switch)
+
+    @property
+    def places(self) -> list[str]:
+        return [f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in self._namespaces]
+
+    def join(self) -> str:
+        """Join the hosts; the name of what shapes and delays."""
+        network = self._network
+        has_netem = _has_netem() if network.delay_s or network.loss else False
+        if (network.delay_s or network.loss) and not has_netem:
+            self._join_by_relay()
+            made_by = "relay"
+        else:
+            self._run(wire(network, self._count, self.places, has_netem=has_netem))
+            made_by = "kernel"
+        self._run(cover(network, self._count))
+        return made_by
+
+    def _join_by_relay(self) -> None:
+        network, devices = self._network, []
+        for host in range(self._count):
+            with self.within(host):
+                try:
+                    devices.append(open_device(underlay(network), network))
+                except OSError as error:
+                    raise Unavailable(
+                        f"this kernel has no netem, and delays need /dev/net/tun: {error.strerror}. Next: modprobe "
+                        "sch_netem (Ubuntu: linux-modules-extra), or give a container --device /dev/net/tun"
+                    ) from error
+            self._run([Commands("ip", host, addressed(network, host))])
+        parent = os.getpid()
+        if os.fork() == 0:
+            _LIBC.prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+            _LIBC.prctl(_SLACK, 1)
+            if os.getppid() != parent:
+                os._exit(0)
+            _be_relay(network, devices)
+        for device in devices:
+            os.close(device)
+
+    @contextlib.contextmanager
+    def within(self, host: int) -> Iterator[None]:
+        _enter(self._namespaces[host])
+        try:
+            yield
+        finally:
+            _enter(self._switch)
+
+    def _run(self, commands: Iterable[Commands]) -> None:
+        for each in commands:
+            with contextlib.nullcontext() if each.host is None else self.within(each.host):
+                tell(each.program, each.lines)
+
+
+def _be_relay(network: Network, devices: list[int]) -> NoReturn:
+    with contextlib.suppress(OSError):  # of the ordinary user
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+    address = under_address if network.overlay else host_address
+    try:
+        relay(network, devices, [address(host) for host in range(len(devices))])
+    finally:
+        os._exit(1)
+
+
+def _enter_own_namespace() -> bool:
+    """Leave the network of this machine; whether a user namespace was needed for it, where this user is root."""
+    if _LIBC.unshare(_NEW_NET) == 0:
+        return False
+    user, group = os.geteuid(), os.getegid()
+    if _LIBC.unshare(_NEW_USER | _NEW_NET) != 0:
+        why = os.strerror(ctypes.get_errno())
+        raise Unavailable(
+            f"the kernel gives this user no network namespace: {why}. Next: run pytest as root, or allow user "
+            "namespaces (Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0); in a container --privileged"
+        )
+    _LIBC.prctl(_DUMPABLE, 1)  # else the namespaces of this process cannot be opened by its own user
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return True
+
+
+def _enter(descriptor: int) -> None:
+    if _LIBC.setns(descriptor, _NEW_NET) != 0:
+        raise Unavailable(f"cannot enter a network namespace: {os.strerror(ctypes.get_errno())}")
+
+
+def _has_netem() -> bool:
+    try:
+        tell("tc", ["qdisc add dev lo root netem delay 1ms"])
+        tell("tc", ["qdisc del dev lo root"])
+    except Unavailable:
+        return False
+    return True
+
+
+def tell(program: str, lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    variables = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{_PATH}"}
+    try:
+        ended = subprocess.run([program, "-batch", "-"], input=text, capture_output=True, text=True, env=variables)
+    except OSError as error:
+        raise Unavailable(f"{program}: {error.strerror}. Next: install iproute2") from error
+    if ended.returncode:
+        told = next(iter(ended.stderr.strip().splitlines()), f"exit status {ended.returncode}")
+        raise Unavailable(f"{program} cannot make it: {told} (of: {'; '.join(lines)[:200]})")
+
+
+def _say(answer: NetworkAnswer) -> None:
+    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    sys.stdout.flush()
+
+
+def serve(count: int, network: Network) -> int:
+    """Make so many hosts, and answer until stdin ends; the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is pytest's to act on, which ends this process
+    try:
+        hosts = _Hosts(network, count)
+        _say(NetworkAnswer(places=hosts.places, is_user=hosts.is_user, made_by=hosts.join()))
+        for _ in sys.stdin:
+            try:
+                _say(NetworkAnswer(passages=probe(hosts.within, count, network)))
+            except OSError as error:
+                raise Unavailable(f"a host cannot reach the next one: {error.strerror or error}") from error
+    except Exception as error:  # noqa: BLE001 whoever wanted it is told
+        _say(
+            NetworkAnswer(trouble=str(error) if isinstance(error, Unavailable) else f"{type(error).__name__}: {error}")
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(serve(int(sys.argv[1]), parse_network(sys.argv[2])))

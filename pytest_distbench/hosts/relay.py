@@ -1,0 +1,397 @@
+"""A host's end of a launch whose controller is on another host: the local site of the ranks that live here.
+
+``python -m pytest_distbench.hosts.relay PORT ADDRESS...`` runs on each host, by one ``srun`` for instance. It
+tries the addresses one after the other, says who it is in a line of JSON, and is then the relay of its host. The secret
+in :data:`SECRET_VARIABLE` tells the controller that it is one of those that it asked for.
+
+A relay lives for one launch and host. It takes orders on its connection, answers there (``stream.py``), and starts
+the ranks. When the connection breaks it ends them and all they have started: their lifeline has two hops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.guardian import adopt_orphans
+from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, start_interpreter
+from pytest_distbench.launch.site.stream import (
+    EVERYTHING,
+    OUTPUT,
+    Ask,
+    Clear,
+    Closed,
+    Collect,
+    Done,
+    End,
+    Ended,
+    FetchOutput,
+    FileKind,
+    Lines,
+    Open,
+    Order,
+    Ping,
+    Pong,
+    Running,
+    Said,
+    Signal,
+    Start,
+    Word,
+    Wrote,
+    place_of,
+)
+from pytest_distbench.records.launch_files import INTERFACE, of_ranks, open_left
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import Record, replace
+from pytest_distbench.records.wire import variables_from_wire
+
+SECRET_VARIABLE = "DISTBENCH_RELAY_SECRET"
+NAME_VARIABLES = ("DISTBENCH_HOST", "SLURMD_NODENAME")
+"""Which name a host has where it was asked for; else its host name."""
+_CONNECT_S = 10.0
+_TRIES = 3
+_LOST_S = 20
+"""A connection whose other end says nothing at all, not even that it is there, is broken after so many seconds."""
+
+
+class Caller(Record, frozen=True, kw_only=True):
+    """Who calls."""
+
+    secret: str
+    host: str
+
+
+class Hello(Caller, frozen=True, kw_only=True):
+    """A relay that calls.
+
+    Attributes:
+        address: of its host, on the way to the controller: others reach it there.
+        port: of that address, which it keeps for the store that all ranks meet at.
+    """
+
+    address: str
+    port: int
+
+
+@contextlib.contextmanager
+def call(addresses: Sequence[str], port: int, secret: str) -> Iterator[socket.socket]:
+    """A connection to the controller, which has been told that a relay calls. :class:`SystemExit`: it is not reached.
+
+    A port is bound meanwhile, so that nobody is given it. Rank 0 may listen there all the same: both sockets allow it,
+    and this one does not listen (SO_REUSEADDR, socket(7)).
+    """
+    with connect(addresses, port) as line, socket.socket(line.family) as kept:
+        address = line.getsockname()[0]
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind((address, 0))
+        say(line, Hello(secret=secret, host=host_name(), address=address, port=kept.getsockname()[1]))
+        yield line
+
+
+def say(line: socket.socket, caller: Caller) -> None:
+    """Tell the controller who calls, which is the first that it hears."""
+    line.sendall(msgspec.json.encode(caller) + b"\n")
+
+
+def connect(addresses: Sequence[str], port: int) -> socket.socket:
+    """A connection to the first of the addresses that answers. Raises :class:`SystemExit` where none does."""
+    errors = {}
+    for turn in range(_TRIES):
+        for address in addresses:
+            try:
+                line = socket.create_connection((address, port), timeout=_CONNECT_S)
+            except OSError as error:
+                errors[address] = error
+                continue
+            line.settimeout(None)
+            keep_alive(line)
+            return line
+        time.sleep(turn)
+    tried = "; ".join(f"{address}: {error.strerror or error}" for address, error in errors.items())
+    raise SystemExit(f"{host_name()} cannot reach the host of pytest at any of its addresses, port {port}: {tried}")
+
+
+def keep_alive(line: socket.socket) -> None:
+    """Notice within :data:`_LOST_S` that the other end is gone: a host that died closes nothing."""
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_S // 4)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _LOST_S // 4)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_S * 1000)
+
+
+def host_name() -> str:
+    return next((os.environ[name] for name in NAME_VARIABLES if name in os.environ), socket.gethostname())
+
+
+_PREFIX = "distbench-relay-"
+_LOCK = "lock"
+
+
+@contextlib.contextmanager
+def relay_folder() -> Iterator[Path]:
+    """A folder of this process's own below TMPDIR; those of relays that were killed are removed.
+
+    They hold the plans of launches, with all variables of the environment.
+    """
+    _sweep(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
+        folder = Path(made)
+        with (folder / f".{_LOCK}").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (folder / f".{_LOCK}").rename(folder / _LOCK)  # held already when others see it
+            yield folder
+
+
+def _sweep(above: Path) -> None:
+    for folder in above.glob(f"{_PREFIX}*/"):
+        with contextlib.suppress(OSError):  # of another user, or removed meanwhile, or in use
+            if folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
+                with (folder / _LOCK).open() as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+_READ_BYTES = 65536
+_CHUNK_BYTES = 2**18
+_MOST_OUTPUT = 64 * 2**20
+_MOST_OF_PASSED = 2**20
+"""Of what a rank has printed since it was last fetched: what lies before is left out. Of one that has passed, and whose
+output nobody reads numbers from, the end will do."""
+
+
+MakeLauncher = Callable[[Open], LocalLauncher]
+"""Makes what starts the ranks that have a place here."""
+
+
+def start_interpreters(order: Open) -> LocalLauncher:
+    return ChildRanks(order.places, start_interpreter)
+
+
+def serve(line: socket.socket, make_launcher: MakeLauncher = start_interpreters) -> None:
+    """Serve one launch, until the other end of the connection closes."""
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with relay_folder() as folder:
+        relay = Relay(line, folder, make_launcher)
+        try:
+            relay.serve()
+        finally:
+            relay.close()
+
+
+class Relay:
+    """Carries out orders on this host's site, and passes on what its ranks say.
+
+    The launch's files are in a private folder, which whoever made it removes.
+    """
+
+    def __init__(self, line: socket.socket, folder: Path, make_launcher: MakeLauncher) -> None:
+        self._make_launcher = make_launcher
+        self._line = line
+        self._folder = folder
+        self._selector = selectors.EpollSelector()
+        self._selector.register(line, selectors.EVENT_READ)
+        self._site: LocalSite | None = None
+        self._plan: LaunchPlan | None = None
+        self._ranks: Sequence[int] = ()
+        self._told = 0
+        self._closed: set[int] = set()
+        self._has_ended = False
+        self._sent: dict[tuple[int, FileKind], tuple[int, int]] = {}
+        """Bytes of a file that the controller has, or does without, and how many of them it does without."""
+
+    def serve(self) -> None:
+        lines = Lines()
+        with contextlib.suppress(BrokenPipeError):
+            while True:
+                for key, _ in self._selector.select():
+                    if key.fileobj is self._site:
+                        self._site.listen(0.0)
+                    elif data := self._hear():
+                        for line in lines.take(data):
+                            self._obey(msgspec.json.decode(line, type=Order))
+                    else:
+                        return
+                self._tell_news()
+
+    def close(self) -> None:
+        processes.kill(psutil.Process().children(recursive=True))
+        processes.kill_descendants()
+        if self._site is not None:
+            self._site.close()
+        self._selector.close()
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Ping):
+            return self._say(Pong(number=order.number, at=time.monotonic()))
+        try:
+            done = self._carry_out(order)
+        except (LauncherError, OSError) as error:
+            done = Done(trouble=str(error))
+        self._tell_news()
+        if done is not None:
+            self._say(done)
+        return None
+
+    def _carry_out(self, order: Order) -> Done | None:
+        """Do as told. Returns the answer, where one is wanted."""
+        if isinstance(order, Open):
+            self._open(order)
+            return Done()
+        site = self._site
+        assert site is not None
+        match order:
+            case Start():
+                site.start()
+            case Ask(ranks=ranks, request=request):
+                site.ask(ranks, request.encode())
+                return None
+            case Signal(rank=rank, number=number):
+                site.signal(rank, signal.Signals(number))
+                return None
+            case Running():
+                return Done(ranks=sorted(site.running()))
+            case Collect(undecided=undecided, held=held):
+                site.collect(undecided=undecided, held=held)
+            case End(ranks=ranks):
+                site.end(ranks)
+            case FetchOutput():
+                self._send_files(OUTPUT)
+            case Clear():
+                aftermath = site.clear()
+                self._send_files(EVERYTHING)
+                [report] = site.reports()
+                return Done(aftermath=aftermath, report=report)
+        return Done()
+
+    def _open(self, order: Open) -> None:
+        is_alone = len(order.places) == order.plan.processes
+        interface = "" if is_alone else interface_of(own_address(self._line))
+        self._plan = plan = _settle_here(order.plan, self._folder, began_ns=order.began_ns, interface=interface)
+        if lacking := [path for path in (plan.working_dir, *plan.work.files) if not os.path.exists(path)]:
+            raise LauncherError(
+                f"ranks need {' and '.join(lacking)}, which this host does not see: it must be at the same path as on "
+                f"pytest's host (another revision is checked out below TMPDIR there)"
+            )
+        self._ranks = sorted(order.places)
+        self._site = LocalSite(self._make_launcher(order), plan, ranks=self._ranks)
+        self._selector.register(self._site, selectors.EVENT_READ)
+
+    def _tell_news(self) -> None:
+        """Pass on what ranks have said and how they ended, as far as that was not told yet."""
+        site = self._site
+        if site is None:
+            return
+        for event in site.heard.events[self._told :]:
+            self._say(Said(event=event))
+        self._told = len(site.heard.events)
+        for rank, at in site.heard.closed_at.items():
+            if rank not in self._closed:
+                self._closed.add(rank)
+                self._say(Closed(rank=rank, at=at))
+        if site.ended is not None and not self._has_ended:
+            self._has_ended = True
+            self._say(Ended(codes=site.ended.codes, trouble=site.ended.trouble, died=site.ended.died))
+
+    def _send_files(self, kinds: Sequence[FileKind]) -> None:
+        assert self._plan is not None
+        assert self._site is not None
+        passed = set() if self._plan.read else self._site.heard.ranks_passed()
+        for rank in self._ranks:
+            for kind in kinds:
+                with contextlib.suppress(OSError), open_left(place_of(self._plan.files, kind, rank)) as file:
+                    end = file.seek(0, os.SEEK_END)
+                    begin, left_out = self._sent.get((rank, kind), (0, 0))
+                    if kind in OUTPUT:
+                        last = end - (_MOST_OF_PASSED if rank in passed else _MOST_OUTPUT)
+                        begin, left_out = max(begin, last), left_out + max(0, last - begin)
+                    file.seek(begin)
+                    while data := file.read(_CHUNK_BYTES):
+                        self._say(Wrote(rank=rank, kind=kind, offset=begin - left_out, data=data))
+                        begin += len(data)
+                    self._sent[rank, kind] = begin, left_out
+
+    def _hear(self) -> bytes:
+        """What has arrived; nothing where no more will, however that came about: a network that has parted, too."""
+        try:
+            return self._line.recv(_READ_BYTES)
+        except OSError:
+            return b""
+
+    def _say(self, word: Word) -> None:
+        try:
+            self._line.sendall(msgspec.json.encode(word) + b"\n")
+        except OSError as error:
+            raise BrokenPipeError(error.errno, error.strerror) from error
+
+
+def own_address(line: socket.socket) -> str:
+    """This host's address on a connection; empty: it is none between hosts."""
+    return str(line.getsockname()[0]) if line.family in (socket.AF_INET, socket.AF_INET6) else ""
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has an address; empty: none has, or it leads to this host alone."""
+    mapped = address.removeprefix("::ffff:").split("%")[0]
+    found = psutil.net_if_addrs().items() if mapped and not ipaddress.ip_address(mapped).is_loopback else ()
+    return next((name for name, all_of in found if any(one.address.split("%")[0] == mapped for one in all_of)), "")
+
+
+def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: str = "") -> LaunchPlan:
+    """The plan as it is on this host: what ranks write lies in its folder, and goes up the stream from there.
+
+    Where the launch's own folder is seen from here, ranks run in that; else in one of this host, whose files nobody
+    reads. Ranks on several hosts meet over the interface, where nobody has chosen one: gloo would take the one that the
+    name of the host leads to, which may be that of the host itself.
+    """
+    variables = of_ranks(variables_from_wire(plan.variables), os.environ)
+    if interface:
+        variables.setdefault(INTERFACE, interface)
+    with contextlib.suppress(OSError):
+        if plan.files.began.stat().st_mtime_ns == began_ns:
+            return replace(plan, directory=str(folder), variables=variables)
+
+    def here(text: str) -> str:
+        return text.replace(plan.directory, str(folder))
+
+    data = folder / "data"
+    moved = replace(
+        plan,
+        directory=str(folder),
+        data_dir=str(data),
+        working_dir=here(plan.working_dir),
+        variables={name: here(value) for name, value in variables.items()},
+        work=plan.work.with_words(here),
+    )
+    for path in (data, moved.files.work):
+        path.mkdir()
+    return moved
+
+
+def main() -> None:
+    port, *addresses = sys.argv[1:]
+    secret = os.environ.pop(SECRET_VARIABLE)  # ranks have no use for it
+    with call(addresses, int(port), secret) as line:
+        serve(line)
+
+
+if __name__ == "__main__":
+    main()

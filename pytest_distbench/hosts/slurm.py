@@ -1,0 +1,324 @@
+"""Ranks on the nodes of the Slurm allocation that pytest runs in, which relays start that connect to this process.
+
+A step of the job is one ``srun`` that starts a process on each of some nodes. Before the first launch the nodes report
+what they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.hosts import relay
+from pytest_distbench.hosts.allocation import Allocation, read_allocation
+from pytest_distbench.hosts.calls import Callers, Connection, NotCalled, make_site, within_s
+from pytest_distbench.hosts.descriptions import describe_hosts
+from pytest_distbench.hosts.relay import SECRET_VARIABLE, Caller, Hello
+from pytest_distbench.hosts.relayed import RelayedSite
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site.guardian import end_with
+from pytest_distbench.launch.site.local import ChildRanks
+from pytest_distbench.launch.starters import NO_REVERSE_DNS, HostsFound, HostsWanted, LauncherSetup
+from pytest_distbench.launch.starters.parent import (
+    RANK,
+    Fork,
+    Kill,
+    Parent,
+    SilentParent,
+    fork,
+    load,
+    read_at_start,
+    serve,
+    variables_of_parent,
+)
+from pytest_distbench.records.launch_files import of_a_step
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import SESSION_VARIABLE
+
+
+def start_step(
+    nodes: Sequence[str],
+    command: Callable[[Sequence[str]], Sequence[str]],
+    *,
+    gpus: int,
+    variables: Mapping[str, str],
+    log: Path,
+    session: str,
+    python_path: Sequence[str] | None = None,
+) -> Callers:
+    """Start a process on each of the nodes, which calls.
+
+    Args:
+        command: makes what runs there from the words that tell it where this process is.
+        gpus: that the job has on each; 0: none, or nobody knows.
+        variables: of the processes, but for what is of the job's tasks.
+        log: gets what srun and the processes print.
+        session: cookie of all that they start.
+        python_path: where they find this package; None: as here.
+    """
+    path = sys.path if python_path is None else python_path
+    return Callers(
+        lambda where, _: [*_srun(nodes, gpus), *command(where)],
+        environment={**of_a_step(variables), **NO_REVERSE_DNS, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        count=len(nodes),
+        names=nodes,
+        log=log,
+        session=session,
+        advice="Are the nodes up (sinfo; salloc --exclude leaves one out), can they reach this host, and do they have "
+        "Python and pytest-distbench at the same paths?",
+    )
+
+
+def _srun(nodes: Sequence[str], gpus: int) -> list[str]:
+    """Starts one process on each of the nodes, beside whatever runs there; where one ends, the others go on.
+
+    Each has all GPUs of the job there: where srun is told nothing, the job's own share of a task counts.
+    """
+    of_gpus = [f"--gpus-per-node={gpus}", "--gpu-bind=none"] if gpus else []
+    return [
+        "srun", "--overlap", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
+        f"--nodelist={','.join(nodes)}", "--distribution=block", "--cpu-bind=none", "--mpi=none", "--input=none",
+        "--unbuffered", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--export=ALL", "--label", *of_gpus,
+    ]  # fmt: skip
+
+
+def ranks_of_nodes(ranks: int, *, on_gpus: bool) -> list[int]:
+    return [len(node) for node in read_allocation(os.environ).layout(ranks, on_gpus=on_gpus)]
+
+
+def describe(wanted: HostsWanted) -> HostsFound:
+    """What the nodes of the allocation are, from one step on all of them. See :func:`describe_hosts`."""
+    allocation = read_allocation(os.environ)
+    return describe_hosts(
+        f"the nodes of job {allocation.job}",
+        functools.partial(_start, allocation),
+        wanted,
+        gpu_advice="allocate some, as salloc --gpus-per-node=4; if no partition has any (sinfo), leave --gpu out",
+    )
+
+
+def _start(allocation: Allocation, module: str, *words: str, **callers: Any) -> Callers:
+    return start_step(
+        allocation.nodes,
+        lambda where: [sys.executable, "-m", module, *where, *words],
+        gpus=allocation.gpus_per_node,
+        variables=os.environ,
+        **callers,
+    )
+
+
+def serve_node(port: int, addresses: Sequence[str], projects: Sequence[str]) -> None:
+    """Be the parent of a node: call the controller, and fork the relay of one launch after the other."""
+    load("distbench", projects)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    line = relay.connect(addresses, port)
+    relay.say(line, Caller(secret=os.environ[SECRET_VARIABLE], host=relay.host_name()))
+    serve(line)
+
+
+RELAY = "pytest_distbench.hosts.slurm:be_relay"
+
+
+def be_relay(port: str, *addresses: str) -> None:
+    """Serve one launch in this process, which ends with its parent."""
+    end_with(os.getppid())
+    with relay.call(addresses, int(port), os.environ.pop(SECRET_VARIABLE)) as line:  # ranks have no use for it
+        relay.serve(line, lambda order: ChildRanks(order.places, lambda plan, _, place: _ForkedRank(plan, place)))
+    os._exit(0)
+
+
+class _ForkedRank:
+    """A rank that was forked from this process, with torch loaded."""
+
+    def __init__(self, plan: LaunchPlan, place: Mapping[str, str]) -> None:
+        self._code: int | None = None
+        self.pid = fork(RANK, [str(plan.files.plan)], place)
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+
+_FORK_S = 20.0
+"""How long a parent may take to fork a relay, and that to call."""
+_END_S = 5.0
+"""How long a parent may take to end a relay."""
+_LEAVE_S = 10.0
+"""How long parents may take to end when they have been hung up on."""
+
+
+class NodeParent:
+    """A node's process that has torch loaded, and keeps the relay of one launch after the other."""
+
+    def __init__(self, parent: Parent, step: Callers) -> None:
+        self.parent = parent
+        self.step = step
+        self.pid = step.pid
+        self._relay = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it can fork a relay: it is there, and the one before has gone."""
+        try:
+            self.parent.take()
+        except LauncherError:
+            return False
+        return self.step.is_alive and not self._goes_on()
+
+    def begin_relay(self) -> None:
+        """Ask for a relay, which calls."""
+        port, *addresses = self.step.where
+        self.parent.send(Fork(entry=RELAY, arguments=[port, *addresses]))
+
+    def take_relay(self) -> bool:
+        """Wait until it has been forked; False: the parent stands still."""
+        try:
+            self._relay = self.parent.forked(_FORK_S)[0]
+        except SilentParent:
+            return False
+        return True
+
+    def poll(self) -> int | None:
+        """The exit code of the step; None: it runs."""
+        return self.step.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until nothing is left of the relay, or the parent is lost."""
+        with contextlib.suppress(LauncherError):
+            if self._goes_on() and self.parent.wait(self._relay, timeout) is None:
+                raise subprocess.TimeoutExpired("srun", timeout or 0.0)
+        return 0
+
+    def kill(self) -> None:
+        """End the relay; a parent that does not is hung up on, upon which it ends, with all that it has started."""
+        try:
+            self.parent.send(Kill(pid=self._relay))
+            self.wait(_END_S)
+        except (LauncherError, subprocess.TimeoutExpired):
+            self.parent.line.close()
+
+    def _goes_on(self) -> bool:
+        return bool(self._relay) and self._relay not in self.parent.ended and self.parent.line.fileno() >= 0
+
+
+class SlurmLauncher:
+    """Keeps a parent on each node, a process that has torch loaded, and starts those again that are gone.
+
+    A step starts them, on the nodes that a launch needs and that have none: at the first launch on all of these. A node
+    that has lost its parent is taken last from then on.
+    """
+
+    name = "slurm"
+
+    def __init__(self, setup: LauncherSetup) -> None:
+        self.session = setup.session
+        self._setup = setup
+        self._log = setup.directory / f"slurm-{setup.session[:8]}.log"
+        self._allocation = read_allocation(os.environ)
+        self._preferred = list(self._allocation.nodes)
+        self._read_at_start: Mapping[str, str] = {}
+        self._parents: dict[str, NodeParent] = {}
+
+    def prepare(self, variables: dict[str, str]) -> None:
+        """How many nodes it takes is known at the first launch."""
+
+    def open(self, plan: LaunchPlan) -> RelayedSite:
+        layout = self._allocation.layout(plan.processes, on_gpus=plan.device == "cuda")
+        self._drop_unusable(plan.variables)
+        parents = self._parents_on(len(layout), plan.variables)
+        relays: dict[str, Connection[Hello]] = {}
+        try:
+            for parent in parents.values():
+                parent.begin_relay()
+            forked = {node: parent.parent.line for node, parent in parents.items() if parent.take_relay()}
+            for step in {parent.step for parent in parents.values()}:
+                nodes = [node for node, parent in parents.items() if parent.step is step]
+                lines = {node: forked[node] for node in nodes if node in forked}
+                taken = step.take(Hello, names=nodes, limit_s=_FORK_S, among=lines)
+                relays |= {called.said.host: called for called in taken}
+            for node in parents.keys() - forked.keys():
+                parents[node].take_relay()  # its relay has called, so it goes on after all
+        except BaseException as error:
+            for called in relays.values():
+                called.line.close()
+            missing = error.missing if isinstance(error, NotCalled) else ()
+            self._drop(missing)
+            for node in set(parents).difference(missing):
+                parents[node].kill()
+            raise
+        return make_site(plan, layout, [(relays[node], parent) for node, parent in parents.items()])
+
+    def close(self) -> None:
+        self._drop(list(self._parents))
+        processes.kill(processes.find_marked(SESSION_VARIABLE, self.session))
+
+    def _drop_unusable(self, variables: Mapping[str, str]) -> None:
+        """Let go of parents that have ended, and of all whose libraries were loaded with other variables."""
+        read = read_at_start(variables)
+        is_other = read != self._read_at_start
+        self._read_at_start = read
+        self._drop([node for node, parent in self._parents.items() if is_other or not parent.is_idle])
+
+    def _parents_on(self, number: int, variables: Mapping[str, str]) -> dict[str, NodeParent]:
+        """The parents of so many nodes. In place of nodes that start none others are taken, if there are more."""
+        for spare in range(len(self._preferred) - number, -1, -1):
+            nodes = sorted(self._preferred[:number], key=self._allocation.nodes.index)
+            try:
+                self._start_parents([node for node in nodes if node not in self._parents], variables)
+            except LauncherError:
+                if not spare:
+                    raise
+            else:
+                return {node: self._parents[node] for node in nodes}
+        raise AssertionError("unreachable")
+
+    def _start_parents(self, nodes: Sequence[str], variables: Mapping[str, str]) -> None:
+        if not nodes:
+            return
+        step = start_step(
+            nodes,
+            self._parent_command,
+            gpus=self._allocation.gpus_per_node,
+            variables=variables_of_parent(variables),
+            log=self._log,
+            session=self.session,
+            python_path=self._setup.python_path,
+        )
+        try:
+            callers = step.take(Caller, limit_s=2 * within_s(len(nodes)))
+        except BaseException as error:
+            step.kill()
+            self._put_last(error.missing if isinstance(error, NotCalled) else nodes)
+            raise
+        self._parents |= {caller.said.host: NodeParent(Parent(caller.line, step.pid), step) for caller in callers}
+
+    def _parent_command(self, where: Sequence[str]) -> list[str]:
+        port, *addresses = where
+        arguments = f"{port}, {addresses!r}, {[*self._setup.preload]!r}"
+        code = f"from pytest_distbench.hosts.slurm import serve_node; serve_node({arguments})"
+        return [str(self._setup.interpreter or sys.executable), "-c", code]
+
+    def _drop(self, nodes: Sequence[str]) -> None:
+        """Let go of the parents of nodes, which end, and of steps that have no other."""
+        dropped = [self._parents.pop(node) for node in nodes]
+        for parent in dropped:
+            parent.parent.line.close()
+        for step in {parent.step for parent in dropped}.difference(parent.step for parent in self._parents.values()):
+            try:
+                step.wait(_LEAVE_S)
+            except subprocess.TimeoutExpired:
+                step.kill()
+        self._put_last(nodes)
+
+    def _put_last(self, nodes: Sequence[str]) -> None:
+        self._preferred = [*(node for node in self._preferred if node not in nodes), *nodes]

@@ -1,1 +1,0 @@
-"""Elastic jobs and pools of them: launches whose membership changes."""

@@ -1,0 +1,18 @@
+"""What workloads add to the tables of the core."""
+
+from __future__ import annotations
+
+ROWS = {
+    "tables": {
+        "collectives": "tables.collectives:COLLECTIVES",
+        "backends": "tables.collectives:BACKENDS",
+        "transports": "tables.collectives:TRANSPORTS",
+        "networks": "tables.collectives:NETWORKS",
+        "scaling": "tables.scaling:SCALING",
+        "phases": "tables.phases:PHASES",
+        "growth": "tables.communication:GROWTH",
+        "buckets": "tables.communication:BUCKETS",
+        "cost": "tables.cost:COST",
+        "links": "tables.communication:LINKS",
+    },
+}

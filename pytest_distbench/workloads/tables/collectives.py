@@ -1,0 +1,401 @@
+"""The tables of sweeps: as nccl-tests tells them, out of place and in place side by side; and one sweep beside others.
+
+Sweeps side by side are as MLBench's task 0a draws backends: a row per message, a column for each way it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Literal
+
+from pytest_distbench.records.metric import LINK_PEAK, Scalar
+from pytest_distbench.records.network import NETWORK
+from pytest_distbench.records.reasons import REASONS, VERDICTS, ReasonCode, severity_order
+from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.report.tables.table import Cell, Column, TableKind, microseconds, number
+from pytest_distbench.units import GIGABYTE, format_bytes
+
+_AXIS = "message_bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One message size. Bandwidths are in GB/s (1e9 bytes).
+
+    None is a busbw of a collective without a factor, its share of links whose peak is not known, and the wrong elements
+    where nothing was checked. The ``current`` of the verdict on the time of one call is a number.
+    """
+
+    message_bytes: int
+    time: Verdict
+    gravest: ReasonCode
+    time_s: float
+    algbw: float
+    busbw: float | None
+    busbw_share: float | None
+    wrong_elements: float | None
+
+    @property
+    def text(self) -> str:
+        return " ".join([*(str(v) for k, v in self.time.at.items() if k != _AXIS), format_bytes(self.message_bytes)])
+
+
+def is_sweep(result: CaseResult) -> bool:
+    """Whether some of the metrics of a case have a message size."""
+    return any(_AXIS in v.at for v in result.verdicts)
+
+
+def sweep_points(result: CaseResult) -> Iterator[SweepPoint]:
+    """The points that have a time, the smallest size first; of several dtypes one after the other."""
+    series: dict[tuple[Scalar, ...], dict[int, dict[str, Verdict]]] = {}
+    for verdict in result.verdicts:
+        if _AXIS in verdict.at:
+            others = tuple(value for axis, value in verdict.at.items() if axis != _AXIS)
+            point = series.setdefault(others, {}).setdefault(int(verdict.at[_AXIS]), {})
+            point[verdict.name] = verdict
+    for points in series.values():
+        for size, found in sorted(points.items()):
+            time = found.get("latency")
+            if time is not None and time.current is not None:
+                yield _point(size, time, time.current, found)
+
+
+def refusals(result: CaseResult) -> list[Verdict]:
+    """What the backend was asked for and has not: the verdicts on it, whose facts give its reason."""
+    return [v for v in result.verdicts if v.name == "supported" and v.current == 0 and "reason" in v.facts]
+
+
+def _point(size: int, time: Verdict, time_s: float, found: dict[str, Verdict]) -> SweepPoint:
+    factor = float(time.facts.get("busbw_factor", 0.0))
+    peak = float(time.facts.get(LINK_PEAK, 0.0))
+    algbw = size / time_s / GIGABYTE if time_s else 0.0
+    wrong = found.get("wrong_elements")
+    return SweepPoint(
+        message_bytes=size,
+        time=time,
+        gravest=min((v.code for v in found.values()), key=severity_order),
+        time_s=time_s,
+        algbw=algbw,
+        busbw=algbw * factor if factor else None,
+        busbw_share=algbw * factor / peak if factor and peak else None,
+        wrong_elements=wrong.current if wrong else None,
+    )
+
+
+_HOW = ("cache", "group", "together", "parts", "over_ranks", "buffers")
+"""What else tells how a call was made, besides its mode, in the order it is told."""
+
+_USUAL = {"cache": "rotate"}
+"""Not worth a word; of the others nothing is noted where they are as usual."""
+
+_ON_A_COPY = "out of place: in place on a copy, made outside the timed part"
+"""torch has some collectives in place only."""
+
+NO_ROOT = "-1"
+"""As nccl-tests writes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What is sent, and how: rows of one kind differ in their size."""
+
+    test: str
+    collective: str
+    backend: str
+    world_size: int
+    mode: str
+    how: str
+    dtype: str
+    redop: str
+    root: str
+    device: str
+    network: str = ""
+    """That was chosen; empty: whatever there is."""
+    transport: str = ""
+
+    @property
+    def program(self) -> tuple[str, str, int, str]:
+        return self.collective, self.backend, self.world_size, self.network
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectiveRow:
+    """One message of a kind; ``sides`` is what was measured ``in_place`` and out of it.
+
+    The size is None where the sweep failed; ``count`` is elements, as nccl-tests counts them; ``verdict`` the gravest,
+    or ``unsupported``, or ``failed``; ``note`` says why there are no numbers, or what they are not.
+    """
+
+    kind: Kind
+    message_bytes: int | None
+    count: int | None = None
+    sides: dict[bool, SweepPoint] = field(default_factory=dict)
+    verdict: str
+    note: str = ""
+
+
+def collective_rows(results: Sequence[CaseResult]) -> list[CollectiveRow]:
+    """One row per sweep and message size, as in the tables of nccl-tests."""
+    rows: dict[tuple[Kind, int | None], list[CollectiveRow]] = {}
+    for result in results:
+        for row in _rows_of(result):
+            known = rows.setdefault((row.kind, row.message_bytes), [])
+            other = next((r for r in known if r.sides and row.sides and not r.sides.keys() & row.sides.keys()), None)
+            if other is None:
+                known.append(row)
+                continue
+            other.sides |= row.sides
+            other.note = other.note or row.note
+            other.verdict = min(other.verdict, row.verdict, key=[*map(str, VERDICTS)].index)
+    return [row for found in rows.values() for row in found]
+
+
+def _rows_of(result: CaseResult) -> Iterator[CollectiveRow]:
+    for point in sweep_points(result):
+        facts = point.time.facts
+        if "collective" not in facts:
+            continue  # message sizes of something else, which has a table of its own
+        count = facts.get("count")
+        yield CollectiveRow(
+            kind=_kind(result, facts),
+            message_bytes=point.message_bytes,
+            count=int(count) if count is not None else None,
+            sides={bool(facts.get("in_place", True)): point},
+            verdict=REASONS[point.gravest].verdict,
+            note=_ON_A_COPY if facts.get("copies") else "",
+        )
+    for refused in refusals(result):
+        yield _refused(result, refused)
+    last = result.launches[-1] if result.launches else None
+    if last is not None and last.outcome == "failed" and "collective" in result.case.params:
+        yield CollectiveRow(
+            kind=_kind(result, {}), message_bytes=None, verdict="failed", note=(last.reason.splitlines() or [""])[0]
+        )
+
+
+def _refused(result: CaseResult, verdict: Verdict) -> CollectiveRow:
+    reason = f"{result.case.conditions.backend}: {verdict.facts['reason']}"
+    had_it = verdict.baseline == 1 or any(
+        v.name == "latency" and v.current is None and v.baseline is not None for v in result.verdicts
+    )
+    size = verdict.facts.get("message_bytes")
+    return CollectiveRow(
+        kind=_kind(result, verdict.facts),
+        message_bytes=int(size) if size is not None else None,
+        verdict="unsupported",
+        note=f"{reason} (the baseline has it)" if had_it else reason,
+    )
+
+
+def _kind(result: CaseResult, facts: dict[str, Scalar]) -> Kind:
+    case = result.case
+    told = {**{k: v for k, v in case.params.items() if isinstance(v, str | int)}, **facts}
+    how = [name for name in _HOW if name in facts and told[name] != _USUAL.get(name)]
+    return Kind(
+        test=case.test,
+        collective=str(told.get("collective", "?")),
+        backend=case.conditions.backend,
+        world_size=case.world_size,
+        mode=str(told.get("mode", "per-iteration")),
+        how=" ".join(str(told[name]) if name in ("cache", "together") else f"{name}={told[name]}" for name in how),
+        dtype=str(told.get("dtype", "?")),
+        redop=str(told.get("redop", "none")),
+        root=str(told.get("root", NO_ROOT)),
+        device=case.device,
+        network=case.conditions.around.get(NETWORK, ""),
+        transport=str(told.get("transport", "")),
+    )
+
+
+def footer(rows: Sequence[CollectiveRow]) -> list[str]:
+    """The last lines of nccl-tests; of several collectives, backends or world sizes a mean of each."""
+    wrong = sum(int(side.wrong_elements or 0) for row in rows for side in row.sides.values())
+    failed = sum(row.verdict == "failed" for row in rows)
+    state = "OK" if not wrong and not failed else "FAILED"
+    more = f", and {failed} sweep{'s' * (failed != 1)} without numbers" if failed else ""
+    lines = [f"# Out of bounds values : {wrong} {state}{more}"]
+    programs: dict[tuple[str, str, int, str], list[CollectiveRow]] = {}
+    for row in rows:
+        programs.setdefault(row.kind.program, []).append(row)
+    for (collective, backend, ranks, network), own in programs.items():
+        if found := [side.busbw for row in own for side in row.sides.values() if side.busbw is not None]:
+            over = f", {network}" if network else ""
+            whose = f"  {collective}, {backend}, {ranks} ranks{over}" if len(programs) > 1 else ""
+            lines.append(f"# Avg bus bandwidth    : {fmean(found):g}{whose}")
+    return lines
+
+
+def _placement(name: str, *, in_place: bool) -> list[Column[CollectiveRow]]:
+    """What was measured in one placement."""
+
+    def column(
+        what: str, heading: str, cell: Callable[[SweepPoint], Cell], *, if_any: bool = False
+    ) -> Column[CollectiveRow]:
+        return Column(
+            f"{name}_{what}",
+            float,
+            lambda rows: heading if any(in_place in row.sides for row in rows) else None,
+            lambda row: cell(row.sides[in_place]) if in_place in row.sides else Cell(None, ""),
+            if_any=if_any,
+        )
+
+    return [
+        column("time_s", f"{name.replace('_', '-')} time(us)", lambda point: microseconds(point.time_s, ".2f")),
+        column("algbw_gb_per_s", "algbw(GB/s)", lambda point: number(point.algbw, ".3f")),
+        column("busbw_gb_per_s", "busbw(GB/s)", lambda point: number(point.busbw, ".3f")),
+        column("busbw_share", "of peak", lambda point: number(point.busbw_share, ".1%"), if_any=True),
+        column("wrong_elements", "#wrong", lambda point: number(point.wrong_elements, ".0f", nothing="N/A")),
+    ]
+
+
+COLLECTIVES: TableKind[CollectiveRow] = TableKind(
+    summary="Every message of every sweep, as nccl-tests prints it.",
+    rows=collective_rows,
+    columns=[
+        Column("test", str, None, lambda row: row.kind.test),
+        Column("collective", str, "collective", lambda row: row.kind.collective),
+        Column("backend", str, "backend", lambda row: row.kind.backend),
+        Column("mode", str, "mode", lambda row: Cell(row.kind.mode, f"{row.kind.mode} {row.kind.how}".rstrip())),
+        Column("how", str, None, lambda row: row.kind.how),
+        Column("transport", str, "transport", lambda row: row.kind.transport, if_any=True),
+        Column("world_size", int, "ranks", lambda row: row.kind.world_size),
+        Column("network", str, "network", lambda row: row.kind.network, if_any=True),
+        Column("message_bytes", int, "size(B)", lambda row: number(row.message_bytes, "", nothing="")),
+        Column("count", int, "count", lambda row: number(row.count, "", nothing="")),
+        Column("type", str, "type", lambda row: row.kind.dtype),
+        Column("redop", str, "redop", lambda row: row.kind.redop),
+        Column("root", str, "root", lambda row: row.kind.root),
+        *_placement("out_of_place", in_place=False),
+        *_placement("in_place", in_place=True),
+        Column("verdict", str, "verdict", lambda row: row.verdict),
+        Column("note", str, "note", lambda row: row.note, if_any=True),
+    ],
+    footer=lambda rows: footer(rows) if rows else (),
+)
+
+
+Way = Literal["backend", "transport", "network"]
+"""In what the columns differ: a field of :class:`Kind`."""
+
+_UNNAMED: dict[Way, str] = {"transport": "usual"}
+"""What a way is called that nobody has chosen; where none is named here, it is no side of a comparison."""
+
+
+@dataclass(slots=True, kw_only=True)
+class MessageRow:
+    """One message; by way what was measured of it, and by way why nothing was.
+
+    ``kind`` is what all ways have in common: the field that tells them apart is empty, and its test is. ``order`` is
+    that of the ways in which such messages were sent.
+    """
+
+    kind: Kind
+    message_bytes: int
+    in_place: bool | None
+    count: int | None = None
+    points: dict[str, SweepPoint] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+
+
+def _rows(results: Sequence[CaseResult], way: Way) -> list[MessageRow]:
+    """Of the operations that were measured in more than one way, in the order of the sweeps.
+
+    What a backend has not, it has in no placement: its reason stands in every row of the message.
+    """
+    rows: dict[tuple[Kind, int, bool | None], MessageRow] = {}
+    refused = []
+    for found in collective_rows(results):
+        name: str = getattr(found.kind, way) or _UNNAMED.get(way, "")
+        if found.message_bytes is None or not name:
+            continue
+        kind = replace(found.kind, **{"test": "", way: ""})  # type: ignore[arg-type] # both are texts
+        if not found.sides:
+            refused.append((kind, found.message_bytes, name, found.verdict))
+        for in_place, point in found.sides.items():
+            row = MessageRow(kind=kind, message_bytes=found.message_bytes, in_place=in_place, count=found.count)
+            rows.setdefault((kind, found.message_bytes, in_place), row).points[name] = point
+    for kind, message_bytes, name, why in refused:
+        own = [row for row in rows.values() if (row.kind, row.message_bytes) == (kind, message_bytes)]
+        for row in own:
+            row.reasons[name] = why
+    ways: dict[Kind, dict[str, None]] = {}
+    for row in rows.values():
+        ways.setdefault(row.kind, {}).update(dict.fromkeys([*row.points, *row.reasons]))
+    for row in rows.values():
+        row.order = tuple(ways[row.kind])
+    return [row for row in rows.values() if len(row.order) > 1]
+
+
+def _time(name: str) -> Column[MessageRow]:
+    def cell(row: MessageRow) -> Cell:
+        point = row.points.get(name)
+        return Cell(None, row.reasons.get(name, "-")) if point is None else microseconds(point.time_s, ".2f")
+
+    return Column(f"{name}_time_s", float, f"{name} time(us)", cell)
+
+
+def _times_first(name: str) -> Column[MessageRow]:
+    def cell(row: MessageRow) -> Cell:
+        own_s, first_s = (point.time_s if (point := row.points.get(of)) else None for of in (name, row.order[0]))
+        return number(own_s / first_s if own_s and first_s else None, ".3f")
+
+    return Column(f"{name}_times_first", float, f"x {name}", cell)
+
+
+def _names(rows: Sequence[MessageRow]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.order))
+
+
+def _if_chosen(way: Way) -> Column[MessageRow]:
+    """In what the rows may differ besides."""
+    return Column(way, str, way, lambda row: getattr(row.kind, way), if_any=True)
+
+
+def _side_by_side(way: Way, *, summary: str, needs: str, has_ratios: bool = False) -> TableKind[MessageRow]:
+    others: list[Way] = [other for other in ("backend", "transport", "network") if other != way]
+
+    def further(rows: Sequence[MessageRow]) -> list[Column[MessageRow]]:
+        names = _names(rows)
+        if not has_ratios:
+            return list(map(_time, sorted(names)))
+        return [*map(_time, names), *map(_times_first, names[1:])]
+
+    return TableKind(
+        summary=summary,
+        rows=lambda results: _rows(results, way),
+        columns=[
+            Column("collective", str, "collective", lambda row: row.kind.collective),
+            Column("device", str, "device", lambda row: row.kind.device),
+            *map(_if_chosen, others),
+            Column("mode", str, "mode", lambda row: Cell(row.kind.mode, f"{row.kind.mode} {row.kind.how}".rstrip())),
+            Column("world_size", int, "ranks", lambda row: row.kind.world_size),
+            Column("message_bytes", int, "size(B)", lambda row: row.message_bytes),
+            Column("count", int, "elements", lambda row: number(row.count, "", nothing="")),
+            Column("type", str, "type", lambda row: row.kind.dtype),
+            Column("redop", str, "redop", lambda row: row.kind.redop),
+            Column("in_place", bool, None, lambda row: row.in_place),
+        ],
+        further=further,
+        needs=needs,
+    )
+
+
+BACKENDS = _side_by_side(
+    "backend",
+    summary="Sweeps of several backends, side by side.",
+    needs="a sweep with --distbench-backend NAME,NAME",
+)
+TRANSPORTS = _side_by_side(
+    "transport",
+    summary="Sweeps of several transports, side by side.",
+    needs="a sweep with transport=[NAME, NAME]",
+)
+NETWORKS = _side_by_side(
+    "network",
+    summary="Sweeps over several networks, side by side, with the ratio to the first.",
+    needs="a sweep over several networks: network=",
+    has_ratios=True,
+)

@@ -1,0 +1,217 @@
+"""The tables of communication: bytes in few tensors and in many, each link, and what grows with the world size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pytest_distbench.judging.entry import fingerprints_of
+from pytest_distbench.judging.fingerprint_rule import UNITS, differences, structure_of
+from pytest_distbench.judging.links import Link, by_link, find_slow, outliers, times_of, typical_time
+from pytest_distbench.records.iteration import Fingerprint
+from pytest_distbench.records.reasons import REASONS, ReasonCode, severity_order
+from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, num_bytes, number
+from pytest_distbench.report.texts import quantity
+from pytest_distbench.units import GIGABYTE
+
+_AXES = {"tensors", "calls"}
+
+
+class BucketRow(NamedTuple):
+    """One number of tensors, sent in one way, and how long the fewest tensors take that are sent in the same way."""
+
+    result: CaseResult
+    verdict: Verdict
+    time_s: float
+    fewest_s: float
+
+    @property
+    def message_bytes(self) -> int:
+        return int(self.verdict.facts["message_bytes"])
+
+
+def _rows(results: Sequence[CaseResult]) -> Iterator[BucketRow]:
+    """By the way they are sent, the fewest tensors first."""
+    for result in results:
+        ways: dict[str, list[tuple[Verdict, float]]] = {}
+        for verdict in result.verdicts:
+            if verdict.name == "latency" and verdict.at.keys() == _AXES and verdict.current:
+                ways.setdefault(str(verdict.at["calls"]), []).append((verdict, verdict.current))
+        for found in ways.values():
+            found.sort(key=lambda pair: int(pair[0].at["tensors"]))
+            yield from (BucketRow(result, verdict, time_s, fewest_s=found[0][1]) for verdict, time_s in found)
+
+
+BUCKETS: TableKind[BucketRow] = TableKind(
+    summary="Bucket sweeps: time against the number of tensors.",
+    rows=lambda results: list(_rows(results)),
+    columns=[
+        TEST,
+        Column("calls", str, "calls", lambda row: str(row.verdict.at["calls"])),
+        Column("tensors", int, "tensors", lambda row: int(row.verdict.at["tensors"])),
+        Column("message_bytes", int, "size", lambda row: num_bytes(row.message_bytes)),
+        Column("time_s", float, "time us", lambda row: microseconds(row.time_s, ".1f")),
+        Column("times_fewest_tensors", float, "x fewest", lambda row: number(row.time_s / row.fewest_s, ".2f")),
+        Column(
+            "algbw_gb_per_s",
+            float,
+            "algbw GB/s",
+            lambda row: number(row.message_bytes / row.time_s / GIGABYTE, ".3f"),
+        ),
+        Column("verdict", str, "verdict", lambda row: row.verdict.kind),
+    ],
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPoint:
+    """One link: the latency of a small message, and the bandwidth of large ones in GB/s (1e9 bytes).
+
+    ``share`` is how many times as long as a typical link of the case it takes, in the metric where that is most;
+    ``note`` who is slow: ``this link``, ``rank 2``, ``from rank 2``; empty: nobody. ``hosts`` are those of its two
+    ranks, empty where all ranks live on one.
+    """
+
+    result: CaseResult
+    link: Link
+    latency_s: float | None
+    bandwidth: float | None
+    share: float | None
+    note: str
+    gravest: ReasonCode
+    hosts: tuple[str, str] = ("", "")
+
+
+def link_points(result: CaseResult) -> Iterator[LinkPoint]:
+    """Times of the links of a case, one per pair of ranks and message size."""
+    found = by_link(result.verdicts)
+    shares: dict[Link, float] = {}
+    notes: dict[Link, str] = {}
+    for verdicts in found.values():
+        times = times_of(verdicts)
+        if typical := typical_time(times):
+            shares |= {link: max(shares.get(link, 0.0), seconds / typical) for link, seconds in times.items()}
+        slow = find_slow(outliers(times), list(times))
+        notes |= dict.fromkeys(slow.links, "this link")
+        notes |= {link: f"from rank {rank}" for rank in slow.senders for link in times if link.source == rank}
+        notes |= {link: f"to rank {rank}" for rank in slow.receivers for link in times if link.target == rank}
+        notes |= {link: f"rank {rank}" for rank in slow.ranks for link in times if rank in link}
+    hosts = next((launch.hosts for launch in result.launches if launch.hosts), [])
+    for link in sorted({link for verdicts in found.values() for link in verdicts}):
+        own = {name: verdicts[link] for name, verdicts in found.items() if link in verdicts}
+        latency, bandwidth = own.get("latency"), own.get("bandwidth")
+        yield LinkPoint(
+            result=result,
+            link=link,
+            latency_s=latency.current if latency else None,
+            bandwidth=bandwidth.current if bandwidth else None,
+            share=shares.get(link),
+            note=notes.get(link, ""),
+            hosts=(hosts[link.source], hosts[link.target]) if hosts else ("", ""),
+            gravest=min((v.code for v in own.values()), key=severity_order),
+        )
+
+
+def slowest_links(result: CaseResult) -> list[Verdict]:
+    """Of each metric of links the one that is slowest; empty where the case measured none."""
+    chosen = []
+    for verdicts in by_link(result.verdicts).values():
+        times = times_of(verdicts)
+        if times:
+            chosen.append(verdicts[max(times, key=times.__getitem__)])
+    return chosen
+
+
+LINKS: TableKind[LinkPoint] = TableKind(
+    summary="Every link between two ranks.",
+    rows=lambda results: [point for result in results for point in link_points(result)],
+    columns=[
+        TEST,
+        Column("from", int, "from", lambda point: point.link.source),
+        Column("to", int, "to", lambda point: point.link.target),
+        Column("from_host", str, "from host", lambda point: point.hosts[0], if_any=True),
+        Column("to_host", str, "to host", lambda point: point.hosts[1], if_any=True),
+        Column("latency_s", float, "latency us", lambda point: microseconds(point.latency_s, ".1f")),
+        Column("bandwidth_gb_per_s", float, "bandwidth GB/s", lambda point: number(point.bandwidth, ".3f")),
+        Column("times_typical", float, "x typical", lambda point: number(point.share, ".2f")),
+        Column("slow", str, "slow", lambda point: point.note),
+        Column("verdict", str, "verdict", lambda point: REASONS[point.gravest].verdict),
+    ],
+)
+
+
+def fingerprints(result: CaseResult) -> tuple[dict[str, Fingerprint], dict[str, Fingerprint]]:
+    """Of this run and of what it was compared with, by the loops that both describe."""
+    now, then = fingerprints_of(result.launches), result.reference.fingerprints
+    then = then or fingerprints_of(result.reference.launches)
+    both = [loop for loop in now if loop in then and not (now[loop].missing or then[loop].missing)]
+    return {loop: now[loop] for loop in both}, {loop: then[loop] for loop in both}
+
+
+def communication_texts(result: CaseResult) -> tuple[str, str]:
+    """What an iteration sends in this run and in the baseline, of the first loop that differs; empty: nobody knows."""
+    now, then = fingerprints(result)
+    loop = next((loop for loop in now if differences(then[loop], now[loop])), next(iter(now), None))
+    return ("", "") if loop is None else (_calls(now[loop]), _calls(then[loop]))
+
+
+def _calls(fingerprint: Fingerprint) -> str:
+    found = structure_of(fingerprint)
+    calls = found["collectives"]
+    return f"{calls} call{'s' * (calls != 1)}, {quantity(found['sent_bytes'], 'B')}" if calls else "no calls"
+
+
+class GrowthRow(NamedTuple):
+    """What a rank sends and holds in a loop of a test at one world size, and what at the smallest."""
+
+    test: str
+    loop: str
+    ranks: int
+    structure: dict[str, int]
+    least: dict[str, int]
+
+
+def growth_rows(results: Sequence[CaseResult]) -> list[GrowthRow]:
+    """Of every loop that was looked at with several world sizes, tests together and ascending in their ranks."""
+    found: dict[tuple[str, str], list[tuple[int, dict[str, int]]]] = {}
+    for result in results:
+        for launch in result.launches[:1]:
+            for loop, fingerprint in launch.fingerprints.items():
+                if not fingerprint.missing:
+                    sizes = found.setdefault((result.case.series, loop), [])
+                    sizes.append((result.case.world_size, structure_of(fingerprint)))
+    for sizes in found.values():
+        sizes.sort(key=lambda size: size[0])
+    return [
+        GrowthRow(test, loop, ranks, structure, least=sizes[0][1])
+        for (test, loop), sizes in found.items()
+        for ranks, structure in sizes
+        if sizes[0][0] < sizes[-1][0]
+    ]
+
+
+def _column(name: str, heading: str) -> Column[GrowthRow]:
+    def cell(row: GrowthRow) -> Cell:
+        value, base = row.structure[name], row.least[name]
+        text = quantity(value, UNITS[name])
+        return Cell(value, text if row.least is row.structure or not base else f"{text} (x{value / base:.3g})")
+
+    return Column(name, int, heading, cell)
+
+
+GROWTH: TableKind[GrowthRow] = TableKind(
+    summary="What an iteration sends and a rank holds, by world size.",
+    rows=growth_rows,
+    columns=[
+        Column("test", str, "test", lambda row: row.test),
+        Column("of", str, "of", lambda row: row.loop),
+        Column("world_size", int, "ranks", lambda row: row.ranks),
+        _column("collectives", "collectives"),
+        _column("sent_bytes", "sent"),
+        _column("parameter_bytes", "parameters"),
+        _column("optimizer_bytes", "optimizer state"),
+    ],
+    needs="tests that ran at several world sizes",
+)

@@ -1,0 +1,229 @@
+"""What a run, a goal and a throughput cost at each world size, and whether distributing was worth it.
+
+Price index as MLBench's tasks 4a and 4b: price increase over performance increase, beside the smallest world size.
+Statistical and hardware efficiency as Zhang and Ré (DimmWitted, PVLDB 7, 2014): steps to the goal, and time per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from statistics import median
+from typing import NamedTuple
+
+from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
+from pytest_distbench.records.environment import TERMS, Machine, Prices, Term
+from pytest_distbench.records.iteration import COMMUNICATION, RATE_COMMUNICATION
+from pytest_distbench.records.metric import Measurement, metric_key, without
+from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
+
+STALE_DAYS = 180
+"""Between the day of the prices and that of the run: beyond it the table says so."""
+
+_GOAL_STEPS = "steps_to_"
+_GOAL_TIME = "time_to_"
+_STEP_TIME = "step_time"
+_RATE = "_per_second"
+_MILLION = 1_000_000
+_A_RUN = "run"
+_LAUNCHER = "launcher"
+"""Phase of the first launch of all: what starts ranks has loaded torch once, for all launches of the pytest run."""
+
+
+class Purchase(NamedTuple):
+    """What was done at one world size, and what it took: medians over launches and seeds."""
+
+    what: str
+    """``run``, ``accuracy 0.97``, ``million samples``."""
+    time_s: float | None
+    """None: the goal was met in no training."""
+    steps: float | None = None
+    step_s: float | None = None
+    met: str = ""
+    """Of a goal, in how many of its trainings: ``4 of 5``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRow:
+    """What one case cost by one price."""
+
+    result: CaseResult
+    bought: Purchase
+    least: CostRow | None
+    """None: this is it."""
+    prices: Prices | None
+    run: RunRecord | None
+
+    @property
+    def base(self) -> CostRow:
+        return self.least or self
+
+    @property
+    def ranks(self) -> int:
+        return self.result.case.world_size
+
+    @property
+    def machine(self) -> Machine | None:
+        return None if self.prices is None else self.prices.machine(self.result.environment.platform)
+
+    @property
+    def speedup(self) -> float | None:
+        return _over(self.base.bought.time_s, self.bought.time_s)
+
+    @property
+    def statistical(self) -> float | None:
+        return _over(self.base.bought.steps, self.bought.steps)
+
+    @property
+    def hardware(self) -> float | None:
+        return _over(self.base.bought.step_s, self.bought.step_s)
+
+    @property
+    def nodes(self) -> int | None:
+        return None if self.machine is None else self.machine.nodes(self.ranks)
+
+    def cost(self, term: Term) -> float | None:
+        if self.machine is None or self.bought.time_s is None:
+            return None
+        return self.machine.cost(term, ranks=self.ranks, seconds=self.bought.time_s)
+
+    @property
+    def price_index(self) -> float | None:
+        """Price increase over performance increase; below 1 distributing was worth it.
+
+        Nodes of one kind cost the same, so the term has no part in it.
+        """
+        increases = (_over(self.cost(term), self.base.cost(term)) for term in TERMS)
+        increase = next((found for found in increases if found is not None), None)
+        return None if increase is None else _over(increase, self.speedup)
+
+
+def cost_rows(
+    results: Sequence[CaseResult], prices: Prices | None = None, run: RunRecord | None = None
+) -> list[CostRow]:
+    """Of cases that trained to a goal or recorded a rate, test by test, ascending in ranks; not of elastic jobs."""
+    found: dict[tuple[object, ...], list[CostRow]] = {}
+    for result in results:
+        for bought in _purchases(result):
+            rows = found.setdefault((*_group(result), bought.what), [])
+            rows.append(CostRow(result=result, bought=bought, least=None, prices=prices, run=run))
+    for rows in found.values():
+        rows.sort(key=lambda row: row.ranks)
+        rows[1:] = [replace(row, least=rows[0]) for row in rows[1:]]
+    return [row for rows in found.values() for row in rows]
+
+
+def _over(one: float | None, other: float | None) -> float | None:
+    return one / other if one is not None and other else None
+
+
+def _group(result: CaseResult) -> tuple[object, ...]:
+    """What cases have in common that differ in their world size alone, and in what it needs: cores, nodes."""
+    case, under = result.case, result.case.conditions
+    around = tuple(sorted((by, what) for by, what in under.around.items() if by not in (OVERSUBSCRIBED, NODES)))
+    return (case.test, case.family, case.run, case.device, result.environment.platform, under.backend, around)
+
+
+def _purchases(result: CaseResult) -> Iterator[Purchase]:
+    """Nobody buys steps without communication: a scaling test has them to compare with."""
+    passed = (launch for launch in result.launches if launch.outcome == "passed")
+    launches = [launch for launch in passed if not launch.only and not launch.has_jobs]
+    found: dict[tuple[str, str], list[Measurement]] = {}
+    for launch in launches:
+        for measurement in launch.measurements:
+            key = metric_key("", without(measurement.at, "seed"))
+            found.setdefault((measurement.name, key), []).append(measurement)
+    goals = [name for name in found if name[0].startswith(_GOAL_STEPS)]
+    if goals:
+        yield Purchase(_A_RUN, median(launch.wall_s - launch.phases.get(_LAUNCHER, 0.0) for launch in launches))
+    for name, at in goals:
+        yield _of_goal(name.removeprefix(_GOAL_STEPS), at, found)
+    for (name, at), measured in found.items():
+        sends = measured[0].facts.get(RATE_COMMUNICATION, COMMUNICATION[0]) == COMMUNICATION[0]
+        if name.endswith(_RATE) and sends and (rate := _median(measured)):
+            yield Purchase(f"million {name.removesuffix(_RATE)}{at}", _MILLION / rate)
+
+
+def _of_goal(metric: str, at: str, found: dict[tuple[str, str], list[Measurement]]) -> Purchase:
+    steps = found[_GOAL_STEPS + metric, at]
+    target = next((f" {m.identity['target']:g}" for m in steps if isinstance(m.identity.get("target"), float)), "")
+    return Purchase(
+        f"{metric}{at}{target}",
+        _median(found.get((_GOAL_TIME + metric, at), [])),
+        _median(steps),
+        _median(found.get((_STEP_TIME, at), [])),
+        f"{sum(m.value is not None for m in steps)} of {len(steps)}",
+    )
+
+
+def _median(measured: Sequence[Measurement]) -> float | None:
+    values = [m.value for m in measured if m.value is not None]
+    return median(values) if values else None
+
+
+def _footer(rows: Sequence[CostRow]) -> Iterator[str]:
+    if not rows:
+        return
+    smallest = (row for row in rows if row.least is None and row.ranks > 1)
+    yield from dict.fromkeys(
+        f"{row.result.case.series}: relative to {row.ranks} ranks, the fewest that it ran on" for row in smallest
+    )
+    prices, run = rows[0].prices, rows[0].run
+    if prices is None:
+        yield "what it costs, and the price index: give --prices FILE.toml (distbench explain prices)"
+        return
+    yield f"prices by the hour in {prices.currency}, of {prices.date}: {prices.source}"
+    for machine in {row.machine.name: row.machine for row in rows if row.machine is not None}.values():
+        each = ", ".join(f"{price:.4g} {term}" for term, price in machine.per_hour.items())
+        yield f"{machine.name}: {each}; ranks per node: {machine.ranks_per_node}"
+    limited = dict.fromkeys(cpus for row in rows if (cpus := row.result.case.conditions.around.get(CPUS)))
+    yield from (f"{CPUS}={cpus}: priced as whole nodes, of which each rank may use {cpus} cores" for cpus in limited)
+    unknown = dict.fromkeys(row.result.environment.platform for row in rows if row.machine is None)
+    yield from (f"no price for the platform {name}: add it to platforms of a machine" for name in unknown)
+    if run is not None and (days := abs((date.fromisoformat(run.started[:10]) - prices.date).days)) > STALE_DAYS:
+        yield f"these prices are {days} days older or newer than the run of {run.started[:10]}: look them up again"
+
+
+def _is_priced(rows: Sequence[CostRow]) -> bool:
+    return bool(rows) and rows[0].prices is not None
+
+
+def _cost(term: Term) -> Column[CostRow]:
+    def heading(rows: Sequence[CostRow]) -> str | None:
+        prices = rows[0].prices if rows else None
+        return None if prices is None else f"{term} ({prices.currency})"
+
+    return Column(f"cost_{term}", float, heading, lambda row: number(row.cost(term), ".4g"))
+
+
+COST: TableKind[CostRow] = TableKind(
+    summary="Speed-up and efficiencies by world size; with ``--prices`` also costs.",
+    rows=cost_rows,
+    columns=[
+        Column("test", str, "test", lambda row: Cell(row.result.nodeid, row.result.case.series)),
+        Column("of", str, "of", lambda row: row.bought.what),
+        Column("world_size", int, "ranks", lambda row: row.ranks),
+        Column("nodes", int, lambda rows: "nodes" if _is_priced(rows) else None, lambda row: row.nodes),
+        Column("met", str, "met", lambda row: Cell(row.bought.met or None, row.bought.met or "-")),
+        Column("time_s", float, "time", lambda row: seconds(row.bought.time_s)),
+        Column("speedup", float, "speed-up", lambda row: number(row.speedup, ".2f")),
+        Column("steps", float, "steps", lambda row: number(row.bought.steps, ".4g")),
+        Column("statistical_efficiency", float, "statistical", lambda row: number(row.statistical, ".2f")),
+        Column("step_s", float, "time per step", lambda row: seconds(row.bought.step_s)),
+        Column("hardware_efficiency", float, "hardware", lambda row: number(row.hardware, ".2f")),
+        *map(_cost, TERMS),
+        Column("currency", str, None, lambda row: None if row.prices is None else row.prices.currency),
+        Column("machine", str, None, lambda row: None if row.machine is None else row.machine.name),
+        Column(
+            "price_index",
+            float,
+            lambda rows: "price index" if _is_priced(rows) else None,
+            lambda row: number(row.price_index, ".2f"),
+        ),
+    ],
+    footer=lambda rows: list(_footer(rows)),
+    needs="trainings to a goal, or a rate such as samples_per_second",
+    takes=["prices", "run"],
+)

@@ -1,0 +1,128 @@
+"""Engines: what each can do, how it is made, what its failures mean, and what its nodes print."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+from support.timelines import JOB
+
+from pytest_distbench.elastic import join, kill
+from pytest_distbench.elastic.engines import NodeOutputs, Printed
+from pytest_distbench.elastic.engines.table import (
+    DEFAULT_ENGINE,
+    ENGINES,
+    FAST_PARTS,
+    EngineKind,
+    fast_problem,
+    torch_release,
+)
+from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
+from pytest_distbench.elastic.records import PARTS, ChangeResult, ElasticJob
+from pytest_distbench.elastic.timeline import AgentEnded, Changed, Line, Rendezvous, Started, Stepped
+from pytest_distbench.machine.hardware import installed_version
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.record import replace
+
+CHANGED = Changed(t=10.0, index=0, kind="kill", slots=[1], expected=[0])
+MET = Rendezvous(t=11.0, slot=0, seconds=1.0)
+STARTED = Started(t=12.0, slot=0, pid=7, process_t=11.5, restarts=10_000)
+SPLIT = Stepped(t=12.0, slot=1, generation=0, step=3, world_size=2)
+
+
+def job_of(engine: str) -> ElasticJob:
+    return replace(JOB, engine=engine, timers=ENGINES[engine].all_timers({}))
+
+
+def texts(job: ElasticJob) -> list[str]:
+    """All that can be told of a job's failures that hangs on its engine."""
+    slow = [
+        ChangeResult(
+            index=0, kind=kind, slots=[1], at_s=1.0, before=2, after=1, recovery_s=seconds + 1, parts={part: seconds}
+        )
+        for kind in ("kill", "join")
+        for part in PARTS
+        for seconds in (40.0, 400.0)
+    ]
+    found: list[list[Line]] = [[CHANGED], [CHANGED, MET], [CHANGED, MET, STARTED]]
+    return [
+        *(tell_unstable(lines, {0}, change, job) for lines in found for change in (kill(at_s=1), join(at_s=1))),
+        tell_split(SPLIT, 1, job),
+        tell_agent_end([CHANGED, STARTED], AgentEnded(t=13.0, slot=0, code=1), job, log=""),
+        *(tell_slow(change, job) for change in slow),
+    ]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_has_advice_for_every_failure(engine: str) -> None:
+    told = texts(job_of(engine))
+
+    assert all(told)
+    assert set(ENGINES[engine].advice.knobs) == set(PARTS) - {"rendezvous"}
+
+
+def test_rows_of_engines_have_what_controller_and_workers_need() -> None:
+    told = " ".join(texts(job_of("fast")))
+    assert "--max-restarts" not in told
+    assert "torchrun" not in told
+
+    told = " ".join(texts(job_of("stock")))
+
+    for word in (
+        "torchrun restarts workers",
+        "--max-restarts=1000",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+        "last_call_timeout",
+    ):
+        assert word in told
+
+    assert ENGINES[DEFAULT_ENGINE].problem() == ""
+
+    found = ENGINES["stock"].all_timers({"last_call_s": 0.3, "keep_alive_s": 2, "poll_s": 0.05})
+    assert list(found) == list(ENGINES["stock"].timers)
+    assert (found["last_call_s"], found["keep_alive_s"], found["settle_s"]) == (1, 2, 120)
+
+    assert f"{installed_version('torch')}.".startswith(f"{torch_release().removeprefix('torch ')}.")
+
+
+@pytest.mark.parametrize("kind", ENGINES.values(), ids=list(ENGINES))
+def test_each_row_has_what_controller_and_workers_need_and_a_stand_in_that_can_always_be_used(kind: EngineKind) -> None:
+    assert {"collective_s", "settle_s"} <= kind.timers.keys()
+    assert kind.stand_in in ("", DEFAULT_ENGINE)
+    assert all(isinstance(timer.default, int) for timer in kind.timers.values() if timer.is_whole)
+
+
+def test_the_fast_engine_can_be_used_with_this_torch_and_this_python() -> None:
+    """The tests run under each release that docs/dev/versions.md has a row of."""
+    assert ENGINES["fast"].problem() == ""
+
+
+def test_what_a_torch_lacks_of_the_private_parts_of_the_fast_engine_is_named_and_stock_stands_in(
+    tmp_path: Path,
+) -> None:
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    source = Path(str(torch.origin)).parent / "distributed/elastic/rendezvous/dynamic_rendezvous.py"
+    (tmp_path / "changed.py").write_text(source.read_text().replace("_op_executor", "_executor"))
+    told = f"{torch_release()} does not have, in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, "
+
+    assert fast_problem(tmp_path / "changed.py") == f"{told}_op_executor"
+    assert fast_problem(tmp_path / "moved.py") == told + ", ".join(sorted(FAST_PARTS))
+    assert ENGINES["fast"].stand_in == "stock"
+
+
+def test_lines_come_whole_with_their_slot_and_an_unfinished_one_at_the_end(tmp_path: Path) -> None:
+    files = LaunchFiles(tmp_path)
+    outputs = NodeOutputs(files, clock=lambda: 7.0)
+    stdout, stderr = outputs.open(1)
+    os.write(stdout, b"step 1\nste")
+    os.write(stdout, b"p 2\r50 %\nthe end")
+    for descriptor in (stdout, stderr):
+        os.close(descriptor)
+    outputs.finish()
+
+    assert outputs.take() == [Printed(1, 7.0, text) for text in ("step 1", "step 2", "50 %", "the end")]
+    assert outputs.take() == []
+    assert files.agent_log(1).read_bytes() == b"step 1\nstep 2\r50 %\nthe end"

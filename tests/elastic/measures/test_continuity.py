@@ -1,0 +1,302 @@
+"""Did each generation go on where it should have: its step, its samples, and what it had learned?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from support.timelines import JOB, Timeline, killed
+
+from pytest_distbench.elastic.measures.continuity import (
+    accuracy_lost,
+    count_samples,
+    epochs_in_one_order,
+    optimizers_that_forgot,
+    tell_wrong_resume,
+    worst_relapse,
+)
+from pytest_distbench.elastic.measures.history import History
+from pytest_distbench.elastic.timeline import Batch, Drew, Joined, Line, Loaded, Remembered, Saved, Stepped, Wanted
+from pytest_distbench.read import stdout
+from pytest_distbench.records.record import replace
+
+SCRIPT = replace(JOB, checkpoint_every=None, steps=stdout("step (.*)"))
+
+
+def of_script(*generations: list[tuple[int, int | None]]) -> History:
+    """One worker per generation, with step and epoch of each line."""
+    timeline = Timeline()
+    for number, steps in enumerate(generations):
+        timeline.generation(number, [0], first=10.0 * number + 2, steps=1)
+        timeline.lines = [
+            x for x in timeline.lines if not isinstance(x, Loaded | Batch | Stepped) or x.generation < number
+        ]
+        timeline.lines += [
+            Stepped(t=10.0 * number + 2 + i, slot=0, generation=number, step=step, world_size=1, epoch=epoch)
+            for i, (step, epoch) in enumerate(steps)
+        ]
+    return timeline.history
+
+
+def test_a_step_changes_its_epoch_only_as_the_training_goes_on() -> None:
+    assert tell_wrong_resume(killed().history, JOB) == ""
+
+    lines = [replace(x, epoch=0) if isinstance(x, Batch) and x.generation else x for x in killed().history.lines]
+    told = tell_wrong_resume(History(lines), JOB)
+    assert told.startswith("Wrong epoch on resume: step 7 was of epoch 2, and after the change it is of epoch 0.")
+
+    before = [(1, 0), (2, 0), (3, 1)]
+    assert [bool(tell_wrong_resume(of_script(before, [(4, epoch)]), SCRIPT)) for epoch in (0, 1, 2, 3)] == [
+        True, False, False, True,
+    ]  # fmt: skip
+
+    history = of_script([(1, 0), (2, 0), (3, 1), (4, 1)], [(3, 0), (4, 0)])
+    assert "step 3 was of epoch 1, and after the change it is of epoch 0" in tell_wrong_resume(history, SCRIPT)
+
+
+def test_a_body_that_went_on_behind_an_older_checkpoint_is_told_unless_the_newer_one_was_torn() -> None:
+    timeline = killed()
+    timeline.lines.append(Saved(t=20.2, slot=0, generation=0, step=9, seconds=0.0))
+    told = tell_wrong_resume(timeline.history, JOB)
+    torn = [replace(x, torn=["step9.pt"]) if isinstance(x, Loaded) and x.generation else x for x in timeline.lines]
+
+    assert told.startswith(
+        "Wrong epoch on resume: generation 1 continued after step 6, and the newest checkpoint was of"
+    )
+    assert "Only rank.training(...) may set" in told
+    assert tell_wrong_resume(History(sorted(torn, key=lambda x: x.t)), JOB) == ""
+
+
+@pytest.mark.parametrize(
+    ("every", "again", "told"),
+    [
+        (None, 40, ""),
+        (None, 1, "had reached step 50, and after the change it started from step 1 again"),
+        (60, 1, ""),
+        (20, 31, ""),
+        (20, 21, "it continued at step 21: that is 30 steps back, and a checkpoint is due every 20"),
+    ],
+)
+def test_a_script_goes_back_to_its_last_checkpoint_and_no_further(every: int | None, again: int, told: str) -> None:
+    history = of_script([(step, None) for step in range(1, 51)], [(again, None), (again + 1, None)])
+    found = tell_wrong_resume(history, replace(SCRIPT, checkpoint_every=every))
+
+    assert told in found
+    assert bool(found) is bool(told)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"), [(4, 4, 0), (0, 4, 1), (0, 0, 0), (2, 4, 1)], ids=["kept", "lost", "none", "partly"]
+)
+def test_optimizers_that_begin_with_less_than_they_knew_have_forgotten(before: int, after: int, found: int) -> None:
+    timeline = killed()
+    timeline.lines += [
+        Remembered(t=11.0, slot=0, generation=0, before=0, after=after),
+        Remembered(t=25.0, slot=0, generation=1, before=before, after=after),
+    ]
+
+    assert optimizers_that_forgot(timeline.history) == found
+
+
+def test_samples_that_no_generation_asked_for_are_skipped_but_for_the_remainder() -> None:
+    found = count_samples(killed().history)
+    assert found == ((0, ""), (0, ""))
+
+    timeline = killed()
+    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=14, epochs=3))
+    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3))
+    found = count_samples(timeline.history)
+    assert found[0][0] == 3 * 2
+    assert found[0][1].startswith("training.batches was asked for 14 samples before, and for 12 in generation")
+
+    timeline = killed()
+    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=13, epochs=3))
+    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3))
+    assert count_samples(timeline.history)[0][0] == 0
+
+
+def test_epochs_that_were_asked_for_and_never_begun_are_skipped_and_who_ends_on_purpose_says_how_many() -> None:
+    timeline = killed()
+    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=12, epochs=9))
+    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=1000))
+    timeline.lines.append(Wanted(t=24.5, slot=0, generation=1, samples=12, epochs=5, is_end=True))
+    found = count_samples(timeline.history)
+
+    assert (found[0][0], found[1][0]) == (2 * 12, 0)
+    assert found[0][1] == "2 of 5 epochs that training.batches was asked for never started"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "epoch", "skipped", "told"),
+    [
+        (5, 0, 2, "training.batches was asked for 5 epochs before, and for 3 in generation 1: 2 of 5 epochs"),
+        (5, 4, 0, ""),  # asks for one epoch after the other, and came to its goal sooner the second time
+    ],
+)
+def test_a_wish_that_shrinks_from_one_generation_to_the_next_counts_as_it_was_before(
+    epochs: int, epoch: int, skipped: int, told: str
+) -> None:
+    timeline = killed()
+    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=12, epochs=epochs, epoch=epoch))
+    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3, epoch=2))
+    found = count_samples(timeline.history)
+
+    assert found[0][0] == skipped * 12
+    assert found[0][1].startswith(told)
+
+
+def test_what_a_body_says_it_drew_counts_in_place_of_what_it_was_given() -> None:
+    timeline = Timeline()
+    timeline.lines.append(Wanted(t=0.0, slot=0, generation=0, samples=12, epochs=1))
+    timeline.generation(0, [0, 1], first=1.0, steps=3)
+    timeline.lines += [
+        Drew(t=0.9, slot=slot, generation=0, step=1, samples=[0, 2]) for slot in (0, 1)
+    ]  # both the batch of rank 0
+    found = count_samples(timeline.history)
+
+    assert (found[0][0], found[1][0]) == (2, 2)
+    assert found[1][1].startswith("epoch 0: sample 0 was trained on 2 times, the last time in step 1")
+
+
+SAMPLES = 48
+
+
+def shuffled(seed: int) -> list[int]:
+    return random.Random(seed).sample(range(SAMPLES), SAMPLES)
+
+
+def trained(
+    orders: Sequence[Sequence[int]], *, resumed: int, nodes: tuple[int, int] = (2, 2), batch: int = 4
+) -> History:
+    """Epochs in given orders; from the epoch ``resumed`` on by another generation, each of so many nodes."""
+    lines: list[Line] = []
+    step = 0
+    for epoch, order in enumerate(orders):
+        generation = int(epoch >= resumed)
+        slots = range(nodes[generation])
+        for slot in slots if epoch in (0, resumed) else ():
+            lines += [
+                Joined(t=step, slot=slot, pid=slot, generation=generation, rank=slot, world_size=len(slots)),
+                Loaded(t=step, slot=slot, generation=generation, began_t=step, step=step),
+            ]
+        for chosen in (order[i : i + batch * len(slots)] for i in range(0, SAMPLES, batch * len(slots))):
+            step += 1
+            for slot in slots:
+                of = {"t": float(step), "slot": slot, "generation": generation, "step": step}
+                lines += [
+                    Batch(**of, epoch=epoch, samples=list(chosen[slot :: len(slots)])),
+                    Stepped(**of, world_size=len(slots), samples=len(chosen)),
+                ]
+    return History(lines)
+
+
+def test_orders_that_are_equal_behind_a_load_are_named() -> None:
+    count, told = epochs_in_one_order(trained([shuffled(0), shuffled(1), shuffled(0), shuffled(3)], resumed=2))
+    assert count == 1
+    assert told.startswith("epoch 2, continued after a load, has the samples in the order of epoch 0")
+
+    orders = [shuffled(0), shuffled(0), shuffled(2)]
+    assert epochs_in_one_order(trained(orders, resumed=1, nodes=(2, 1)))[0] == 1
+    assert epochs_in_one_order(trained(orders, resumed=1, nodes=(1, 2)))[0] == 1
+
+    assert epochs_in_one_order(trained([shuffled(0), shuffled(1), shuffled(2)], resumed=1)) == (0, "")
+
+    assert epochs_in_one_order(trained([range(SAMPLES)] * 4, resumed=2)) == (0, "")
+
+    orders = [shuffled(0), shuffled(0), shuffled(2)]
+    assert epochs_in_one_order(trained(orders, resumed=1, batch=SAMPLES // 2)) == (0, "")  # one step per epoch
+
+    assert epochs_in_one_order(trained([shuffled(0), shuffled(0), shuffled(2)], resumed=2)) == (0, "")
+
+
+def trained_of_learning(*, after: float, noise: float = 0.0) -> Timeline:
+    """Losses from 2.0 down to 1.0 at step 20; the generation behind that checkpoint begins with another one."""
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=1.0, steps=24, saved=[20])
+    timeline.generation(1, [0], first=50.0, steps=8, resumed=20)
+
+    def loss(line: Stepped) -> float:
+        swing = noise if line.step % 2 else -noise
+        return after if line.generation else max(1.0, 2.0 - 0.1 * max(0, line.step - 5)) + swing
+
+    timeline.lines = [replace(line, loss=loss(line)) if isinstance(line, Stepped) else line for line in timeline.lines]
+    return timeline
+
+
+@pytest.mark.parametrize(("after", "share"), [(1.0, 0.0), (0.8, 0.0), (1.3, 0.3), (2.0, 1.0)])
+def test_a_load_lost_the_share_by_which_the_loss_rose_of_that_by_which_it_had_fallen(
+    after: float, share: float
+) -> None:
+    assert worst_relapse(trained_of_learning(after=after).history)[0] == pytest.approx(share)
+
+
+def test_what_a_load_lost_is_told_with_its_numbers_where_it_is_more_than_chance() -> None:
+    assert worst_relapse(trained_of_learning(after=2.0).history)[1] == (
+        "the loss had fallen from 2 to 1 at the checkpoint of step 20, and generation 1 continued with 2 "
+        "(means of 5 steps)"
+    )
+
+    assert worst_relapse(trained_of_learning(after=2.0, noise=0.3).history)[0] == 0.0
+
+    silent = trained_of_learning(after=2.0)
+    silent.lines = [replace(line, loss=None) if isinstance(line, Stepped) else line for line in silent.lines]
+    timeline = Timeline()
+    timeline.generation(0, [0], first=1.0, steps=8)
+    timeline.generation(1, [0], first=50.0, steps=8, resumed=0)
+    assert worst_relapse(silent.history)[0] == worst_relapse(timeline.history)[0] == 0.0
+
+
+@pytest.mark.parametrize(("after", "is_lost"), [(4.0, True), (2.1, False)])
+def test_a_loss_far_above_that_of_the_beginning_is_lost_however_little_had_been_learned(
+    after: float, is_lost: bool
+) -> None:
+    found = worst_relapse(trained_of_learning(after=after, noise=0.3).history)
+
+    assert (found[0] >= 1.0) is is_lost
+    assert ("before, it was never above 2.06 (means of 5 steps)" in found[1]) is is_lost
+
+
+def test_a_generation_that_begins_the_training_again_has_nothing_to_remember() -> None:
+    timeline = Timeline()
+    for number in range(2):
+        timeline.generation(number, [0], first=10.0 * number + 2, steps=2)
+        timeline.lines.append(Remembered(t=10.0 * number + 2, slot=0, generation=number, before=0, after=4))
+
+    assert optimizers_that_forgot(timeline.history) == 0
+
+
+def test_a_training_that_goes_on_at_the_beginning_of_its_epoch_repeats_samples() -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=1.0, steps=2)
+    timeline.seen[2] = (0, 0)  # as if the place in the epoch had not been kept
+    timeline.generation(1, [0, 1], first=9.0, steps=3, resumed=2)
+    found = count_samples(timeline.history)
+
+    assert (found[0][0], found[1][0]) == (0, 8)
+    assert found[1][1].startswith("epoch 0: sample 0 was trained on 2 times, the last time in step 3, and 7")
+
+
+def test_a_share_that_nobody_was_given_is_skipped() -> None:
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=1.0, steps=6)
+    timeline.lines.append(Wanted(t=0.0, slot=0, generation=0, samples=12, epochs=2))
+    timeline.lines = [
+        replace(line, samples=[]) if isinstance(line, Batch) and (line.slot, line.step) == (1, 5) else line
+        for line in timeline.lines
+    ]
+    found = count_samples(timeline.history)
+
+    assert (found[0][0], found[1][0]) == (2, 0)
+    assert found[0][1] == "epoch 1: nobody trained on sample 5, nor on 1 others"
+
+
+@pytest.mark.parametrize(("after", "lost"), [(0.5, 0.25), (0.75, 0.0), (None, None)])
+def test_the_accuracy_that_a_load_lost_is_a_difference_of_means(after: float | None, lost: float | None) -> None:
+    timeline = trained_of_learning(after=1.0)
+    timeline.lines = [
+        replace(line, accuracy=after if line.generation else 0.75) if isinstance(line, Stepped) else line
+        for line in timeline.lines
+    ]
+
+    assert accuracy_lost(timeline.history) == lost

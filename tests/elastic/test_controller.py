@@ -1,0 +1,496 @@
+"""The controller of an elastic job: carries out a membership plan, and says why a job does not come to rest."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.timelines import ERROR, JOB, LOST
+
+from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
+from pytest_distbench.elastic.controller import Controller, WorkerEnds
+from pytest_distbench.elastic.engines import CannotGoOn
+from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_unstable
+from pytest_distbench.elastic.records import Change, ChangeKind, ChangeResult, Cycle, ElasticJob, MembershipPlan
+from pytest_distbench.elastic.timeline import (
+    AgentEnded,
+    Began,
+    Changed,
+    Finished,
+    Joined,
+    Line,
+    Raised,
+    Rendezvous,
+    Saved,
+    Stable,
+    Started,
+    Stepped,
+    WorkerEnded,
+    append,
+    read_timeline,
+)
+from pytest_distbench.errors import ReadingError
+from pytest_distbench.read import stdout
+from pytest_distbench.records.launch import ErrorReport
+from pytest_distbench.records.record import Number, replace
+
+CHANGED = Changed(t=10.0, index=0, kind="kill", slots=[1], expected=[0])
+MET = Rendezvous(t=11.0, slot=0, seconds=1.0)
+STARTED = Started(t=12.0, slot=0, pid=7, process_t=11.5, restarts=1)
+JOINED = Joined(t=13.0, slot=0, pid=7, generation=1, rank=0, world_size=1)
+RAISED = Raised(t=14.0, slot=0, pid=7, generation=1, error=ERROR)
+
+RAISED_EARLY = Raised(t=12.5, slot=0, pid=7, generation=None, error=ERROR)
+
+
+@pytest.mark.parametrize(
+    ("since", "change", "told"),
+    [
+        ([], kill(at_s=1), "Scale-down unnoticed: no survivor restarted."),
+        ([MET, STARTED], join(at_s=1), "Hang on join: agents have met and started workers, and no worker has joined"),
+        ([MET], join(at_s=1), "Hang on join: agents have met, and no worker has joined a group."),
+        ([], join(at_s=1), "No rendezvous: agents wait for each other."),
+        ([MET, STARTED, JOINED, RAISED], kill(at_s=1), "Workers raised 1 times, the last time ValueError: no"),
+        ([MET, STARTED, RAISED_EARLY], join(at_s=1), "Workers raised 1 times, the last time ValueError: no"),
+        ([MET, STARTED, JOINED], kill(at_s=1), "Slots that joined a group: 0"),
+    ],
+)
+def test_a_job_that_does_not_come_to_rest_is_told_by_name(since: list[Line], change: Change, told: str) -> None:
+    text = tell_unstable(
+        [STARTED.__class__(t=1.0, slot=0, pid=1, process_t=0.0, restarts=0), CHANGED, *since], {0}, change, JOB
+    )
+
+    assert text.startswith(f"not stable 120 s after {change}: 1 nodes should train together, and of slot 0 there is no")
+    assert told in text
+
+
+@pytest.mark.parametrize(("restarts", "code", "is_told"), [(3, 1, True), (2, 1, False), (3, -9, False)])
+def test_an_agent_that_has_no_restarts_left_is_told_who_uses_them_up(restarts: int, code: int, is_told: bool) -> None:
+    job = replace(JOB, timers={**JOB.timers, "max_restarts": 3})
+    lines = [CHANGED, replace(STARTED, restarts=restarts)]
+    text = tell_agent_end(lines, AgentEnded(t=9.0, slot=0, code=code), job, log="the end")
+
+    assert text.startswith(f"the agent of slot 0 ended with exit code {code} by itself")
+    assert text.endswith("; its log:\nthe end")
+    assert ("Restarts used up: it had taken 3 of --max-restarts=3, in 1 changes of membership" in text) is is_told
+
+
+def slow(kind: ChangeKind, part: str, seconds: float, *, after: int = 1) -> ChangeResult:
+    return ChangeResult(
+        index=0, kind=kind, slots=[1], at_s=5.0, before=2, after=after, recovery_s=seconds + 1, parts={part: seconds}
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "timers", "told"),
+    [
+        (slow("kill", "rendezvous", 34.0), {"last_call_s": 30}, "last_call_timeout (30 s): below MAX nodes"),
+        (
+            slow("kill", "rendezvous", 34.0),
+            {"keep_alive_s": 5},
+            "keep_alive_max_attempt (15 s)",
+        ),
+        (
+            slow("join", "rendezvous", 62.0, after=2),
+            {},
+            "the store's timeout (60 s)",
+        ),
+        (slow("join", "rendezvous", 40.0, after=2), {}, "agents joined it late, or again and again"),
+        (slow("kill", "process_start", 40.0), {}, "process start took 40 s: torchrun took so long to start"),
+        (
+            slow("kill", "checkpoint_load", 40.0),
+            {},
+            "checkpoint load took 40 s: loading",
+        ),
+        (slow("leave", "stop", 31.0), {}, "a handler of SIGTERM must end soon"),
+        (slow("kill", "detect", 31.0), {}, "init_process_group(timeout=...)"),
+    ],
+)
+def test_a_recovery_of_minutes_is_told_by_its_largest_part_and_the_knob_it_hangs_on(
+    change: ChangeResult, timers: dict[str, Number], told: str
+) -> None:
+    text = tell_slow(change, replace(JOB, timers={**JOB.timers, **timers}))
+
+    assert text.startswith(f"recovery of {change.recovery_s:.0f} s after the {change.kind} at 5.0 s, of which ")
+    assert told in text
+
+
+def started(slot: int, pid: int) -> Started:
+    return Started(t=0.0, slot=slot, pid=pid, process_t=0.0, restarts=0)
+
+
+def test_a_worker_has_ended_once_and_one_that_was_gone_before_has_too() -> None:
+    ends = WorkerEnds(clock=lambda: 5.0)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ends.watch(started(0, process.pid))
+    ends.watch(started(1, 2**22 + 1))
+
+    assert ends.poll() == [WorkerEnded(t=5.0, slot=1, pid=2**22 + 1)]
+    process.communicate(b"\n")
+    assert ends.poll() == [WorkerEnded(t=5.0, slot=0, pid=process.pid)]
+    assert ends.poll() == []
+    ends.close()
+
+
+class MadeUp:
+    """Nodes that begin a generation a second after each change, and then step ten times a second."""
+
+    def __init__(self, timeline: Path, *, steps: int, deaf: bool = False) -> None:
+        self.timeline = timeline
+        self.now = 100.0
+        self.steps = steps
+        self.deaf = deaf
+        """Survivors do not notice that a node has gone."""
+        self.nodes: set[int] = set()
+        self.still: set[int] = set()
+        self.generation = -1
+        self.begins: float | None = None
+        self.step = 0
+        self.events: list[Rendezvous | AgentEnded] = []
+        self.raises: ErrorReport | None = None
+        self.saves: dict[int, int] = {}
+        """Step -> that of the checkpoint which is written with it."""
+        self.calls: list[str] = []
+        self.is_closed = False
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """A tenth of a second passes, and a step with it."""
+        self.now += 0.1
+        if self.begins is not None and self.now >= self.begins:
+            self.begins = None
+            self.generation += 1
+            for rank, slot in enumerate(sorted(self.nodes)):
+                started = Started(t=self.now, slot=slot, pid=slot, process_t=self.now, restarts=0)
+                joined = Joined(
+                    t=self.now, slot=slot, pid=slot, generation=self.generation, rank=rank, world_size=len(self.nodes)
+                )
+                for line in (started, joined):
+                    append(self.timeline, line)
+        elif self.begins is None and not self.still and self.step < self.steps:
+            self.step += 1
+            for slot in self.nodes:
+                self._step(slot)
+            if self.step in self.saves:
+                saved = Saved(t=self.now, slot=0, generation=self.generation, step=self.saves[self.step], seconds=0.0)
+                append(self.timeline, saved)
+
+    def _step(self, slot: int) -> None:
+        t, g = self.now, self.generation
+        append(
+            self.timeline,
+            Stepped(t=t, slot=slot, generation=g, step=self.step, world_size=len(self.nodes), samples=1),
+        )
+        if self.raises is not None:
+            append(self.timeline, Raised(t=t, slot=slot, pid=slot, generation=g, error=self.raises))
+        if self.step == self.steps:
+            append(self.timeline, Finished(t=t, slot=slot, generation=g))
+            self.events.append(AgentEnded(t=t, slot=slot, code=0))
+
+    def join(self, slot: int) -> None:
+        self._change(f"join {slot}", {*self.nodes, slot})
+
+    def leave(self, slot: int) -> None:
+        self._change(f"leave {slot}", self.nodes - {slot})
+
+    def kill(self, slot: int) -> None:
+        self._change(f"kill {slot}", self.nodes - {slot})
+        self.events.append(AgentEnded(t=self.now, slot=slot, code=-9))
+
+    def crash(self, slot: int) -> None:
+        self._change(f"crash {slot}", self.nodes)
+
+    def stop(self, slot: int) -> None:
+        self.calls.append(f"stop {slot}")
+        self.still.add(slot)
+
+    def go_on(self, slot: int) -> None:
+        self.calls.append(f"go on {slot}")
+        self.still.discard(slot)
+
+    def _change(self, call: str, nodes: set[int]) -> None:
+        self.calls.append(call)
+        self.nodes = nodes
+        if not self.deaf or call.startswith("join"):
+            self.begins = self.now + 1.0
+
+    def poll(self) -> list[Rendezvous | AgentEnded]:
+        events, self.events = self.events, []
+        return events
+
+    def log(self, slot: int) -> str:
+        return f"log of {slot}"
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., MadeUp]:
+    """Run a plan with made-up nodes, from one to three."""
+
+    def make(
+        plan: Cycle | list[Change],
+        engine: MadeUp | None = None,
+        *,
+        steps: int = 100,
+        start: int = 1,
+        hold: bool = False,
+        ends_after: int | None = None,
+    ) -> MadeUp:
+        engine = engine or MadeUp(tmp_path / "timeline", steps=steps)
+        made = MembershipPlan(cycle=plan) if isinstance(plan, Cycle) else MembershipPlan(changes=plan)
+        job: ElasticJob = replace(JOB, most=3, start=start, plan=made, hold=hold, ends_after=ends_after)
+        try:
+            Controller(job, engine, engine.timeline, clock=engine.clock, sleep=engine.sleep).run()
+        finally:
+            assert engine.is_closed
+        return engine
+
+    return make
+
+
+def test_a_plan_is_carried_out_and_the_job_waited_for(run: Callable[..., MadeUp]) -> None:
+    engine = run([join(at_s=1, nodes=2), kill(at_s=2, slot=0)])
+
+    assert engine.calls == ["join 0", "join 1", "join 2", "kill 0"]
+    assert engine.step == 100
+
+
+def test_seconds_of_a_plan_are_of_training_and_each_change_waits_until_the_job_is_stable(
+    run: Callable[..., MadeUp],
+) -> None:
+    lines = read_timeline(run([join(at_s=1), kill(at_s=2)]).timeline)
+    stables = [line for line in lines if isinstance(line, Stable)]
+    changes = [line for line in lines if isinstance(line, Changed)]
+
+    assert [(line.index, line.generation, line.world_size) for line in stables] == [(-1, 0, 1), (0, 1, 2), (1, 2, 1)]
+    assert [changes[0].t - stables[0].t, changes[1].t - stables[1].t] == pytest.approx([1.0, 1.0], abs=0.25)
+    assert stables[1].t - changes[0].t > 1.0
+
+
+def test_a_change_waits_for_the_checkpoint_behind_which_nodes_hold(run: Callable[..., MadeUp], tmp_path: Path) -> None:
+    engine = MadeUp(tmp_path / "timeline", steps=100)
+    engine.saves = {33: 30, 46: 40}
+    lines = read_timeline(run([join(at_step=40)], engine, hold=True).timeline)
+    [at] = [line.t for line in lines if isinstance(line, Changed)]
+
+    assert max(line.step for line in lines if isinstance(line, Stepped) and line.t <= at) in (46, 47)
+
+
+def test_a_node_may_join_at_once_in_the_place_of_one_that_was_lost(run: Callable[..., MadeUp]) -> None:
+    engine = run([kill(at_s=1, slot=0), join(at_s=1, overlaps=True)], start=2)
+
+    assert engine.calls == ["join 0", "join 1", "kill 0", "join 0"]
+    assert engine.step == 100
+
+
+def test_a_node_that_stands_still_goes_on_in_time(run: Callable[..., MadeUp]) -> None:
+    engine = run([stop(at_s=1, for_s=2, slot=0)])
+    lines = read_timeline(engine.timeline)
+    [at] = [line.t for line in lines if isinstance(line, Changed)]
+
+    assert engine.calls == ["join 0", "stop 0", "go on 0"]
+    assert [line.t > at + 2 for line in lines if isinstance(line, Stable)] == [False, True]
+
+
+def test_a_worker_that_dies_is_awaited_in_a_generation_of_as_many(run: Callable[..., MadeUp]) -> None:
+    lines = read_timeline(run([crash(at_s=1)], start=2).timeline)
+
+    assert [(s.generation, s.world_size) for s in lines if isinstance(s, Stable)] == [(0, 2), (1, 2)]
+
+
+def test_a_training_that_ends_before_its_plan_has_failed(run: Callable[..., MadeUp]) -> None:
+    with pytest.raises(
+        CannotGoOn,
+        match=r"training was over after .* and 30 steps, before kill\(at_s=60\); .* and 16 steps of these .*: change 2",
+    ):
+        run([join(at_s=1), kill(at_s=60)], steps=30)
+
+
+def test_a_training_that_ends_before_it_is_stable_again_has_failed_too(run: Callable[..., MadeUp]) -> None:
+    with pytest.raises(
+        CannotGoOn,
+        match=r"before the job was stable after kill\(at_step=29\); .* and 2 steps of these .*: change 1 .* shows",
+    ):
+        run([kill(at_step=29)], steps=31, start=2)
+
+
+def test_a_body_that_raises_ends_the_job_and_one_that_lost_its_peers_does_not(
+    run: Callable[..., MadeUp], tmp_path: Path
+) -> None:
+    engine = MadeUp(tmp_path / "timeline", steps=10)
+    engine.raises = LOST
+    run([], engine)
+    engine = MadeUp(tmp_path / "other", steps=10)
+    engine.raises = ERROR
+
+    with pytest.raises(CannotGoOn, match="the body raised in slot 0, generation 0: ValueError: no"):
+        run([], engine)
+
+
+def test_a_step_from_before_a_crash_does_not_make_the_job_stable_after_it(
+    run: Callable[..., MadeUp], tmp_path: Path
+) -> None:
+    """Workers go on until they are found and killed."""
+
+    class Slow(MadeUp):
+        def crash(self, slot: int) -> None:
+            for _ in range(5):
+                self.sleep(0.1)
+            super().crash(slot)
+
+    lines = read_timeline(run([crash(at_s=1)], Slow(tmp_path / "timeline", steps=100)).timeline)
+
+    assert [(line.index, line.generation) for line in lines if isinstance(line, Stable)] == [(-1, 0), (0, 1)]
+
+
+def test_a_job_that_falls_into_two_is_told_by_name(run: Callable[..., MadeUp], tmp_path: Path) -> None:
+    """Slot 1 counts as lost, and trains on alone."""
+
+    class Split(MadeUp):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if self.generation > 0:
+                line = Stepped(t=self.now, slot=1, generation=0, step=self.step, world_size=1, samples=1)
+                append(self.timeline, line)
+
+    with pytest.raises(
+        CannotGoOn, match=r"The job is split: slot 1 still trains in generation 0, while .* in generation 1"
+    ):
+        run([crash(at_s=1)], Split(tmp_path / "timeline", steps=200), start=2)
+
+
+def test_an_engine_that_breaks_down_ends_the_job(run: Callable[..., MadeUp], tmp_path: Path) -> None:
+    class Broken(MadeUp):
+        def poll(self) -> list[Rendezvous | AgentEnded]:
+            raise CannotGoOn("no forkserver")
+
+    with pytest.raises(CannotGoOn, match="no forkserver"):
+        run([], Broken(tmp_path / "timeline", steps=100))
+
+
+class MadeUpScript:
+    """What a script shows from outside; its lines are those of the made-up nodes."""
+
+    def __init__(self, *, trouble: str = "", unreadable: str = "") -> None:
+        self.trouble = trouble
+        self.unreadable = unreadable
+
+    def poll(self) -> list[Line]:
+        if self.unreadable:
+            raise ReadingError(self.unreadable)
+        return []
+
+    heed = finish = lambda self, *_: []
+
+    def last_words(self) -> str:
+        return "Rank 0 printed last:\nhello"
+
+
+@pytest.mark.parametrize(
+    ("script", "steps", "told"),
+    [
+        (MadeUpScript(trouble="the script reached no step"), 100, "the script reached no step"),
+        (MadeUpScript(unreadable="the number of the step fell"), 100, "the number of the step fell"),
+        (MadeUpScript(), 0, r"not stable 120 s after its start: .*\nRank 0 printed last:\nhello"),
+    ],
+)
+def test_a_script_that_leads_nowhere_is_given_up_with_what_it_said(
+    tmp_path: Path, script: MadeUpScript, steps: int, told: str
+) -> None:
+    engine = MadeUp(tmp_path / "timeline", steps=steps)
+    job = replace(JOB, plan=MembershipPlan(changes=[kill(at_s=1)]))
+    watch: Any = script
+
+    with pytest.raises(CannotGoOn, match=re.compile(told, re.DOTALL)):
+        Controller(job, engine, engine.timeline, script=watch, clock=engine.clock, sleep=engine.sleep).run()
+
+
+class Late(MadeUp):
+    """The last line before a crash comes a moment after it."""
+
+    def crash(self, slot: int) -> None:
+        super().crash(slot)
+        self.step += 1
+        for node in self.nodes:
+            self._step(node)
+
+
+def test_one_line_of_a_script_makes_a_job_stable_but_none_of_a_generation_that_a_crash_ends(tmp_path: Path) -> None:
+    engine = Late(tmp_path / "timeline", steps=60)
+    job = replace(JOB, most=3, start=2, plan=MembershipPlan(changes=[crash(at_s=1)]))
+    watch: Any = MadeUpScript()
+    Controller(job, engine, engine.timeline, script=watch, clock=engine.clock, sleep=engine.sleep).run()
+    lines = read_timeline(engine.timeline)
+    steps = [line for line in lines if isinstance(line, Stepped)]
+
+    assert [
+        (stable.generation, len({s.step for s in steps if s.t <= stable.t and s.generation == stable.generation}))
+        for stable in lines
+        if isinstance(stable, Stable)
+    ] == [(0, 1), (1, 1)]
+
+
+def test_a_cycle_goes_on_until_the_training_ends(run: Callable[..., MadeUp]) -> None:
+    engine = run(cycle(period_s=1))
+
+    assert engine.calls[:4] == ["join 0", "join 1", "leave 1", "join 1"]
+    assert isinstance(read_timeline(engine.timeline)[0], Began)
+
+
+def test_a_training_may_end_so_many_steps_behind_the_last_change(run: Callable[..., MadeUp]) -> None:
+    engine = run([join(at_s=1), leave(at_s=1.5)], ends_after=30)
+    lines = read_timeline(engine.timeline)
+    last = [line.t for line in lines if isinstance(line, Stable)][-1]
+    then = max(line.step for line in lines if isinstance(line, Stepped) and line.t <= last)
+
+    assert int((engine.timeline.parent / "last_step").read_text()) == then + 30
+
+
+SCRIPT = replace(JOB, steps=stdout(r"step (\d+)"))
+
+
+def test_a_script_whose_lines_match_nothing_is_told_which_pattern_that_was() -> None:
+    text = tell_unstable([MET, STARTED, JOINED], {0}, None, SCRIPT)
+
+    assert r"No step: workers have joined their group, and no line that rank 0 printed since matches" in text
+
+
+def test_a_recovery_of_seconds_needs_no_words() -> None:
+    assert tell_slow(slow("kill", "rendezvous", 20.0), JOB) == ""
+
+
+def test_a_change_may_wait_for_a_step(run: Callable[..., MadeUp]) -> None:
+    lines = read_timeline(run([join(at_step=40)]).timeline)
+    [at] = [line.t for line in lines if isinstance(line, Changed)]
+
+    assert max(line.step for line in lines if isinstance(line, Stepped) and line.t <= at) in (40, 41)
+
+
+def test_a_change_that_overlaps_does_not_wait(run: Callable[..., MadeUp]) -> None:
+    lines = read_timeline(run([join(at_s=1), kill(at_s=1, slot=0, overlaps=True)]).timeline)
+    changes = [line for line in lines if isinstance(line, Changed)]
+
+    assert changes[1].t - changes[0].t < 0.5
+    assert [line.index for line in lines if isinstance(line, Stable)] == [-1, 1]
+
+
+def test_a_training_that_ends_by_itself_is_not_told_when(run: Callable[..., MadeUp]) -> None:
+    assert not (run([join(at_s=1)]).timeline.parent / "last_step").exists()
+
+
+def test_survivors_that_do_not_notice_are_told_by_name(run: Callable[..., MadeUp], tmp_path: Path) -> None:
+    engine = MadeUp(tmp_path / "timeline", steps=10**6, deaf=True)
+
+    with pytest.raises(
+        CannotGoOn, match=r"not stable 120 s after kill\(at_s=1\): 1 nodes should.* Scale-down unnoticed"
+    ):
+        run([kill(at_s=1)], engine, start=2)

@@ -1,0 +1,286 @@
+"""One launch of an elastic job, or of a pool of them: from plan to record."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.plans import BODY, ended, job_plan, make_plan
+from support.pools import POOL, shared
+from support.timelines import ERROR, JOB, LOST, Timeline, killed
+
+from pytest_distbench.elastic import kill
+from pytest_distbench.elastic.launch import launch_elastic, make_record
+from pytest_distbench.elastic.pool_launch import make_pool_record
+from pytest_distbench.elastic.records import ElasticJob, MembershipPlan
+from pytest_distbench.elastic.timeline import (
+    AgentEnded,
+    Finished,
+    LeftOut,
+    Loaded,
+    Raised,
+    Saved,
+    append,
+    read_timeline,
+)
+from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.supervise import Side
+from pytest_distbench.read import stdout
+from pytest_distbench.records.launch import LaunchRecord, RankReport
+from pytest_distbench.records.metric import Observation
+from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Pool, Task
+from pytest_distbench.records.record import replace
+
+SCRIPT = BodyReference(file="train.py")
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> LaunchPlan:
+    return make_plan(tmp_path)
+
+
+def record(
+    plan: LaunchPlan,
+    timeline: Timeline,
+    *,
+    job: ElasticJob = JOB,
+    code: int = 0,
+    timed_out: bool = False,
+    most: int = 2,
+) -> LaunchRecord:
+    for line in timeline.lines:
+        append(plan.files.timeline, line)
+    job = replace(job, most=most)
+    plan = replace(plan, world_size=most, work=Job(body=BODY if job.steps is None else SCRIPT, job=job))
+    return make_record(plan, ended(code=code, timed_out=timed_out))
+
+
+def number(name: str, value: float) -> Observation:
+    return Observation(name=name, unit="", better="info", reduce="rank0", values=[value], is_series=False)
+
+
+def write_report(plan: LaunchPlan, rank: int, observations: list[Observation], *, reason: str = "") -> None:
+    report = RankReport(
+        rank=rank,
+        outcome="failed" if reason else "passed",
+        phase="body",
+        phases={},
+        reason=reason,
+        observations=observations,
+        software={"torch": "2.13.0"},
+    )
+    plan.files.report(rank).write_bytes(msgspec.json.encode(report))
+
+
+def test_a_job_that_passed_has_its_numbers_and_those_of_its_last_generation(plan: LaunchPlan) -> None:
+    write_report(plan, 0, [number("accuracy", 0.9)])
+    made = record(plan, killed())
+    values = {m.key: m.value for m in made.measurements}
+
+    assert (made.outcome, made.reason, made.fates, made.software) == ("passed", "", [], {"torch": "2.13.0"})
+    assert (values["accuracy"], values["samples_skipped"]) == (0.9, 0)
+    assert made.elastic is not None
+    assert len(made.elastic.changes) == 1
+
+
+def test_why_the_controller_gave_up_is_the_reason_and_each_slot_tells_what_it_raised(plan: LaunchPlan) -> None:
+    plan.files.trouble.write_text("the training was over before kill(at_s=60)")
+    timeline = killed()
+    timeline.lines = [line for line in timeline.lines if not isinstance(line, Finished)]
+    timeline.lines.append(Raised(t=27.0, slot=0, pid=100, generation=1, error=ERROR))
+    timeline.lines.append(Raised(t=27.1, slot=1, pid=101, generation=1, error=LOST))
+    made = record(plan, timeline, code=1)
+
+    assert (made.outcome, made.reason, made.measurements) == (
+        "failed",
+        "the training was over before kill(at_s=60)",
+        [],
+    )
+    assert [(fate.rank, fate.how, fate.error, fate.is_victim) for fate in made.fates] == [
+        (0, "raised ValueError", ERROR, False),
+        (1, "raised RuntimeError", LOST, True),
+    ]
+
+
+def test_what_changes_brought_about_is_no_reason_where_the_training_came_to_its_end(plan: LaunchPlan) -> None:
+    plan.files.trouble.write_text("the training was over before kill(at_s=60)")
+    timeline = killed()
+    timeline.lines.append(Raised(t=20.6, slot=0, pid=100, generation=0, error=LOST))
+
+    assert record(plan, timeline, code=1).fates == []
+
+
+def test_a_controller_that_died_is_told_with_its_log(plan: LaunchPlan) -> None:
+    plan.files.log(0).write_text("Traceback: no store\n")
+
+    assert record(plan, Timeline(), code=1).reason == (
+        "the controller of the elastic job ended with exit code 1; its log:\nTraceback: no store"
+    )
+
+
+@pytest.mark.spawn
+def test_a_job_whose_guardian_is_stopped_is_ended_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "STOPPED_S", 1.0)
+    controller = tmp_path / "controller.sh"
+    controller.write_text("#!/bin/sh\nkill -STOP $PPID\n")
+    controller.chmod(0o700)
+    (tmp_path / "launch").mkdir()
+    plan = job_plan(tmp_path / "launch", JOB, timeout_s=60.0, variables=dict(os.environ))
+    made = launch_elastic(plan, Side(python=str(controller)))
+
+    assert not made.timed_out
+    assert re.match(r"the process \d+, which starts the others .* has been stopped \(SIGSTOP\)", made.reason)
+
+
+def test_a_body_without_a_training_is_told_what_to_call(plan: LaunchPlan) -> None:
+    assert "must loop over rank.training(...).batches(...)" in record(plan, Timeline()).reason
+
+
+def test_torn_checkpoints_a_recovery_of_minutes_and_too_few_cores_are_remarked(plan: LaunchPlan) -> None:
+    timeline = killed(later_s=60.0)
+    timeline.lines.append(Loaded(t=84.9, slot=0, generation=1, began_t=84.8, step=6, torn=["step9.pt"]))
+    torn, slow, cores = record(plan, timeline, most=10_000).remarks
+
+    assert torn == "checkpoint step9.pt was incomplete, and the last complete one was used"
+    assert slow.startswith("recovery of 64 s after the kill at 9.5 s, of which detect took 63 s: nobody noticed")
+    assert cores.startswith("10000 nodes compute on")
+
+
+def test_what_a_body_did_not_hand_over_is_remarked_once(plan: LaunchPlan) -> None:
+    timeline = killed()
+    schedule = "the schedule: rank.training(schedule=...)"
+    for slot, parts in ((0, [schedule]), (1, ["random streams: ...", schedule])):
+        timeline.lines.append(LeftOut(t=11.1, slot=slot, generation=0, parts=parts))
+
+    changed = replace(JOB, plan=MembershipPlan(changes=[kill(at_s=9.5)]))
+
+    assert record(plan, timeline).remarks == []  # nothing is to be compared
+    [remark] = record(plan, timeline, job=changed).remarks
+    assert remark.endswith(f" and no load of it is checked: {schedule}; random streams: ...")
+
+
+def test_a_training_that_went_on_at_the_wrong_place_has_failed(plan: LaunchPlan) -> None:
+    timeline = killed()
+    timeline.lines.append(Saved(t=20.2, slot=0, generation=0, step=9, seconds=0.0))
+    made = record(plan, timeline)
+
+    assert made.reason.startswith(
+        "Wrong epoch on resume: generation 1 continued after step 6, and the newest checkpoint"
+    )
+
+
+def test_a_script_is_read_and_what_its_last_generation_recorded_is_kept(plan: LaunchPlan) -> None:
+    """Rank 1 was lost with what it had recorded: that is nobody's mistake."""
+    job = replace(JOB, checkpoint_every=None, steps=stdout("step (.*)"))
+    loss = stdout("loss (.*)", better="same")
+    plan.files.log(0).write_text("loss 3\nloss 2\n")
+    write_report(plan, 0, [number("score", 0.5)])
+    write_report(plan, 1, [], reason="it recorded numbers, and ended before it could write them down")
+    plan = replace(plan, read={"loss": loss})
+    made = record(plan, killed(), job=job)
+    values = {m.name: m.value for m in made.measurements}
+
+    assert (made.reason, values["loss"], values["score"]) == ("", 2.0, 0.5)
+    assert "samples_skipped" not in values
+
+
+WORK = Pool(sharing=POOL, tasks={job.name: Task(body=BODY) for job in POOL.jobs})
+
+
+@pytest.fixture
+def plan_of_launch_pool(tmp_path: Path) -> LaunchPlan:
+    """Of a pool that has run."""
+    made = make_plan(tmp_path, work=WORK)
+    lines, jobs = shared()
+    for line in lines:
+        append(made.files.pool_timeline, line)
+    for index, name in enumerate(jobs):
+        made.files.job(index).directory.mkdir()
+        for told in jobs[name]:
+            append(made.files.job(index).timeline, told)
+    return made
+
+
+def record_of_launch_pool(plan_of_launch_pool: LaunchPlan, **end: Any) -> LaunchRecord:
+    return make_pool_record(plan_of_launch_pool, ended(**{"wall_s": 25.0, **end}))
+
+
+def test_a_pool_that_passed_has_its_tables_and_its_metrics(plan_of_launch_pool: LaunchPlan) -> None:
+    made = record_of_launch_pool(plan_of_launch_pool)
+
+    assert (made.outcome, made.reason) == ("passed", "")
+    assert made.pool is not None
+    assert {m.key: m.value for m in made.measurements}["makespan"] == 22.0
+
+
+@pytest.mark.parametrize(
+    ("ended", "reason"),
+    [
+        ({"timed_out": True}, "the pool had not ended after 25.0 s, and was ended"),
+        ({"code": 1}, "job B: it hangs"),
+        ({"code": 3}, "job B: it hangs"),
+    ],
+)
+def test_one_that_failed_says_why_and_has_no_metric(
+    plan_of_launch_pool: LaunchPlan, ended: dict[str, object], reason: str
+) -> None:
+    plan_of_launch_pool.files.trouble.write_text("job B: it hangs")
+    made = record_of_launch_pool(plan_of_launch_pool, **ended)
+
+    assert (made.outcome, made.reason, made.measurements) == ("failed", reason, [])
+    assert made.pool is not None
+
+
+def test_a_job_that_raised_is_named_and_one_that_finished_is_not(plan_of_launch_pool: LaunchPlan) -> None:
+    """What it raised itself, not what followed from a change before it."""
+    timeline = plan_of_launch_pool.files.job(1).timeline
+    whole = [line for line in read_timeline(timeline) if not isinstance(line, Finished)]
+    timeline.unlink()
+    lost = Raised(t=15.0, slot=0, pid=1, generation=0, error=LOST)
+    for line in [*whole, lost, Raised(t=16.0, slot=1, pid=1, generation=0, error=ERROR)]:
+        append(timeline, line)
+    append(plan_of_launch_pool.files.job(0).timeline, Finished(t=14.0, slot=0, generation=0))
+    [b] = record_of_launch_pool(plan_of_launch_pool, code=1).fates
+
+    assert (b.rank, b.how, b.error, b.is_victim) == (1, "raised ValueError", ERROR, False)
+
+
+def test_a_job_that_did_not_end_in_time_is_told_as_that(plan: LaunchPlan) -> None:
+    made = record(plan, killed(), code=-9, timed_out=True)
+
+    assert made.timed_out
+    assert made.reason == (
+        "the elastic job had not ended after 20.0 s, and was ended. Its furthest step, 12, came 1 s before its last "
+        "action; 0 generations have begun since, and the last step of all was one of slot 0"
+    )
+
+
+def test_what_the_last_generation_of_a_script_recorded_must_be_whole(plan: LaunchPlan) -> None:
+    write_report(plan, 0, [], reason="it recorded numbers, and ended before it could write them down")
+    made = record(plan, killed(), job=replace(JOB, checkpoint_every=None, steps=stdout("step (.*)")))
+
+    assert made.reason.startswith("rank 0: it recorded numbers, and ended")
+
+
+def test_without_a_step_there_is_nothing_to_measure(tmp_path: Path) -> None:
+    assert "no body made a step" in record_of_launch_pool(make_plan(tmp_path, work=WORK)).reason
+
+
+def test_agents_that_outlive_their_workers_are_remarked(plan: LaunchPlan) -> None:
+    timeline = killed()
+    timeline.lines = [line for line in timeline.lines if not (isinstance(line, AgentEnded) and line.slot == 0)]
+
+    [told] = [remark for remark in record(plan, timeline).remarks if "agents" in remark]
+    assert told == "the agents of slots 0 had not ended 30 s after their workers and were ended"
+
+
+def test_a_controller_that_died_is_told_with_its_log_of_launch_pool(plan_of_launch_pool: LaunchPlan) -> None:
+    plan_of_launch_pool.files.log(0).write_text("Traceback: no store")
+
+    assert record_of_launch_pool(plan_of_launch_pool, code=1).reason == (
+        "the controller of the pool ended with exit code 1; its log:\nTraceback: no store"
+    )

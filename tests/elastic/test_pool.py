@@ -1,0 +1,379 @@
+"""A pool, with jobs and servers that are made up: who gets slots by its policy, and when its controller gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.timelines import ERROR, JOB
+
+from pytest_distbench.elastic.engines import CannotGoOn
+from pytest_distbench.elastic.pool import EXIT_S, Decision, Holder, PoolController, SharingJob, decide
+from pytest_distbench.elastic.records import SERVING, Demand, Policy, PoolJob, Serving, Sharing
+from pytest_distbench.elastic.timeline import (
+    POOL_LINES,
+    AgentEnded,
+    Asked,
+    Changed,
+    ClockBegan,
+    Demanded,
+    Ended,
+    Finished,
+    Freed,
+    Granted,
+    Joined,
+    LineReader,
+    PoolLine,
+    Raised,
+    Rendezvous,
+    ServerFailed,
+    ServerReady,
+    Stable,
+    Stepped,
+    append,
+    read_timeline,
+)
+from pytest_distbench.records.record import replace
+
+
+class Nodes:
+    """Nodes of one job: a generation begins a second after each change, and then each steps ten times a second."""
+
+    def __init__(self, world: World, name: str, steps: int) -> None:
+        self.world = world
+        self.timeline = world.folder / f"{name}.jsonl"
+        self.steps = steps
+        self.nodes: set[int] = set()
+        self.begins: float | None = None
+        self.generation = -1
+        self.step = 0
+        self.leave_s = 0.3
+        self.ending: list[tuple[float, int]] = []
+        self.is_closed = False
+        self.killed: set[int] = set()
+
+    def tick(self) -> None:
+        now = self.world.now
+        if self.begins is not None and now >= self.begins:
+            self.begins = None
+            self.generation += 1
+            for rank, slot in enumerate(sorted(self.nodes)):
+                self.note(
+                    Joined(
+                        t=now, slot=slot, pid=slot, generation=self.generation, rank=rank, world_size=len(self.nodes)
+                    )
+                )
+        elif self.begins is None and self.step < self.steps and self.nodes:
+            self.step += 1
+            for slot in sorted(self.nodes):
+                self.note(
+                    Stepped(
+                        t=now,
+                        slot=slot,
+                        generation=self.generation,
+                        step=self.step,
+                        world_size=len(self.nodes),
+                        samples=1,
+                    )
+                )
+                if self.step == self.steps:
+                    self.note(Finished(t=now, slot=slot, generation=self.generation))
+                    self.ending.append((now + 0.2, slot))
+
+    def note(self, line: Joined | Stepped | Finished | Raised) -> None:
+        append(self.timeline, line)
+
+    def join(self, slot: int) -> None:
+        self.nodes.add(slot)
+        self.begins = self.world.now + 1.0
+
+    def leave(self, slot: int) -> None:
+        self.nodes.discard(slot)
+        self.ending.append((self.world.now + self.leave_s, slot))
+        self.begins = self.world.now + 1.0
+
+    def kill(self, slot: int) -> None:
+        self.killed.add(slot)
+
+    def crash(self, slot: int) -> None: ...
+
+    def stop(self, slot: int) -> None: ...
+
+    def go_on(self, slot: int) -> None: ...
+
+    def poll(self) -> list[Rendezvous | AgentEnded]:
+        now = self.world.now
+        over = [slot for t, slot in self.ending if t <= now]
+        self.ending = [(t, slot) for t, slot in self.ending if t > now]
+        return [AgentEnded(t=now, slot=slot, code=0) for slot in over]
+
+    def log(self, slot: int) -> str:
+        return f"log of {slot}"
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class MadeUpServers:
+    """Servers that are ready two seconds after their start, and end when they are asked to."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.ended: dict[int, int] = {}
+        self.is_closed = False
+        self.load_s = 2.0
+
+    def start(self, slot: int) -> None:
+        now = self.world.now
+        ready = ServerReady(t=now, slot=slot)
+        self.world.at.append((now + self.load_s, lambda: append(self.world.timeline, ready)))
+
+    def stop(self, slot: int) -> None:
+        self.ended[slot] = 0
+
+    def poll(self) -> dict[int, int]:
+        ended, self.ended = self.ended, {}
+        return ended
+
+    def log(self, slot: int) -> str:
+        return f"log of {slot}"
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class World:
+    """A pool whose time is made up: each look takes a tenth of a second."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.now = 100.0
+        self.nodes: dict[str, Nodes] = {}
+        self.wanted: list[PoolJob] = []
+        self.jobs: list[SharingJob] = []
+        self.servers = MadeUpServers(self)
+        self.timeline = folder / "pool.jsonl"
+        self.at: list[tuple[float, Callable[[], None]]] = []
+
+    def job(
+        self,
+        name: str,
+        least: int,
+        most: int,
+        *,
+        steps: int = 100,
+        submit_s: float = 0.0,
+        settle_s: float = 30,
+        ends_after: int | None = None,
+    ) -> None:
+        nodes = self.nodes[name] = Nodes(self, name, steps)
+        timers = {**JOB.timers, "settle_s": settle_s}
+        job = replace(JOB, least=least, most=most, start=least, timers=timers, ends_after=ends_after)
+        wanted = PoolJob(name=name, submit_s=submit_s, job=job)
+        self.wanted.append(wanted)
+        self.jobs.append(SharingJob(wanted, nodes, nodes.timeline, clock=lambda: self.now))
+
+    def sleep(self, seconds: float) -> None:
+        self.now += 0.1
+        for nodes in self.nodes.values():
+            nodes.tick()
+        for t, act in [(t, act) for t, act in self.at if t <= self.now]:
+            self.at.remove((t, act))
+            act()
+        assert self.now < 1000, "it never ends"
+
+    def run(self, policy: Policy, slots: int, *, serving: Serving | None = None) -> list[PoolLine]:
+        pool = Sharing(slots=slots, policy=policy, jobs=self.wanted, serving=serving)
+        servers = None if serving is None else self.servers
+        PoolController(pool, self.jobs, self.timeline, servers=servers, clock=lambda: self.now, sleep=self.sleep).run()
+        return LineReader(self.timeline, POOL_LINES).read()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def held(lines: list[PoolLine], kind: type[Granted | Asked | Freed], owner: str) -> list[int]:
+    return [line.slot for line in lines if isinstance(line, kind) and line.owner == owner]
+
+
+def test_gang_lets_the_second_job_wait_until_all_its_slots_are_free(world: World) -> None:
+    world.job("A", 1, 1)
+    world.job("B", 2, 2, submit_s=1)
+    lines = world.run("gang", 2)
+
+    ended = next(line.t for line in lines if isinstance(line, Ended) and line.job == "A")
+    granted = [line.t for line in lines if isinstance(line, Granted) and line.owner == "B"]
+    assert len(granted) == 2
+    assert min(granted) >= ended
+    assert all(nodes.is_closed for nodes in world.nodes.values())
+
+
+def test_elastic_starts_the_second_job_at_once_and_lets_it_grow(world: World) -> None:
+    world.job("A", 1, 1, steps=50)
+    world.job("B", 1, 2, submit_s=1, steps=200)
+    lines = world.run("elastic", 2)
+
+    began = next(line.t for line in lines if isinstance(line, ClockBegan))
+    first, second = (line.t - began for line in lines if isinstance(line, Granted) and line.owner == "B")
+    assert first == pytest.approx(1.0, abs=0.3)
+    assert second > 4
+    changed = [line for line in read_timeline(world.nodes["B"].timeline) if isinstance(line, Changed | Stable)]
+    assert [type(line) for line in changed] == [Stable, Changed, Stable]
+    assert (changed[1].kind, changed[1].expected) == ("join", [0, 1])  # type: ignore[union-attr]
+
+
+def test_a_serving_takes_slots_when_its_demand_rises_and_gives_them_back(world: World) -> None:
+    world.job("train", 1, 2, steps=300)
+    serving = Serving(demand=[Demand(at_s=5, slots=1), Demand(at_s=10, slots=0)])
+    lines = world.run("elastic", 2, serving=serving)
+
+    assert world.servers.is_closed
+    assert [line.slots for line in lines if isinstance(line, Demanded)] == [1, 0]
+    assert held(lines, Asked, "train") == [1]
+    assert held(lines, Granted, SERVING) == held(lines, Freed, SERVING) == [1]
+    assert held(lines, Granted, "train") == [0, 1, 1]
+
+
+def test_a_body_that_raises_ends_the_pool(world: World) -> None:
+    world.job("A", 1, 1)
+    world.job("B", 1, 1)
+    raised = Raised(t=105, slot=1, pid=1, generation=0, error=ERROR)
+    world.at = [(105.0, lambda: world.nodes["B"].note(raised))]
+
+    with pytest.raises(CannotGoOn, match="the body raised in slot 1, generation 0: ValueError: no"):
+        world.run("elastic", 2)
+    assert world.nodes["A"].is_closed
+
+
+def test_a_slot_that_is_not_given_back_is_told(world: World) -> None:
+    world.job("A", 1, 2, steps=1000, settle_s=5)
+    world.job("B", 1, 1, submit_s=2)
+    world.nodes["A"].leave_s = 1000.0
+
+    with pytest.raises(CannotGoOn, match="job A: slot 1 was not returned 5 s after its agent received SIGTERM"):
+        world.run("elastic", 2)
+
+
+def test_a_node_that_nobody_asked_to_go_is_told(world: World) -> None:
+    world.job("A", 1, 1)
+    world.at = [(105.0, lambda: world.nodes["A"].ending.append((105.0, 0)))]
+
+    with pytest.raises(CannotGoOn, match="job A: the agent of slot 0 ended with exit code 0"):
+        world.run("elastic", 1)
+
+
+@pytest.mark.parametrize(
+    ("happens", "told"),
+    [
+        ("raises", "the serving failed in slot 1: no such model"),
+        ("ends", r"the server in slot 1 ended with exit code 3; its log:\nlog of 1"),
+    ],
+)
+def test_a_serving_that_fails_ends_the_pool(world: World, happens: str, told: str) -> None:
+    world.job("train", 1, 2, steps=300)
+    failed = ServerFailed(t=106, slot=1, error="no such model")
+    acts: dict[str, Callable[[], None]] = {
+        "raises": lambda: append(world.timeline, failed),
+        "ends": lambda: world.servers.ended.update({1: 3}),
+    }
+    world.at = [(106.0, acts[happens])]
+    world.servers.load_s = 100.0
+
+    with pytest.raises(CannotGoOn, match=told):
+        world.run("elastic", 2, serving=Serving(demand=[Demand(at_s=2, slots=1)]))
+
+
+def test_a_training_that_is_over_before_the_demand_fails(world: World) -> None:
+    world.job("train", 1, 2, steps=20)
+    serving = Serving(demand=[Demand(at_s=1, slots=0), Demand(at_s=50, slots=1)])
+
+    with pytest.raises(CannotGoOn, match=r"over after \d.\d s, and the demand goes on until 50 s"):
+        world.run("elastic", 2, serving=serving)
+
+
+def test_a_job_whose_agents_do_not_end_is_ended(world: World) -> None:
+    world.job("A", 1, 1, steps=20)
+    world.nodes["A"].poll = list  # type: ignore[method-assign]
+    lines = world.run("gang", 1)
+
+    finished = 100 + 1 + 2
+    assert next(line.t for line in lines if isinstance(line, Ended)) == pytest.approx(finished + EXIT_S, abs=1)
+    assert world.nodes["A"].killed == {0}
+
+
+def test_elastic_makes_room_for_a_job_that_could_not_start(world: World) -> None:
+    world.job("A", 1, 2)
+    world.job("B", 1, 2, submit_s=2)
+    lines = world.run("elastic", 2)
+
+    assert held(lines, Asked, "A") == [1]
+    assert held(lines, Freed, "A")[0] == 1
+    assert held(lines, Granted, "B") == [1, 0]
+
+
+def test_a_training_may_end_so_many_steps_after_the_last_demand_has_given_its_slots_back(world: World) -> None:
+    world.job("train", 1, 2, steps=300, ends_after=40)
+    serving = Serving(demand=[Demand(at_s=5, slots=1), Demand(at_s=10, slots=0)])
+    world.run("elastic", 2, serving=serving)
+    lines = read_timeline(world.nodes["train"].timeline)
+    last = [line.t for line in lines if isinstance(line, Stable) and line.world_size == 2][-1]
+    then = max(line.step for line in lines if isinstance(line, Stepped) and line.t <= last)
+
+    assert int((world.folder / "last_step").read_text()) == then + 40
+
+
+def test_a_server_that_loads_is_not_asked_to_go_before_it_is_ready(world: World) -> None:
+    """Though the training is over before."""
+    world.job("train", 1, 2, steps=60)
+    world.servers.load_s = 40.0
+    lines = world.run("elastic", 2, serving=Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=4, slots=0)]))
+
+    [ready] = [index for index, line in enumerate(lines) if isinstance(line, ServerReady)]
+    [asked] = [index for index, line in enumerate(lines) if isinstance(line, Asked) and line.owner == SERVING]
+    assert ready < asked
+
+
+def holder(name: str, *slots: int, least: int = 1, most: int = 2, is_stable: bool = True) -> Holder:
+    return Holder(name=name, least=least, most=most, slots=frozenset(slots), is_stable=is_stable)
+
+
+def test_jobs_start_and_grow_as_gang_or_elastic_lets_them() -> None:
+    a, b = holder("A", 0, 1), holder("B")
+    assert decide("gang", [holder("A"), b], free=[0, 1]) == Decision(grants=[("A", 0), ("A", 1)])
+    assert decide("gang", [a, b], free=[2]) == Decision()
+    assert decide("gang", [b], free=[0, 1]).grants == [("B", 0), ("B", 1)]
+
+    a = holder("A", 0, most=1)
+    assert decide("elastic", [a, holder("B")], free=[1]).grants == [("B", 1)]
+    assert decide("elastic", [holder("B", 1)], free=[0]).grants == [("B", 0)]
+
+    assert decide("elastic", [holder("A", 0, 1), holder("B")], free=[]) == Decision(asks=[("A", 1)])
+
+    a, b = holder("A", 0, 1), holder("B", least=2)
+    assert decide("elastic", [a, b], free=[]) == Decision()
+    assert decide("elastic", [holder("A", 0), holder("B")], free=[], coming=1) == Decision()
+
+    assert decide("elastic", [holder("A", 0, is_stable=False)], free=[1]) == Decision()
+    assert decide("elastic", [holder("A", 0, 1, is_stable=False), holder("B")], free=[]) == Decision()
+
+    large, small = holder("large", least=2), holder("small", least=1, most=1)
+    assert decide("gang", [holder("A", 0), large, small], free=[1]) == Decision()
+    assert decide("elastic", [holder("A", 0, least=1), large, small], free=[1]) == Decision()
+
+
+def test_serving_takes_from_jobs_that_can_spare_and_gives_back() -> None:
+    a = holder("A", 0, 1, 2, most=3, is_stable=False)
+    assert decide("elastic", [a], free=[3], wanted=2) == Decision(grants=[(SERVING, 3)], asks=[("A", 2)])
+    assert decide("elastic", [a], free=[], coming=1, wanted=1) == Decision()
+    assert decide("elastic", [holder("A", 0)], free=[], wanted=1) == Decision()
+
+    a = holder("A", 0)
+    assert decide("elastic", [a], free=[], servers=[1, 2], wanted=1) == Decision(asks=[(SERVING, 2)])
+    assert decide("elastic", [a], free=[2], servers=[1], wanted=1) == Decision(grants=[("A", 2)])
+
+    jobs = [holder("A", 0, 1, 2, most=3), holder("B", 3, 4)]
+    assert decide("elastic", jobs, free=[], wanted=2).asks == [("A", 2), ("B", 4)]
+    assert decide("elastic", jobs, free=[], wanted=3).asks == [("A", 2), ("B", 4), ("A", 1)]

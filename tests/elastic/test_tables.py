@@ -1,0 +1,117 @@
+"""The tables of elastic jobs and of pools of them."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from support.pools import POOL, SERVED, launch_of
+from support.results import result, run
+from support.timelines import JOB, Timeline, killed
+
+from pytest_distbench.elastic.measures import measure
+from pytest_distbench.elastic.records import MembershipPlan
+from pytest_distbench.elastic.tables import EVENTS, JOBS, POOLS, SERVINGS, picture
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.tables.table import Section
+from pytest_distbench.tools.exports import write_trace
+
+
+def case(timeline: Timeline, name: str, plan: str) -> CaseResult:
+    from pytest_distbench.elastic import kill
+
+    job = replace(JOB, plan=MembershipPlan(changes=[kill(at_s=9.5)]) if plan else MembershipPlan())
+    elastic, measurements = measure(job, timeline.history)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=20.0, elastic=elastic, measurements=measurements)
+    made = result(launches=[launch])
+    return replace(made, case=replace(made.case, id=name))
+
+
+@pytest.fixture
+def results() -> list[CaseResult]:
+    """A run of three epochs on two nodes, and one that lost a node."""
+    fixed = Timeline()
+    fixed.begin(8.0, 0, 1)
+    fixed.generation(0, [0, 1], first=11.0, steps=9)
+    fixed.finish(19.5, 0, 0, 1)
+    return [case(fixed, "ws2:fixed", ""), case(killed(), "ws2:cycle", "kill"), result()]
+
+
+def rows(section: Section) -> list[dict[str, object]]:
+    return [dict(zip(section.columns, (cell.value for cell in row), strict=True)) for row in section.rows]
+
+
+def test_a_launch_and_a_change_have_their_cost_and_quality(results: list[CaseResult]) -> None:
+    [row] = rows(EVENTS.section(results))
+    assert (row["kind"], row["before"], row["after"], row["stall_s"], row["steps_redone"]) == ("kill", 2, 1, 5.0, 4)
+    assert row["detect_s"] == pytest.approx(3.0)
+    assert "kill of slot 1" in EVENTS.section(results).texts[0]
+
+    fixed, cycled = rows(JOBS.section(results))
+    assert (fixed["setup"], cycled["setup"]) == ("1:0", "1:1 (kill(at_s=9.5))")
+    assert (cycled["epochs"], cycled["seconds"], cycled["start_s"], cycled["accuracy"]) == (3, 17.0, 3.0, None)
+    assert cycled["lost_fraction"] == pytest.approx(5 / 16.5)
+
+
+@pytest.fixture
+def results_of_pool() -> list[CaseResult]:
+    """Two jobs that share, a training that yields, and a case without a pool."""
+    return [result(launches=[launch_of(POOL)]), result(launches=[launch_of(SERVED)]), result()]
+
+
+def test_a_pool_has_a_row_per_job_and_per_stretch_of_its_serving(results_of_pool: list[CaseResult]) -> None:
+    _, row, _ = rows(POOLS.section(results_of_pool))
+    assert (row["policy"], row["job"]) == ("elastic", "B")
+    assert (row["submitted_s"], row["started_s"], row["ended_s"]) == (2.0, 5.0, 20.0)
+    assert (row["queue_wait_s"], row["jct_s"]) == (3.0, 18.0)
+    assert row["workers"] == "1 from 5.0, 2 from 14.0"
+    assert (row["makespan_s"], row["idle_gap_s"]) == (22.0, 4.0)
+
+    from pytest_distbench.records.record import replace
+
+    launch = launch_of(POOL)
+    assert launch.pool is not None
+    made = replace(launch.pool, pool=replace(POOL, slots=6, compute="synthetic", cores=2))
+    assert rows(POOLS.section([result(launches=[replace(launch, pool=made)])]))[0]["policy"] == (
+        "elastic, synthetic, 6 slots on 2 cores"
+    )
+
+    section = SERVINGS.section(results_of_pool)
+    names = ("begin_s", "wanted", "serving", "training", "total", "capacity")
+    found = [tuple(row[name] for name in names) for row in rows(section)]
+    assert found[1:4] == [(2.0, 1, 0, 2, 2, 2), (2.5, 1, 1, 1, 2, 2), (4.0, 1, 1, 1, 2, 2)]
+    assert section.footer == ["at 2.00 s 1 more requested: slots free after 500 ms, serving ready after 2 s"]
+
+    assert [row[-2].text for row in JOBS.section(results_of_pool).rows] == [
+        "test_a[ws2 A]",
+        "test_a[ws2 B]",
+        "test_a[ws2 train]",
+    ]
+    [joined, left] = rows(EVENTS.section(results_of_pool))
+    assert (joined["kind"], joined["stall_s"], left["kind"], left["stall_s"]) == ("join", 4.0, "leave", 3.0)
+
+
+def test_the_picture_has_a_line_per_slot() -> None:
+    """22 s in 72 columns: 3.3 a second."""
+    launch = launch_of(POOL)
+    assert launch.pool is not None
+    first, second, _, legend = picture(launch.pool)
+
+    assert first == "slot 0 " + "-" * 7 + "A" * 29 + "-" * 2 + "." * 1 + "-" * 13 + "B" * 17 + "-" * 3
+    assert second.startswith("slot 1 " + "." * 13 + "-" * 10 + "B" * 16)
+    assert legend == "A: A, B: B; -: owned, without a step; .: free"
+
+
+def test_the_trace_of_a_pool_has_who_had_a_slot_and_what_ran_in_it(results_of_pool: list[CaseResult]) -> None:
+    out = io.BytesIO()
+    write_trace(run(*results_of_pool), out)
+    events = json.loads(out.getvalue())["traceEvents"]
+    spans = [(e["name"], e["tid"], e["ts"] / 1e6, e["dur"] / 1e6) for e in events if e["ph"] == "X" and e["pid"] == 1]
+
+    assert ("B", 0, 12.0, 10.0) in spans
+    assert ("B: train on 2", 0, 16.0, 5.0) in spans
+    assert ("A: train on 1", 0, 2.0, 9.0) in spans
+    assert [e["name"] for e in events if e["ph"] == "i" and e["pid"] == 1] == ["B: join"]

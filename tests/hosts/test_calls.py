@@ -1,0 +1,167 @@
+"""What one command starts on several hosts and calls back, with a stand-in for the command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes import wait_for
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.hosts import calls
+from pytest_distbench.hosts.calls import Callers, NotCalled, addresses
+from pytest_distbench.hosts.descriptions import SEES, HostDescription
+from pytest_distbench.hosts.relay import Caller, Hello
+from pytest_distbench.launch.site import processes
+
+pytestmark = pytest.mark.spawn
+
+DIAL, DESCRIBE = "pytest_distbench.hosts.relay", "pytest_distbench.hosts.descriptions"
+
+
+@contextlib.contextmanager
+def started(
+    tmp_path: Path, does: str, *, count: int = 2, names: Sequence[str] = (), module: str = DIAL
+) -> Iterator[Callers]:
+    """What a shell script starts, whose words are what is to run on each host."""
+    words = [f"{SEES}{tmp_path}"] if module == DESCRIBE else []
+    made = Callers(
+        lambda where, variables: ["sh", "-c", does, "sh", sys.executable, "-m", module, *where, *words],
+        environment=os.environ,
+        count=count,
+        names=names,
+        log=tmp_path / "log",
+        session="s",
+        advice="Are they up?",
+    )
+    try:
+        yield made
+    finally:
+        made.kill()
+        assert made.poll() is not None
+
+
+def hosts_of(made: Callers, kind: type[Caller] = Hello, **wanted: Any) -> list[str]:
+    """The hosts from which processes have called, in their order; they are hung up on."""
+    taken = made.take(kind, **wanted)
+    for call in taken:
+        call.line.close()
+    return [call.said.host for call in taken]
+
+
+def on(*hosts: str) -> str:
+    return " ".join(f'DISTBENCH_HOST={host} "$@" &' for host in hosts) + " wait"
+
+
+def test_relays_call_and_come_in_the_order_of_the_names_and_strangers_are_not_heard(tmp_path: Path) -> None:
+    with started(tmp_path, on("n1", "n2"), names=["n2", "n1"]) as made:
+        assert hosts_of(made) == ["n2", "n1"]
+
+    with started(tmp_path, f"DISTBENCH_RELAY_SECRET=wrong {on('n1')[:-4]} {on('n1')}", count=1) as made:
+        assert hosts_of(made) == ["n1"]
+
+
+def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_path: Path) -> None:
+    with started(tmp_path, on("b", "a"), module=DESCRIBE) as made:
+        assert hosts_of(made, HostDescription, until_the_end=True) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("does", "names", "told"),
+    [
+        (
+            "echo Invalid partition >&2; exit 3",
+            [],
+            r"sh has ended \(exit code 3\) before all hosts called; 0 of 2 .*Invalid partition'. Are they up\?",
+        ),
+        (on("n1", "n1"), [], "sh has started two processes on n1; wanted one on each of 2 hosts"),
+        (on("n1", "n7"), ["n1", "n2"], "n7 has called, which is not one of n1, n2"),
+    ],
+    ids=["ends", "twice on a host", "elsewhere"],
+)
+def test_relays_that_do_not_all_call_are_told(tmp_path: Path, does: str, names: list[str], told: str) -> None:
+    with started(tmp_path, does, names=names) as made, pytest.raises(LauncherError, match=told):
+        made.take(Hello)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told"),
+    [
+        (["n1"], r"sh has ended \(exit code 0\) before all hosts called; 1 of 2 hosts have called \(n1\)"),
+        (["n1", "n2", "n3"], "sh has started processes on n., n., n.; wanted 2"),
+    ],
+    ids=["too few", "too many"],
+)
+def test_hosts_that_are_too_few_or_too_many_are_told_when_they_describe_themselves(
+    tmp_path: Path, hosts: list[str], told: str
+) -> None:
+    with started(tmp_path, on(*hosts), module=DESCRIBE) as made, pytest.raises(LauncherError, match=told):
+        made.take(HostDescription, until_the_end=True)
+
+
+def test_a_command_that_goes_on_when_all_it_has_started_have_said_what_they_are_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_END_S", 1.0)
+    told = r"sh goes on, though what it started on n., n. has ended; it must end with them"
+    with (
+        started(tmp_path, f"{on('n1', 'n2')}; sleep 60", module=DESCRIBE) as made,
+        pytest.raises(LauncherError, match=told),
+    ):
+        made.take(HostDescription, until_the_end=True)
+
+
+def test_a_host_from_which_nobody_calls_is_named(tmp_path: Path) -> None:
+    told = r"1 of 2 hosts have called \(n1\), and not n2 within 10 s: .* Are they up\?"
+    with (
+        started(tmp_path, f"{on('n1')[:-5]} sleep 60", names=["n1", "n2"]) as made,
+        pytest.raises(NotCalled, match=told) as raised,
+    ):
+        made.take(Hello, limit_s=10.0)
+
+    assert raised.value.missing == ["n2"]
+
+
+def test_a_host_whose_other_connection_breaks_is_not_waited_for(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with (
+        ours,
+        started(tmp_path, "sleep 1000", names=["n1"]) as made,
+        pytest.raises(NotCalled, match="host n1 was lost before all hosts called"),
+    ):
+        made.take(Hello, limit_s=500.0, among={"n1": ours})
+
+
+def test_some_hosts_may_call_again(tmp_path: Path) -> None:
+    with started(tmp_path, f"{on('n1', 'n2')}; {on('n1')}", names=["n1", "n2"]) as made:
+        assert sorted(hosts_of(made)) == ["n1", "n2"]
+        assert hosts_of(made, names=["n1"]) == ["n1"]
+
+
+def test_a_command_is_ended_with_what_it_has_started_here_whatever_that_makes_of_sigterm(tmp_path: Path) -> None:
+    up = tmp_path / "up"
+    deaf = (
+        f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('{up}', 'w').close(); time.sleep(60)"
+    )
+    with started(tmp_path, f'{sys.executable} -c "{deaf}"; true') as made:
+        wait_for(up.exists)
+        made.kill()
+
+    wait_for(lambda: processes.group(made.pid) == [])
+
+
+def test_a_name_that_leads_this_host_to_itself_is_the_last_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_interfaces", lambda: ["10.0.0.1"])
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    monkeypatch.setattr("socket.gethostbyname", {"here": "127.0.1.1"}.get)
+    assert addresses() == ["10.0.0.1", "here"]
+
+    monkeypatch.setattr("socket.gethostbyname", {"here": "10.0.0.1"}.get)
+    assert addresses() == ["here", "10.0.0.1"]

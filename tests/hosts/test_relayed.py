@@ -1,0 +1,410 @@
+"""The controller's end of ranks on other hosts, over relays that are made up."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from support.plans import make_plan
+from support.processes import wait_for
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.hosts import relayed
+from pytest_distbench.hosts.relayed import Hop, Host, RelayedSite
+from pytest_distbench.launch.site import Aftermath, processes
+from pytest_distbench.launch.site.stream import (
+    Ask,
+    Clear,
+    Closed,
+    Done,
+    End,
+    Ended,
+    Open,
+    Order,
+    Ping,
+    Pong,
+    Running,
+    Said,
+    Start,
+    Word,
+    Wrote,
+)
+from pytest_distbench.launch.supervise import Side, supervise
+from pytest_distbench.records.launch import ErrorReport, HostReport, RankReport
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import RankEvent
+
+
+class MadeUpRelay:
+    """Stands in for the process that leads to a relay: a thread that answers as a test says.
+
+    Args:
+        rank: that lives there.
+        ahead_s: how far the clock of its host is ahead of ours.
+        says: what it says to an order, before the answer; where that is in it, instead of it.
+    """
+
+    def __init__(self, rank: int, ahead_s: float = 0.0, says: Callable[[Order], list[Word]] = lambda order: []) -> None:
+        self.line, self.other_end = socket.socketpair()
+        self.rank, self.ahead_s, self._says = rank, ahead_s, says
+        self.pid = os.getpid()
+        self.leads_there = True
+        self.given: list[Order] = []
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def poll(self) -> int | None:
+        return None if self.leads_there else 1
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._thread.join(timeout)
+        return 0
+
+    def kill(self) -> None:
+        raise AssertionError("it ends by itself")
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError, StopIteration), self.other_end, self.other_end.makefile("rb") as orders:
+            for line in orders:
+                order = msgspec.json.decode(line, type=Order)
+                self.given.append(order)
+                said = self._says(order)
+                answer = [] if any(isinstance(word, Done) for word in said) else self._answer(order)
+                self.other_end.sendall(b"".join(msgspec.json.encode(word) + b"\n" for word in [*said, *answer]))
+
+    def _answer(self, order: Order) -> list[Word]:
+        match order:
+            case Ping(number=number):
+                return [Pong(number=number, at=time.monotonic() + self.ahead_s)]
+            case Ask():
+                return []
+            case Running():
+                return [Done(ranks=[self.rank])]
+            case End():
+                return [Ended(codes={self.rank: -signal.SIGKILL}, trouble=""), Done()]
+            case Clear():
+                return [Done(aftermath=Aftermath(oom_kills={self.rank: 1}))]
+        return [Done()]
+
+
+MakeSite = Callable[..., RelayedSite]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> LaunchPlan:
+    plan = make_plan(tmp_path)
+    plan.files.began.touch()
+    return plan
+
+
+@pytest.fixture
+def make_site(plan: LaunchPlan) -> Iterator[MakeSite]:
+    made: list[RelayedSite] = []
+
+    def make(*relays: MadeUpRelay) -> RelayedSite:
+        hosts = [Host(name=f"host{r.rank}", line=r.line, keeper=r, ranks=[r.rank]) for r in relays]
+        here = replace(plan, world_size=len({relay.rank for relay in relays}))
+        made.append(RelayedSite(here, hosts, meeting_point=("host0", 29500)))
+        return made[-1]
+
+    yield make
+    for site in made:
+        site.close()
+
+
+def event(rank: int, kind: str, text: str = "", at: float = 0.0) -> Said:
+    return Said(event=RankEvent(kind=kind, rank=rank, at=at, text=text))  # type: ignore[arg-type]
+
+
+def report(rank: int, at: float) -> RankReport:
+    error = ErrorReport(kind="ValueError", message="x", traceback="x", raised_at=at)
+    phases = {"begin": at, "body": 0.5, "end": at}
+    return RankReport(rank=rank, outcome="failed", phase="body", phases=phases, error=error)
+
+
+def test_each_host_is_told_the_places_of_its_ranks_and_where_all_meet(make_site: MakeSite) -> None:
+    first, second = MadeUpRelay(0), MadeUpRelay(1)
+    make_site(first, second).start()
+    opened = next(order for order in second.given if not isinstance(order, Ping))
+
+    assert isinstance(opened, Open)
+    place = opened.places[1]
+    assert (place["RANK"], place["LOCAL_RANK"], place["GROUP_RANK"]) == ("1", "0", "1")
+    assert (place["WORLD_SIZE"], place["LOCAL_WORLD_SIZE"], place["MASTER_ADDR"]) == ("2", "1", "host0")
+    assert isinstance(first.given[-1], Start)
+
+
+def test_a_relay_that_says_nothing_any_more_is_lost_however_long_its_order_may_take(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relayed, "PULSE_S", 0.05)
+    monkeypatch.setattr(relayed, "_SILENT_S", 0.3)
+    stands_still = threading.Event()
+
+    def says(order: Order) -> list[Word]:
+        if isinstance(order, Ask):
+            stands_still.wait(20)
+        return []
+
+    site = make_site(MadeUpRelay(0), MadeUpRelay(1, says=says))
+    site.start()
+    site.ask([1], b"x")
+    try:
+        exit_ = site.end([0, 1])
+    finally:
+        stands_still.set()
+
+    assert exit_.codes == {0: -signal.SIGKILL}
+    assert "host host1: its relay has been silent for 0 s: the host is gone" in exit_.trouble
+
+
+def test_a_relay_that_says_nothing_is_asked_and_lost_when_nothing_leads_there_though_it_answers(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relayed, "PULSE_S", 0.05)
+    relay = MadeUpRelay(0)
+    site = make_site(relay)
+    site.start()
+    before = len(relay.given)
+    until = time.monotonic() + 20
+    while len(relay.given) < before + 3 and time.monotonic() < until:
+        site.listen(0.02)
+
+    assert {type(order) for order in relay.given[before:]} == {Ping}
+    assert site.ended is None
+
+    relay.leads_there = False
+    site.listen(0.0)
+    assert site.ended is not None
+    assert site.ended.trouble == "host host0: its relay has ended, or the connection to it"
+
+
+def test_moments_of_a_host_are_told_in_our_time_as_well_as_its_clock_could_be_read(
+    make_site: MakeSite, plan: LaunchPlan
+) -> None:
+    """The host's clock is an hour ahead: what is not turned into our time is an hour off."""
+    ahead_s = 3600.0
+    began = time.monotonic()
+    there = began + ahead_s
+
+    def says(order: Order) -> list[Word]:
+        done = Done(aftermath=Aftermath(), report=HostReport(ranks=[report(0, there)]))
+        return [event(0, "hello", at=there), Closed(rank=0, at=there), done] if isinstance(order, Clear) else []
+
+    site = make_site(MadeUpRelay(0, ahead_s, says))
+    site.start()
+    site.clear()
+    [[found]] = [host.ranks for host in site.reports()]
+    assert found.error is not None
+    moments = [site.heard.events[0].at, site.heard.closed_at[0], found.error.raised_at, found.phases["end"]]
+
+    error_s = site.clocks.errors_s["host0"]
+    assert 0 < error_s < 60
+    assert [moment for moment in moments if abs(moment - began) > error_s + 1e-6] == []
+    assert found.phases["body"] == 0.5
+
+
+def test_what_ranks_write_there_is_found_among_the_launchs_files(make_site: MakeSite, plan: LaunchPlan) -> None:
+    parts = iter([[(0, b"one\n")], [(4, b"two\n")]])
+
+    def says(order: Order) -> list[Word]:
+        is_asked = type(order).__name__ == "FetchOutput"
+        return [Wrote(rank=0, kind="log", offset=at, data=data) for at, data in next(parts)] if is_asked else []
+
+    site = make_site(MadeUpRelay(0, says=says))
+    site.start()
+    site.fetch_output()
+    assert plan.files.log(0).read_bytes() == b"one\n"
+    site.fetch_output()
+    assert plan.files.log(0).read_bytes() == b"one\ntwo\n"
+
+
+def test_a_host_without_ranks_is_asked_nothing_and_left(plan: LaunchPlan) -> None:
+    busy, idle = MadeUpRelay(0), MadeUpRelay(1)
+    hosts = [
+        Host(name="busy", line=busy.line, keeper=busy, ranks=[0]),
+        Host(name="idle", line=idle.line, keeper=idle, ranks=[]),
+    ]
+    site = RelayedSite(replace(plan, world_size=1), hosts, meeting_point=("busy", 29500))
+    site.start()
+
+    assert site.end([0]).codes == {0: -signal.SIGKILL}  # the end of all: nobody is waited for
+    site.close()
+    assert idle.given == []
+    assert idle.line.fileno() < 0
+
+
+def test_hosts_have_each_rank_once_and_one_that_cannot_start_its_own_is_named(make_site: MakeSite) -> None:
+    with pytest.raises(LauncherError, match=r"the hosts have ranks \[1\]; wanted each of 1 once, from 0"):
+        make_site(MadeUpRelay(1)).start()
+    with pytest.raises(LauncherError, match=r"the hosts have ranks \[0, 0\]; wanted each of 1 once"):
+        make_site(MadeUpRelay(0), MadeUpRelay(0)).start()
+
+    site = make_site(MadeUpRelay(0), MadeUpRelay(1, says=lambda o: [Done(trouble="no room")] * isinstance(o, Open)))
+
+    with pytest.raises(LauncherError, match="host host1: no room"):
+        site.start()
+
+
+@pytest.mark.parametrize("noise", [b"Welcome to the cluster\n", b'{"type": "Said", "pid": 1}\n'])
+def test_what_is_no_word_ends_the_stream_and_is_shown(make_site: MakeSite, noise: bytes) -> None:
+    relay = MadeUpRelay(0)
+    relay.other_end.sendall(noise)
+    with pytest.raises(LauncherError, match=r"its relay said b.*only one relay"):
+        make_site(relay).start()
+
+
+@pytest.mark.parametrize(
+    ("does", "told"),
+    [
+        ("exec sleep 1000", "did not answer within 1 s"),
+        ("read order", r"(has ended, or the connection to it|no longer accepts commands \(Broken pipe\))"),
+    ],
+)
+def test_a_host_whose_relay_never_answers_is_lost_soon(
+    plan: LaunchPlan, monkeypatch: pytest.MonkeyPatch, does: str, told: str
+) -> None:
+    monkeypatch.setattr(relayed, "_OPEN_S", 1.0)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(["sh", "-c", does], stdin=theirs)
+    host = Host(name="host0", line=ours, keeper=process, ranks=[0])
+    site = RelayedSite(replace(plan, world_size=1), [host], meeting_point=("host0", 29500))
+    with pytest.raises(LauncherError, match=f"host host0: its relay {told}"):
+        site.start()
+    site.close()
+    assert process.returncode is not None
+
+
+def test_a_relay_that_is_gone_is_no_ranks_fault(make_site: MakeSite) -> None:
+    def leaves(order: Order) -> list[Word]:
+        return [] if not isinstance(order, Running) else next(iter([]))
+
+    site = make_site(MadeUpRelay(0), MadeUpRelay(1, says=leaves))
+    site.start()
+    assert site.running() == {0}
+    assert set(site.heard.closed_at) == {1}
+    assert site.ended is None
+    ended = site.end([0])
+    assert (ended.died, ended.codes) == (True, {0: -signal.SIGKILL})
+    assert "host host1: its relay has ended, or the connection to it" in ended.trouble
+
+
+def test_when_what_leads_to_a_host_stands_still_the_launch_is_over(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "STOPPED_S", 0.0)
+    relay = MadeUpRelay(0)
+    site = make_site(relay)
+    site.start()
+    site.look()
+    assert site.ended is None
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as process:
+        process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: processes.is_stopped(process.pid))
+        relay.pid = process.pid
+        site.look()
+        process.kill()
+
+    assert site.ended is not None
+    assert (site.ended.died, "has been stopped" in site.ended.trouble) == (True, True)
+
+
+def test_no_process_of_this_host_is_sent_a_signal_for_a_rank_of_another(
+    make_site: MakeSite, plan: LaunchPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch that hangs and is ended by force, while every process of this host is watched."""
+    sent: list[object] = []
+    for owner, name in (
+        (os, "kill"),
+        (os, "killpg"),
+        (os, "pidfd_open"),
+        (signal, "pidfd_send_signal"),
+        (psutil.Process, "send_signal"),
+        (psutil.Process, "kill"),
+        (psutil.Process, "terminate"),
+        (subprocess.Popen, "send_signal"),
+        (processes, "send"),
+        (processes, "kill"),
+        (processes, "kill_groups"),
+    ):
+        monkeypatch.setattr(owner, name, lambda *args, _name=name, **options: sent.append((_name, args)))
+
+    def says(rank: int) -> Callable[[Order], list[Word]]:
+        def say(order: Order) -> list[Word]:
+            return [event(rank, "hello"), event(rank, "phase", "body")] if isinstance(order, Start) else []
+
+        return say
+
+    relays = [MadeUpRelay(rank, says=says(rank)) for rank in range(2)]
+    site = make_site(*relays)
+    launcher = type("Made", (), {"name": "made", "session": "x", "open": lambda self, plan: site})()
+    record = supervise(replace(plan, timeout_s=0.2), Side(launcher=lambda: launcher))
+
+    assert record.timed_out
+    assert [type(order).__name__ for order in relays[1].given if not isinstance(order, Ping)] == [
+        "Open", "Start", "Ask", "Ask", "Running", "Collect", "End", "Clear",
+    ]  # fmt: skip
+    assert sent == []
+
+
+ECHOES = "import sys\nfor line in sys.stdin.buffer: sys.stdout.buffer.write(line); sys.stdout.buffer.flush()"
+
+
+@pytest.fixture
+def hop() -> Iterator[Hop]:
+    """To a process that says what it is told, until its stream is closed."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen([sys.executable, "-c", ECHOES], stdin=theirs, stdout=theirs)
+    made = Hop(Host(name="there", line=ours, keeper=process, ranks=[0]))
+    yield made
+    made.shut()
+    made.see_off()
+    assert process.returncode is not None
+
+
+def test_orders_arrive_and_after_the_end_there_is_nothing(hop: Hop) -> None:
+    hop.ping()
+    assert msgspec.json.decode(hop.read(), type=Order) == Ping(number=1)
+    hop.host.keeper.kill()
+    hop.host.keeper.wait()
+
+    assert hop.read() == b""
+
+
+def test_a_clock_is_read_in_the_middle_of_the_way_there_and_back(hop: Hop) -> None:
+    before = time.monotonic()
+    hop.ping()
+    assert hop.read_clock() is None
+    hop.take_time(Pong(number=0, at=0.0))  # an older answer
+    assert hop.read_clock() is None
+    hop.take_time(Pong(number=1, at=before + 3600.0))
+    reading = hop.read_clock()
+
+    assert reading is not None
+    error_s, offset_s = reading
+    assert 0 <= error_s <= (time.monotonic() - before) / 2
+    assert offset_s == pytest.approx(-3600.0, abs=time.monotonic() - before)
+
+
+def test_the_best_first_reading_counts_and_later_ones_tell_how_far_it_still_does(hop: Hop) -> None:
+    hop.set_clock([(0.2, 7.0), (0.1, 5.0)])
+    assert (hop.offset_s, hop.error_s) == (5.0, 0.1)
+    hop.set_clock([(0.25, 5.5)])
+    assert (hop.offset_s, hop.error_s) == (5.0, 0.75)
+    hop.set_clock([])
+    assert (hop.offset_s, hop.error_s) == (5.0, math.inf)

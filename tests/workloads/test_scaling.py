@@ -1,0 +1,309 @@
+"""The fixture ``scaling``: what it runs, in which order, and what it makes of it."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import fixtures
+from support.fixtures import made_up_distbench
+from support.launching import RunInside
+from support.projects import Project, run
+
+from pytest_distbench import testing
+from pytest_distbench.errors import DistbenchWarning
+from pytest_distbench.plugin.distbench import Distbench
+from pytest_distbench.plugin.outcomes import Misuse
+from pytest_distbench.records.iteration import Collective, Fingerprint
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.workloads.scaling import Scaling
+
+COMMUNICATION_S = 0.25
+
+
+class Timed(fixtures.MadeUp):
+    """A step takes 10 ms a sample, and communication of more than one worker a quarter of a second."""
+
+    order: list[tuple[int, str]] = []
+    threads: Mapping[int, int] = {}
+    sends: Sequence[str] = ["on"]
+    samples: Mapping[int, int] = {}
+    """Of a worker, where they are not the batch."""
+
+    def add(self, *, only: object = ()) -> None:
+        params: Any = self.request.work.params  # type: ignore[union-attr]
+        self.order.append((self.request.world_size, params["communication"]))
+        waits = self.request.world_size > 1 and params["communication"] == "on"
+        step = Measurement(
+            name="step", unit="s", better="lower", value=0.01 * params["batch"] + waits * COMMUNICATION_S
+        )
+        samples = self.samples.get(self.request.world_size, params["batch"]) * self.request.world_size
+        told = Measurement(name="samples_per_step", unit="", better="exact", value=samples)
+        software = {"threads": str(self.threads.get(self.request.world_size, 1))}
+        sent = [Collective("all_reduce", "float32", 4, "default", 1)] if params["communication"] in self.sends else []
+        self.launches.append(
+            LaunchRecord(
+                index=len(self),
+                outcome="passed",
+                wall_s=1.0,
+                measurements=[step, told],
+                software=software,
+                fingerprints={"step": Fingerprint(collectives={"all": sent})},
+            )
+        )
+
+
+@pytest.fixture
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Distbench, list[CaseResult]]:
+    monkeypatch.setattr(fixtures, "MadeUp", Timed)
+    monkeypatch.setattr(Timed, "order", [])
+    found: list[CaseResult] = []
+    distbench = made_up_distbench(Path(__file__), tmp_path)
+    monkeypatch.setattr(distbench, "_record", found.append)
+    monkeypatch.setattr(distbench, "world_size", 4)
+    return distbench, found
+
+
+def body(rank: Any) -> None:
+    """Runs nowhere."""
+
+
+def values(found: list[CaseResult]) -> dict[str, float | None]:
+    return {v.metric: v.current for result in found for v in result.verdicts if "workers" in v.at}
+
+
+def test_every_size_runs_in_turns_beside_one_worker_and_itself_without_communication(
+    made_up: tuple[Distbench, list[CaseResult]],
+) -> None:
+    distbench, found = made_up
+    runs = Scaling(distbench)(body, params={"batch": 50}, launches=2)
+
+    sizes = [(1, "off"), (1, "on"), (2, "on"), (4, "on"), (2, "off"), (4, "off")]
+    assert Timed.order == [*sizes, *sizes]
+    assert [run.result.case.world_size for run in runs] == [1, 2, 4]
+    assert [r.case.label for r in found[:6]] == [
+        "local@ws1", "workers@ws1", "workers@ws2", "workers@ws4", "apart@ws2", "apart@ws4",
+    ]  # fmt: skip
+
+
+def test_weak_a_worker_has_as_many_samples_however_many_there_are(
+    made_up: tuple[Distbench, list[CaseResult]],
+) -> None:
+    distbench, found = made_up
+    Scaling(distbench)(body, params={"batch": 50})
+
+    assert values(found) == pytest.approx(
+        {
+            "scaling_efficiency[workers=2]": 0.5 / 0.75,
+            "computing_share[workers=2]": 0.5 / 0.75,
+            "scaling_efficiency[workers=4]": 0.5 / 0.75,
+            "computing_share[workers=4]": 0.5 / 0.75,
+        }
+    )
+
+
+def test_one_worker_has_nothing_to_be_compared_with(made_up: tuple[Distbench, list[CaseResult]]) -> None:
+    distbench, found = made_up
+    with pytest.warns(DistbenchWarning, match=r"no efficiency was judged: it needs two.*Next: --world-size 2 or more"):
+        [run] = Scaling(distbench)(body, params={"batch": 1}, world_size=1)
+
+    assert (run.result.case.label, values(found)) == ("workers@ws1", {})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "both", "params": {"batch": 1}}, "mode='both'; wanted one of weak, strong"),
+        ({}, "params has no 'batch': the samples of a step, of a worker"),
+        ({"params": {}}, r"params has no 'batch': .*Next: give params={\"batch\": 64}"),
+        ({"params": {"batch": 0}}, r"params\['batch'\]=0; wanted a whole number of at least 1"),
+        ({"params": 3}, "params=3"),
+        ({"params": {"batch": 1, "communication": "on"}}, "params contains 'communication', which scaling sets itself"),
+        ({"mode": "strong", "params": {"batch": 6}}, "=6 cannot be shared evenly by 4 workers; give a multiple of 4"),
+        ({"params": {"batch": 1}, "of": 3}, "of=3"),
+        ({"params": {"batch": 1}, "sizes": [1, 2]}, "sizes"),
+    ],
+)
+def test_what_cannot_be_scaled_is_refused_with_what_was_wanted(
+    made_up: tuple[Distbench, list[CaseResult]], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(Misuse, match=message):
+        Scaling(made_up[0])(body, **options)
+    assert Timed.order == []
+
+
+def test_a_run_without_communication_that_communicates_is_refused(
+    made_up: tuple[Distbench, list[CaseResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a body makes its DDP itself: the one worker would wait for its own gradients."""
+    monkeypatch.setattr(Timed, "sends", ["on", "off"])
+    with pytest.raises(Misuse, match=r"local@ws1 must be without communication, and its step calls all_reduce. Next:"):
+        Scaling(made_up[0])(body, params={"batch": 50})
+    assert values(made_up[1]) == {}
+
+
+def test_a_loop_that_was_not_timed_is_named_with_those_that_were(
+    made_up: tuple[Distbench, list[CaseResult]],
+) -> None:
+    with pytest.raises(Misuse, match=r"of='train': local@ws1 timed no such loop; wanted one of step"):
+        Scaling(made_up[0])(body, params={"batch": 50}, of="train")
+    assert Timed.order == [(1, "off")], "no launch was made for nothing"
+
+
+def test_samples_that_do_not_follow_the_batch_are_refused(
+    made_up: tuple[Distbench, list[CaseResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a body takes a batch of its own: under strong scaling each worker does the work of all."""
+    monkeypatch.setattr(Timed, "samples", {2: 100, 4: 100})
+    told = (
+        r"do not follow params\['batch'\]: a sample of it is 1 in local@ws1, workers@ws1; 2 in workers@ws2, apart@ws2; "
+        r"4 in workers@ws4, apart@ws4\. Next: take the batch of a worker from rank.params"
+    )
+    with pytest.raises(Misuse, match=told):
+        Scaling(made_up[0])(body, mode="strong", params={"batch": 100})
+    assert values(made_up[1]) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "efficiency", "share"),
+    [({"step": 0.4, "scaling_efficiency": 0.2}, 0.2, None), (0.3, 0.3, 0.3), (None, None, None)],
+)
+def test_a_tolerance_is_of_what_it_names_or_of_all(
+    made_up: tuple[Distbench, list[CaseResult]],
+    monkeypatch: pytest.MonkeyPatch,
+    given: Any,
+    efficiency: float | None,
+    share: float | None,
+) -> None:
+    distbench, _ = made_up
+    taken: dict[str, object] = {}
+    monkeypatch.setattr(distbench, "judge", lambda name, *_, tolerance, **__: taken.update({name: tolerance}))
+    Scaling(distbench)(body, params={"batch": 50}, world_size=2, tolerance=given)
+
+    assert taken == {"scaling_efficiency": efficiency, "computing_share": share}
+
+
+def described(plan: LaunchPlan) -> Mapping[str, Any]:
+    """Ranks whose steps scale well; those of made-up ranks have no fingerprint."""
+    return {"step": [0.02, 0.0201, 0.0199, 0.0202, 0.0198]}
+
+
+def test_beyond_the_cores_of_this_host_sizes_are_labelled_and_their_clocks_are_not_judged(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testing, "_description", described)
+    monkeypatch.setattr("pytest_distbench.machine.hardware.cores", lambda: 2)
+    made = project(
+        """
+        def body(rank):
+            pass
+
+        def test_net(scaling):
+            scaling(body, params={"batch": 8}, world_size=4, oversubscribed=True)
+        """
+    )
+    result = run(made, "--distbench-update", "--distbench-json=run.json")
+    results = json.loads((made.path / "run.json").read_text())["results"]
+    labels = {(r["case"]["run"], r["case"]["conditions"]["world_size"]): r for r in results}
+    two, four = labels["scaling_efficiency[workers=2]", 2], labels["scaling_efficiency[workers=4]", 2]
+
+    assert result.ret == 0
+    assert (two["update"], [v["kind"] for v in two["verdicts"]]) == ("new", ["new"])
+    assert (four["update"], four["verdicts"]) == ("", [])
+    assert four["case"]["conditions"]["around"] == {"oversubscribed": "2-cores"}
+    assert labels["workers", 4]["update"] != "new"
+    assert run(made).ret == 0
+
+
+SPAWNED = """
+    import time
+    import torch
+    from pytest_distbench.workloads.gradients import parallel
+    from pytest_distbench.workloads.rates import record_rate
+
+    def train(rank):
+        model = parallel(rank, torch.nn.Linear(16, 16))
+        inputs = torch.ones(rank.params["batch"], 16)
+        for _ in rank.timed("step", warmup=3, iterations=5):
+            model(inputs).sum().backward()
+            communicates = rank.params["communication"] == "on" and rank.world_size > 1
+            time.sleep(0.02 + rank.params["wait_s"] * communicates)
+        record_rate(rank, samples=rank.params["batch"])
+
+    def test_net(scaling):
+        scaling(train, params={"batch": 4, "wait_s": WAIT})
+"""
+
+
+def derived(pytester: pytest.Pytester, run_inside: RunInside, wait_s: str) -> dict[str, float]:
+    pytester.makepyfile(test_net=textwrap.dedent(SPAWNED.replace("WAIT", wait_s)))
+    assert run_inside("--world-size=2", "--distbench-json=run.json").ret == 0
+    results = json.loads((pytester.path / "run.json").read_text())["results"]
+    return {v["metric"]: v["current"] for result in results for v in result["verdicts"] if v["at"]}
+
+
+@pytest.mark.spawn
+def test_what_is_waited_for_in_communication_lowers_efficiency_and_the_share_of_computing(
+    pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
+    """A step sleeps 20 ms, and 180 ms more where it communicates: a tenth is left. The machine adds far less."""
+    quiet, slow = (derived(pytester, run_inside, wait_s) for wait_s in ("0", "0.18"))
+
+    assert quiet.keys() == slow.keys() == {"scaling_efficiency[workers=2]", "computing_share[workers=2]"}
+    assert all(slow[metric] < 0.3 < quiet[metric] for metric in quiet)
+
+
+def test_ranks_with_other_threads_are_compared_with_nobody(
+    made_up: tuple[Distbench, list[CaseResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a body gives the one rank all cores."""
+    monkeypatch.setattr(Timed, "threads", {1: 2})
+    told = r"different numbers of threads.*: 2 in local@ws1, workers@ws1; 1 in workers@ws2, workers@ws4, apart@ws2"
+    with pytest.raises(Misuse, match=told):
+        Scaling(made_up[0])(body, params={"batch": 50})
+    assert values(made_up[1]) == {}
+
+
+def test_a_tolerance_of_nothing_is_refused_with_what_there_is(made_up: tuple[Distbench, list[CaseResult]]) -> None:
+    message = (
+        r"tolerance\['scaling_eficiency'\]: nothing of that name has one; wanted one of computing_share, "
+        "scaling_efficiency, step"
+    )
+    with pytest.raises(Misuse, match=message):
+        Scaling(made_up[0])(body, params={"batch": 50}, tolerance={"scaling_eficiency": 0.1})
+
+
+def test_strong_the_samples_are_shared(made_up: tuple[Distbench, list[CaseResult]]) -> None:
+    distbench, found = made_up
+    Scaling(distbench)(body, mode="strong", params={"batch": 100}, name="shared")
+
+    assert values(found) == pytest.approx(
+        {
+            "shared scaling_efficiency[workers=2]": 1.0 / (2 * 0.75),
+            "shared computing_share[workers=2]": 0.5 / 0.75,
+            "shared scaling_efficiency[workers=4]": 1.0 / (4 * 0.5),
+            "shared computing_share[workers=4]": 0.25 / 0.5,
+        }
+    )
+
+
+def test_a_size_that_is_no_power_of_two_is_the_last(made_up: tuple[Distbench, list[CaseResult]]) -> None:
+    distbench, _ = made_up
+    runs = Scaling(distbench)(body, params={"batch": 3}, world_size=3)
+
+    assert [run.result.case.world_size for run in runs] == [1, 2, 3]
+
+
+def test_beyond_the_ranks_at_hand_nothing_is_launched_unless_the_test_says_so(
+    made_up: tuple[Distbench, list[CaseResult]],
+) -> None:
+    with pytest.raises(pytest.skip.Exception, match="not run: needs 8 ranks, 4 given"):
+        Scaling(made_up[0])(body, params={"batch": 8}, world_size=8)
+    assert Timed.order == []
