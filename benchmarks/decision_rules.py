@@ -23,7 +23,7 @@ from pytest_distbench.judging.stored_rule import whole as whole_of
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineMetric, Case, Conditions
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.metric import Sample, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.summaries import distribution, nearest_rank
 
@@ -58,10 +58,10 @@ class Launch:
         )
 
     @functools.cached_property
-    def measurement(self) -> Measurement:
+    def measurement(self) -> Sample:
         """As the plugin would have recorded it."""
         times = distribution(self.iterations.tolist()) if self.keeps_all else []
-        found = Measurement(name="t", unit="s", better="lower", value=self.summary.p25, summary=self.summary)
+        found = Sample(name="t", unit="s", better="lower", value=self.summary.p25, summary=self.summary)
         return replace(found, distribution=times)
 
     @functools.cache  # noqa: B019 # launches live as long as the program

@@ -31,7 +31,7 @@ from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.case import judge_trainings
 from pytest_distbench.judging.entry import stored_metric
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import REASONS, severity_order
 from pytest_distbench.report.texts import layout
 from pytest_distbench.store.run_record import read_run_record
@@ -84,13 +84,13 @@ def train() -> dict[str, dict[str, Training]]:
     return found
 
 
-def measured(training: Training, steps: int) -> dict[str, list[Measurement]]:
+def measured(training: Training, steps: int) -> dict[str, list[Sample]]:
     """A launch of it, with a curve of so many steps."""
     found = {}
     for name, better in KINDS.items():
         values = training[name][:steps]
         series = values if better == "curve" else []
-        found[name] = [Measurement(name=name, unit="", better=better, value=values[-1], series=series)]
+        found[name] = [Sample(name=name, unit="", better=better, value=values[-1], series=series)]
     return found
 
 

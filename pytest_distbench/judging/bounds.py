@@ -22,7 +22,7 @@ from pytest_distbench.records.metric import (
     TOLD,
     AskedBound,
     Bound,
-    Measurement,
+    Sample,
     Side,
     metric_key,
     metric_name,
@@ -47,7 +47,7 @@ _MOST_NAMES = 20
 _MOST_EFFICIENT = 1.05
 """Of an efficiency in each launch: beyond that it is no noise."""
 
-Measured = Mapping[str, Sequence[Measurement]]
+Measured = Mapping[str, Sequence[Sample]]
 """Metric key -> its measurement in each launch."""
 
 
@@ -55,7 +55,7 @@ _Rate = tuple[float, str]
 """A rate that is made of a time: in so many seconds it would be 1; and its unit."""
 
 
-def plausible(metric: Measurement) -> list[Bound]:
+def plausible(metric: Sample) -> list[Bound]:
     """The bounds of what a derived number can be: no worker of many is faster than one alone that does as much."""
     words = metric.name.lower().replace("_", " ").split()
     if metric.better != "higher" or metric.unit or words[-1:] != ["efficiency"]:
@@ -176,7 +176,7 @@ def _is_doubtful(bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> b
     )
 
 
-def _reason(value: float | None, bound: Bound, launches: Sequence[Measurement], verdict: Verdict) -> str:
+def _reason(value: float | None, bound: Bound, launches: Sequence[Sample], verdict: Verdict) -> str:
     measurement = next((m for m in launches if m.value == value), launches[0])
     unit = measurement.unit
     now = "no value" if value is None else format_quantity(value, unit)
@@ -246,7 +246,7 @@ def _missed_goals(metric: str, measured: Measured) -> set[str]:
     }
 
 
-def _rates(measurement: Measurement) -> dict[str, _Rate]:
+def _rates(measurement: Sample) -> dict[str, _Rate]:
     factor, size = measurement.facts.get("busbw_factor"), measurement.at.get("message_bytes")
     if measurement.unit != "s" or not isinstance(factor, int | float) or not isinstance(size, int | float):
         return {}

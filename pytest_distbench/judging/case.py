@@ -34,7 +34,7 @@ from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, Measurement, metric_key, metric_name, without
+from pytest_distbench.records.metric import PEAK_MEMORY, Sample, metric_key, metric_name, without
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 
@@ -102,7 +102,7 @@ def accepted_changes(terms: Terms, launches: Sequence[LaunchRecord], entry: Base
 def judge_missing(
     terms: Terms,
     launches: Sequence[LaunchRecord],
-    found: Mapping[str, Sequence[Measurement]],
+    found: Mapping[str, Sequence[Sample]],
     stored: Mapping[str, BaselineMetric],
 ) -> list[Judgement]:
     asked = [key for key in stored if metric_name(key) != PEAK_MEMORY]
@@ -116,7 +116,7 @@ def judge_missing(
 
 
 def lost_parts(
-    terms: Terms, found: Mapping[str, Sequence[Measurement]], stored: Mapping[str, BaselineMetric]
+    terms: Terms, found: Mapping[str, Sequence[Sample]], stored: Mapping[str, BaselineMetric]
 ) -> dict[str, str]:
     both = [key for key in found if key in stored and terms.wants(metric_name(key))]
     return {key: why for key in both if (why := lost_part(stored[key], found[key]))}
@@ -125,7 +125,7 @@ def lost_parts(
 def as_lost(
     judgements: Sequence[Judgement],
     lost: Mapping[str, str],
-    found: Mapping[str, Sequence[Measurement]],
+    found: Mapping[str, Sequence[Sample]],
     stored: Mapping[str, BaselineMetric],
 ) -> list[Judgement]:
     """The judgements, but for the metrics of which something is lost; those of a training are told over its seeds."""
@@ -142,7 +142,7 @@ def _judge_noise(
     under: Circumstances,
     tolerances: Mapping[str, float],
     launches: Sequence[LaunchRecord],
-    found: Mapping[str, Sequence[Measurement]],
+    found: Mapping[str, Sequence[Sample]],
     stored: Mapping[str, BaselineMetric],
 ) -> dict[str, Judgement]:
     """Judge each metric that is not of a training, and the neighbours of a sweep together."""
@@ -162,7 +162,7 @@ def _judge_noise(
         for key, measurements in found.items()
         if not METRIC_KINDS[measurements[0].better].is_of_training
     }
-    together: dict[Run, list[Measurement]] = {}
+    together: dict[Run, list[Sample]] = {}
     for launch in launches:
         for run, measurement in runs_of_launch(launch, runs):
             together.setdefault(run, []).append(measurement)
@@ -197,7 +197,7 @@ def judge_fingerprint(
     return Judgement(verdict, is_open=is_doubtful and len(launches) < most)
 
 
-def add_witnesses(verdict: Verdict, stored: BaselineMetric | None, measurements: Sequence[Measurement]) -> Verdict:
+def add_witnesses(verdict: Verdict, stored: BaselineMetric | None, measurements: Sequence[Sample]) -> Verdict:
     """With the quieter witnesses of the clock beside it, before and now."""
     names = measurements[0].companions if measurements else {}
     now = {name: statistics.median(m.companions.get(name, 0.0) for m in measurements) for name in names}
@@ -208,7 +208,7 @@ def add_witnesses(verdict: Verdict, stored: BaselineMetric | None, measurements:
 
 def judge_trainings(
     terms: Terms,
-    found: Mapping[str, list[Measurement]],
+    found: Mapping[str, list[Sample]],
     stored: Mapping[str, BaselineMetric],
     *,
     same_software: bool,
@@ -216,7 +216,7 @@ def judge_trainings(
     entry: BaselineEntry | None = None,
 ) -> list[Verdict]:
     """One verdict per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed."""
-    families: dict[tuple[bool, str, str], dict[str, list[Measurement]]] = {}
+    families: dict[tuple[bool, str, str], dict[str, list[Sample]]] = {}
     for key, measurements in found.items():
         first = measurements[0]
         if METRIC_KINDS[first.better].is_of_training:
@@ -251,9 +251,9 @@ def can_repeat(launches: Sequence[LaunchRecord]) -> bool:
     return all("cuda" not in launch.software or launch.software.get("deterministic") == "on" for launch in launches)
 
 
-def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
+def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
     """Metric key -> its measurement in each launch; one that a full launch lacks counts as without value."""
-    found: dict[str, list[Measurement]] = {}
+    found: dict[str, list[Sample]] = {}
     for launch in launches:
         for measurement in launch.measurements:
             found.setdefault(measurement.key, []).append(measurement)

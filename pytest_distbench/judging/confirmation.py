@@ -44,7 +44,7 @@ from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import format_change
@@ -418,7 +418,7 @@ def _together(first: LaunchRecord, second: LaunchRecord) -> LaunchRecord:
     return replace(first, measurements=[_mean(m, others.get(m.key)) for m in first.measurements])
 
 
-def _mean(first: Measurement, second: Measurement | None) -> Measurement:
+def _mean(first: Sample, second: Sample | None) -> Sample:
     if METRIC_KINDS[first.better].rule != "noisy" or second is None:
         return first
     a, b = first.value, second.value

@@ -23,7 +23,7 @@ from pytest_distbench.records.metric import (
     PEAK_MEMORY,
     PHASE,
     UNTIL_MOVED,
-    Measurement,
+    Sample,
     Scalar,
 )
 from pytest_distbench.records.record import Number, replace
@@ -40,7 +40,7 @@ def make_entry(
     """The entry that stores what ``launches`` measured, without info metrics; what ``before`` has by hand is kept."""
     kept = before.metrics if before is not None else {}
     metrics: dict[str, BaselineMetric] = {}
-    measured: dict[str, list[Measurement]] = {}
+    measured: dict[str, list[Sample]] = {}
     for launch in launches:
         for measurement in launch.measurements:
             measured.setdefault(measurement.key, []).append(measurement)
@@ -97,7 +97,7 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> BaselineMetric:
+def stored_metric(found: Sequence[Sample], *, tolerance: float | None) -> BaselineMetric:
     kind = METRIC_KINDS[found[0].better]
     summaries = [
         m.summary  # whose ends can be stored beside the value: a run record of others may say anything
@@ -128,7 +128,7 @@ def stored_metric(found: Sequence[Measurement], *, tolerance: float | None) -> B
     return _with_curve(made, [m.series for m in found], found[0].facts) if kind.rule == "curve" else made
 
 
-def _series(found: Sequence[Measurement], rule: str) -> list[Number]:
+def _series(found: Sequence[Sample], rule: str) -> list[Number]:
     """What is kept of all values, to tell where another launch left them."""
     match rule:
         case "exact":
@@ -152,7 +152,7 @@ def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]], facts: 
     return replace(made, curve=golden) if unseeded is None else replace(made, unseeded_at=unseeded.starts_at)
 
 
-def _companions(measurements: Sequence[Measurement]) -> dict[str, float]:
+def _companions(measurements: Sequence[Sample]) -> dict[str, float]:
     names = measurements[0].companions
     found = {name: statistics.median(m.companions.get(name, 0.0) for m in measurements) for name in names}
     seconds = [m.companions.get(CPU_S, 0.0) for m in measurements]

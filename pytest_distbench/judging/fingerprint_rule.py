@@ -18,7 +18,7 @@ from pytest_distbench.judging.collective_text import (
     payload_bytes,
 )
 from pytest_distbench.records.iteration import Beyond, Fingerprint, named_ranks, of_rank, rank_ranges
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
@@ -227,10 +227,10 @@ def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
     }
 
 
-def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Measurement]:
+def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Sample]:
     """A metric of each number, ``parameter_bytes[of=step_time]``; but for collectives those of 0 are left out."""
     return [
-        Measurement(name=name, unit=UNITS[name], better="exact", value=value, at={"of": key})
+        Sample(name=name, unit=UNITS[name], better="exact", value=value, at={"of": key})
         for key, fingerprint in fingerprints.items()
         if not fingerprint.missing
         for name, value in structure_of(fingerprint).items()

@@ -20,7 +20,7 @@ from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.environment import GpuNorm, GpuWitness
 from pytest_distbench.records.kinds import METRIC_KINDS, Reduce
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, Measurement, metric_name
+from pytest_distbench.records.metric import PEAK_MEMORY, Sample, metric_name
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.records.summaries import median
 
@@ -29,7 +29,7 @@ FEWEST_VALUES = 0.5
 
 _MESSAGE = re.compile(r"message_bytes=(\d+)")
 
-Found = Mapping[str, Sequence[Measurement]]
+Found = Mapping[str, Sequence[Sample]]
 """Metric key -> its measurement in each launch."""
 
 
@@ -38,7 +38,7 @@ def message_bytes(key: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
+def lost_part(stored: BaselineMetric, current: Sequence[Sample]) -> str:
     """What is measured no more of a metric that is there: ``recorded by 1 rank, by 2 before``; empty: nothing.
 
     What a baseline from before these were noted does not hold is not known to be lost.
@@ -65,7 +65,7 @@ def lost_part(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
     return ""
 
 
-def more_than_stored(stored: BaselineMetric, current: Sequence[Measurement]) -> str:
+def more_than_stored(stored: BaselineMetric, current: Sequence[Sample]) -> str:
     """Why an improvement may be another number: so many values more in the series; empty: there are not."""
     values = min(map(series_length, current))
     if stored.values and values > stored.values / FEWEST_VALUES:
@@ -75,7 +75,7 @@ def more_than_stored(stored: BaselineMetric, current: Sequence[Measurement]) -> 
     return ""
 
 
-def series_length(measurement: Measurement) -> int:
+def series_length(measurement: Sample) -> int:
     """Values in the series of a launch; 0 where it is no series, or its loop has a clock and chooses how often it runs.
 
     A training that reaches its goal earlier has fewer steps, and a sweep fewer iterations on a busy machine.
@@ -84,7 +84,7 @@ def series_length(measurement: Measurement) -> int:
     return 0 if measurement.summary is None or is_of_clock else measurement.summary.n
 
 
-def reduction(metric: BaselineMetric | Measurement) -> Reduce:
+def reduction(metric: BaselineMetric | Sample) -> Reduce:
     return metric.reduce or METRIC_KINDS[metric.better].reduce
 
 

@@ -39,7 +39,7 @@ from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer
 from pytest_distbench.judging.terms import Draft, Judgement, difference
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
+from pytest_distbench.records.metric import PEAK_MEMORY, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes, format_quantity, format_values, is_size, why_impossible
 
@@ -49,9 +49,7 @@ LEAST_BYTES = 16 * 2**20
 AGREEING_LAUNCHES = 3
 
 
-def judge_by_size(
-    draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, tolerance: float
-) -> Judgement:
+def judge_by_size(draft: Draft, current: Sequence[Sample], baseline: BaselineMetric, tolerance: float) -> Judgement:
     now, then = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
     highest = max(then) + _margin(max(then), tolerance)
     middle = statistics.median(then)
@@ -75,15 +73,13 @@ def judge_by_size(
     return draft.settle("within-threshold", threshold=limit)
 
 
-def most_of_ranks(launches: Sequence[Measurement]) -> list[float]:
+def most_of_ranks(launches: Sequence[Sample]) -> list[float]:
     """What the ranks needed at most in any of the launches, the hungriest first; empty where they do not say it."""
     ordered = [sorted(m.series, reverse=True) for m in launches]
     return [max(place) for place in zip(*ordered, strict=True)] if len({len(o) for o in ordered}) == 1 else []
 
 
-def _hungrier(
-    current: Sequence[Measurement], stored: Sequence[float], tolerance: float
-) -> tuple[float, float, str] | None:
+def _hungrier(current: Sequence[Sample], stored: Sequence[float], tolerance: float) -> tuple[float, float, str] | None:
     """The place among the ranks that needs more in every launch: the least of it now, what it was, and a sentence.
 
     None: no place does, or the number of ranks is another one.
@@ -143,7 +139,7 @@ def compare_by_order(
     return Answer("noise", _why_no_answer((*old, *new), unit))
 
 
-def why_nothing_was_timed(measurement: Measurement) -> str:
+def why_nothing_was_timed(measurement: Sample) -> str:
     """Why a clock that reads 0 says nothing; empty: it reads more, or this is no clock."""
     beside = measurement.companions
     if measurement.unit != "s" or measurement.value != 0 or "cpu_s" not in beside:
@@ -237,7 +233,7 @@ class Circumstances:
         return f"other processes used {self.busier_cores:.1f} cores more than when the baseline was recorded"
 
 
-def judge(current: Sequence[Measurement], baseline: BaselineMetric | None, under: Circumstances) -> Judgement:
+def judge(current: Sequence[Sample], baseline: BaselineMetric | None, under: Circumstances) -> Judgement:
     first = current[0]
     values = [m.value for m in current]
     known = [v for v in values if v is not None]
@@ -266,13 +262,11 @@ def unasked(draft: Draft) -> Judgement:
     return shown.settle("not-judged", "recorded, not judged")
 
 
-def as_info(measurement: Measurement) -> Measurement:
+def as_info(measurement: Sample) -> Sample:
     return replace(measurement, better="info")
 
 
-def judge_exact(
-    draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, under: Circumstances
-) -> Judgement:
+def judge_exact(draft: Draft, current: Sequence[Sample], baseline: BaselineMetric, under: Circumstances) -> Judgement:
     values = [m.value for m in current]
     if len(set(values)) > 1:
         if len(set(baseline.launches)) > 1:
@@ -291,7 +285,7 @@ def judge_exact(
     return draft.settle("exact-number", f"exact: {what}", threshold=0.0)
 
 
-def first_difference(stored: Sequence[float], current: Sequence[Measurement]) -> str:
+def first_difference(stored: Sequence[float], current: Sequence[Sample]) -> str:
     """Where a series leaves the stored one; empty where none is stored, or none does. One that is longer does."""
     for series in (m.series for m in current if stored):
         at = next((i for i, (then, now) in enumerate(zip(stored, series, strict=False)) if then != now), len(stored))
@@ -302,9 +296,7 @@ def first_difference(stored: Sequence[float], current: Sequence[Measurement]) ->
     return ""
 
 
-def judge_noisy(
-    draft: Draft, current: Sequence[Measurement], baseline: BaselineMetric, under: Circumstances
-) -> Judgement:
+def judge_noisy(draft: Draft, current: Sequence[Sample], baseline: BaselineMetric, under: Circumstances) -> Judgement:
     """Launches are samples: ``stored_rule``, and where there are no ratios, by order."""
     known = [m.value for m in current if m.value is not None]
     stored = [v for v in baseline.launches if v is not None]
@@ -347,7 +339,7 @@ def judge_noisy(
     )
 
 
-DecisionRule = Callable[[Draft, Sequence[Measurement], BaselineMetric, Circumstances], Judgement]
+DecisionRule = Callable[[Draft, Sequence[Sample], BaselineMetric, Circumstances], Judgement]
 """Settles a draft, from the metric in each launch of this run, what is stored of it, and tolerance, error rate and
 circumstances. Both sides have values. A judgement that is open asks for another launch, while there may be one."""
 

@@ -20,7 +20,7 @@ from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary, metric_key, without
+from pytest_distbench.records.metric import Sample, Summary, metric_key, without
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import format_bytes, format_change
@@ -55,9 +55,9 @@ class Run:
     share: float
 
 
-def find_runs(metrics: Iterable[Measurement]) -> list[Run]:
+def find_runs(metrics: Iterable[Sample]) -> list[Run]:
     """The runs among noisy metrics of one name and point but for the size, the shortest first."""
-    series: dict[str, list[tuple[float, Measurement]]] = {}
+    series: dict[str, list[tuple[float, Sample]]] = {}
     for metric in metrics:
         size = metric.at.get(AXIS)
         if metric.is_noisy and isinstance(size, int | float) and not isinstance(size, bool) and size > 0:
@@ -71,7 +71,7 @@ def error_share(key: str, runs: Iterable[Run]) -> float:
     return LONE_SHARE if any(key in run.keys for run in runs) else 1.0
 
 
-def runs_of_launch(launch: LaunchRecord, runs: Iterable[Run]) -> Iterator[tuple[Run, Measurement]]:
+def runs_of_launch(launch: LaunchRecord, runs: Iterable[Run]) -> Iterator[tuple[Run, Sample]]:
     """The runs of which this launch has all, as one metric each."""
     found = {m.key: m for m in launch.measurements if not launch.only or m.key in launch.only}
     for run in runs:
@@ -129,9 +129,9 @@ def support(
     return found
 
 
-def _rows(sizes: Sequence[tuple[float, Measurement]]) -> Iterator[list[tuple[float, Measurement]]]:
+def _rows(sizes: Sequence[tuple[float, Sample]]) -> Iterator[list[tuple[float, Sample]]]:
     """The sizes in order, in rows without a gap."""
-    row: list[tuple[float, Measurement]] = []
+    row: list[tuple[float, Sample]] = []
     for size, metric in sorted(sizes, key=lambda item: item[0]):
         if row and size > FARTHEST * row[-1][0]:
             yield row
@@ -140,7 +140,7 @@ def _rows(sizes: Sequence[tuple[float, Measurement]]) -> Iterator[list[tuple[flo
     yield row
 
 
-def _runs_of(row: Sequence[tuple[float, Measurement]]) -> Iterator[Run]:
+def _runs_of(row: Sequence[tuple[float, Sample]]) -> Iterator[Run]:
     """All runs of a row; those of one length share what that length may spend, at most a comparison's whole rate."""
     lengths = [length for length in LENGTHS if length <= len(row)]
     for length in lengths:
@@ -154,7 +154,7 @@ def _runs_of(row: Sequence[tuple[float, Measurement]]) -> Iterator[Run]:
             yield Run(keys=tuple(m.key for m in metrics), sizes=sizes, key=key, share=share)
 
 
-def _together(metrics: Sequence[Measurement]) -> Measurement:
+def _together(metrics: Sequence[Sample]) -> Sample:
     summaries = [m.summary for m in metrics if m.summary is not None]
     return replace(
         metrics[0],

@@ -48,7 +48,7 @@ from pytest_distbench.judging.terms import Draft, Judgement, Terms, difference, 
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, Measurement
+from pytest_distbench.records.metric import PEAK_MEMORY, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.units import format_values
@@ -113,9 +113,9 @@ def looks(first: int, most: int) -> tuple[int, ...]:
 
 
 def judge_pairs(
-    pairs: Sequence[tuple[Measurement | None, Measurement | None]],
+    pairs: Sequence[tuple[Sample | None, Sample | None]],
     under: PairCircumstances,
-    itself: Sequence[tuple[Measurement | None, Measurement | None]] = (),
+    itself: Sequence[tuple[Sample | None, Sample | None]] = (),
 ) -> Judgement:
     """Judge one metric at a look.
 
@@ -288,7 +288,7 @@ def judge_paired(
     references: Sequence[LaunchRecord],
     launches: Sequence[LaunchRecord],
     *,
-    tolerance_of: Callable[[Measurement], float],
+    tolerance_of: Callable[[Sample], float],
     looks: tuple[int, ...],
     cases: int,
     spending: int = 2,
@@ -355,9 +355,9 @@ def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Verdict]:
 
 def _by_metric(
     terms: Terms, references: Sequence[LaunchRecord], launches: Sequence[LaunchRecord]
-) -> dict[str, list[tuple[Measurement | None, Measurement | None]]]:
+) -> dict[str, list[tuple[Sample | None, Sample | None]]]:
     """Metric key -> per pair what the reference and this tree measured; pairs started for other metrics left out."""
-    found: dict[str, list[tuple[Measurement | None, Measurement | None]]] = {}
+    found: dict[str, list[tuple[Sample | None, Sample | None]]] = {}
     sides = [(_by_key(terms, a), _by_key(terms, b)) for a, b in zip(references, launches, strict=True)]
     for key in dict.fromkeys(key for there, here in sides for key in (*here, *there)):
         found[key] = [
@@ -370,9 +370,9 @@ def _by_metric(
 
 def _of_runs(
     runs: Sequence[Run], references: Sequence[LaunchRecord], launches: Sequence[LaunchRecord]
-) -> dict[Run, list[tuple[Measurement | None, Measurement | None]]]:
+) -> dict[Run, list[tuple[Sample | None, Sample | None]]]:
     """Run of neighbours -> per pair of launches what both sides measured of it as one, where both did."""
-    found: dict[Run, list[tuple[Measurement | None, Measurement | None]]] = {}
+    found: dict[Run, list[tuple[Sample | None, Sample | None]]] = {}
     for there, here in zip(references, launches, strict=True):
         then = dict(runs_of_launch(there, runs))
         for run, now in runs_of_launch(here, runs):
@@ -381,14 +381,14 @@ def _of_runs(
     return {run: found[run] for run in runs if run in found}
 
 
-def _by_key(terms: Terms, launch: LaunchRecord) -> dict[str, Measurement]:
+def _by_key(terms: Terms, launch: LaunchRecord) -> dict[str, Sample]:
     return {m.key: _as_wanted(terms, m) for m in launch.measurements}
 
 
-def _first(pairs: Sequence[tuple[Measurement | None, Measurement | None]]) -> Measurement:
+def _first(pairs: Sequence[tuple[Sample | None, Sample | None]]) -> Sample:
     return next(m for pair in pairs for m in reversed(pair) if m is not None)
 
 
-def _as_wanted(terms: Terms, measurement: Measurement) -> Measurement:
+def _as_wanted(terms: Terms, measurement: Sample) -> Sample:
     """A metric that the test does not want judged is for information."""
     return measurement if terms.wants(measurement.name) else as_info(measurement)

@@ -52,7 +52,7 @@ from pytest_distbench.judging.terms import Judgement, Terms, staleness
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, Measurement, metric_name
+from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, Sample, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import is_size
@@ -224,7 +224,7 @@ def judge_screened(
 
 def screen(
     launches: Sequence[LaunchRecord],
-    found: Mapping[str, Sequence[Measurement]],
+    found: Mapping[str, Sequence[Sample]],
     stored: Mapping[str, BaselineMetric],
     *,
     tolerances: Mapping[str, float],
@@ -294,7 +294,7 @@ def screen(
     return Screening(evidence)
 
 
-def _is_comparable(measurements: Sequence[Measurement], stored: BaselineMetric) -> bool:
+def _is_comparable(measurements: Sequence[Sample], stored: BaselineMetric) -> bool:
     """Whether it is a clock, judged, with logarithms on both sides."""
     if not is_clock(measurements[0], measurements[0].unit) or not measurements[0].is_judged:
         return False
@@ -302,7 +302,7 @@ def _is_comparable(measurements: Sequence[Measurement], stored: BaselineMetric) 
     return stored.better == measurements[0].better and all(v is not None and v > 0 for v in values)
 
 
-def _fast_sides(measurements: Sequence[Measurement], stored: BaselineMetric) -> tuple[list[float], list[float]]:
+def _fast_sides(measurements: Sequence[Sample], stored: BaselineMetric) -> tuple[list[float], list[float]]:
     timed = bool(stored.minimum) and are_timed(measurements)
     return stored_side(stored, timed=timed).fast, Side.of_measurements(measurements, timed=timed).fast
 
@@ -354,8 +354,8 @@ def explained_by_noise(sigma: float, launches: int) -> float:
     return noise_limit(largest, launches, RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT)
 
 
-def _judged(terms: Terms, launches: Sequence[LaunchRecord]) -> dict[str, list[Measurement]]:
-    found: dict[str, list[Measurement]] = {}
+def _judged(terms: Terms, launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
+    found: dict[str, list[Sample]] = {}
     for launch in launches:
         for measurement in launch.measurements:
             if measurement.is_judged and terms.wants(measurement.name):

@@ -54,7 +54,7 @@ from pytest_distbench.judging.terms import Draft
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, metric_name
+from pytest_distbench.records.metric import Sample, metric_name
 from pytest_distbench.records.reasons import REASONS, ReasonCode, VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_change
@@ -119,7 +119,7 @@ class Side:
         )
 
     @classmethod
-    def of_measurements(cls, launches: Iterable[Measurement], *, timed: bool) -> Side:
+    def of_measurements(cls, launches: Iterable[Sample], *, timed: bool) -> Side:
         """Of the launches that have a value.
 
         Args:
@@ -154,7 +154,7 @@ class Comparison:
     @classmethod
     def of(
         cls,
-        current: Sequence[Measurement],
+        current: Sequence[Sample],
         baseline: BaselineMetric,
         *,
         tolerance: float,
@@ -231,7 +231,7 @@ class Comparison:
         return Answer("noise", f"too noisy; minimum detectable slowdown {size}")
 
 
-def draft_of(current: Sequence[Measurement], baseline: BaselineMetric | None) -> Draft:
+def draft_of(current: Sequence[Sample], baseline: BaselineMetric | None) -> Draft:
     """What is judged of a noisy metric, by its iterations where both sides have them; its values where one is 0."""
     stored = baseline.launches if baseline is not None else []
     draft = Draft(current[0], [m.value for m in current], stored)
@@ -245,7 +245,7 @@ def draft_of(current: Sequence[Measurement], baseline: BaselineMetric | None) ->
     return Draft(current[0], list(map(fast_value, current)), then, "sqrt(min x p25)")
 
 
-def fast_value(launch: Measurement) -> float | None:
+def fast_value(launch: Sample) -> float | None:
     """What is judged of a launch: sqrt(minimum x p25) of the iterations of a timing, the value of anything else."""
     if launch.value is None or launch.summary is None or launch.value <= 0 or not are_timed([launch]):
         return launch.value
@@ -262,14 +262,14 @@ def _fast(value: float | None, minimum: float) -> float | None:
     return None if value is None else math.sqrt(value) * math.sqrt(minimum)
 
 
-def are_timed(launches: Sequence[Measurement]) -> bool:
+def are_timed(launches: Sequence[Sample]) -> bool:
     """Whether all of them have a fast side, and say how their iterations were spread."""
     return all(
         METRIC_KINDS[m.better].has_fast_side and m.summary is not None and m.summary.minimum > 0 for m in launches
     )
 
 
-def variance_of_iterations(measurement: Measurement) -> float | None:
+def variance_of_iterations(measurement: Sample) -> float | None:
     """Variance of the logarithm of a launch's 25th percentile that comes from timing only so many iterations.
 
     The asymptotic variance of a sample quantile, ``q (1 - q) / (n f^2)``, with the density ``f`` taken from the quarter
@@ -330,7 +330,7 @@ FEWEST_STORED = 5
 """Launches: of fewer nobody knows how much all of their iterations differ."""
 
 
-def whole(measurement: Measurement) -> float | None:
+def whole(measurement: Sample) -> float | None:
     """The geometric mean of a launch's series; None where there is none, or no series of times or rates."""
     values = measurement.distribution
     if METRIC_KINDS[measurement.better].rule != "noisy" or len(values) < FEWEST_OF_SERIES or min(values) <= 0:
@@ -346,7 +346,7 @@ class Wholes(NamedTuple):
     sign: float
 
     @classmethod
-    def of(cls, current: Sequence[Measurement], stored: BaselineMetric) -> Wholes | None:
+    def of(cls, current: Sequence[Sample], stored: BaselineMetric) -> Wholes | None:
         """Of one metric; None where one side does not know it."""
         now = [w for w in map(whole, current) if w is not None]
         if len(stored.whole) < FEWEST_STORED or not now or len(now) < len(current):
@@ -374,7 +374,7 @@ class Wholes(NamedTuple):
         is_obvious = self.worse_by > OBVIOUS_LIMITS * limit and pairs == 1.0
         return True if is_obvious and len(self.new) >= OBVIOUS_LAUNCHES else None
 
-    def draft(self, metric: Measurement) -> Draft:
+    def draft(self, metric: Sample) -> Draft:
         now, then = ([math.exp(log) for log in side] for side in (self.new, self.old))
         return Draft(metric, now, then, "all iterations")
 

@@ -14,7 +14,7 @@ import msgspec
 from pytest_distbench.records.case import OVERSUBSCRIBED, BaselineEntry, BaselineMetric, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import AskedBound, Measurement
+from pytest_distbench.records.metric import AskedBound, Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseOutcome, CaseResult, Statistic, Verdict
@@ -47,7 +47,7 @@ class Terms:
     def wants(self, name: str) -> bool:
         return self.metrics is None or name in self.metrics
 
-    def tolerance_of(self, metric: Measurement, by_hand: Iterable[float | None]) -> float:
+    def tolerance_of(self, metric: Sample, by_hand: Iterable[float | None]) -> float:
         """The change towards worse that is accepted of a metric, as a fraction: the closest one to the number counts.
 
         That is, in this order: what is set by hand in the baseline's file, for the metric and then for the case; what
@@ -83,7 +83,7 @@ class Terms:
         return {name: found[0] for name, found in near.items() if found}
 
 
-def difference(stored: BaselineMetric | Measurement, current: Measurement) -> str:
+def difference(stored: BaselineMetric | Sample, current: Sample) -> str:
     """Why a number cannot be compared with a stored one: ``mode was per-iteration, now loop``; empty where it can.
 
     What only one of them notes is not known to differ: entries from before it was noted stay comparable.
@@ -224,7 +224,7 @@ class Draft:
         statistic: what stands for either.
     """
 
-    metric: Measurement
+    metric: Sample
     current: Sequence[float | None]
     reference: Sequence[float | None]
     statistic: Statistic = "median"

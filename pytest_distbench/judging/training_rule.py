@@ -38,7 +38,7 @@ from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quan
 from pytest_distbench.judging.terms import difference
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import Measurement, Scalar, metric_key, without
+from pytest_distbench.records.metric import Sample, Scalar, metric_key, without
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.run import Statistic, Verdict
 
@@ -62,7 +62,7 @@ class Family:
         tolerance: accepted relative change that was set for this metric or case; None: the rule's own.
     """
 
-    current: Mapping[str, Sequence[Measurement]]
+    current: Mapping[str, Sequence[Sample]]
     stored: Mapping[str, BaselineMetric]
     same_software: bool
     curve: CurveSays = "nothing"
@@ -71,7 +71,7 @@ class Family:
     tolerance: float | None = None
 
     @property
-    def first(self) -> Measurement:
+    def first(self) -> Sample:
         """Any measurement: name, unit, kind and identity are the same in all."""
         return next(iter(self.current.values()))[0]
 
@@ -278,7 +278,7 @@ def _where(family: Family) -> str:
 
 def _judge_curve(family: Family) -> Verdict:
     rtol = family.tolerance_or(golden_curve.RTOL)
-    worst: tuple[golden_curve.Departure, Measurement, BaselineMetric, bool] | None = None
+    worst: tuple[golden_curve.Departure, Sample, BaselineMetric, bool] | None = None
     own = _disagreement(family)
     coarse = ""
     for key, launches in family.current.items():
@@ -561,7 +561,7 @@ def _share(limit: float, scale: float) -> float:
     return limit / abs(scale) if scale else limit
 
 
-def _seed_of(measurement: Measurement) -> str:
+def _seed_of(measurement: Sample) -> str:
     return f" (seed {measurement.at['seed']})" if "seed" in measurement.at else ""
 
 

@@ -22,8 +22,8 @@ from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
     PEAK_MEMORY,
     PHASE,
-    Measurement,
     Observation,
+    Sample,
     Scalar,
     Summary,
     metric_key,
@@ -58,7 +58,7 @@ def reduce_partials(found: Iterable[Partial]) -> list[Partial]:
     return [_reduce(group) for same in by_key.values() for group in same]
 
 
-def merge(found: Iterable[Partial]) -> list[Measurement]:
+def merge(found: Iterable[Partial]) -> list[Sample]:
     """Raises :class:`RecordingError` where ranks do not agree about a metric."""
     by_key: dict[str, list[Partial]] = {}
     for part in reduce_partials(found):
@@ -68,7 +68,7 @@ def merge(found: Iterable[Partial]) -> list[Measurement]:
     return [_measure(part) for [part] in by_key.values()]
 
 
-def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Measurement]:
+def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Sample]:
     """Peak memory as a metric, of the rank that needed most; none where one of them does not know."""
     known = {rank: used for rank, used in bytes_of.items() if used is not None}
     if not known or len(known) < len(bytes_of):
@@ -79,7 +79,7 @@ def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Measurement]:
     return [replace(_memory(known[rank], {"rank": rank}), series=[known[rank] for rank in sorted(known)])]
 
 
-def of_largest_process(num_bytes: int) -> list[Measurement]:
+def of_largest_process(num_bytes: int) -> list[Sample]:
     """Peak memory as a metric where processes are no ranks of ours; none where it is not known, which is 0."""
     return [_memory(num_bytes, {"of": "its largest process"})] if num_bytes else []
 
@@ -89,8 +89,8 @@ def largest(reports: Iterable[RankReport]) -> int:
     return max((report.peak_memory_bytes or 0 for report in reports), default=0)
 
 
-def _memory(num_bytes: int, facts: dict[str, Scalar]) -> Measurement:
-    return Measurement(name=PEAK_MEMORY, unit="B", better="memory", value=num_bytes, facts=facts)
+def _memory(num_bytes: int, facts: dict[str, Scalar]) -> Sample:
+    return Sample(name=PEAK_MEMORY, unit="B", better="memory", value=num_bytes, facts=facts)
 
 
 def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
@@ -315,10 +315,10 @@ def _sum_companions(group: Sequence[Partial]) -> dict[str, list[float]]:
     return found
 
 
-def _measure(part: Partial) -> Measurement:
+def _measure(part: Partial) -> Sample:
     values = [value / len(part.ranks) for value in part.values] if part.reduce == "mean" else part.values
     is_kept = METRIC_KINDS[part.better].keeps_series
-    return Measurement(
+    return Sample(
         name=part.name,
         unit=part.unit,
         better=part.better,

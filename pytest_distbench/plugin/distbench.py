@@ -55,7 +55,7 @@ from pytest_distbench.records.case import OVERSUBSCRIBED, Case
 from pytest_distbench.records.iteration import CaseTrace, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import BoundValue, Measurement, Scalar
+from pytest_distbench.records.metric import BoundValue, Sample, Scalar
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
@@ -451,7 +451,7 @@ class Distbench:
         given = self.arguments(f"distbench.judge({name!r})")
         point = given.point({} if at is None else at)
         unit = given.text("unit", unit, may_be_empty=True)
-        metric = Measurement(
+        metric = Sample(
             name=name,
             unit=unit,
             better=given.derived_kind(better),
@@ -570,7 +570,7 @@ class Distbench:
             raise Regression(lost_text(lost, paths, folder=folder, command=self._command))
 
     def _derived_samples(
-        self, given: Arguments, metric: Measurement, values: object, of: Sequence[Run] | Run
+        self, given: Arguments, metric: Sample, values: object, of: Sequence[Run] | Run
     ) -> DerivedNumbers | GivenNumbers:
         runs = [of] if isinstance(of, Run) else of
         if not isinstance(runs, list | tuple) or not all(any(run is known for known in self._runs) for run in runs):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_distbench.plugin import carry
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.units import GIGABYTE
 
@@ -132,7 +132,7 @@ def benchmarks(results: Sequence[CaseResult]) -> Iterator[Benchmark]:
     for result in results:
         if result.launches[-1].outcome != "passed":
             continue
-        measured: dict[str, list[Measurement]] = {}
+        measured: dict[str, list[Sample]] = {}
         for launch in result.launches:
             for measurement in launch.measurements:
                 if measurement.value is not None and measurement.value > 0:
@@ -185,7 +185,7 @@ def _replay(rounds_s: Sequence[float]) -> Callable[[], float]:
     return distbench_launches
 
 
-def _benchmark(result: CaseResult, verdict: Verdict, measured: Sequence[Measurement]) -> Benchmark:
+def _benchmark(result: CaseResult, verdict: Verdict, measured: Sequence[Sample]) -> Benchmark:
     case, environment = result.case, result.environment
     test = f"{case.test}[{case.name}]" if case.name else case.test
     fullname = f"{test}:{verdict.metric}"
@@ -222,7 +222,7 @@ def _bandwidths(verdict: Verdict, median_s: float) -> dict[str, float]:
     return {**found, "busbw_gb_per_s": found["algbw_gb_per_s"] * factor} if isinstance(factor, int | float) else found
 
 
-def _inside(measured: Sequence[Measurement]) -> dict[str, list[float]]:
+def _inside(measured: Sequence[Sample]) -> dict[str, list[float]]:
     summaries = [m.summary for m in measured if m.summary is not None]
     if len(summaries) < len(measured):
         return {}

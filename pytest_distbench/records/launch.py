@@ -14,7 +14,7 @@ from pytest_distbench.elastic.records import ElasticResult, PoolResult
 from pytest_distbench.records.environment import GpuWitness, Load
 from pytest_distbench.records.iteration import Breakdown, Fingerprint, RankFingerprint
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.metric import Measurement, Observation
+from pytest_distbench.records.metric import Observation, Sample
 from pytest_distbench.records.record import Number, Record
 
 Outcome = Literal["passed", "failed", "skipped"]
@@ -175,7 +175,7 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     timed_out: bool = False
     fates: list[RankFate] = []
     """Of a launch that passed there are none."""
-    measurements: list[Measurement] = []
+    measurements: list[Sample] = []
     fingerprints: dict[str, Fingerprint] = {}
     """By the metric whose iteration it describes; ``training_start`` is what came before a training's first step."""
     unseen_collectives: int = 0

@@ -236,7 +236,7 @@ class Summary(Record, frozen=True, kw_only=True):
     """Share of the iterations in which that rank was the slowest, 0 to 1."""
 
 
-class Measurement(_Recorded, frozen=True, kw_only=True):
+class Sample(_Recorded, frozen=True, kw_only=True):
     """One metric of one launch, reduced over ranks: the sample a verdict is made of."""
 
     value: Number | None

@@ -27,7 +27,7 @@ from pytest_distbench.machine.gpus import Gpus, misplaced, peak_bytes_per_s
 from pytest_distbench.machine.locks import find_controller, remove, throttled
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import CPU_THROTTLED, LINK_PEAK, NETWORK_RATE, NETWORK_ROUND_TRIP, Measurement
+from pytest_distbench.records.metric import CPU_THROTTLED, LINK_PEAK, NETWORK_RATE, NETWORK_ROUND_TRIP, Sample
 from pytest_distbench.records.network import NETWORK, Network, Passage, rank_hosts
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
@@ -137,7 +137,7 @@ class GpusAround(Around):
         kept = [held_remark(gpu, missing, watch.users(gpu), patience_s=patience_s) for gpu, missing in held.items()]
         return [*filter(None, [complaint()]), *kept]
 
-    def _with_link_peak(self, measurements: list[Measurement], plan: LaunchPlan) -> list[Measurement]:
+    def _with_link_peak(self, measurements: list[Sample], plan: LaunchPlan) -> list[Sample]:
         """What was measured; the times of collectives with the peak of the links that they went over, where known."""
         ranks = self._gpus.visible[: plan.world_size]
         is_joined = len(ranks) == plan.world_size and not plan.shares_gpu
@@ -252,7 +252,7 @@ def misses(network: Network, found: Sequence[Passage]) -> list[str]:
     return told
 
 
-def _carried(before: Sequence[Passage], after: Sequence[Passage], *, made_by: str) -> Iterator[Measurement]:
+def _carried(before: Sequence[Passage], after: Sequence[Passage], *, made_by: str) -> Iterator[Sample]:
     """What the probes of a network found before and after a launch: of each way the worse of two, as information."""
     for first, second in zip(before, after, strict=True):
         worse = {
@@ -260,7 +260,7 @@ def _carried(before: Sequence[Passage], after: Sequence[Passage], *, made_by: st
             (NETWORK_ROUND_TRIP, "s"): max(first.round_trip_s, second.round_trip_s),
         }
         for (name, unit), value in worse.items():
-            yield Measurement(
+            yield Sample(
                 name=name,
                 unit=unit,
                 better="info",
@@ -349,7 +349,7 @@ class QuotaAround(Around):
             if not shares or record.outcome != "passed":
                 return record
             value, ranks = min(shares), len(shares)
-            bit = Measurement(name=CPU_THROTTLED, unit="", better="info", value=value, ranks=ranks, reduce="min")
+            bit = Sample(name=CPU_THROTTLED, unit="", better="info", value=value, ranks=ranks, reduce="min")
             return replace(record, measurements=[*record.measurements, bit])
 
         with contextlib.ExitStack() as stack:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_distbench.errors import BodyError, DerivationError, line_of, show
 from pytest_distbench.judging.confirmation import Sides
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import LARGEST_NUMBER, Measurement
+from pytest_distbench.records.metric import LARGEST_NUMBER, Sample
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import as_float, why_impossible
@@ -228,7 +228,7 @@ class Values(dict[str, float | None]):
 
 
 class GivenNumbers(Samples):
-    def __init__(self, metric: Measurement, values: Sequence[float], software: Mapping[str, str]) -> None:
+    def __init__(self, metric: Sample, values: Sequence[float], software: Mapping[str, str]) -> None:
         super().__init__()
         self.most = len(values)
         self.alone = "the test computes it itself: give judge a function and of=, and both sides are computed"
@@ -253,7 +253,7 @@ class DerivedNumbers(Samples):
     It has at least one launch of each source; more are added where they are needed.
     """
 
-    def __init__(self, metric: Measurement, derive: Derivation, sources: Sequence[Samples]) -> None:
+    def __init__(self, metric: Sample, derive: Derivation, sources: Sequence[Samples]) -> None:
         super().__init__()
         self._metric = metric
         self._derive = derive
@@ -328,5 +328,5 @@ def _largest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _launch(index: int, number: Measurement, software: Mapping[str, str]) -> LaunchRecord:
+def _launch(index: int, number: Sample, software: Mapping[str, str]) -> LaunchRecord:
     return LaunchRecord(index=index, outcome="passed", wall_s=0.0, measurements=[number], software=dict(software))

@@ -15,7 +15,7 @@ import msgspec
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, tightest
+from pytest_distbench.records.metric import Sample, tightest
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore
 from pytest_distbench.store.files import open_regular
@@ -112,13 +112,13 @@ def _axes_of(record: RunRecord) -> dict[str, ColumnType]:
     return axes
 
 
-def _of_launch(result: CaseResult, launch: LaunchRecord, m: Measurement) -> tuple[object, ...]:
+def _of_launch(result: CaseResult, launch: LaunchRecord, m: Sample) -> tuple[object, ...]:
     case, under = result.case, result.case.conditions
     group = (case.test, case.name, under.world_size, under.backend, under.launcher, result.environment.platform)
     return (*group, launch.index, m.name, m.unit, m.better)
 
 
-def _points(m: Measurement, axes: Mapping[str, ColumnType]) -> list[object]:
+def _points(m: Sample, axes: Mapping[str, ColumnType]) -> list[object]:
     return [
         None if (point := m.at.get(axis)) is None else kind(point) if kind is str else point
         for axis, kind in axes.items()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, History, Point, RunRecord, Trend
 from pytest_distbench.store.files import FileKind
 
@@ -73,7 +73,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _values(result: CaseResult) -> Iterator[tuple[Trend, float]]:
     """The median of the launches that passed, of each metric."""
-    measured: dict[str, list[Measurement]] = {}
+    measured: dict[str, list[Sample]] = {}
     for launch in result.launches:
         for measurement in launch.measurements if launch.outcome == "passed" else ():
             measured.setdefault(measurement.key, []).append(measurement)

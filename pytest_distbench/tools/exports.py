@@ -22,7 +22,7 @@ from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
 from pytest_distbench.report.texts import change, current, escape, quantity, reference, threshold
 
@@ -85,7 +85,7 @@ class Number:
     """
 
     result: CaseResult
-    measurement: Measurement
+    measurement: Sample
     values: list[float]
 
     @property

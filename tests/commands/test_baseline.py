@@ -14,7 +14,7 @@ from support.repositories import git
 from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, named, record, result
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.store.baselines import BaselineStore
 
@@ -161,7 +161,7 @@ class TestAccept:
     def test_metrics_that_were_closed_after_one_launch_keep_their_values(
         self, run: Run, store: BaselineStore, tmp_path: Path
     ) -> None:
-        closed = Measurement(name="closed", unit="s", better="lower", value=9.0)
+        closed = Sample(name="closed", unit="s", better="lower", value=9.0)
         old = entry(0.001, 0.002, 0.003).metrics["step"]
         store.write(TEST, KEY, entry(1.0, metrics={"step": old, "closed": old}))
         adaptive = result(*[0.004] * 5)

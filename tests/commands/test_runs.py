@@ -19,7 +19,7 @@ from support.timelines import JOB, killed
 from pytest_distbench.commands.cli import main
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.records.iteration import Collective, Fingerprint
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import VERDICTS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -176,7 +176,7 @@ class TestPrices:
 
     @staticmethod
     def throughput(tmp_path: Path) -> str:
-        rate = Measurement(name="samples_per_second", unit="samples/s", better="higher", value=1000.0)
+        rate = Sample(name="samples_per_second", unit="samples/s", better="higher", value=1000.0)
         made = result(1.0)
         return record(tmp_path / "a.json", replace(made, launches=[replace(made.launches[0], measurements=[rate])]))
 

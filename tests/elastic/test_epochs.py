@@ -13,17 +13,17 @@ from pytest_distbench.elastic.records import ElasticJob, MembershipPlan, RateCha
 from pytest_distbench.elastic.tables import setup_name
 from pytest_distbench.elastic.timeline import Stepped
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import Section
 
 
 def run(name: str, *launches: list[float]) -> CaseResult:
-    def measured(values: list[float]) -> list[Measurement]:
+    def measured(values: list[float]) -> list[Sample]:
         places: list[dict[str, Scalar]] = [{"epoch": epoch} for epoch in range(len(values))]
         return [
-            Measurement(name="accuracy", unit="", better="info", value=v, at=at)
+            Sample(name="accuracy", unit="", better="info", value=v, at=at)
             for v, at in zip(values, places, strict=True)
         ]
 
@@ -65,7 +65,7 @@ def trained(ranks: int, *launches: dict[str, float]) -> CaseResult:
             index=i,
             outcome="passed",
             wall_s=1.0,
-            measurements=[Measurement(name=name, unit="", better="info", value=v) for name, v in values.items()],
+            measurements=[Sample(name=name, unit="", better="info", value=v) for name, v in values.items()],
         )
         for i, values in enumerate(launches)
     ]
@@ -196,7 +196,7 @@ def test_a_training_that_records_its_rate_has_the_steps_from_which_on_it_is_anot
     series: list[float], changes: list[tuple[int, float]]
 ) -> None:
     """The first seed of the first launch that has one: a schedule is no matter of chance."""
-    rate = Measurement(name="learning_rate", unit="", better="info", value=series[-1], series=series, at={"seed": 0})
+    rate = Sample(name="learning_rate", unit="", better="info", value=series[-1], series=series, at={"seed": 0})
     again = replace(rate, series=[9.0], at={"seed": 1})
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[rate, again])
     section = EPOCHS.section([result(launches=[launch, launch])])

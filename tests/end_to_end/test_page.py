@@ -16,7 +16,7 @@ from support.trends import steps, trend
 
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, History, RunRecord
 from pytest_distbench.report.page.content import other_of, page_of, write_page
@@ -40,7 +40,7 @@ def case(name: str, *values: float, code: str = "within-threshold", outcome: str
             index=i,
             outcome="passed",
             wall_s=1.0,
-            measurements=[Measurement(name="step", unit="s", better="lower", value=value)],
+            measurements=[Sample(name="step", unit="s", better="lower", value=value)],
         )
         for i, value in enumerate(values)
     ]
@@ -102,7 +102,7 @@ def test_a_search_finds_tests_and_verdicts(tab: Tab, tmp_path: Path) -> None:
 def sized(ranks: int, *step_s: float) -> CaseResult:
     """A training without a goal: for each of these step times a rate, and so a line in its chart of the cost."""
     measured = [
-        Measurement(name=f"tokens{i}_per_second", unit="", better="info", value=1 / time_s)
+        Sample(name=f"tokens{i}_per_second", unit="", better="info", value=1 / time_s)
         for i, time_s in enumerate(step_s)
     ]
     made = case("", 0.02)
@@ -146,8 +146,8 @@ def test_a_case_is_drawn_when_it_is_unfolded_and_its_charts_are_read_by_keys(tab
 
 def test_an_outlier_is_marked_with_its_value_and_flattens_nothing(tab: Tab, tmp_path: Path) -> None:
     """Three launches within 2 %, and a metric at +350 %."""
-    near = replace(RED.launches[0], measurements=[Measurement(name="step", unit="s", better="lower", value=0.0204)])
-    far = Measurement(name="far", unit="s", better="lower", value=0.09)
+    near = replace(RED.launches[0], measurements=[Sample(name="step", unit="s", better="lower", value=0.0204)])
+    far = Sample(name="far", unit="s", better="lower", value=0.09)
     launches = [replace(near, index=i, measurements=[*near.measurements, *([far] if i == 0 else [])]) for i in range(3)]
     tab.open(
         page(tmp_path, replace(RED, verdicts=[verdict(), verdict("beyond-threshold", metric="far")], launches=launches))
@@ -160,7 +160,7 @@ def test_an_outlier_is_marked_with_its_value_and_flattens_nothing(tab: Tab, tmp_
     ]
     assert max(float(tick.removesuffix(" %")) for tick in ticks if tick.endswith(" %")) <= 10
 
-    beyond = replace(near, measurements=[Measurement(name="step", unit="s", better="lower", value=0.036)])
+    beyond = replace(near, measurements=[Sample(name="step", unit="s", better="lower", value=0.036)])
     tab.open(page(tmp_path, replace(RED, verdicts=[verdict(threshold=0.6)], launches=[near, near, near, beyond])))
     tab.wait("document.querySelector('figure.wide svg[tabindex] circle.dot')")
     assert tab.run("document.querySelectorAll('figure.wide svg path.dot').length") == 0, (
@@ -168,7 +168,7 @@ def test_an_outlier_is_marked_with_its_value_and_flattens_nothing(tab: Tab, tmp_
     )
 
     spike = [1.0, 0.99, 0.98, 0.97, 900.0, 0.96, 0.95]
-    curve = Measurement(name="loss", unit="", better="info", value=0.95, series=spike)
+    curve = Sample(name="loss", unit="", better="info", value=0.95, series=spike)
     tab.open(page(tmp_path, replace(RED, launches=[replace(near, measurements=[curve])])))
     tab.wait("document.querySelector('.charts svg path.dot')")
     texts = tab.run("[...document.querySelectorAll('.charts svg text')].map(t => t.textContent)")

@@ -12,7 +12,7 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.bounds import carry_over, check_measured, judge_bounds, plausible
 from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import LINK_PEAK, AskedBound, Bound, Measurement, metric_key
+from pytest_distbench.records.metric import LINK_PEAK, AskedBound, Bound, Sample, metric_key
 
 WHERE = "marker of test_x"
 AT_4K = {"message_bytes": 4096}
@@ -96,7 +96,7 @@ def test_a_bound_of_the_test_replaces_the_plugin_s_own_of_the_same_side(
 def test_an_efficiency_beyond_one_in_each_launch_is_in_doubt(
     name: str, values: tuple[float, ...], reference: str, kind: str, is_open: bool
 ) -> None:
-    metric = Measurement(name=name, unit="", better="higher", value=None)
+    metric = Sample(name=name, unit="", better="higher", value=None)
     made = launches(*values, name=name, unit="", better="higher", bounds=plausible(metric))
 
     found = judge(made, code=reference)
@@ -153,7 +153,7 @@ def test_a_bound_has_a_direction_and_a_unit_that_fits() -> None:
 
 def test_a_name_holds_for_all_points_and_a_key_for_one() -> None:
     measured = [
-        Measurement(name="latency", unit="s", better="lower", value=value, at={"message_bytes": size})
+        Sample(name="latency", unit="s", better="lower", value=value, at={"message_bytes": size})
         for size, value in ((4096, 0.03), (8192, 0.01))
     ]
     made = [LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=measured) for i in range(3)]
@@ -185,7 +185,7 @@ def test_rates_and_shares_of_a_peak_bound_the_time_of_a_sweep() -> None:
 
 def test_of_a_training_a_bound_holds_for_all_seeds_and_for_a_goal_that_was_missed() -> None:
     measured = [
-        Measurement(name="final_accuracy", unit="", better="floor", value=value, at={"seed": seed})
+        Sample(name="final_accuracy", unit="", better="floor", value=value, at={"seed": seed})
         for seed, value in ((0, 0.98), (1, 0.91))
     ]
     made = [LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)]

@@ -13,7 +13,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric
 from pytest_distbench.records.iteration import Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 
@@ -104,7 +104,7 @@ def test_a_curve_that_departs_asks_for_one_launch_more_to_know_whether_the_code_
         made = [
             replace(
                 launch,
-                measurements=[Measurement(name="loss", unit="", better="curve", value=c[-1], series=c)],
+                measurements=[Sample(name="loss", unit="", better="curve", value=c[-1], series=c)],
             )
             for launch, c in zip(launches(*[1.0] * len(curves)), curves, strict=True)
         ]
@@ -146,7 +146,7 @@ def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() ->
 
 
 def with_memory(made: list[LaunchRecord], num_bytes: float) -> list[LaunchRecord]:
-    memory = Measurement(name="peak_memory", unit="B", better="memory", value=num_bytes)
+    memory = Sample(name="peak_memory", unit="B", better="memory", value=num_bytes)
     return [replace(launch, measurements=[*launch.measurements, memory]) for launch in made]
 
 

@@ -14,7 +14,7 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment, GpuNorm, GpuWitness
 from pytest_distbench.records.iteration import TRAINING_STEP, Course, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Bound, Measurement, Summary, metric_key
+from pytest_distbench.records.metric import Bound, Sample, Summary, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, Verdict
 
@@ -171,7 +171,7 @@ def test_the_rank_whose_clock_is_the_slowest_is_named(share: float, *, is_named:
     summary = Summary(
         n=9, minimum=1, p25=1, median=1, p95=1, p99=1, mean=1, stdev=0, slowest_rank=1, slowest_share=share
     )
-    measurement = Measurement(name="m", unit="s", better="lower", value=0.03, summary=summary)
+    measurement = Sample(name="m", unit="s", better="lower", value=0.03, summary=summary)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
 
     named = ["rank 1 was the slowest in over 90 % of the iterations", ""]
@@ -182,9 +182,7 @@ def test_the_rank_whose_clock_is_the_slowest_is_named(share: float, *, is_named:
 
 def test_phases_that_take_longer_are_named_by_what_they_add() -> None:
     seconds = {"load": 1.2, "step": 3.0, "save": 1.05}
-    phases = [
-        Measurement(name=f"phase/{name}", unit="s", better="info", value=value) for name, value in seconds.items()
-    ]
+    phases = [Sample(name=f"phase/{name}", unit="s", better="info", value=value) for name, value in seconds.items()]
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=phases)
     result = case(SLOWER, launches=[launch], phases={"load": 1.0, "step": 1.0, "save": 1.0, "gone": 1.0})
 

@@ -28,7 +28,7 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.judging.training_rule import NOT_REPEATED
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
@@ -213,7 +213,7 @@ def test_unchanged_code_is_hardly_ever_red_on_a_moody_machine_and_a_slower_one_n
 @pytest.mark.parametrize("other", [2.05, 1.9, 2.4])
 def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(other: float) -> None:
     def losses(last: float) -> LaunchRecord:
-        curve = Measurement(name="loss", unit="", better="curve", value=last, series=[3.0, 2.5, last])
+        curve = Sample(name="loss", unit="", better="curve", value=last, series=[3.0, 2.5, last])
         return LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[curve], software=dict(SOFTWARE))
 
     healthy, [here, once_more] = [losses(2.0)] * 2, [losses(2.2), losses(other)]

@@ -13,7 +13,7 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.references import are_asked_about, confirm_digits
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 
@@ -27,8 +27,8 @@ LOSSES = {
 
 def launch(losses: Sequence[float], final: float = 4.0, software: dict[str, str] | None = None) -> LaunchRecord:
     measurements = [
-        Measurement(name="loss", unit="", better="curve", value=losses[-1], series=list(losses)),
-        Measurement(name="final", unit="", better="same", value=final),
+        Sample(name="loss", unit="", better="curve", value=losses[-1], series=list(losses)),
+        Sample(name="final", unit="", better="same", value=final),
     ]
     return passed(*measurements, software=software or dict(SOFTWARE))
 

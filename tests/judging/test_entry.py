@@ -18,7 +18,7 @@ from pytest_distbench.judging.entry import (
 )
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.iteration import Fingerprint
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 
 
@@ -34,8 +34,8 @@ def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None
 
 def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() -> None:
     case = Case(test="t", id="ws2", conditions=ON_TWO, device="cpu")
-    measured = Measurement(name="m", unit="s", better="lower", value=0.000123456789)
-    count = Measurement(name="count", unit="", better="exact", value=123456.0)
+    measured = Sample(name="m", unit="s", better="lower", value=0.000123456789)
+    count = Sample(name="count", unit="", better="exact", value=123456.0)
     made = [
         passed(
             replace(measured, companions={"cpu_s": seconds, "waits": 3.0}),

@@ -15,19 +15,19 @@ from pytest_distbench.judging.losses import lost_part
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.metric import Sample, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 
 
-def series(count: int, better: Better = "lower", **changes: Any) -> Measurement:
+def series(count: int, better: Better = "lower", **changes: Any) -> Sample:
     values = [1.0] * count
     spread = Summary(n=count, minimum=1.0, p25=1.0, median=1.0, p95=1.0, p99=1.0, mean=1.0, stdev=0.0)
-    made = Measurement(name="t", unit="s", better=better, value=1.0, series=values, summary=spread, ranks=2)
+    made = Sample(name="t", unit="s", better=better, value=1.0, series=values, summary=spread, ranks=2)
     return replace(made, **changes)
 
 
-def lost(then: Measurement, now: Measurement) -> str:
+def lost(then: Sample, now: Sample) -> str:
     return lost_part(stored_metric([then, then], tolerance=None), [now])
 
 
@@ -62,7 +62,7 @@ def lost(then: Measurement, now: Measurement) -> str:
     ],
     ids=str,
 )
-def test_less_of_a_metric_is_told_in_words(then: Measurement, now: Measurement, words: str) -> None:
+def test_less_of_a_metric_is_told_in_words(then: Sample, now: Sample, words: str) -> None:
     assert lost(then, now) == words
 
 
@@ -79,7 +79,7 @@ def test_a_metric_that_is_gone_or_only_shown_is_lost_where_the_baseline_has_it()
     assert judged([metric(1.0)], [now], metrics=("other",))["latency"].kind == "unchanged"
 
 
-def judged(stored: list[Measurement], *launches: list[Measurement], **terms: Any) -> dict[str, Verdict]:
+def judged(stored: list[Sample], *launches: list[Sample], **terms: Any) -> dict[str, Verdict]:
     """Verdicts on launches that measured these, against a baseline of others."""
     made = [launch(measurements) for measurements in launches]
     kept = replace(
@@ -93,11 +93,11 @@ def judged(stored: list[Measurement], *launches: list[Measurement], **terms: Any
     return {j.verdict.metric: j.verdict for j in found}
 
 
-def launch(measurements: list[Measurement], **changes: Any) -> LaunchRecord:
+def launch(measurements: list[Sample], **changes: Any) -> LaunchRecord:
     return replace(result(1.0).launches[0], measurements=measurements, software=SOFTWARE, **changes)
 
 
-def of_size(size: int, name: str = "latency") -> Measurement:
+def of_size(size: int, name: str = "latency") -> Sample:
     return replace(metric(1.0), name=name, at={"message_bytes": size})
 
 
@@ -118,14 +118,14 @@ def test_sizes_that_were_left_out_or_had_no_memory_are_not_lost() -> None:
     assert found["latency[message_bytes=4096]"].reason == "left out by --distbench-max-message"
     assert judged(stored, [of_size(4)])["latency[message_bytes=4096]"].kind == "missing"
 
-    largest = Measurement(name="largest_message", unit="B", better="info", value=1024)
+    largest = Sample(name="largest_message", unit="B", better="info", value=1024)
     found = judged([of_size(4), of_size(4096)], [of_size(4), largest])
     assert found["latency[message_bytes=4096]"].kind == "inconclusive"
 
 
 def test_of_a_goal_that_was_missed_the_steps_are_red_and_the_time_is_not_lost() -> None:
-    steps = Measurement(name="steps_to_accuracy", unit="steps", better="steps", value=50)
-    time = Measurement(name="time_to_accuracy", unit="s", better="lower", value=1.0)
+    steps = Sample(name="steps_to_accuracy", unit="steps", better="steps", value=50)
+    time = Sample(name="time_to_accuracy", unit="s", better="lower", value=1.0)
     found = judged([steps, time], [replace(steps, value=None)])
 
     assert (found["steps_to_accuracy"].kind, found["time_to_accuracy"].kind) == ("changed", "inconclusive")
@@ -133,8 +133,8 @@ def test_of_a_goal_that_was_missed_the_steps_are_red_and_the_time_is_not_lost() 
 
 
 def test_a_clock_of_a_change_that_did_not_come_about_is_not_lost_and_a_count_of_samples_is() -> None:
-    stall = Measurement(name="stall", unit="s", better="lower", value=1.0, at={"change": "kill 2 to 1"})
-    skipped = Measurement(name="samples_skipped", unit="", better="exact", value=0)
+    stall = Sample(name="stall", unit="s", better="lower", value=1.0, at={"change": "kill 2 to 1"})
+    skipped = Sample(name="samples_skipped", unit="", better="exact", value=0)
     kept = replace(
         entry(1.0),
         workload=result(1.0).case.workload,

@@ -16,7 +16,7 @@ from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
 from pytest_distbench.judging.terms import Draft, Judgement
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 
@@ -24,13 +24,11 @@ MIB = 2**20
 MEMORY_RULE_STORED = (200.0, 203.0, 198.0)
 
 
-def memory(mebibytes: float) -> Measurement:
-    return Measurement(
-        name="peak_memory", unit="B", better="memory", value=mebibytes * MIB, facts={"rank": 1}, identity={}
-    )
+def memory(mebibytes: float) -> Sample:
+    return Sample(name="peak_memory", unit="B", better="memory", value=mebibytes * MIB, facts={"rank": 1}, identity={})
 
 
-def ranks(*mebibytes: float) -> Measurement:
+def ranks(*mebibytes: float) -> Sample:
     return replace(memory(max(mebibytes)), series=[v * MIB for v in mebibytes])
 
 
@@ -175,7 +173,7 @@ def test_only_a_count_is_to_be_recorded_as_exact(unit: str, values: list[float],
     assert (verdict.kind, "better='exact'" in verdict.reason) == ("inconclusive", is_advised)
 
 
-def clock(value: float) -> Measurement:
+def clock(value: float) -> Sample:
     return replace(metric(value), companions=CLOCK)
 
 
@@ -303,7 +301,7 @@ def test_a_slowdown_that_may_be_the_cards_is_inconclusive_and_an_improvement_is_
     assert kind([1.0] * 5, STORED, disturbance=why) == "unchanged"
 
 
-def doubled(draft: Draft, current: Sequence[Measurement], stored: BaselineMetric, rule: Circumstances) -> Judgement:
+def doubled(draft: Draft, current: Sequence[Sample], stored: BaselineMetric, rule: Circumstances) -> Judgement:
     """A rule from outside."""
     del current, rule
     is_so = draft.current[0] == 2 * (stored.launches[0] or 0)
@@ -311,7 +309,7 @@ def doubled(draft: Draft, current: Sequence[Measurement], stored: BaselineMetric
 
 
 @pytest.fixture
-def of_doubling(monkeypatch: pytest.MonkeyPatch) -> Measurement:
+def of_doubling(monkeypatch: pytest.MonkeyPatch) -> Sample:
     """A measurement of 2 s of a kind whose rule is ours."""
     monkeypatch.setitem(RULES, "doubled", doubled)
     monkeypatch.setitem(METRIC_KINDS, "mine", MetricKind(summary="s", reduce="max", rule="doubled", sign=1))
@@ -319,7 +317,7 @@ def of_doubling(monkeypatch: pytest.MonkeyPatch) -> Measurement:
 
 
 def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_be_one(
-    of_doubling: Measurement,
+    of_doubling: Sample,
 ) -> None:
     verdict = judge([of_doubling], baseline([1.0, 1.0], "mine"), rule()).verdict
     assert (verdict.kind, verdict.reason, verdict.ratio) == ("regressed", "it doubled", 2.0)

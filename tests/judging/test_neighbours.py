@@ -15,7 +15,7 @@ from pytest_distbench.judging.neighbours import LONE_SHARE, error_share, find_ru
 from pytest_distbench.judging.pairs import judge_paired
 from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 
@@ -26,8 +26,8 @@ NOISE = 0.1
 Factors = Callable[[int], float]
 
 
-def metric(size: object, value: float = 1.0, name: str = "latency", better: str = "lower") -> Measurement:
-    return Measurement(name=name, unit="s", better=better, value=value, at={"message_bytes": size})  # type: ignore[dict-item]
+def metric(size: object, value: float = 1.0, name: str = "latency", better: str = "lower") -> Sample:
+    return Sample(name=name, unit="s", better=better, value=value, at={"message_bytes": size})  # type: ignore[dict-item]
 
 
 def sweeps(count: int, factor: Factors = lambda size: 1.0, *, seed: int = 0) -> list[LaunchRecord]:

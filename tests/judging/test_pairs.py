@@ -25,15 +25,15 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 
 QUIET = (1.00, 1.01, 0.99, 1.005, 0.995)
 
 
-def metric(value: float | None, better: Better = "lower") -> Measurement:
-    return Measurement(name="latency", unit="s", better=better, value=value)
+def metric(value: float | None, better: Better = "lower") -> Sample:
+    return Sample(name="latency", unit="s", better=better, value=value)
 
 
 def rule(**changes: object) -> PairCircumstances:
@@ -124,15 +124,15 @@ CASE = Case(
 TERMS = Terms(default_tolerance=0.1, max_launches=10, cores=2)
 
 
-def number(name: str, value: float, better: Better = "lower", **more: object) -> Measurement:
-    return Measurement(name=name, unit="s", better=better, value=value, **more)  # type: ignore[arg-type]
+def number(name: str, value: float, better: Better = "lower", **more: object) -> Sample:
+    return Sample(name=name, unit="s", better=better, value=value, **more)  # type: ignore[arg-type]
 
 
-def curve(*losses: float) -> Measurement:
+def curve(*losses: float) -> Sample:
     return number("loss_curve", losses[-1], "curve", series=list(losses), at={"seed": 0})
 
 
-def launches(*measurements: Measurement, bytes_sent: int = 4096) -> list[LaunchRecord]:
+def launches(*measurements: Sample, bytes_sent: int = 4096) -> list[LaunchRecord]:
     prints = {"step": Fingerprint(collectives={"all": [Collective("all_reduce", "float32", bytes_sent, "default", 2)]})}
     return [passed(*measurements, index=i, fingerprints=prints, software=SOFTWARE) for i in range(5)]
 

@@ -26,16 +26,16 @@ from pytest_distbench.judging.screening import (
 from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.metric import Sample, Summary
 from pytest_distbench.records.record import replace
 
 TERMS = Terms(default_tolerance=0.15, max_launches=SCREENING_LAUNCHES, cores=2)
 STORED = 10
 
 
-def measurement(value: float, cpu_s: float | None = None, size: int | None = None, **more: object) -> Measurement:
+def measurement(value: float, cpu_s: float | None = None, size: int | None = None, **more: object) -> Sample:
     summary = Summary(n=50, minimum=value, p25=value, median=value, p95=value, p99=value, mean=value, stdev=0.0)
-    made = Measurement(
+    made = Sample(
         name="step",
         unit="s",
         better="lower",
@@ -47,7 +47,7 @@ def measurement(value: float, cpu_s: float | None = None, size: int | None = Non
     return replace(made, **more)
 
 
-def launch(index: int, *measurements: Measurement) -> LaunchRecord:
+def launch(index: int, *measurements: Sample) -> LaunchRecord:
     return passed(*measurements, index=index, software=dict(SOFTWARE))
 
 
@@ -119,7 +119,7 @@ def test_cpu_time_tells_a_slowdown_but_not_of_what_waits_on_a_gpu() -> None:
 
     rng = random.Random(3)
 
-    def on_gpu(cpu_s: float) -> Measurement:
+    def on_gpu(cpu_s: float) -> Sample:
         return measurement(noisy(rng, 0.01), companions={"cpu_s": cpu_s, "host_s": cpu_s})
 
     entry = baseline([launch(i, on_gpu(noisy(rng, 0.01))) for i in range(STORED)])
@@ -191,7 +191,7 @@ def launches(*metrics: Sequence[float | None], **changes: object) -> list[Launch
     """One launch per value; of several metrics at several points of one name."""
     made = [
         [
-            replace(Measurement(name="step", unit="s", better="lower", value=value, at={"i": i}), **changes)
+            replace(Sample(name="step", unit="s", better="lower", value=value, at={"i": i}), **changes)
             for i, value in enumerate(values)
         ]
         for values in zip(*metrics, strict=True)

@@ -31,7 +31,7 @@ from pytest_distbench.judging.stored_rule import Comparison
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.metric import Bound, Measurement
+from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.run import CaseResult, Sensitivity
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 
@@ -122,11 +122,11 @@ def test_one_sentence_has_the_median_case_and_the_worst_and_a_poor_baseline_has_
 
 
 LAUNCH = passed(
-    Measurement(name="step", unit="s", better="lower", value=1.0),
-    Measurement(name="rate", unit="1/s", better="higher", value=1.0),
-    Measurement(name="size", unit="B", better="lower", value=1.0),
-    Measurement(name="shown", unit="s", better="info", value=1.0),
-    Measurement(name="loss_curve", unit="", better="curve", value=1.0),
+    Sample(name="step", unit="s", better="lower", value=1.0),
+    Sample(name="rate", unit="1/s", better="higher", value=1.0),
+    Sample(name="size", unit="B", better="lower", value=1.0),
+    Sample(name="shown", unit="s", better="info", value=1.0),
+    Sample(name="loss_curve", unit="", better="curve", value=1.0),
 )
 
 

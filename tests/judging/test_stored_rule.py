@@ -20,7 +20,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.metric import Sample, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.summaries import distribution, quantile
 
@@ -115,7 +115,7 @@ def test_unchanged_code_is_rarely_called_a_regression() -> None:
 
     def run() -> str:
         stored = [random.lognormvariate(0, 0.1) for _ in range(10)]
-        current: list[Measurement] = []
+        current: list[Sample] = []
         while True:
             current.append(metric(random.lognormvariate(0, 0.1)))
             judgement = judge(current, baseline(stored), rule())
@@ -191,9 +191,9 @@ HEALTHY: dict[str, Shape] = {
 }
 
 
-def measured(values: Sequence[float], better: Better = "lower") -> Measurement:
+def measured(values: Sequence[float], better: Better = "lower") -> Sample:
     """As a launch keeps it."""
-    return Measurement(
+    return Sample(
         name="step",
         unit="s" if better == "lower" else "1/s",
         better=better,
@@ -283,9 +283,9 @@ def test_stored_numbers_alone_are_red_where_it_is_beyond_doubt(fault: str) -> No
 def test_what_has_no_iterations_or_is_no_clock_has_no_such_number() -> None:
     [launch] = launches(1, 1)
     [clock] = launch.measurements
-    alone = Measurement(name="alone", unit="s", better="lower", value=1.0)
-    zero = Measurement(name="zero", unit="s", better="lower", value=1.0, distribution=[0.0, 1.0, 1.0, 1.0])
-    exact = Measurement(name="exact", unit="", better="exact", value=1.0, distribution=[1.0] * 4)
+    alone = Sample(name="alone", unit="s", better="lower", value=1.0)
+    zero = Sample(name="zero", unit="s", better="lower", value=1.0, distribution=[0.0, 1.0, 1.0, 1.0])
+    exact = Sample(name="exact", unit="", better="exact", value=1.0, distribution=[1.0] * 4)
 
     assert whole(clock) == pytest.approx(statistics.geometric_mean(clock.distribution))
     assert [whole(m) for m in (alone, zero, exact)] == [None, None, None]

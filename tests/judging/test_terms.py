@@ -14,11 +14,11 @@ from pytest_distbench.judging.metric import Circumstances, judge
 from pytest_distbench.judging.terms import Terms, difference, software_changes, staleness, version_changes
 from pytest_distbench.records.case import BaselineMetric, Case
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 
 NAMED = {"step": 0.2}
-STEP = Measurement(name="step", unit="s", better="lower", value=1.0)
+STEP = Sample(name="step", unit="s", better="lower", value=1.0)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ PER_ITERATION: dict[str, Scalar] = {"mode": "per-iteration", "in_place": True}
 REASON = "mode was per-iteration, now loop"
 
 
-def measured(identity: Mapping[str, Scalar], *, better: str = "lower", unit: str = "s") -> Measurement:
-    return Measurement(name="m", unit=unit, better=better, value=1.0, identity=dict(identity))
+def measured(identity: Mapping[str, Scalar], *, better: str = "lower", unit: str = "s") -> Sample:
+    return Sample(name="m", unit=unit, better=better, value=1.0, identity=dict(identity))
 
 
 def stored(identity: Mapping[str, Scalar], *, better: str = "lower") -> BaselineMetric:
@@ -130,7 +130,7 @@ def test_what_both_note_must_be_equal_and_what_one_notes_is_not_known_to_differ(
 
 def test_an_entry_stores_the_identity_alone_and_a_verdict_tells_what_describes_too() -> None:
     case = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
-    measurement = Measurement(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
+    measurement = Sample(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
 
     verdict = judge([measurement], None, Circumstances(tolerance=0.1, comparisons=1, max_launches=1)).verdict

@@ -27,7 +27,7 @@ from pytest_distbench.judging.training_rule import (
 from pytest_distbench.launch.reduce import merge, partial
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
-from pytest_distbench.records.metric import UNTIL_MOVED, Measurement, Observation, Scalar
+from pytest_distbench.records.metric import UNTIL_MOVED, Observation, Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 
@@ -70,7 +70,7 @@ def judged(
     return judge_family(
         Family(
             current={
-                f"m[seed={i}]": [Measurement(name="m", unit="", better=better, value=v, at={"seed": i}, identity=now)]
+                f"m[seed={i}]": [Sample(name="m", unit="", better=better, value=v, at={"seed": i}, identity=now)]
                 for i, v in enumerate(current)
             },
             stored={
@@ -90,7 +90,7 @@ def judged_curve(
     beside: Sequence[str] = (),
     **changes: object,
 ) -> Verdict:
-    measured = Measurement(name="loss", unit="", better="curve", value=1.0, series=list(current), beside=list(beside))
+    measured = Sample(name="loss", unit="", better="curve", value=1.0, series=list(current), beside=list(beside))
     return judge_family(
         Family(
             current={"loss": [measured]},
@@ -148,7 +148,7 @@ def test_under_other_software_or_arithmetic_chance_has_its_part(differs: dict[st
 
 def test_a_baseline_whose_launches_differ_is_no_exact_number() -> None:
     stored = BaselineMetric(better="same", unit="", launches=[1.0, 1.0002])
-    now = Measurement(name="m", unit="", better="same", value=1.0003)
+    now = Sample(name="m", unit="", better="same", value=1.0003)
 
     assert judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True)).kind == "unchanged"
 
@@ -171,8 +171,8 @@ def test_a_baseline_whose_launches_differ_is_no_exact_number() -> None:
 def test_an_exact_number_that_was_taken_from_a_series_names_its_first_other_value(
     better: Better, then: list[float], now: list[float], told: str
 ) -> None:
-    def of(values: list[float]) -> Measurement:
-        return Measurement(name="m", unit="", better=better, value=values[-1], taken_from=values)
+    def of(values: list[float]) -> Sample:
+        return Sample(name="m", unit="", better=better, value=values[-1], taken_from=values)
 
     stored = {"m": stored_metric([of(then), of(then)], tolerance=None)}
     verdict = judge_family(Family(current={"m": [of(now)]}, stored=stored, same_software=True))
@@ -279,7 +279,7 @@ def test_another_training_is_red_but_for_what_hardly_is_another(recipe: str, cha
 )
 def test_a_curve_whose_length_nobody_set_is_as_long_as_the_loss_takes_to_move(losses: list[float], steps: int) -> None:
     assert golden_curve.steps_to_move(losses) == steps
-    of = Measurement(name="loss", unit="", better="curve", value=1.0, series=losses, facts={UNTIL_MOVED: True})
+    of = Sample(name="loss", unit="", better="curve", value=1.0, series=losses, facts={UNTIL_MOVED: True})
     assert len(stored_metric([of, of], tolerance=None).curve) == steps
     assert len(stored_metric([replace(of, facts={})], tolerance=None).curve) == len(losses)
     assert judged_curve(losses, losses[:steps]).kind in ("unchanged", "inconclusive")
@@ -297,8 +297,8 @@ def judged_launches(
     beside: Sequence[str] = (),
     can_repeat: bool = True,
 ) -> Verdict:
-    def of(series: Sequence[float]) -> Measurement:
-        return Measurement(name="loss", unit="", better="curve", value=1.0, series=list(series), beside=list(beside))
+    def of(series: Sequence[float]) -> Sample:
+        return Sample(name="loss", unit="", better="curve", value=1.0, series=list(series), beside=list(beside))
 
     stored = {"loss": stored_metric([of(series) for series in baseline], tolerance=None)} if baseline else {}
     current = {"loss": [of(s) for s in launches]}
@@ -443,7 +443,7 @@ def test_code_that_does_not_repeat_its_own_losses_is_told_so_and_no_optimizer_is
 def by_launch(better: Better, current: Values, stored: Values, **changes: object) -> Verdict:
     """Launches of one seed that differ from each other."""
     identity: dict[str, Scalar] = {"evaluation_samples": 1000} if better == "floor" else {}
-    measured = [Measurement(name="m", unit="", better=better, value=v, identity=identity) for v in current]
+    measured = [Sample(name="m", unit="", better=better, value=v, identity=identity) for v in current]
     metric = BaselineMetric(better=better, unit="", launches=list(stored), identity=identity)
     return judge_family(
         Family(current={"m": measured}, stored={"m": metric}, **({"same_software": True} | changes))  # type: ignore[arg-type]
@@ -697,7 +697,7 @@ def test_any_numbers_get_a_verdict_that_survives_a_file(data: st.DataObject) -> 
     family = Family(
         current={
             str(i): [
-                Measurement(name="m", unit="", better=better, value=v, at={"seed": i}, identity=identity, series=series)
+                Sample(name="m", unit="", better=better, value=v, at={"seed": i}, identity=identity, series=series)
             ]
             for i, v in enumerate(current)
         },
@@ -718,11 +718,11 @@ def test_what_is_defined_otherwise_is_incomparable_and_no_value_a_regression() -
 
     assert "no m[seed=1]" in judged("steps", [50, 50], [50]).reason
 
-    now = Measurement(name="m", unit="", better="steps", value=50.0)
+    now = Sample(name="m", unit="", better="steps", value=50.0)
     stored = BaselineMetric(better="exact", unit="", launches=[50.0])
     assert judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True)).kind == "inconclusive"
 
-    now = Measurement(name="m", unit="epochs", better="steps", value=50.0)
+    now = Sample(name="m", unit="epochs", better="steps", value=50.0)
     stored = BaselineMetric(better="steps", unit="steps", launches=[50.0])
     verdict = judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True))
     assert (verdict.kind, verdict.reason) == ("inconclusive", "the unit was 'steps', now it is 'epochs'")
@@ -736,7 +736,7 @@ def test_what_is_defined_otherwise_is_incomparable_and_no_value_a_regression() -
 # What differs by rank
 
 
-def of_ranks(kind: str, values: Sequence[Sequence[float]]) -> Measurement:
+def of_ranks(kind: str, values: Sequence[Sequence[float]]) -> Sample:
     """What ranks recorded, reduced as a launch reduces it."""
     observations = [
         Observation(

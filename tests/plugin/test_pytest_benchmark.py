@@ -11,7 +11,7 @@ from support.results import point, result
 
 from pytest_distbench.plugin.pytest_benchmark import ViewersPlugin, benchmarks
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.metric import Sample, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 
@@ -68,7 +68,7 @@ def result_of(values: list[float | None], *, unit: str = "s", better: str = "low
     """A case of a sweep with one point, one launch per value."""
     summary = Summary(n=50, minimum=1.0, p25=1.0, median=1.5, p95=2.0, p99=3.0, mean=1.5, stdev=0.1)
     judged = replace(point(4000), unit=unit, better=better)
-    measured = Measurement(
+    measured = Sample(
         name="latency", unit=unit, better=better, value=None, at=judged.at, facts=judged.facts, summary=summary
     )
     launches = [

@@ -11,7 +11,7 @@ import pytest
 from pytest_distbench.judging.training_rule import judge_family
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind, metric_kind
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import REASONS, reason
 from pytest_distbench.records.run import Verdict
 
@@ -58,7 +58,7 @@ def test_marks_are_one_character_and_only_a_failure_has_the_exclamation_mark() -
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (Measurement, b'{"name": "m", "unit": "", "better": "lwoer", "value": 1.0}'),
+        (Sample, b'{"name": "m", "unit": "", "better": "lwoer", "value": 1.0}'),
         (BaselineMetric, b'{"unit": "", "better": "lwoer", "launches": [1.0]}'),
         (Verdict, b'{"metric": "m", "code": "equal", "unit": "", "better": "lwoer"}'),
         (Verdict, b'{"metric": "m", "code": "worse", "unit": "", "better": "lower"}'),

@@ -21,7 +21,7 @@ from pytest_distbench.launch.starters import LAUNCHERS, Engine, Hosting, Launche
 from pytest_distbench.machine import locks
 from pytest_distbench.machine.locks import CpuController, find_controller
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.network import Network, Passage, parse_network
 from pytest_distbench.records.plan import Command, LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
@@ -185,8 +185,8 @@ def test_ranks_on_several_hosts_are_a_condition_and_the_launcher_is_asked_once(t
     assert around.conditions(make_plan(tmp_path, world_size=8)) == {"nodes": "2x3+1x2"}
 
 
-STEP = Measurement(name="step", unit="s", better="lower", value=1.0)
-LOSS = Measurement(name="loss", unit="", better="same", value=1.0)
+STEP = Sample(name="step", unit="s", better="lower", value=1.0)
+LOSS = Sample(name="loss", unit="", better="same", value=1.0)
 AROUND_PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[STEP, LOSS])
 
 

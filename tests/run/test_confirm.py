@@ -16,7 +16,7 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.judging.confirmation import LOOKS, Known
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.run import confirm
@@ -69,7 +69,7 @@ class Alone(Samples):
 
 
 def launch(index: int, value: float, torch: str = "2.13.0") -> LaunchRecord:
-    measured = Measurement(name="step", unit="s", better="lower", value=value)
+    measured = Sample(name="step", unit="s", better="lower", value=value)
     return LaunchRecord(
         index=index, outcome="passed", wall_s=2.0, measurements=[measured], software={**SOFTWARE, "torch": torch}
     )

@@ -18,7 +18,7 @@ from support.results import result
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import LINK_PEAK, Measurement
+from pytest_distbench.records.metric import LINK_PEAK, Sample
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.run import around as module
@@ -148,8 +148,8 @@ def test_the_time_of_a_collective_has_the_peak_of_its_links(
     nvml: Nvml, plan: LaunchPlan, changes: dict[str, object], facts: dict[str, float]
 ) -> None:
     made = [
-        Measurement(name="latency", unit="s", better="lower", value=1.0, facts={"busbw_factor": 1.0}),
-        Measurement(name="loss", unit="", better="lower", value=1.0),
+        Sample(name="latency", unit="s", better="lower", value=1.0, facts={"busbw_factor": 1.0}),
+        Sample(name="loss", unit="", better="lower", value=1.0),
     ]
     found = describe(nvml, replace(PASSED, measurements=made), replace(plan, **changes), []).measurements
 

@@ -11,7 +11,7 @@ from support.stores import CASE, KEY, PLATFORM, entry, result
 
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.references import Nothing, Paired, Stored
 from pytest_distbench.run.request import CaseRequest
@@ -132,7 +132,7 @@ def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
 def with_number(*values: float, **changes: Any) -> Any:
     """The case, with an exact number beside its clock."""
     made = result(*values, code="within-threshold", **changes)
-    number = Measurement(name="samples", unit="", better="exact", value=7.0)
+    number = Sample(name="samples", unit="", better="exact", value=7.0)
     launches = [
         replace(
             launch,
@@ -203,8 +203,7 @@ def test_an_update_wants_launches_until_they_are_a_baseline_and_no_more_than_the
 def test_a_training_that_nobody_compares_is_incomparable_like_the_rest() -> None:
     made = Made(1.0)
     steps = [
-        Measurement(name="steps_to_accuracy", unit="steps", better="steps", value=40.0, at={"seed": seed})
-        for seed in (0, 1)
+        Sample(name="steps_to_accuracy", unit="steps", better="steps", value=40.0, at={"seed": seed}) for seed in (0, 1)
     ]
     made.launches = [replace(launch, measurements=steps) for launch in made.launches]
     found = Nothing(REQUEST, "ranks share a GPU").judge(made)

@@ -16,7 +16,7 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.iteration import Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, terms_of
+from pytest_distbench.records.metric import Sample, terms_of
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.store.accept import (
@@ -198,16 +198,16 @@ def test_few_launches_keep_what_more_have_shown_of_the_steps_of_a_loop() -> None
     assert taken(other) == {"step": of(course={"all": other})}
 
 
-def metric(name: str, better: str, value: float, series: Sequence[float] = ()) -> Measurement:
+def metric(name: str, better: str, value: float, series: Sequence[float] = ()) -> Sample:
     unit = {"memory": "B", "lower": "s"}.get(better, "")
-    return Measurement(name=name, unit=unit, better=better, value=value, series=list(series))
+    return Sample(name=name, unit=unit, better=better, value=value, series=list(series))
 
 
 CURVE = metric("loss", "curve", 1.0, [2.0, 1.5, 1.0])
 OTHER_CURVE = metric("loss", "curve", 0.9, [2.0, 1.4, 0.9])
 
 
-def measured(*metrics: Measurement, launches: int = 1, codes: Mapping[str, str] = MappingProxyType({})) -> CaseResult:
+def measured(*metrics: Sample, launches: int = 1, codes: Mapping[str, str] = MappingProxyType({})) -> CaseResult:
     """A case with a clock and peak memory beside these, and verdicts of these codes."""
     steady = [metric("step", "lower", 9.0), metric("peak_memory", "memory", 9e6)]
     launch = LaunchRecord(index=0, outcome="passed", wall_s=9.0, foreign_cores=1.5, measurements=[*steady, *metrics])
@@ -219,7 +219,7 @@ def measured(*metrics: Measurement, launches: int = 1, codes: Mapping[str, str] 
     return replace(made, verdicts=verdicts)
 
 
-def recorded(*metrics: Measurement) -> BaselineEntry:
+def recorded(*metrics: Sample) -> BaselineEntry:
     """What five launches of a quiet machine stored, with a clock and peak memory of their own."""
     launch = replace(measured(*metrics).launches[0], foreign_cores=0.0, wall_s=2.0)
     steady = [metric("step", "lower", 1.0), metric("peak_memory", "memory", 1e6)]
@@ -243,7 +243,7 @@ def recorded(*metrics: Measurement) -> BaselineEntry:
     ],
 )
 def test_one_launch_is_enough_of_what_repeats_and_the_rest_stays_as_it_is(
-    before: list[Measurement], now: list[Measurement], codes: dict[str, str]
+    before: list[Sample], now: list[Sample], codes: dict[str, str]
 ) -> None:
     stored = recorded(*before)
     made = take(

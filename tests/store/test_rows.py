@@ -13,7 +13,7 @@ from support.stores import KEY, PLATFORM, TEST, entry
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Bound, Measurement
+from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Verdict
 from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore
@@ -62,9 +62,9 @@ def test_an_entry_has_a_row_per_metric_and_launch() -> None:
 
 def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each_seed() -> None:
     measurements = [
-        Measurement(name="latency", unit="s", better="lower", value=0.1, at={"message_bytes": 8}),
-        Measurement(name="steps", unit="", better="steps", value=3.0, at={"seed": 1, "level": 0.5}),
-        Measurement(name="steps", unit="", better="steps", value=None, at={"seed": 2, "level": "best"}),
+        Sample(name="latency", unit="s", better="lower", value=0.1, at={"message_bytes": 8}),
+        Sample(name="steps", unit="", better="steps", value=3.0, at={"seed": 1, "level": 0.5}),
+        Sample(name="steps", unit="", better="steps", value=None, at={"seed": 2, "level": "best"}),
     ]
     bounds = [Bound(side="most", value=limit, where="a.py:1") for limit in (0.07, 0.05)]
     verdicts = [

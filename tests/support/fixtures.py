@@ -14,7 +14,7 @@ from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.loop import Session
@@ -30,7 +30,7 @@ class MadeUp(Samples):
         self.request = request
 
     def add(self, *, only: object = ()) -> None:
-        step = Measurement(name="step", unit="s", better="lower", value=1.0)
+        step = Sample(name="step", unit="s", better="lower", value=1.0)
         self.launches.append(LaunchRecord(index=len(self), outcome="passed", wall_s=1.0, measurements=[step]))
 
 

@@ -8,13 +8,13 @@ from pytest_distbench.judging.metric import Circumstances
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.metric import Sample, Summary
 
 STORED = [1.00, 1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.00, 1.01, 0.99]
 
 
-def metric(value: float | None, better: Better = "lower") -> Measurement:
-    return Measurement(name="latency", unit="s", better=better, value=value)
+def metric(value: float | None, better: Better = "lower") -> Sample:
+    return Sample(name="latency", unit="s", better=better, value=value)
 
 
 def baseline(
@@ -27,7 +27,7 @@ def rule(**changes: object) -> Circumstances:
     return Circumstances(**({"tolerance": 0.1, "comparisons": 50, "max_launches": 5} | changes))  # type: ignore[arg-type]
 
 
-def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Measurement:
+def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Sample:
     """A launch whose minimum and p95 are these multiples of its value."""
     summary = Summary(
         n=50,
@@ -39,9 +39,9 @@ def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Measureme
         mean=value,
         stdev=0.1,
     )
-    return Measurement(name="latency", unit="s", better="lower", value=value, summary=summary)
+    return Sample(name="latency", unit="s", better="lower", value=value, summary=summary)
 
 
-def passed(*measurements: Measurement, index: int = 0, **changes: Any) -> LaunchRecord:
+def passed(*measurements: Sample, index: int = 0, **changes: Any) -> LaunchRecord:
     """A launch that measured these."""
     return LaunchRecord(index=index, outcome="passed", wall_s=1.0, measurements=list(measurements), **changes)

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord, Verdict
@@ -58,7 +58,7 @@ def launches(*values: float | None, software: Mapping[str, str] | None = None, *
             index=i,
             outcome="passed",
             wall_s=1.0,
-            measurements=[Measurement(value=value, **metric)],
+            measurements=[Sample(value=value, **metric)],
             software=dict(software or {}),
         )
         for i, value in enumerate(values)

@@ -13,7 +13,7 @@ from support.timelines import JOB, killed
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.formats import FORMATS
@@ -48,21 +48,21 @@ CASE = "suites/test_a.py::test_a[ws2.gloo.warm]"
 SIZE = {"message_bytes": 4096}
 
 
-def launch(index: int, *measured: Measurement, outcome: str = "passed") -> LaunchRecord:
+def launch(index: int, *measured: Sample, outcome: str = "passed") -> LaunchRecord:
     return LaunchRecord(index=index, outcome=outcome, wall_s=1.0, measurements=list(measured))  # type: ignore[arg-type]
 
 
-def latency(value: float | None) -> Measurement:
-    return Measurement(name="latency", unit="s", better="lower", value=value, at=SIZE)
+def latency(value: float | None) -> Sample:
+    return Sample(name="latency", unit="s", better="lower", value=value, at=SIZE)
 
 
-def rate(value: float, name: str = "busbw", unit: str = "B/s") -> Measurement:
-    return Measurement(name=name, unit=unit, better="higher", value=value)
+def rate(value: float, name: str = "busbw", unit: str = "B/s") -> Sample:
+    return Sample(name=name, unit=unit, better="higher", value=value)
 
 
 MEASURED = result(
     launches=[
-        launch(0, latency(0.02), rate(4e9), Measurement(name="loss", unit="", better="info", value=1.0)),
+        launch(0, latency(0.02), rate(4e9), Sample(name="loss", unit="", better="info", value=1.0)),
         launch(1, latency(0.04), rate(6e9)),
         launch(2, latency(9.0), outcome="failed"),
         launch(3, latency(None)),
@@ -201,7 +201,7 @@ def test_what_was_only_measured_is_shown_as_the_median_of_its_launches() -> None
             index=i,
             outcome="passed",
             wall_s=1.0,
-            measurements=[Measurement(name="step", unit="s", better="lower", value=value)],
+            measurements=[Sample(name="step", unit="s", better="lower", value=value)],
         )
         for i, value in enumerate([0.02, 0.04, 0.03])
     ]

@@ -13,7 +13,7 @@ from support.results import result, run
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.store.run_record import write_run_record
 
 AT = 25
@@ -27,12 +27,12 @@ def write(folder: Path, runs: int, change: float = 1.0, other: float = 1.0) -> N
     for i in range(runs):
         step = 0.02 * math.exp(0.02 * dice.gauss(0, 1)) * (change if i >= AT else 1)
         measured = [
-            Measurement(name="step", unit="s", better="lower", value=step),
-            Measurement(name="rate", unit="1/s", better="info", value=1 / step),
+            Sample(name="step", unit="s", better="lower", value=step),
+            Sample(name="rate", unit="1/s", better="info", value=1 / step),
         ]
         if other != 1.0:
             value = 0.5 * math.exp(0.02 * dice.gauss(0, 1)) * (other if i >= AT else 1)
-            measured.append(Measurement(name="load", unit="s", better="lower", value=value))
+            measured.append(Sample(name="load", unit="s", better="lower", value=value))
         launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)
         started = f"2026-{1 + i // 28:02}-{1 + i % 28:02}T00:00:00+00:00"
         write_run_record(folder / f"{i}.json", run(result(launches=[launch]), started=started, commit=f"{i:02}" * 20))

@@ -20,7 +20,7 @@ from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.workloads.scaling import Scaling
@@ -41,11 +41,9 @@ class Timed(fixtures.MadeUp):
         params: Any = self.request.work.params  # type: ignore[union-attr]
         self.order.append((self.request.world_size, params["communication"]))
         waits = self.request.world_size > 1 and params["communication"] == "on"
-        step = Measurement(
-            name="step", unit="s", better="lower", value=0.01 * params["batch"] + waits * COMMUNICATION_S
-        )
+        step = Sample(name="step", unit="s", better="lower", value=0.01 * params["batch"] + waits * COMMUNICATION_S)
         samples = self.samples.get(self.request.world_size, params["batch"]) * self.request.world_size
-        told = Measurement(name="samples_per_step", unit="", better="exact", value=samples)
+        told = Sample(name="samples_per_step", unit="", better="exact", value=samples)
         software = {"threads": str(self.threads.get(self.request.world_size, 1))}
         sent = [Collective("all_reduce", "float32", 4, "default", 1)] if params["communication"] in self.sends else []
         self.launches.append(

@@ -32,13 +32,13 @@ from pytest_distbench.elastic.measures.ledger import (
 )
 from pytest_distbench.elastic.records import PARTS, ChangeResult, ElasticJob, ElasticResult
 from pytest_distbench.elastic.timeline import AgentEnded, Began, Changed, Held, Loaded
-from pytest_distbench.records.metric import TOLD, Bound, Measurement, Scalar
+from pytest_distbench.records.metric import TOLD, Bound, Sample, Scalar
 from pytest_distbench.records.record import Number, replace
 
 _WHERE = "elastic(...)"
 
 
-def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, list[Measurement]]:
+def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, list[Sample]]:
     """What a run showed: its tables, and its metrics. There are none where nobody took a step."""
     first = history.first_step_t
     if first is None:
@@ -66,7 +66,7 @@ def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, li
     return result, measurements
 
 
-def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
+def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Sample]:
     given_s = _given_s(history)
     stall_s = sum(c.stall_s or 0.0 for c in result.changes) + sum(u.stall_s for u in unplanned(history))
     found = [
@@ -105,7 +105,7 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
     return found
 
 
-def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Measurement]:
+def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Sample]:
     """The losses of the epochs as a golden curve: of a fixed run all, and of one whose nodes hold at each change.
 
     Of others those that no change can have touched: of a change at a step the newest checkpoint before that step is
@@ -133,7 +133,7 @@ def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
     begun = next((line for line in history.of(Held) if line.at == "begin" and line.rank == 0), None)
     weights = "" if begun is None else ", ".join(f"{name} {digest[:8]}" for name, digest in begun.parameters.items())
     return [
-        Measurement(
+        Sample(
             name="losses" if is_whole else "losses_before_change",
             unit="",
             better="curve",
@@ -145,7 +145,7 @@ def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Me
     ]
 
 
-def _of_loads(job: ElasticJob, history: History) -> list[Measurement]:
+def _of_loads(job: ElasticJob, history: History) -> list[Sample]:
     """Workers that did not go on with what was saved, by what of it; without a change whether ranks are alike."""
     if job.checkpoint_every is None:
         return []
@@ -161,7 +161,7 @@ def _of_loads(job: ElasticJob, history: History) -> list[Measurement]:
     ]
 
 
-def _learning_lost(history: History) -> list[Measurement]:
+def _learning_lost(history: History) -> list[Sample]:
     """Of a body that tells of them; which steps lie about a load is chance, so that no digit of it repeats."""
     lost = accuracy_lost(history)
     found = [] if lost is None else [number("accuracy_lost", lost)]
@@ -170,11 +170,11 @@ def _learning_lost(history: History) -> list[Measurement]:
     lost_share, told = worst_relapse(history)
     facts: dict[str, Scalar] = {TOLD: told} if told else {}
     most = Bound(side="most", value=MOST_LOST, where=_WHERE, is_default=True)
-    share = Measurement(name="learning_lost", unit="", better="info", value=lost_share, facts=facts, bounds=[most])
+    share = Sample(name="learning_lost", unit="", better="info", value=lost_share, facts=facts, bounds=[most])
     return [*found, share]
 
 
-def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) -> list[Measurement]:
+def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) -> list[Sample]:
     """Of each kind of change the median and the largest; those that another change disturbed do not count.
 
     ``torn`` checkpoints were passed over: so much further a job may have gone back.
@@ -271,11 +271,11 @@ def _longest_interval(history: History, claimed: int) -> int | None:
     return max(found, default=None)
 
 
-def _none(name: str, value: int, told: str = "") -> Measurement:
+def _none(name: str, value: int, told: str = "") -> Sample:
     """A count of what there may be none of; where there is one, what is told of it."""
     facts: dict[str, Scalar] = {TOLD: told} if told else {}
     none = Bound(side="most", value=0, where=_WHERE, is_default=True)
-    return Measurement(name=name, unit="", better="exact", value=value, facts=facts, bounds=[none])
+    return Sample(name=name, unit="", better="exact", value=value, facts=facts, bounds=[none])
 
 
 def number(
@@ -286,6 +286,6 @@ def number(
     better: str = "info",
     at: dict[str, Scalar] | None = None,
     bounds: Sequence[Bound] = (),
-) -> Measurement:
+) -> Sample:
     """A metric; of a kind that is only told, unless it says another."""
-    return Measurement(name=name, unit=unit, better=better, value=value, at=at or {}, bounds=list(bounds))
+    return Sample(name=name, unit=unit, better=better, value=value, at=at or {}, bounds=list(bounds))

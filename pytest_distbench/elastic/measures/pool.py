@@ -31,7 +31,7 @@ from pytest_distbench.elastic.timeline import (
     ServerReady,
     Submitted,
 )
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 
 _SHORTEST_S = 0.1
@@ -89,7 +89,7 @@ _Kind = TypeVar("_Kind", bound=PoolLine)
 
 def measure_pool(
     pool: Sharing, lines: Sequence[PoolLine], jobs: Mapping[str, Sequence[Line]]
-) -> tuple[PoolResult | None, list[Measurement]]:
+) -> tuple[PoolResult | None, list[Sample]]:
     began = next((line.t for line in _of(lines, ClockBegan)), None)
     if began is None:
         return None, []
@@ -158,7 +158,7 @@ def holds_of(lines: Sequence[PoolLine], began: float, last: float) -> list[Hold]
 
 def _job(
     wanted: PoolJob, lines: Sequence[PoolLine], history: History, began: float
-) -> tuple[PoolJobResult, list[Measurement]]:
+) -> tuple[PoolJobResult, list[Sample]]:
     elastic, measurements = measure(wanted.job, history)
     submitted = next((line.t for line in _of(lines, Submitted) if line.job == wanted.name), began)
     ended = next((line.t for line in _of(lines, Ended) if line.job == wanted.name), None)

@@ -20,7 +20,7 @@ from pytest_distbench.records.metric import (
     EVERY,
     PEAK_MEMORY,
     PHASE,
-    Measurement,
+    Sample,
     without,
 )
 from pytest_distbench.records.run import CaseResult
@@ -171,7 +171,7 @@ def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
     return points((_at(known, step), value) for step, value in curve)
 
 
-def _ends(measured: Sequence[Measurement]) -> list[Point]:
+def _ends(measured: Sequence[Sample]) -> list[Point]:
     """When each evaluation ended: by medians of the times from one to the next, so that none ended before another."""
     lasted: dict[int, list[float]] = {}
     for m in measured:
@@ -200,11 +200,11 @@ def target_of(results: Sequence[CaseResult], name: str) -> float | None:
     return None
 
 
-def _measurements(results: Sequence[CaseResult]) -> list[Measurement]:
+def _measurements(results: Sequence[CaseResult]) -> list[Sample]:
     return [m for result in results for launch in result.launches for m in launch.measurements]
 
 
-def _name_over_seeds(measured: Measurement) -> str:
+def _name_over_seeds(measured: Sample) -> str:
     return point_text(measured.name.removeprefix(EVALUATED), without(measured.at, "seed"))
 
 

@@ -18,7 +18,7 @@ from pytest_distbench.records.case import CPUS, NODES, RANKS
 from pytest_distbench.records.environment import GpuHost
 from pytest_distbench.records.iteration import SAMPLES
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.network import NETWORK
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.tables.table import (
@@ -151,7 +151,7 @@ def setup_rows(results: Sequence[CaseResult], run: RunRecord | None = None) -> l
     return [row._replace(values=[mask_addresses(value) for value in row.values]) for row in rows]
 
 
-def _measured(result: CaseResult) -> list[Measurement]:
+def _measured(result: CaseResult) -> list[Sample]:
     return [m for launch in result.launches for m in launch.measurements]
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.environment import TERMS, Machine, Prices, Term
 from pytest_distbench.records.iteration import COMMUNICATION, RATE_COMMUNICATION
-from pytest_distbench.records.metric import Measurement, metric_key, without
+from pytest_distbench.records.metric import Sample, metric_key, without
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 
@@ -130,7 +130,7 @@ def _purchases(result: CaseResult) -> Iterator[Purchase]:
     """Nobody buys steps without communication: a scaling test has them to compare with."""
     passed = (launch for launch in result.launches if launch.outcome == "passed")
     launches = [launch for launch in passed if not launch.only and not launch.has_jobs]
-    found: dict[tuple[str, str], list[Measurement]] = {}
+    found: dict[tuple[str, str], list[Sample]] = {}
     for launch in launches:
         for measurement in launch.measurements:
             key = metric_key("", without(measurement.at, "seed"))
@@ -146,7 +146,7 @@ def _purchases(result: CaseResult) -> Iterator[Purchase]:
             yield Purchase(f"million {name.removesuffix(_RATE)}{at}", _MILLION / rate)
 
 
-def _of_goal(metric: str, at: str, found: dict[tuple[str, str], list[Measurement]]) -> Purchase:
+def _of_goal(metric: str, at: str, found: dict[tuple[str, str], list[Sample]]) -> Purchase:
     steps = found[_GOAL_STEPS + metric, at]
     target = next((f" {m.identity['target']:g}" for m in steps if isinstance(m.identity.get("target"), float)), "")
     return Purchase(
@@ -158,7 +158,7 @@ def _of_goal(metric: str, at: str, found: dict[tuple[str, str], list[Measurement
     )
 
 
-def _median(measured: Sequence[Measurement]) -> float | None:
+def _median(measured: Sequence[Sample]) -> float | None:
     values = [m.value for m in measured if m.value is not None]
     return median(values) if values else None
 

@@ -21,7 +21,7 @@ from pytest_distbench.records.iteration import (
     RATE_UNCERTAINTY,
     SAMPLES,
 )
-from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.network import NETWORK
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
@@ -199,12 +199,12 @@ def _sized(result: CaseResult) -> _Sized | None:
     )
 
 
-def _median(launches: Sequence[dict[str, Measurement]], key: str) -> float | None:
+def _median(launches: Sequence[dict[str, Sample]], key: str) -> float | None:
     values = [m.value for launch in launches if (m := launch.get(key)) is not None and m.value is not None]
     return median(values) if values else None
 
 
-def _variance(launches: Sequence[Measurement]) -> float | None:
+def _variance(launches: Sequence[Sample]) -> float | None:
     """Of the logarithm of what launches measured, in their middle; None: one launch without iterations."""
     inside = [found for m in launches if (found := variance_of_iterations(m)) is not None]
     values = [math.log(m.value) for m in launches if m.value]

@@ -15,11 +15,11 @@ from pytest_distbench.elastic.progress import StepLines
 from pytest_distbench.elastic.records import Change, MembershipPlan
 from pytest_distbench.elastic.timeline import Batch, Held, Joined, Line, Loaded, Remembered, Saved, Stepped
 from pytest_distbench.read import stdout
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 
 
-def measured(timeline: Timeline, *, every: int | None = 10) -> dict[str, Measurement]:
+def measured(timeline: Timeline, *, every: int | None = 10) -> dict[str, Sample]:
     _, found = measure(replace(JOB, checkpoint_every=every), timeline.history)
     return {m.key: m for m in found}
 

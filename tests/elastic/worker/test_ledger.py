@@ -21,7 +21,7 @@ from pytest_distbench.elastic.records import Change, MembershipPlan
 from pytest_distbench.elastic.timeline import Fed, Joined, read_timeline
 from pytest_distbench.elastic.worker.life import ElasticRank
 from pytest_distbench.elastic.worker.training import Training
-from pytest_distbench.records.metric import TOLD, Measurement
+from pytest_distbench.records.metric import TOLD, Sample
 from pytest_distbench.records.record import replace
 
 CHANGED = replace(JOB, checkpoint_every=4, plan=MembershipPlan(changes=[Change(kind="crash", at_step=9)]))
@@ -79,13 +79,13 @@ def plant(fault: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 
 @pytest.fixture
-def trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Measurement]]:
+def trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Sample]]:
     """Ten steps, a load of step 8, and the rest, with a fault behind that load; returns what is measured."""
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "checkpoints").mkdir()
 
-    def run(fault: str) -> dict[str, Measurement]:
+    def run(fault: str) -> dict[str, Sample]:
         for generation, steps in ((0, 10), (1, 100)):
             torch.manual_seed(0)
             random.seed(generation)
@@ -142,12 +142,12 @@ def train(rank: ElasticRank, fault: str, steps: int) -> None:
             training.drew(torch.zeros(2, dtype=torch.int64))
 
 
-def beyond(found: dict[str, Measurement]) -> set[str]:
+def beyond(found: dict[str, Sample]) -> set[str]:
     return {name for name, m in found.items() if not all(bound.holds(m.value) for bound in m.bounds)}
 
 
 def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
-    trained_twice: Callable[[str], dict[str, Measurement]], tmp_path: Path
+    trained_twice: Callable[[str], dict[str, Sample]], tmp_path: Path
 ) -> None:
     found = trained_twice("")
     fed = [line for line in read_timeline(tmp_path / "timeline.jsonl") if isinstance(line, Fed)]
@@ -217,7 +217,7 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
     ],
 )
 def test_each_part_that_is_not_what_was_saved_is_beyond_the_bound_of_its_own_row(
-    trained_twice: Callable[[str], dict[str, Measurement]], fault: str, rows: set[str], told: str
+    trained_twice: Callable[[str], dict[str, Sample]], fault: str, rows: set[str], told: str
 ) -> None:
     found = trained_twice(fault)
     words = " ".join(str(found[name].facts.get(TOLD, "")) for name in rows)

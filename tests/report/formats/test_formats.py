@@ -15,7 +15,7 @@ from support.results import point, result, run, verdict
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS, Format, write_as
 from pytest_distbench.report.tables.record import LAUNCHES
@@ -70,14 +70,14 @@ def everything() -> RunRecord:
     """A training to a target and a sweep, which all formats have something of."""
     at = {"seed": 3}
     training = [
-        Measurement(name="steps_to_accuracy", unit="steps", better="steps", value=10, at=at),
-        Measurement(name="time_to_accuracy", unit="s", better="lower", value=7.0, at=at),
-        Measurement(
+        Sample(name="steps_to_accuracy", unit="steps", better="steps", value=10, at=at),
+        Sample(name="time_to_accuracy", unit="s", better="lower", value=7.0, at=at),
+        Sample(
             name="evaluated_accuracy", unit="", better="info", value=0.5, series=[0.5, 0.9], at=at, facts={"every": 5}
         ),
     ]
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.5, measurements=training)
-    sweep = Measurement(
+    sweep = Sample(
         name="latency", unit="s", better="lower", value=0.5, at={"message_bytes": 8}, series=[0.5],
         facts={"busbw_factor": 1.5, "parts": 4, "operation": "all_reduce", "dtype": "float32"},
     )  # fmt: skip

@@ -12,7 +12,7 @@ from support.trends import steps, trend
 from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation, History, ReferenceRecord
 from pytest_distbench.report.page import Choice, Grid
@@ -26,7 +26,7 @@ def launches(*values: float, name: str = "step") -> list[LaunchRecord]:
             index=i,
             outcome="passed",
             wall_s=1.0,
-            measurements=[Measurement(name=name, unit="s", better="lower", value=value)],
+            measurements=[Sample(name=name, unit="s", better="lower", value=value)],
         )
         for i, value in enumerate(values)
     ]

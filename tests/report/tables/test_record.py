@@ -11,7 +11,7 @@ from pytest_distbench.machine.secrets import MASK
 from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.environment import Experiment, Gpu, GpuHost, Statement
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.tables.record import ENVIRONMENT, RECORD, SETUP, setup_rows
@@ -58,9 +58,9 @@ def test_the_environment_has_the_system_first_and_what_is_planned_for_it() -> No
 TOLD = {"model": "ResNet", "optimizer": "SGD(lr=0.02)", "schedule": "halved on a plateau", "batch": 128}
 
 
-def trained(workers: int, *measured: Measurement, told: bool = True, **params: object) -> CaseResult:
-    parameters = Measurement(name="parameters", unit="", better="exact", value=23_555_082, facts=TOLD if told else {})
-    tensors = Measurement(name="tensors", unit="", better="exact", value=214)
+def trained(workers: int, *measured: Sample, told: bool = True, **params: object) -> CaseResult:
+    parameters = Sample(name="parameters", unit="", better="exact", value=23_555_082, facts=TOLD if told else {})
+    tensors = Sample(name="tensors", unit="", better="exact", value=214)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[parameters, tensors, *measured])
     made = result(launches=[launch])
     conditions = Conditions(world_size=workers, backend="gloo", launcher="warm", around={"cpus": "0.3"})
@@ -74,7 +74,7 @@ def values_of(*results: CaseResult) -> dict[str, str]:
 
 
 def test_a_set_up_says_what_was_told_what_was_measured_and_where_it_ran() -> None:
-    goal = Measurement(
+    goal = Sample(
         name="steps_to_accuracy", unit="steps", better="steps", value=60, identity={"target": 0.8, "every": 5}
     )
     found = values_of(trained(1, goal, communication="off", batch=128, mode=None, dtype="float16"))
@@ -189,7 +189,7 @@ def test_what_report_000_writes_down_is_seen_where_there_is_some() -> None:
 
 def test_the_kind_of_data_and_of_storage_is_part_of_what_defines_a_number() -> None:
     made = result()
-    rate = Measurement(
+    rate = Sample(
         name="samples_per_second", unit="samples/s", better="higher", value=1.0,
         identity={"data": "generated", "storage": "object"},
     )  # fmt: skip

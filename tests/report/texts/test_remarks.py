@@ -7,7 +7,7 @@ from support.results import result, verdict
 
 from pytest_distbench.records.iteration import SAMPLES, TRAINING_STEP, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Bound, Measurement
+from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control
 from pytest_distbench.report.texts.remarks import (
@@ -121,7 +121,7 @@ def test_doubts_about_a_run_are_a_line_each() -> None:
     assert unjudged_learning([replace(real, case=fake)]) == []
 
 
-def script(*measurements: Measurement, key: str = TRAINING_STEP, optimizer_steps: int = 2) -> CaseResult:
+def script(*measurements: Sample, key: str = TRAINING_STEP, optimizer_steps: int = 2) -> CaseResult:
     """A script whose optimizer steps; with another key a body that times such a loop."""
     launch = LaunchRecord(
         index=0,
@@ -133,9 +133,9 @@ def script(*measurements: Measurement, key: str = TRAINING_STEP, optimizer_steps
     return result(verdict(), launches=[launch])
 
 
-WALL = Measurement(name="wall_time", unit="s", better="lower", value=2.0)
-RATE = Measurement(name="rate", unit="samples/s", better="higher", value=2.0)
-LOSS = Measurement(name="loss", unit="", better="same", value=2.0)
+WALL = Sample(name="wall_time", unit="s", better="lower", value=2.0)
+RATE = Sample(name="rate", unit="samples/s", better="higher", value=2.0)
+LOSS = Sample(name="loss", unit="", better="same", value=2.0)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ LOSS = Measurement(name="loss", unit="", better="same", value=2.0)
     ],
     ids=lambda number: number.name,
 )
-def test_a_number_that_no_training_learns_judges_no_learning(number: Measurement) -> None:
+def test_a_number_that_no_training_learns_judges_no_learning(number: Sample) -> None:
     assert len(unjudged_learning([script(WALL, number, key="step")])) == 1
 
 
@@ -170,7 +170,7 @@ def test_a_number_that_no_training_learns_judges_no_learning(number: Measurement
     ],
     ids=lambda number: number.name,
 )
-def test_what_a_training_learns_by_its_name_or_its_kind_judges_learning(number: Measurement) -> None:
+def test_what_a_training_learns_by_its_name_or_its_kind_judges_learning(number: Sample) -> None:
     assert unjudged_learning([script(WALL, number, key="step")]) == []
 
 

@@ -11,7 +11,7 @@ from support.results import result, run
 from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.environment import Machine, Prices, Term
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Scalar
+from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import Section
@@ -26,19 +26,17 @@ def prices(per_hour: Mapping[Term, float] = T4, *, platforms: tuple[str, ...] = 
     return Prices(currency="USD", date=date(2026, 1, 1), source="a page", machines=[machine])
 
 
-def number(name: str, value: float | None, *, unit: str = "s", **at: Scalar) -> Measurement:
+def number(name: str, value: float | None, *, unit: str = "s", **at: Scalar) -> Sample:
     identity: dict[str, Scalar] = {"target": 0.97, "every": 5} if name.startswith(("steps_to", "time_to")) else {}
-    return Measurement(name=name, unit=unit, better="info", value=value, at=at, identity=identity)
+    return Sample(name=name, unit=unit, better="info", value=value, at=at, identity=identity)
 
 
-def trained(seed: int, *, steps: float | None, step_s: float, time_s: float | None = None) -> list[Measurement]:
+def trained(seed: int, *, steps: float | None, step_s: float, time_s: float | None = None) -> list[Sample]:
     found = [number("steps_to_accuracy", steps, seed=seed), number("step_time", step_s, seed=seed)]
     return [*found, number("time_to_accuracy", time_s, seed=seed)] if steps is not None else found
 
 
-def at(
-    ranks: int, *measured: list[Measurement], wall_s: float = 10.0, run: str = "", backend: str = "gloo"
-) -> CaseResult:
+def at(ranks: int, *measured: list[Sample], wall_s: float = 10.0, run: str = "", backend: str = "gloo") -> CaseResult:
     """A case whose launches measured these."""
     made = result()
     launches = [

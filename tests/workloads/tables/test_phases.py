@@ -7,7 +7,7 @@ from support.results import result, verdict
 
 from pytest_distbench.records.iteration import CANDIDATE, Breakdown, BusyCommunication, CaseTrace, PartShare, TracedSide
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import WALL_TIME, Measurement, Summary
+from pytest_distbench.records.metric import WALL_TIME, Sample, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.workloads.tables.phases import PHASES
@@ -114,9 +114,7 @@ def test_a_task_is_all_the_steps_that_a_launch_timed(steps: list[int], totals: l
     launches = [
         replace(
             launch,
-            measurements=[
-                Measurement(name="step", unit="s", better="lower", value=20 * MS, summary=replace(spread, n=n))
-            ],
+            measurements=[Sample(name="step", unit="s", better="lower", value=20 * MS, summary=replace(spread, n=n))],
         )
         for launch, n in zip(made.launches, steps, strict=False)
     ]
@@ -130,7 +128,7 @@ def test_seeds_and_launches_are_told_in_the_mean() -> None:
     made = on(None)
     seeds = {f"step[seed={seed}]": Breakdown(times_s=[time_s], parts=[part("load", times=[4 * MS])])
              for seed, time_s in enumerate((10 * MS, 30 * MS))}  # fmt: skip
-    measured = [Measurement(name="step", unit="s", better="lower", value=MS, at={"seed": seed}) for seed in range(2)]
+    measured = [Sample(name="step", unit="s", better="lower", value=MS, at={"seed": seed}) for seed in range(2)]
     launch = replace(made.launches[0], breakdowns=seeds, measurements=measured)
     section = PHASES.section([replace(made, launches=[launch])])
     assert [row[1:6] for row in section.texts] == [

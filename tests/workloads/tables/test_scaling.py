@@ -10,7 +10,7 @@ from support.results import result
 
 from pytest_distbench.records.iteration import CANDIDATE, BusyCommunication, CaseTrace, TracedSide
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, Summary
+from pytest_distbench.records.metric import Sample, Summary
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.workloads.tables.scaling import NEGATIVE, SCALING, scaling_rows
@@ -19,15 +19,15 @@ from pytest_distbench.workloads.tables.scaling import NEGATIVE, SCALING, scaling
 def sized(
     workers: int, *steps_s: float, communication: str = "on", batch: int = 64, call: str = "", **params: object
 ) -> CaseResult:
-    def measured(step_s: float) -> list[Measurement]:
+    def measured(step_s: float) -> list[Sample]:
         facts = {"loop": "step", "communication": communication}
         rate = workers * batch / step_s
         return [
-            Measurement(name="samples_per_step", unit="", better="exact", value=workers * batch),
-            Measurement(name="step", unit="s", better="lower", value=step_s),
-            Measurement(name="samples_per_second", unit="samples/s", better="info", value=rate, facts=facts),
-            Measurement(name="samples_per_second_uncertainty", unit="samples/s", better="info", value=0.5),
-            Measurement(name="samples_per_second_jitter", unit="samples/s", better="info", value=1.5),
+            Sample(name="samples_per_step", unit="", better="exact", value=workers * batch),
+            Sample(name="step", unit="s", better="lower", value=step_s),
+            Sample(name="samples_per_second", unit="samples/s", better="info", value=rate, facts=facts),
+            Sample(name="samples_per_second_uncertainty", unit="samples/s", better="info", value=0.5),
+            Sample(name="samples_per_second_jitter", unit="samples/s", better="info", value=1.5),
         ]
 
     launches = [

@@ -15,7 +15,7 @@ from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.iteration import Breakdown, Fingerprint, PartShare
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement, metric_key
+from pytest_distbench.records.metric import Sample, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Verdict
 from pytest_distbench.report.page import Bars, Grid, Heat, Lines, Point, Spans
@@ -80,13 +80,13 @@ def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None
     }
 
 
-def series(name: str, *values: float, every: int = 1, seed: int = 0, unit: str = "") -> Measurement:
+def series(name: str, *values: float, every: int = 1, seed: int = 0, unit: str = "") -> Sample:
     facts = {"every": every} if every > 1 else {}
     at = {"seed": seed}
-    return Measurement(name=name, unit=unit, better="info", value=values[-1], series=list(values), at=at, facts=facts)
+    return Sample(name=name, unit=unit, better="info", value=values[-1], series=list(values), at=at, facts=facts)
 
 
-def of(*measured: Measurement) -> CaseResult:
+def of(*measured: Sample) -> CaseResult:
     return result(launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=list(measured))])
 
 
@@ -103,11 +103,11 @@ def of(*measured: Measurement) -> CaseResult:
             [series("evaluation_ends", 9.0, 10.0, every=2), series("evaluation_ends", 1.0, 2.0, 3.0, every=2, seed=1)],
             [2.5, 5.0, 5.5, 6.0, 6.5],
         ),
-        ([Measurement(name="step_time", unit="s", better="lower", value=0.5)], [0.5, 1.0, 1.5, 2.0, 2.5]),
+        ([Sample(name="step_time", unit="s", better="lower", value=0.5)], [0.5, 1.0, 1.5, 2.0, 2.5]),
         ([], []),
     ],
 )
-def test_a_step_was_taken_between_the_evaluations_about_it(ends: list[Measurement], times: list[float]) -> None:
+def test_a_step_was_taken_between_the_evaluations_about_it(ends: list[Sample], times: list[float]) -> None:
     """The line of the first two or the last two goes on; of several seeds the median counts, of the slow ones too
     that end early; else the median step."""
     steps: list[Point] = [(float(step), 1.0) for step in range(1, 6)]
@@ -126,14 +126,14 @@ def test_what_was_evaluated_stands_at_its_steps_or_epochs() -> None:
     assert list(found) == ["loss", "accuracy"]
 
     measured = [
-        Measurement(name="bleu", unit="", better="info", value=value, at={"epoch": epoch})
+        Sample(name="bleu", unit="", better="info", value=value, at={"epoch": epoch})
         for epoch, value in ((1, 20.0), (0, 10.0))
     ]
     [chart] = epochs(result(launches=[launch(*measured)]))
     assert isinstance(chart, Lines)
     assert chart.series[0].points == [(0, 10.0), (1, 20.0)]
 
-    goal = Measurement(name="steps_to_accuracy", unit="", better="steps", value=10, identity={"target": 0.9})
+    goal = Sample(name="steps_to_accuracy", unit="", better="steps", value=10, identity={"target": 0.9})
     evaluated = replace(curve("evaluated_accuracy", 0.5, 0.95), facts={"every": 5})
     [chart] = curves(result(launches=[launch(evaluated, goal)]))
     assert isinstance(chart, Lines)
@@ -143,13 +143,13 @@ def test_what_was_evaluated_stands_at_its_steps_or_epochs() -> None:
     assert median_curve([[(1, 3.0), (2, 1.0)], [(1, 5.0)], [(1, 4.0), (2, 2.0)]]) == [(1, 4.0), (2, 1.5)]
 
 
-def launch(*measured: Measurement, **changes: object) -> LaunchRecord:
+def launch(*measured: Sample, **changes: object) -> LaunchRecord:
     made = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=list(measured))
     return replace(made, **changes)
 
 
-def curve(name: str, *values: float, seed: int = 0, better: str = "info") -> Measurement:
-    return Measurement(name=name, unit="", better=better, value=values[-1], series=list(values), at={"seed": seed})
+def curve(name: str, *values: float, seed: int = 0, better: str = "info") -> Sample:
+    return Sample(name=name, unit="", better=better, value=values[-1], series=list(values), at={"seed": seed})
 
 
 def test_a_sweep_is_drawn_beside_its_baseline() -> None:
@@ -182,7 +182,7 @@ def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
     ]
     assert chart.series[-1].points == [(1, 3.0), (2, 1.0)]
 
-    goal = Measurement(name="steps_to_loss", unit="", better="steps", value=2, identity={"target": 1.5})
+    goal = Sample(name="steps_to_loss", unit="", better="steps", value=2, identity={"target": 1.5})
     reference = replace(PAIRED, launches=[launch(curve("loss", 5.0, 4.0))])
     [by_step] = curves(result(launches=[launch(curve("loss", 2.0, 1.0), goal)], reference=reference))
     assert isinstance(by_step, Lines)
@@ -213,7 +213,7 @@ def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
         assert (chart.series[-1].name, chart.series[-1].look) == ("baseline", "reference")
         assert chart.series[-1].points == [(1, 3.0), (2, 1.5)]
 
-    goal = Measurement(name="steps_to_loss", unit="steps", better="steps", value=2, identity={"target": 0.2828})
+    goal = Sample(name="steps_to_loss", unit="steps", better="steps", value=2, identity={"target": 0.2828})
     results = [of(series("waited", 1.0, 2.0, unit="s"), goal)]
     assert (unit_of(results, "waited"), unit_of(results, "loss")) == ("s", "")
     assert (target_of(results, "loss"), target_of(results, "waited")) == (0.2828, None)

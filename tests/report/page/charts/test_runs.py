@@ -14,7 +14,7 @@ from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.environment import Machine, Prices
 from pytest_distbench.records.iteration import Breakdown, PartShare
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Measurement
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, History
 from pytest_distbench.report.page import Bars, Lines
@@ -57,11 +57,9 @@ def on(ranks: int, launch: LaunchRecord, **params: object) -> CaseResult:
 def trained(workers: int, step_s: float, communication: str = "on") -> CaseResult:
     facts = {"loop": "step", "communication": communication}
     measured = [
-        Measurement(name="samples_per_step", unit="", better="exact", value=workers * 8),
-        Measurement(name="step", unit="s", better="lower", value=step_s),
-        Measurement(
-            name="samples_per_second", unit="samples/s", better="info", value=workers * 8 / step_s, facts=facts
-        ),
+        Sample(name="samples_per_step", unit="", better="exact", value=workers * 8),
+        Sample(name="step", unit="s", better="lower", value=step_s),
+        Sample(name="samples_per_second", unit="samples/s", better="info", value=workers * 8 / step_s, facts=facts),
     ]
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)
     made = on(workers, launch, communication=communication)
@@ -99,9 +97,9 @@ def to_accuracy(ranks: int, steps: int, step_s: float, *, ends: bool = True) -> 
     """A training that reaches 0.9 in its last step, with two evaluations and a rate that rises."""
     half = steps // 2
     measured = [
-        Measurement(name="steps_to_accuracy", unit="steps", better="steps", value=steps, identity={"target": 0.9}),
-        Measurement(name="time_to_accuracy", unit="s", better="lower", value=steps * step_s),
-        Measurement(name="step_time", unit="s", better="lower", value=step_s),
+        Sample(name="steps_to_accuracy", unit="steps", better="steps", value=steps, identity={"target": 0.9}),
+        Sample(name="time_to_accuracy", unit="s", better="lower", value=steps * step_s),
+        Sample(name="step_time", unit="s", better="lower", value=step_s),
         series("evaluated_accuracy", 0.5, 0.95, facts={"every": half}),
         series("loss", *(1 / (i + 1) for i in range(steps))),
         series("learning_rate", *(0.1 * i for i in range(steps))),
@@ -110,8 +108,8 @@ def to_accuracy(ranks: int, steps: int, step_s: float, *, ends: bool = True) -> 
     return on(ranks, LaunchRecord(index=0, outcome="passed", wall_s=9.0, measurements=measured))
 
 
-def series(name: str, *values: float, **changes: object) -> Measurement:
-    made = Measurement(name=name, unit="", better="info", value=values[-1], series=list(values))
+def series(name: str, *values: float, **changes: object) -> Sample:
+    made = Sample(name=name, unit="", better="info", value=values[-1], series=list(values))
     return replace(made, **changes)
 
 
