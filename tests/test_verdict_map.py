@@ -18,7 +18,7 @@ from pytest_distbench.judging.entry import is_wanted, why_not_stored
 from pytest_distbench.judging.terms import Judgement, Strictness, certain_failure, conclude
 from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict, is_found
+from pytest_distbench.records.run import Finding, is_found
 from pytest_distbench.report.formats import workflow_commands
 from pytest_distbench.report.texts.screens import Commands
 from pytest_distbench.report.texts.terminal import summary_lines
@@ -96,7 +96,7 @@ ROWS = [
 ]
 
 
-def _made(row: Row) -> Verdict:
+def _made(row: Row) -> Finding:
     made = verdict(row.code, better=row.better, metric="fingerprint" if row.code == "communication" else "m")
     return made if row.has_baseline else replace(made, baseline=None)
 
@@ -105,7 +105,7 @@ def _strictness(*options: str) -> Strictness:
     return Strictness(options=frozenset(options))
 
 
-def _tests(found: Verdict) -> str:
+def _tests(found: Finding) -> str:
     policies = [
         Strictness(),
         _strictness("distbench-strict"),
@@ -121,7 +121,7 @@ def _tests(found: Verdict) -> str:
     return outcomes + ("X" if needless else expected)
 
 
-def _advisory(found: Verdict) -> str:
+def _advisory(found: Finding) -> str:
     marked = result(found, advisory="flaky")
     all_options = Strictness(
         options=frozenset({"distbench-strict", "distbench-fail-on-improvement"}), no_baseline="fail"
@@ -129,7 +129,7 @@ def _advisory(found: Verdict) -> str:
     return "".join(conclude(marked, policy).outcome[0] for policy in (Strictness(), all_options))
 
 
-def _store(found: Verdict) -> str:
+def _store(found: Finding) -> str:
     written = [is_wanted(mode, [found], is_new=False) for mode in ("failed", "changed")]
     try:
         propose_entry(result(found, reference=PAIRED), None, mode="changed", force=False)
@@ -140,17 +140,17 @@ def _store(found: Verdict) -> str:
     return "r" if why_not_stored([], [found]).startswith("m violates") else "".join("ny"[w] for w in written)
 
 
-def _answers(found: Verdict) -> str:
+def _answers(found: Finding) -> str:
     code, _ = judge(run(result(found)), metric="", is_exact=False)
     return f"{code} {'ny'[found.row.is_answer]}{'ny'[found.row.fails]}"
 
 
-def _again(found: Verdict) -> str:
+def _again(found: Finding) -> str:
     is_certain = bool(certain_failure([Judgement(found, is_open=False)]))
     return "".join("ny"[it] for it in (can_be_confirmed([found]), is_certain, is_found(found)))
 
 
-def _github(found: Verdict) -> str:
+def _github(found: Finding) -> str:
     case = result(found)
     outcome = conclude(case, Strictness()).outcome
     others = result(verdict("within-threshold"), nodeid="test_b.py::test_b")

@@ -23,7 +23,7 @@ from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.references import compare_runs
 from pytest_distbench.judging.stats import change_points
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.run import USUAL_LAST, History, RunRecord, Trend, Verdict
+from pytest_distbench.records.run import USUAL_LAST, Finding, History, RunRecord, Trend
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, FRACTION
 from pytest_distbench.report.formats import BINARY, FORMATS, TABLE_FORMATS, write_as
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of, write_page
@@ -348,7 +348,7 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
     return (GOOD, "nothing is worse") if told else (SKIP, f"no verdict on {wanted}")
 
 
-def _repeats_exactly(verdict: Verdict) -> bool:
+def _repeats_exactly(verdict: Finding) -> bool:
     return verdict.metric == FINGERPRINT or verdict.kind == "missing" or METRIC_KINDS[verdict.better].repeats_exactly
 
 

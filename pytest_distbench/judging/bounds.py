@@ -29,7 +29,7 @@ from pytest_distbench.records.metric import (
     terms_of,
 )
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 from pytest_distbench.units import GIGABYTE, convert, format_quantity, why_impossible
 
 FEWEST = 3
@@ -116,7 +116,7 @@ def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord]
         )
 
 
-def carry_over(verdict: Verdict, own: Verdict | None) -> Verdict:
+def carry_over(verdict: Finding, own: Finding | None) -> Finding:
     """A verdict of another comparison of the same launches, with what their own run said of its bounds."""
     if own is not None and own.code == "bound":
         return replace(verdict, code=own.code, reason=own.reason, bounds=own.bounds)
@@ -151,7 +151,7 @@ def _judge_doubts(judgement: Judgement, bounds: Sequence[Bound], measured: Measu
     return judgement
 
 
-def _keep(verdict: Verdict) -> Verdict:
+def _keep(verdict: Finding) -> Finding:
     """The verdict on a metric that keeps to its bounds: it was judged, if by nothing else."""
     if verdict.kind == "new":
         return replace(verdict, code="within-bound", reason="")
@@ -176,7 +176,7 @@ def _is_doubtful(bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> b
     )
 
 
-def _reason(value: float | None, bound: Bound, launches: Sequence[Sample], verdict: Verdict) -> str:
+def _reason(value: float | None, bound: Bound, launches: Sequence[Sample], verdict: Finding) -> str:
     measurement = next((m for m in launches if m.value == value), launches[0])
     unit = measurement.unit
     now = "no value" if value is None else format_quantity(value, unit)

@@ -36,7 +36,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Sample, metric_key, metric_name, without
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 
 def judge_launches(
@@ -197,7 +197,7 @@ def judge_fingerprint(
     return Judgement(verdict, is_open=is_doubtful and len(launches) < most)
 
 
-def add_witnesses(verdict: Verdict, stored: BaselineMetric | None, measurements: Sequence[Sample]) -> Verdict:
+def add_witnesses(verdict: Finding, stored: BaselineMetric | None, measurements: Sequence[Sample]) -> Finding:
     """With the quieter witnesses of the clock beside it, before and now."""
     names = measurements[0].companions if measurements else {}
     now = {name: statistics.median(m.companions.get(name, 0.0) for m in measurements) for name in names}
@@ -214,7 +214,7 @@ def judge_trainings(
     same_software: bool,
     can_repeat: bool = True,
     entry: BaselineEntry | None = None,
-) -> list[Verdict]:
+) -> list[Finding]:
     """One verdict per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed."""
     families: dict[tuple[bool, str, str], dict[str, list[Sample]]] = {}
     for key, measurements in found.items():

@@ -18,7 +18,7 @@ from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.link_terms import FEWEST_SIZES, fit_link_terms
 from pytest_distbench.records.metric import WALL_TIME, metric_name, tightest
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import format_bytes, format_change, format_seconds
 
 _LATE_SHARE = 0.1
@@ -57,7 +57,7 @@ def _hosts(result: CaseResult) -> tuple[str, ...]:
     return next((tuple(launch.hosts) for launch in reversed(result.launches) if launch.hosts), ())
 
 
-def _regressions(result: CaseResult) -> list[Verdict]:
+def _regressions(result: CaseResult) -> list[Finding]:
     worse = (v for v in result.verdicts if v.kind == "regressed" or v.row.may_be_confirmed)
     return sorted(worse, key=severity, reverse=True)
 
@@ -75,7 +75,7 @@ def _fingerprints(result: CaseResult) -> Iterator[str]:
 
 def _sizes(result: CaseResult) -> Iterator[str]:
     """Of a sweep: which sizes are slower, and whether a call or a byte costs more."""
-    sweeps: dict[str, list[Verdict]] = {}
+    sweeps: dict[str, list[Finding]] = {}
     for verdict in result.verdicts:
         if set(verdict.at) == {"message_bytes"} and verdict.unit == "s" and verdict.current and verdict.baseline:
             sweeps.setdefault(verdict.name, []).append(verdict)
@@ -90,7 +90,7 @@ def _sizes(result: CaseResult) -> Iterator[str]:
             yield f"  latency term {latency}, bandwidth term {bandwidth}"
 
 
-def _size(verdict: Verdict) -> int:
+def _size(verdict: Finding) -> int:
     return int(verdict.at["message_bytes"])
 
 
@@ -209,7 +209,7 @@ def _host_time(result: CaseResult) -> Iterator[str]:
         return
 
 
-def _added_s(verdict: Verdict) -> float | None:
+def _added_s(verdict: Finding) -> float | None:
     """Seconds by which this run is slower; None where it is not."""
     if verdict.unit != "s" or verdict.current is None or not verdict.baseline:
         return None
@@ -246,7 +246,7 @@ def _stragglers(result: CaseResult) -> Iterator[str]:
             yield f"{_rank(rank, _hosts(result))} was the slowest in over 90 % of the iterations"
 
 
-def _iteration_s(result: CaseResult, verdict: Verdict) -> float | None:
+def _iteration_s(result: CaseResult, verdict: Finding) -> float | None:
     """Seconds of an iteration; of the whole time of a script, of one of its steps. None where that is not known."""
     if verdict.current is None or verdict.unit != "s":
         return None

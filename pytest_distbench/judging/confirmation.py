@@ -46,7 +46,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 from pytest_distbench.units import format_change
 
 LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)
@@ -86,7 +86,7 @@ class Known:
         by_clock: whether clocks are in doubt; else they stay as they were judged, and a launch of each side is enough.
     """
 
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[Finding]
     launches: Sequence[LaunchRecord] = ()
     entry: BaselineEntry | None = None
     before: BaselineEntry | None = None
@@ -96,7 +96,7 @@ class Known:
 
     def later(
         self, terms: Terms, case: Case, launches: Sequence[LaunchRecord], *, is_last: bool = True
-    ) -> dict[str, Verdict]:
+    ) -> dict[str, Finding]:
         """What the stored numbers say of the clocks of launches, by their own rule.
 
         Args:
@@ -138,7 +138,7 @@ class Evaluated:
         return f"{self.names[0]}{others}"
 
 
-def can_be_confirmed(verdicts: Sequence[Verdict]) -> bool:
+def can_be_confirmed(verdicts: Sequence[Finding]) -> bool:
     """Whether nothing speaks against a case but clocks and digits of a training: then turns can decide it."""
     failed = [v for v in verdicts if v.is_failure]
     return all(v.row.may_be_confirmed and (is_clock(v, v.unit) or are_asked_about(v)) for v in failed)
@@ -230,7 +230,7 @@ def judge_in_turns(
     }
 
 
-def seen_again(verdicts: Sequence[Verdict], in_turns: Mapping[str, Judgement]) -> list[Judgement]:
+def seen_again(verdicts: Sequence[Finding], in_turns: Mapping[str, Judgement]) -> list[Judgement]:
     """The verdicts, those on clocks that regressed by what other process trees say of them.
 
     A slowdown recurs where it is red by the same rule, or, by all pairs, at least half as large: those that decided
@@ -306,12 +306,12 @@ def _louder(fast: Judgement, whole: Judgement | None) -> Judgement:
     return whole if whole.is_open and looks_worse and not fast.is_open else fast
 
 
-def _tells(paired: Verdict) -> bool:
+def _tells(paired: Finding) -> bool:
     """Whether a verdict on pairs says how fast one side is beside the other."""
     return paired.kind not in _UNDECIDED and paired.row.is_comparable
 
 
-def _is_of_code(verdict: Verdict) -> bool:
+def _is_of_code(verdict: Finding) -> bool:
     """Whether a verdict on stored numbers gives way to what A/B says of the code."""
     is_same = verdict.kind == "unchanged" and verdict.code != "within-bound"
     return verdict.row.may_be_confirmed or verdict.is_undecided or is_same
@@ -328,8 +328,8 @@ def ratios(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[st
 
 
 def split_change(
-    verdicts: Sequence[Verdict], *, code: Mapping[str, float], total: Mapping[str, float], software: str
-) -> list[Verdict]:
+    verdicts: Sequence[Finding], *, code: Mapping[str, float], total: Mapping[str, float], software: str
+) -> list[Finding]:
     """The verdicts, those on clocks with the shares that code and software have in what changed.
 
     Args:
@@ -338,7 +338,7 @@ def split_change(
         software: what differs in it, as texts name it.
     """
 
-    def split(verdict: Verdict) -> Verdict:
+    def split(verdict: Finding) -> Finding:
         is_slower = verdict.row.may_be_confirmed or verdict.kind == "environment"
         if not is_slower or verdict.metric not in code.keys() & total.keys():
             return verdict
@@ -349,7 +349,7 @@ def split_change(
     return [split(verdict) for verdict in verdicts]
 
 
-def undecided(stored: Sequence[Verdict], reason: str) -> list[Verdict]:
+def undecided(stored: Sequence[Finding], reason: str) -> list[Finding]:
     """The verdicts where nothing could be measured in turns: what only the clock says stays in doubt."""
     return [
         replace(v, code="not-confirmed", reason=f"{reason}{f' ({v.reason})' if v.reason else ''}")
@@ -359,12 +359,12 @@ def undecided(stored: Sequence[Verdict], reason: str) -> list[Verdict]:
     ]
 
 
-def is_beyond(later: Verdict | None) -> bool:
+def is_beyond(later: Finding | None) -> bool:
     """Whether further launches, some time later, are beyond the stored numbers, too."""
     return later is not None and later.row.may_be_confirmed
 
 
-def not_slower(stored: Verdict, later: Verdict | None, reason: str) -> Verdict:
+def not_slower(stored: Finding, later: Finding | None, reason: str) -> Finding:
     """The verdict where the code is known not to be slower, with the numbers of the further launches that say the rest.
 
     Args:
@@ -378,7 +378,7 @@ def not_slower(stored: Verdict, later: Verdict | None, reason: str) -> Verdict:
     return replace(shown, code="cleared", reason=reason)
 
 
-def _on_both_sides(v: Verdict, acting: Evaluated, revision: str, reason: str, *, is_obvious: bool) -> Verdict:
+def _on_both_sides(v: Finding, acting: Evaluated, revision: str, reason: str, *, is_obvious: bool) -> Finding:
     """A clock that turns do not clear: pytest evaluates other code than the revision has, for both sides."""
     differ = "differ" if len(acting.names) > 1 else "differs"
     told = f"{reason}; but {acting} {differ} from {revision}, and pytest runs it for both sides"

@@ -27,7 +27,7 @@ from pytest_distbench.records.metric import (
     Scalar,
 )
 from pytest_distbench.records.record import Number, replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 from pytest_distbench.units import why_impossible
 
 FEWEST_TO_SPREAD = 3
@@ -203,7 +203,7 @@ def what_it_lacks(entry: BaselineEntry, case: Case, launches: Sequence[LaunchRec
     return rest if any(launch.measurements or launch.fingerprints for launch in rest) else []
 
 
-def is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) -> bool:
+def is_wanted(mode: str | None, verdicts: Sequence[Finding], *, is_new: bool) -> bool:
     """Whether an update in this mode rewrites an entry with these verdicts.
 
     ``all``: always; ``new``: where there is none; ``failed``: where a metric regressed; ``changed``: where any metric
@@ -221,13 +221,13 @@ def is_wanted(mode: str | None, verdicts: Sequence[Verdict], *, is_new: bool) ->
             return is_new or any(row.updates for row in rows)
 
 
-def judged_by_bounds_alone(verdicts: Sequence[Verdict]) -> bool:
+def judged_by_bounds_alone(verdicts: Sequence[Finding]) -> bool:
     """Whether all that was judged is for information, and has a bound: that is never stored."""
     judged = [v for v in verdicts if v.is_judged]
     return bool(judged) and not any(METRIC_KINDS[v.better].is_judged for v in judged)
 
 
-def why_not_stored(launches: Sequence[LaunchRecord], verdicts: Sequence[Verdict]) -> str:
+def why_not_stored(launches: Sequence[LaunchRecord], verdicts: Sequence[Finding]) -> str:
     """Why an update refuses what was measured; empty if it does not. Accepting a number does not move its bound."""
     beyond = next((f"{v.metric} violates a bound: {v.reason}" for v in verdicts if v.code == "bound"), "")
     return beyond or why_not_storable(launches)

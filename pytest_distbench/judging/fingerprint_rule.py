@@ -21,7 +21,7 @@ from pytest_distbench.records.iteration import Beyond, Fingerprint, named_ranks,
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 from pytest_distbench.units import format_bytes
 
 METRIC = "fingerprint"
@@ -89,7 +89,7 @@ def needs_more(stored: Mapping[str, Fingerprint], current: Mapping[str, Fingerpr
 
 def judge_fingerprints(
     stored: Mapping[str, Fingerprint], current: Mapping[str, Fingerprint], *, launches: int, drift: str = ""
-) -> Verdict:
+) -> Finding:
     """One verdict for all fingerprints of a case.
 
     *changed* where any differs, also under other software: then it says so, because the collectives are what the
@@ -127,8 +127,8 @@ def judge_fingerprints(
     return _verdict("equal", reason, launches)
 
 
-def _verdict(code: ReasonCode, reason: str, launches: int, *, differences: Sequence[str] = ()) -> Verdict:
-    return Verdict(
+def _verdict(code: ReasonCode, reason: str, launches: int, *, differences: Sequence[str] = ()) -> Finding:
+    return Finding(
         metric=METRIC,
         code=code,
         unit="",

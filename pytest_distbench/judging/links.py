@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 STANDS_OUT = 1.8
 """A link that takes so many times as long as a typical one stands out: one at half its rate does."""
@@ -30,16 +30,16 @@ def link_at(at: Mapping[str, Scalar]) -> Link | None:
     return Link(int(at["from"]), int(at["to"])) if at.keys() == {"from", "to"} else None
 
 
-def by_link(verdicts: Iterable[Verdict]) -> dict[str, dict[Link, Verdict]]:
+def by_link(verdicts: Iterable[Finding]) -> dict[str, dict[Link, Finding]]:
     """Metric -> link -> its verdict; what is of no link is passed over."""
-    found: dict[str, dict[Link, Verdict]] = {}
+    found: dict[str, dict[Link, Finding]] = {}
     for verdict in verdicts:
         if (link := link_at(verdict.at)) is not None:
             found.setdefault(verdict.name, {})[link] = verdict
     return found
 
 
-def times_of(verdicts: Mapping[Link, Verdict]) -> dict[Link, float]:
+def times_of(verdicts: Mapping[Link, Finding]) -> dict[Link, float]:
     """What each link takes, in a unit of its metric's own: of a rate its inverse."""
     known = {link: (v.current, METRIC_KINDS[v.better].sign) for link, v in verdicts.items() if v.current}
     return {link: 1 / value if sign < 0 else value for link, (value, sign) in known.items()}

@@ -21,7 +21,7 @@ from pytest_distbench.records.environment import GpuNorm, GpuWitness
 from pytest_distbench.records.kinds import METRIC_KINDS, Reduce
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Sample, metric_name
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 from pytest_distbench.records.summaries import median
 
 FEWEST_VALUES = 0.5
@@ -90,14 +90,14 @@ def reduction(metric: BaselineMetric | Sample) -> Reduce:
 
 def missing_verdict(
     key: str, stored: BaselineMetric, *, found: Found, launches: Sequence[LaunchRecord], left_out: str = ""
-) -> Verdict:
+) -> Finding:
     why = left_out
     steps = key.replace("time_to_", "steps_to_", 1)
     if not why and metric_name(key).startswith("time_to_") and any(m.value is None for m in found.get(steps, ())):
         why = "the goal was missed, so there is no time to it"
     elif not why and stored.is_noisy and "[" in key and any(launch.has_jobs for launch in launches):
         why = "what it times did not happen in this run"
-    return Verdict(
+    return Finding(
         metric=key,
         code="unavailable" if why else "not-measured",
         unit=stored.unit,

@@ -22,7 +22,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Summary, metric_key, without
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 from pytest_distbench.units import format_bytes, format_change
 
 AXIS = "message_bytes"
@@ -173,7 +173,7 @@ def _spread(summaries: Sequence[Summary]) -> Summary:
     return replace(summaries[0], n=min(s.n for s in summaries), slowest_rank=None, slowest_share=0.0, **means)
 
 
-def worse_by(verdict: Verdict) -> float:
+def worse_by(verdict: Finding) -> float:
     """Logarithm of the change, towards worse positive; 0 where there is none."""
     return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
 

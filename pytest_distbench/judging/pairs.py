@@ -50,7 +50,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 from pytest_distbench.units import format_values
 
 FIRST_LOOK, LAST_LOOK = 5, 28
@@ -347,7 +347,7 @@ def judge_paired(
     return judgements + ([fingerprint] if fingerprint is not None else [])
 
 
-def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Verdict]:
+def not_there(terms: Terms, launch: LaunchRecord, reason: str) -> list[Finding]:
     under = PairCircumstances(tolerance=0.0, comparisons=1, looks=(1,))
     verdicts = [judge_pairs([(None, _as_wanted(terms, m))], under).verdict for m in launch.measurements]
     return [v if not v.is_judged else replace(v, reason=reason) for v in verdicts]

@@ -24,12 +24,12 @@ from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case, E
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
+from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 
 _RECORD = "--distbench-update records today's digits"
 
 
-def are_asked_about(verdict: Verdict) -> bool:
+def are_asked_about(verdict: Finding) -> bool:
     """Whether the commit that recorded the baseline can say more of a verdict."""
     if not METRIC_KINDS[verdict.better].is_of_training or verdict.baseline is None:
         return False
@@ -39,13 +39,13 @@ def are_asked_about(verdict: Verdict) -> bool:
 def confirm_digits(
     terms: Terms,
     case: Case,
-    stored: Sequence[Verdict],
+    stored: Sequence[Finding],
     launches: Sequence[LaunchRecord],
     references: Sequence[LaunchRecord],
     entry: BaselineEntry,
     *,
     revision: str,
-) -> list[Verdict]:
+) -> list[Finding]:
     """Judge the numbers of a training again, those that left the stored ones.
 
     Args:
@@ -62,12 +62,12 @@ def confirm_digits(
     ]
 
 
-def _trainings(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry) -> Mapping[str, Verdict]:
+def _trainings(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry) -> Mapping[str, Finding]:
     found = {key: m for key, m in by_metric(launches).items() if terms.wants(m[0].name)}
     return {v.metric: v for v in judge_trainings(terms, found, entry.metrics, same_software=True, entry=entry)}
 
 
-def _attribute(stored: Verdict, beside: Verdict | None, itself: Verdict | None, revision: str) -> Verdict:
+def _attribute(stored: Finding, beside: Finding | None, itself: Finding | None, revision: str) -> Finding:
     if beside is None or not (_is_equal(beside) or beside.row.is_answer):
         return stored
     repeats = itself is not None and _is_equal(itself)
@@ -95,7 +95,7 @@ def _differs(metric: BaselineMetric | None) -> bool:
     return metric.spread > 0.0 or metric.unseeded_at is not None or len(set(metric.launches)) > 1
 
 
-def _is_equal(verdict: Verdict) -> bool:
+def _is_equal(verdict: Finding) -> bool:
     if METRIC_KINDS[verdict.better].rule == "curve":
         return (verdict.kind == "unchanged" or verdict.code == "flat-curve") and verdict.facts.get("deviation") == 0.0
     return verdict.kind == "unchanged" and verdict.code != "numerics" and verdict.current == verdict.baseline
@@ -110,7 +110,7 @@ class RunComparison:
         few: cases of the older run with too few launches to know their noise.
     """
 
-    verdicts: dict[EntryName, list[Verdict]] = field(default_factory=dict)
+    verdicts: dict[EntryName, list[Finding]] = field(default_factory=dict)
     failed: list[EntryName] = field(default_factory=list)
     lost: list[EntryName] = field(default_factory=list)
     added: list[EntryName] = field(default_factory=list)

@@ -25,7 +25,7 @@ from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import metric_name
-from pytest_distbench.records.run import CaseResult, Sensitivity, Verdict
+from pytest_distbench.records.run import CaseResult, Finding, Sensitivity
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import format_change, is_duration, is_rate, is_size
 
@@ -115,7 +115,7 @@ def share_beyond(tolerances: Iterable[float]) -> float:
     return max(LEAST_SHARE, BEYOND * max(tolerances))
 
 
-def spoken_against(verdicts: Sequence[Verdict], clocks: Collection[str]) -> Verdict | None:
+def spoken_against(verdicts: Sequence[Finding], clocks: Collection[str]) -> Finding | None:
     """What fails the case whatever the clocks say, so that nothing can be learned of them."""
     return next((v for v in verdicts if v.is_failure and v.metric not in clocks), None)
 
@@ -165,7 +165,7 @@ def _noun(name: str, qualifiers: Container[str] = ()) -> str:
     return words[-1] if words else ""
 
 
-def out_of_reach(result: CaseResult) -> list[tuple[Verdict, str]]:
+def out_of_reach(result: CaseResult) -> list[tuple[Finding, str]]:
     """The metrics that passed and could not have failed, and why, in a clause.
 
     Of a noisy one that is so where its rule sees no doubling; of one that is equal or not, where the software is
@@ -181,13 +181,13 @@ def out_of_reach(result: CaseResult) -> list[tuple[Verdict, str]]:
     return found
 
 
-def _has_passed(verdict: Verdict) -> bool:
+def _has_passed(verdict: Finding) -> bool:
     """Whether a comparison says that nothing is wrong."""
     is_seen = verdict.row.is_answer and verdict.code != "within-bound"
     return verdict.kind == "improved" or (verdict.kind == "unchanged" and is_seen)
 
 
-def _why(verdict: Verdict, *, other_software: str) -> str:
+def _why(verdict: Finding, *, other_software: str) -> str:
     kind = METRIC_KINDS[verdict.better]
     if kind.is_noisy:
         seen = verdict.mde

@@ -17,7 +17,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import AskedBound, Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseOutcome, CaseResult, Statistic, Verdict
+from pytest_distbench.records.run import CaseOutcome, CaseResult, Finding, Statistic
 from pytest_distbench.records.summaries import geometric_mean, median
 from pytest_distbench.records.wanted import NoBaseline
 
@@ -210,7 +210,7 @@ def _show(values: Mapping[str, Any], place: str) -> str:
 class Judgement(NamedTuple):
     """A verdict, and whether more launches could still change it."""
 
-    verdict: Verdict
+    verdict: Finding
     is_open: bool
 
 
@@ -239,7 +239,7 @@ class Draft:
         is_open: bool = False,
     ) -> Judgement:
         middle = median if self.statistic in ("median", "one rank") else geometric_mean
-        verdict = Verdict(
+        verdict = Finding(
             metric=self.metric.key,
             code=code,
             unit=self.metric.unit,
@@ -278,14 +278,14 @@ def close(judgement: Judgement, reason: str) -> Judgement:
 _WORDS = {"bound": "violates its bound", "not-measured": "is not measured", "nothing-timed": "is not measured"}
 
 
-def severity(verdict: Verdict) -> float:
+def severity(verdict: Finding) -> float:
     """How far the metric moved, as a logarithm, whichever way is worse; infinite where a ratio does not say it."""
     if verdict.ratio is None or verdict.ratio <= 0:
         return math.inf
     return abs(math.log(verdict.ratio))
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
+def worst(verdicts: Iterable[Finding]) -> Finding:
     """The one to name first: what is beyond a bound, or a training's curve, the earliest, else what moved most."""
     return max(verdicts, key=lambda v: (v.code == "bound", METRIC_KINDS[v.better].rule == "curve", severity(v)))
 
@@ -306,7 +306,7 @@ class Conclusion:
 
     outcome: CaseOutcome
     reason: Reason = ""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[Finding, ...] = ()
 
 
 def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutcome = "skipped") -> Conclusion:

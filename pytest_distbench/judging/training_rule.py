@@ -40,7 +40,7 @@ from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Sample, Scalar, metric_key, without
 from pytest_distbench.records.reasons import ReasonCode
-from pytest_distbench.records.run import Statistic, Verdict
+from pytest_distbench.records.run import Finding, Statistic
 
 CurveSays = Literal["nothing", "equal", "other digits", "diverges"]
 """Of a training: it has no curve, or none to compare; all digits are equal; the curve is followed in other digits; or
@@ -140,7 +140,7 @@ FEWEST_OLYMPIC = 5
 """With fewer seeds none is dropped, and none may miss the goal."""
 
 
-def judge_family(family: Family) -> Verdict:
+def judge_family(family: Family) -> Finding:
     try:
         verdict = _judge_means(family)
         if verdict.kind == "unchanged" and (apart := _apart(family, verdict)):
@@ -152,7 +152,7 @@ def judge_family(family: Family) -> Verdict:
     return verdict
 
 
-def _apart(family: Family, verdict: Verdict) -> str:
+def _apart(family: Family, verdict: Finding) -> str:
     """Where ranks are not as far apart as the baseline's, in a clause: errors that cancel in their mean.
 
     Where launches of the baseline differ, or no curve says that it is the same training, chance has its part in that.
@@ -183,7 +183,7 @@ def _apart(family: Family, verdict: Verdict) -> str:
     return ""
 
 
-def _judge_means(family: Family) -> Verdict:
+def _judge_means(family: Family) -> Finding:
     first = family.first
     if METRIC_KINDS[first.better].rule == "curve" and not family.stored:
         if own := _disagreement(family):
@@ -234,7 +234,7 @@ def _repeats(family: Family) -> bool:
     return all(len(set(stored.launches)) == 1 for stored in family.stored.values())
 
 
-def _judge_exact(family: Family) -> Verdict:
+def _judge_exact(family: Family) -> Finding:
     changes = []
     largest = 0.0
     for key, launches in family.current.items():
@@ -276,7 +276,7 @@ def _where(family: Family) -> str:
     return told
 
 
-def _judge_curve(family: Family) -> Verdict:
+def _judge_curve(family: Family) -> Finding:
     rtol = family.tolerance_or(golden_curve.RTOL)
     worst: tuple[golden_curve.Departure, Sample, BaselineMetric, bool] | None = None
     own = _disagreement(family)
@@ -335,7 +335,7 @@ def _judge_curve(family: Family) -> Verdict:
     return say("within-threshold", f"differs by up to {departure.largest:.1e}")
 
 
-def _judge_unseeded(family: Family, stored: BaselineMetric, own: golden_curve.Disagreement | None) -> Verdict:
+def _judge_unseeded(family: Family, stored: BaselineMetric, own: golden_curve.Disagreement | None) -> Finding:
     """Where the baseline's launches left one another, there is nothing that this run could follow."""
     facts: dict[str, Scalar] = {"deviation": stored.spread}
     if not own and _launches(family) > 1:
@@ -349,7 +349,7 @@ def _judge_unseeded(family: Family, stored: BaselineMetric, own: golden_curve.Di
 
 def _not_repeated(
     family: Family, found: golden_curve.Disagreement, whose: str, *, facts: Mapping[str, Scalar] | None = None
-) -> Verdict:
+) -> Finding:
     """Launches that leave one another: nobody seeded the training, or its arithmetic does not repeat."""
     if family.can_repeat or found.starts_at == 1:
         return _settle(family, "unseeded", f"{whose} launches {found.tell(family.first.beside)}", facts=facts)
@@ -380,12 +380,12 @@ def _launches(family: Family) -> int:
     return min(map(len, family.current.values()))
 
 
-def may_not_repeat(verdict: Verdict) -> bool:
+def may_not_repeat(verdict: Finding) -> bool:
     """Whether one launch more would tell: a curve that departs may have lost its seed, or never repeat."""
     return curve_says(verdict) == "diverges" and float(verdict.facts["deviation"]) > golden_curve.ROUNDING
 
 
-def curve_says(verdict: Verdict) -> CurveSays | None:
+def curve_says(verdict: Finding) -> CurveSays | None:
     """What a verdict on a curve says of the training's other numbers; None: it is on no curve, or compared none."""
     if METRIC_KINDS[verdict.better].rule != "curve" or "deviation" not in verdict.facts:
         return None
@@ -400,7 +400,7 @@ def curve_says(verdict: Verdict) -> CurveSays | None:
             return None
 
 
-def _judge_same(family: Family) -> Verdict:
+def _judge_same(family: Family) -> Finding:
     old, new = known_values(family.old), known_values(family.new)
     if _lacks_values(family, old, new):
         return _settle(family, "unusable-baseline", "the baseline has no value")
@@ -434,7 +434,7 @@ def _lacks_values(family: Family, old: Sequence[float], new: Sequence[float]) ->
     return not old if family.is_by_launch else len(old) < len(new)
 
 
-def _judge_steps(family: Family) -> Verdict:
+def _judge_steps(family: Family) -> Finding:
     old, new = family.old, family.new
     missed, missed_before = new.count(None), old.count(None)
     if missed_before > (len(old) >= FEWEST_OLYMPIC):
@@ -470,7 +470,7 @@ def _judge_steps(family: Family) -> Verdict:
     return _within(family, limit, before, note, shown=shown)
 
 
-def _judge_floor(family: Family) -> Verdict:
+def _judge_floor(family: Family) -> Finding:
     old, new = known_values(family.old), known_values(family.new)
     if _lacks_values(family, old, new):
         return _settle(family, "unusable-baseline", "the baseline has no value")
@@ -500,7 +500,7 @@ _BEYOND = {"same": "training-number", "steps": "goal-missed", "floor": "beyond-t
 _RULES = {"same": _judge_same, "steps": _judge_steps, "floor": _judge_floor}
 
 
-def _within(family: Family, limit: float, scale: float, reason: str = "", shown: Shown | None = None) -> Verdict:
+def _within(family: Family, limit: float, scale: float, reason: str = "", shown: Shown | None = None) -> Finding:
     share = _share(limit, scale)
     if share > BLIND_LIMIT:
         return _settle(family, "noise", "too noisy to detect a doubling; give more seeds", threshold=share, shown=shown)
@@ -515,13 +515,13 @@ def _settle(
     threshold: float | None = None,
     facts: Mapping[str, Scalar] | None = None,
     shown: Shown | None = None,
-) -> Verdict:
+) -> Finding:
     """The verdict of a family; ``shown`` is what was judged, where that is not the mean of its seeds."""
     first = family.first
     statistic, now, then = shown or ("mean of seeds", _mean_of_known(family.new), _mean_of_known(family.old))
     seeds = {"seeds": len(family.current)} if len(family.current) > 1 else {}
     at = without(first.at, "seed") if seeds else first.at
-    return Verdict(
+    return Finding(
         metric=metric_key(first.name, at),
         code=code,
         unit=first.unit,
@@ -540,7 +540,7 @@ def _settle(
 
 def _judge_one_seed(
     family: Family, change: float, worse_by: float, scale: float, accepted: float, *others: str
-) -> Verdict:
+) -> Finding:
     """One seed that moved beyond what is accepted: chance cannot be told from it, but for how far chance goes.
 
     That is known where a curve says that it is the same seed of the same training, and of a tolerance that was set.

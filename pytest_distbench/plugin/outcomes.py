@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.texts import escape_lines
 from pytest_distbench.run.samples import Samples
 
@@ -77,7 +77,7 @@ class Run:
         return self.result.launches
 
     @property
-    def verdicts(self) -> dict[str, Verdict]:
+    def verdicts(self) -> dict[str, Finding]:
         """Verdict per metric key; empty after ``measure``."""
         return {v.metric: v for v in self.result.verdicts}
 

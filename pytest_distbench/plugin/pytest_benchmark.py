@@ -20,7 +20,7 @@ import pytest
 
 from pytest_distbench.plugin import carry
 from pytest_distbench.records.metric import Sample
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import GIGABYTE
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _replay(rounds_s: Sequence[float]) -> Callable[[], float]:
     return distbench_launches
 
 
-def _benchmark(result: CaseResult, verdict: Verdict, measured: Sequence[Sample]) -> Benchmark:
+def _benchmark(result: CaseResult, verdict: Finding, measured: Sequence[Sample]) -> Benchmark:
     case, environment = result.case, result.environment
     test = f"{case.test}[{case.name}]" if case.name else case.test
     fullname = f"{test}:{verdict.metric}"
@@ -213,7 +213,7 @@ def _benchmark(result: CaseResult, verdict: Verdict, measured: Sequence[Sample])
     )
 
 
-def _bandwidths(verdict: Verdict, median_s: float) -> dict[str, float]:
+def _bandwidths(verdict: Finding, median_s: float) -> dict[str, float]:
     """GB/s (1e9 bytes) as nccl-tests defines them, for points with a message size."""
     size, factor = verdict.at.get("message_bytes"), verdict.facts.get("busbw_factor")
     if not isinstance(size, int | float):

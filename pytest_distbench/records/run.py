@@ -50,7 +50,7 @@ STATISTICS: dict[Statistic, str] = {
 """How it is computed from the launches."""
 
 
-class Verdict(OfKind, frozen=True, kw_only=True):
+class Finding(OfKind, frozen=True, kw_only=True):
     """The answer for one metric of one case."""
 
     metric: str
@@ -127,7 +127,7 @@ class Control(Record, frozen=True, kw_only=True):
     """The user chose the share; else it follows from the tolerance."""
     step: Step = ""
     """That decided."""
-    verdicts: list[Verdict] = []
+    verdicts: list[Finding] = []
     """On the timings, by the step that decided: against the baseline, or by A/B against launches without delay."""
     has_baseline: bool = False
     """Without one nothing was screened."""
@@ -142,12 +142,12 @@ class Control(Record, frozen=True, kw_only=True):
     """Why nothing could be tried at all; empty: it was."""
 
     @property
-    def found(self) -> list[Verdict]:
+    def found(self) -> list[Finding]:
         """The clocks in which the run would have told of it."""
         return [v for v in self.verdicts if is_found(v)]
 
 
-def is_found(verdict: Verdict) -> bool:
+def is_found(verdict: Finding) -> bool:
     """Whether it would have failed its test."""
     return verdict.kind == "regressed" or verdict.row.may_be_confirmed
 
@@ -286,7 +286,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     case: Case
     environment: Environment
     launches: list[LaunchRecord]
-    verdicts: list[Verdict]
+    verdicts: list[Finding]
     reference: ReferenceRecord
     update: Literal["", "new", "completed", "changed", "rewritten", "moved", "kept", "refused"] = ""
     """What an update made of its entry. *Completed*: what it lacked was added; *rewritten*: nothing in it had changed;
@@ -318,7 +318,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     flaky: list[str] = []
     """Of a test that passed when a plugin ran it again: what ended its earlier attempts, a line each. Else empty."""
 
-    def launches_of(self, verdict: Verdict) -> list[LaunchRecord]:
+    def launches_of(self, verdict: Finding) -> list[LaunchRecord]:
         """The launches that the verdict's number of this run is of: those of the confirmation where that decided."""
         is_confirmed = verdict.statistic.startswith("A/B") or verdict.code in ("cleared", "slower-machine")
         turns = self.confirmation if is_confirmed else None

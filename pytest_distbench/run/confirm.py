@@ -33,7 +33,7 @@ from pytest_distbench.machine.hardware import Interpreter, find_interpreter
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Confirmation, Verdict
+from pytest_distbench.records.run import CaseResult, Confirmation, Finding
 from pytest_distbench.run.against import Variant, find_links
 from pytest_distbench.run.evaluation import Evaluation, differing
 from pytest_distbench.run.request import CaseRequest, ConfirmSettings
@@ -322,7 +322,7 @@ class Confirmed:
             return Evaluated()
         return differing(evaluation, revision, self._doubt.variant.moved)
 
-    def split(self, samples: Samples, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    def split(self, samples: Samples, verdicts: Sequence[Finding]) -> list[Finding]:
         """The verdicts, with the software's share in a change where the old software is at hand."""
         pairs = self._of_its_time
         if (
@@ -340,7 +340,7 @@ class Confirmed:
         changes = version_changes(pairs.references[0].software, pairs.launches[0].software)
         return split_change(verdicts, code=code, total=total, software=", ".join(changes) or "software")
 
-    def see_again(self, samples: Samples, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    def see_again(self, samples: Samples, verdicts: Sequence[Finding]) -> list[Finding]:
         """The verdicts, where what is red in turns has been so in other process trees too, paths exchanged.
 
         With at most as many pairs. Where that does not fit into the time, or does not run, the first red stands.
@@ -386,10 +386,10 @@ class Confirmed:
             cases=self._again.cases,
         )
 
-    def without_turns(self, reason: str) -> list[Verdict]:
+    def without_turns(self, reason: str) -> list[Finding]:
         return undecided(self._doubt.result.verdicts, f"not confirmed: {reason}")
 
-    def conclude(self, samples: Samples, verdicts: Sequence[Verdict]) -> CaseResult:
+    def conclude(self, samples: Samples, verdicts: Sequence[Finding]) -> CaseResult:
         result = replace(self._doubt.result, verdicts=list(verdicts))
         if self._why_not:
             return result
@@ -405,10 +405,10 @@ class Confirmed:
             ),
         )
 
-    def grow(self, samples: Samples) -> list[Verdict]:
+    def grow(self, samples: Samples) -> list[Finding]:
         if self._why_not:
             return self.without_turns(self._why_not)
-        verdicts: list[Verdict] = []
+        verdicts: list[Finding] = []
         open_metrics: list[str] = []
         looks = self._doubt.looks
         for look in looks:

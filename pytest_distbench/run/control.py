@@ -22,7 +22,7 @@ from pytest_distbench.records.iteration import CANDIDATE, CaseTrace, TracedSide
 from pytest_distbench.records.options import BY_TOLERANCE
 from pytest_distbench.records.plan import LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Control, Step, Verdict
+from pytest_distbench.records.run import CaseResult, Control, Finding, Step
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Allowance, Confirmed, Doubt, Recorder, in_time
 from pytest_distbench.run.directory import place
@@ -45,7 +45,7 @@ def wants_trace(settings: Settings, result: CaseResult) -> bool:
     return settings.trace == "all" or is_slower
 
 
-def _is_slower(verdict: Verdict) -> bool:
+def _is_slower(verdict: Finding) -> bool:
     is_timed = is_clock(verdict, verdict.unit) or verdict.unit == "s"
     return is_timed and verdict.kind == "regressed"
 

@@ -30,7 +30,7 @@ from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import AskedBound
 from pytest_distbench.records.record import Record, replace
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.records.summaries import median
 from pytest_distbench.store.baselines import BASELINE_FILES, BaselineFile, BaselineStore
 from pytest_distbench.store.entries import Choice
@@ -310,7 +310,7 @@ def propose_entry(
     return replace(checked, fingerprints=made.fingerprints | unsure)
 
 
-def _is_kept(verdict: Verdict | None, known: BaselineMetric, made: BaselineMetric, *, few: bool) -> bool:
+def _is_kept(verdict: Finding | None, known: BaselineMetric, made: BaselineMetric, *, few: bool) -> bool:
     """Whether what is stored of a metric stays: it has not changed, or nobody could tell.
 
     A number of a training that is not what is stored was not judged for itself where the training's losses changed: it
@@ -371,7 +371,7 @@ def _is_course_known(stored: Fingerprint, made: Fingerprint | None) -> bool:
     return holds and made is not None and not made.missing and not differences(stored, made)
 
 
-def _moved_or_new(verdict: Verdict) -> bool:
+def _moved_or_new(verdict: Finding) -> bool:
     return verdict.is_judged and verdict.row.updates
 
 

@@ -23,7 +23,7 @@ from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
-from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
+from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.report.texts import change, current, escape, quantity, reference, threshold
 
 
@@ -237,7 +237,7 @@ def _numbers(case: CaseResult) -> Iterator[tuple[int, str, str]]:
             yield 2, metric, quantity(median(of_launches), unit)
 
 
-def _text(case: CaseResult, verdict: Verdict) -> str:
+def _text(case: CaseResult, verdict: Finding) -> str:
     value = "" if verdict.current is None else current(verdict)
     if not verdict.is_judged:
         return value or "no value"

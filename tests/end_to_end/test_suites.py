@@ -22,7 +22,7 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 ROOT = Path(__file__).parents[2]
 SHOWN = {
@@ -78,7 +78,7 @@ def test_one_launch_finds_the_weakest_fault_names_its_step_and_lets_rounding_pas
     healthy = train("healthy")
     entry = make_entry(CASE, [healthy], healthy.software)
 
-    def judged(fault: str) -> dict[str, Verdict]:
+    def judged(fault: str) -> dict[str, Finding]:
         judgements = judge_launches(TERMS, [train(fault)], entry, case=CASE, comparisons=1)
         return {j.verdict.metric: j.verdict for j in judgements if j.verdict.unit != "s"}
 

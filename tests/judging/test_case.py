@@ -15,7 +15,7 @@ from pytest_distbench.records.iteration import Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
 STORED = entry(*QUIET, *QUIET)
@@ -25,7 +25,7 @@ def launches(*values: float | None, **changes: Any) -> list[LaunchRecord]:
     return [replace(launch, software=SOFTWARE, **changes) for launch in result(*values).launches]
 
 
-def verdicts(made: list[LaunchRecord], stored: BaselineEntry | None = STORED, **terms: Any) -> dict[str, Verdict]:
+def verdicts(made: list[LaunchRecord], stored: BaselineEntry | None = STORED, **terms: Any) -> dict[str, Finding]:
     given = Terms(**({"default_tolerance": 0.1, "max_launches": len(made), "cores": 2} | terms))
     case = result(1.0).case
     known = None if stored is None else replace(stored, workload=case.workload)

@@ -16,13 +16,13 @@ from pytest_distbench.records.iteration import TRAINING_STEP, Course, Fingerprin
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample, Summary, metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord, Verdict
+from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 
 EQUAL = [0.0, 0.0]
-SLOWER = Verdict(metric="m", code="beyond-threshold", unit="s", better="lower", current=0.03, baseline=0.02)
+SLOWER = Finding(metric="m", code="beyond-threshold", unit="s", better="lower", current=0.03, baseline=0.02)
 
 
-def case(*verdicts: Verdict, launches: list[LaunchRecord], **reference: object) -> CaseResult:
+def case(*verdicts: Finding, launches: list[LaunchRecord], **reference: object) -> CaseResult:
     return CaseResult(
         nodeid="t",
         case=Case(test="t", id="ws2", conditions=ON_TWO, device="cpu"),
@@ -191,7 +191,7 @@ def test_phases_that_take_longer_are_named_by_what_they_add() -> None:
 
 
 def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
-    def point(size: int) -> Verdict:
+    def point(size: int) -> Finding:
         then = 1e-5 + size * 1e-9
         at = {"message_bytes": size}
         return replace(SLOWER, metric=metric_key("latency", at), at=at, baseline=then, current=then + 2e-5)
@@ -204,7 +204,7 @@ def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
 
 
 def test_a_changed_fingerprint_is_told_with_or_without_a_slowdown_and_of_many_differences_the_first() -> None:
-    changed = Verdict(metric="fingerprint", code="communication", unit="", better="exact", differences=["a", "b"])
+    changed = Finding(metric="fingerprint", code="communication", unit="", better="exact", differences=["a", "b"])
     much = replace(changed, differences=list("abcdefghij"))
 
     assert cause_lines(case(changed, launches=[])) == ["Communication per step changed:", "  a", "  b", ""]
@@ -259,7 +259,7 @@ def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(code: s
     assert told(paired, "NCCL_ALGO") == []
 
 
-def link(source: int, target: int, code: str = "within-threshold", **changes: object) -> Verdict:
+def link(source: int, target: int, code: str = "within-threshold", **changes: object) -> Finding:
     at = Link(source, target).at
     return replace(SLOWER, metric=metric_key("latency", at), at=at, code=code, **changes)
 
@@ -285,7 +285,7 @@ def test_slow_links_are_named_by_rank_or_by_link() -> None:
     # Two links that are a little slower than the third do not hide the one that is beyond
     matrix = [link(0, 1, "no-baseline", current=1.0), link(0, 2, "no-baseline", current=1.4)]
     matrix.append(link(1, 2, "no-baseline", current=9.0))
-    beyond = Verdict(
+    beyond = Finding(
         metric="imbalance[of=latency]", at={"of": "latency"}, code="bound", unit="", better="info", current=9.0,
         bounds=[Bound(side="most", value=3.0, where="here")],
     )  # fmt: skip

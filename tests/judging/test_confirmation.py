@@ -31,14 +31,14 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import VerdictName
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 TERMS = Terms(default_tolerance=0.15, max_launches=10, cores=2)
-SLOWER = Verdict(
+SLOWER = Finding(
     metric="step", code="beyond-threshold", unit="s", better="lower", current=0.028, baseline=0.02, threshold=0.15
 )
 NOTHING = Evaluated()
-EXACT = Verdict(metric="sum", code="communication", unit="", better="exact")
+EXACT = Finding(metric="sum", code="communication", unit="", better="exact")
 
 
 def turns(
@@ -62,7 +62,7 @@ def turns(
 
 def confirmed(
     sides: Sides,
-    *stored: Verdict,
+    *stored: Finding,
     cases: int = 1,
     numbers: Sequence[float] = (0.7, 0.71, 0.7),
     before: Sequence[float] = (),

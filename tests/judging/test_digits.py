@@ -15,7 +15,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 TERMS = Terms(default_tolerance=0.1, max_launches=5, cores=2)
 LOSSES = {
@@ -44,7 +44,7 @@ def other(losses: Sequence[float], share: float = 0.3) -> list[float]:
 
 def confirmed(
     stored: LaunchRecord, here: LaunchRecord, there: LaunchRecord, *, beside: LaunchRecord | None = None
-) -> tuple[dict[str, Verdict], dict[str, Verdict]]:
+) -> tuple[dict[str, Finding], dict[str, Finding]]:
     """What the stored comparison says, and what the commit that recorded it makes of that."""
     entry = make_entry(CASE, [stored, stored], stored.software)
     before = [j.verdict for j in judge_launches(TERMS, [here], entry, case=CASE, comparisons=1)]
@@ -127,7 +127,7 @@ def test_ranks_further_apart_than_those_of_the_baseline_commit_are_red_though_th
 
 
 def test_what_is_asked_about() -> None:
-    curve = Verdict(metric="loss", code="beyond-threshold", unit="", better="curve", baseline=1.0)
+    curve = Finding(metric="loss", code="beyond-threshold", unit="", better="curve", baseline=1.0)
 
     assert are_asked_about(curve)
     assert not are_asked_about(replace(curve, better="exact"))

@@ -21,7 +21,7 @@ from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound
 from pytest_distbench.records.reasons import ReasonCode
-from pytest_distbench.records.run import CaseResult, Control, ReferenceRecord, Verdict
+from pytest_distbench.records.run import CaseResult, Control, Finding, ReferenceRecord
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_a_fingerprint_that_more_launches_were_to_confirm_stays_changed_beside_w
     assert close(Judgement(seen, is_open=True), "sum regressed") == Judgement(seen, is_open=False)
 
 
-def regressed(metric: str, ratio: float | None, better: str = "lower") -> Verdict:
-    return Verdict(metric=metric, code="beyond-threshold", unit="", better=better, current=ratio, baseline=1.0)
+def regressed(metric: str, ratio: float | None, better: str = "lower") -> Finding:
+    return Finding(metric=metric, code="beyond-threshold", unit="", better=better, current=ratio, baseline=1.0)
 
 
 def test_the_gravest_is_named_first() -> None:
@@ -67,7 +67,7 @@ def test_the_gravest_is_named_first() -> None:
 
     assert worst([regressed("a", None), regressed("loss", 1.01, "curve")]).metric == "loss"
 
-    beyond = Verdict(metric="b", code="bound", unit="", better="lower", current=1.0, baseline=1.0)
+    beyond = Finding(metric="b", code="bound", unit="", better="lower", current=1.0, baseline=1.0)
     assert worst([regressed("loss", None, "curve"), beyond, regressed("a", None)]).metric == "b"
 
     slow, fine = verdict("beyond-threshold", metric="slow"), verdict("within-threshold", metric="fine")

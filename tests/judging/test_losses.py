@@ -17,7 +17,7 @@ from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Summary
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 
 def series(count: int, better: Better = "lower", **changes: Any) -> Sample:
@@ -79,7 +79,7 @@ def test_a_metric_that_is_gone_or_only_shown_is_lost_where_the_baseline_has_it()
     assert judged([metric(1.0)], [now], metrics=("other",))["latency"].kind == "unchanged"
 
 
-def judged(stored: list[Sample], *launches: list[Sample], **terms: Any) -> dict[str, Verdict]:
+def judged(stored: list[Sample], *launches: list[Sample], **terms: Any) -> dict[str, Finding]:
     """Verdicts on launches that measured these, against a baseline of others."""
     made = [launch(measurements) for measurements in launches]
     kept = replace(

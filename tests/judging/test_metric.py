@@ -18,7 +18,7 @@ from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 MIB = 2**20
 MEMORY_RULE_STORED = (200.0, 203.0, 198.0)
@@ -112,12 +112,12 @@ GIB = float(2**30)
 CLOCK = {"cpu_s": 0.002, "waits": 0.0, "host_s": 0.0012, "exposed": 0.0}
 
 
-def against_stored(stored: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Verdict:
+def against_stored(stored: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Finding:
     entry = replace(baseline(stored, better), unit=unit)
     return judge([replace(metric(v, better), unit=unit) for v in now], entry, rule(max_launches=len(now))).verdict
 
 
-def in_turns(old: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Verdict:
+def in_turns(old: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Finding:
     pairs = [tuple(replace(metric(v, better), unit=unit) for v in pair) for pair in zip(old, now, strict=True)]
     return judge_pairs(pairs, PairCircumstances(tolerance=0.05, comparisons=2, looks=(5, 10))).verdict  # type: ignore[arg-type]
 
@@ -139,7 +139,7 @@ def in_turns(old: list[float], now: list[float], better: Better = "lower", unit:
     ],
 )
 def test_what_is_worse_in_every_launch_is_a_regression(
-    compare: type[Verdict], old: list[float], now: list[float], better: Better, kind: str
+    compare: type[Finding], old: list[float], now: list[float], better: Better, kind: str
 ) -> None:
     assert compare(old, now, better).kind == kind  # type: ignore[call-arg, arg-type]
 

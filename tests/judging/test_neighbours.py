@@ -17,7 +17,7 @@ from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 SIZES = [1024 * 2**n for n in range(12)]
 CASE = result(1.0).case
@@ -46,7 +46,7 @@ def against_baseline(new: Sequence[LaunchRecord], *, most: int | None = None) ->
     return {int(j.verdict.at["message_bytes"]): j for j in found}
 
 
-def verdicts(new: Sequence[LaunchRecord]) -> dict[int, Verdict]:
+def verdicts(new: Sequence[LaunchRecord]) -> dict[int, Finding]:
     return {size: j.verdict for size, j in against_baseline(new).items()}
 
 
@@ -58,7 +58,7 @@ def from_the_middle_up(factor: float) -> Factors:
     return lambda size: factor if size >= SIZES[4] else 1.0
 
 
-def red(found: dict[int, Verdict]) -> list[int]:
+def red(found: dict[int, Finding]) -> list[int]:
     return [size for size, v in found.items() if v.kind == "regressed"]
 
 
@@ -128,7 +128,7 @@ def test_a_baseline_that_lacks_a_value_has_no_runs_there(stored: float | None) -
 def test_beside_another_revision_neighbours_support_each_other_too() -> None:
     pairs = 10
 
-    def judged(factor: Factors) -> dict[int, Verdict]:
+    def judged(factor: Factors) -> dict[int, Finding]:
         found = judge_paired(
             Terms(default_tolerance=0.1, max_launches=pairs, cores=2),
             CASE,

@@ -27,7 +27,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 QUIET = (1.00, 1.01, 0.99, 1.005, 0.995)
 
@@ -42,7 +42,7 @@ def rule(**changes: object) -> PairCircumstances:
 
 def judged(
     ratios: list[float], better: Better = "lower", reference: float | None = 2.0, **changes: object
-) -> tuple[Verdict, bool]:
+) -> tuple[Finding, bool]:
     pairs = [(metric(reference, better), metric(None if reference is None else reference * r, better)) for r in ratios]
     return judge_pairs(pairs, rule(**changes))
 
@@ -137,7 +137,7 @@ def launches(*measurements: Sample, bytes_sent: int = 4096) -> list[LaunchRecord
     return [passed(*measurements, index=i, fingerprints=prints, software=SOFTWARE) for i in range(5)]
 
 
-def judged_of_pairs(references: list[LaunchRecord], current: list[LaunchRecord]) -> dict[str, Verdict]:
+def judged_of_pairs(references: list[LaunchRecord], current: list[LaunchRecord]) -> dict[str, Finding]:
     judgements = judge_paired(
         TERMS, CASE, references, current, tolerance_of=lambda metric: 0.05, looks=(5, 10), cases=1
     )

@@ -29,7 +29,7 @@ from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import UNTIL_MOVED, Observation, Sample, Scalar
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 
 def family(**changes: object) -> Family:
@@ -63,7 +63,7 @@ def judged(
     identity: Mapping[str, Scalar] | None = None,
     stored_identity: Mapping[str, Scalar] | None = None,
     **changes: object,
-) -> Verdict:
+) -> Finding:
     """One launch now and two in the baseline, one value per seed."""
     now = dict(identity or {})
     then = now if stored_identity is None else dict(stored_identity)
@@ -89,7 +89,7 @@ def judged_curve(
     spread: float = 0.0,
     beside: Sequence[str] = (),
     **changes: object,
-) -> Verdict:
+) -> Finding:
     measured = Sample(name="loss", unit="", better="curve", value=1.0, series=list(current), beside=list(beside))
     return judge_family(
         Family(
@@ -296,7 +296,7 @@ def judged_launches(
     baseline: Sequence[Sequence[float]],
     beside: Sequence[str] = (),
     can_repeat: bool = True,
-) -> Verdict:
+) -> Finding:
     def of(series: Sequence[float]) -> Sample:
         return Sample(name="loss", unit="", better="curve", value=1.0, series=list(series), beside=list(beside))
 
@@ -440,7 +440,7 @@ def test_code_that_does_not_repeat_its_own_losses_is_told_so_and_no_optimizer_is
     assert "optimizer" not in verdict.reason
 
 
-def by_launch(better: Better, current: Values, stored: Values, **changes: object) -> Verdict:
+def by_launch(better: Better, current: Values, stored: Values, **changes: object) -> Finding:
     """Launches of one seed that differ from each other."""
     identity: dict[str, Scalar] = {"evaluation_samples": 1000} if better == "floor" else {}
     measured = [Sample(name="m", unit="", better=better, value=v, identity=identity) for v in current]
@@ -705,7 +705,7 @@ def test_any_numbers_get_a_verdict_that_survives_a_file(data: st.DataObject) -> 
         same_software=data.draw(st.booleans()),
     )
 
-    assert msgspec.json.decode(msgspec.json.encode(judge_family(family)), type=Verdict).better == better
+    assert msgspec.json.decode(msgspec.json.encode(judge_family(family)), type=Finding).better == better
 
 
 # What is not the same number
@@ -755,7 +755,7 @@ def of_ranks(kind: str, values: Sequence[Sequence[float]]) -> Sample:
 
 def judged_ranks(
     kind: str, then: Sequence[Sequence[float]], now: Sequence[Sequence[float]], **changes: object
-) -> Verdict:
+) -> Finding:
     before = of_ranks(kind, then)
     stored = {"m": stored_metric([before, before], tolerance=None)}
     return judge_family(

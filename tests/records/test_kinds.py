@@ -13,7 +13,7 @@ from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind, metric_kind
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import REASONS, reason
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 
 assert judge_family  # imported, so that a rule without a judge would be noticed at once
 
@@ -60,8 +60,8 @@ def test_marks_are_one_character_and_only_a_failure_has_the_exclamation_mark() -
     [
         (Sample, b'{"name": "m", "unit": "", "better": "lwoer", "value": 1.0}'),
         (BaselineMetric, b'{"unit": "", "better": "lwoer", "launches": [1.0]}'),
-        (Verdict, b'{"metric": "m", "code": "equal", "unit": "", "better": "lwoer"}'),
-        (Verdict, b'{"metric": "m", "code": "worse", "unit": "", "better": "lower"}'),
+        (Finding, b'{"metric": "m", "code": "equal", "unit": "", "better": "lwoer"}'),
+        (Finding, b'{"metric": "m", "code": "worse", "unit": "", "better": "lower"}'),
     ],
 )
 def test_a_record_in_a_file_with_an_unknown_kind_is_refused(kind: type, text: bytes) -> None:

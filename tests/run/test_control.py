@@ -17,7 +17,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import Job, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Control, Verdict
+from pytest_distbench.records.run import CaseResult, Control, Finding
 from pytest_distbench.run import control
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
@@ -47,7 +47,7 @@ class Session:
     """A run whose launches and verdicts are made up."""
 
     def __init__(
-        self, *verdicts: Verdict, doubt: object = None, has_baseline: bool = True, share: float | None = None
+        self, *verdicts: Finding, doubt: object = None, has_baseline: bool = True, share: float | None = None
     ) -> None:
         self.verdicts = verdicts
         self.raised = doubt
@@ -158,7 +158,7 @@ def test_where_no_turns_can_be_had_the_baseline_decides_alone() -> None:
         ),
     ],
 )
-def test_what_could_not_be_tried_says_why(launches: list[LaunchRecord], verdicts: list[Verdict], why: str) -> None:
+def test_what_could_not_be_tried_says_why(launches: list[LaunchRecord], verdicts: list[Finding], why: str) -> None:
     session = Session(*verdicts)
     session.launches = launches
     found = plant(session)

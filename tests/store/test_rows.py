@@ -15,7 +15,7 @@ from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Verdict
+from pytest_distbench.records.run import Finding
 from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore
 from pytest_distbench.store.rows import Table, entries_of, entry_rows, run_rows, write_csv, write_json, write_parquet
 
@@ -68,8 +68,8 @@ def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each
     ]
     bounds = [Bound(side="most", value=limit, where="a.py:1") for limit in (0.07, 0.05)]
     verdicts = [
-        Verdict(metric="latency[message_bytes=8]", code="bound", unit="s", better="lower", bounds=bounds),
-        Verdict(metric="steps[level=0.5]", code="within-threshold", unit="", better="steps"),
+        Finding(metric="latency[message_bytes=8]", code="bound", unit="s", better="lower", bounds=bounds),
+        Finding(metric="steps[level=0.5]", code="within-threshold", unit="", better="steps"),
     ]
     launch = LaunchRecord(index=4, outcome="passed", wall_s=1.0, measurements=measurements)
     table = run_rows(run(result(*verdicts, launches=[launch])))

@@ -9,7 +9,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord, Verdict
+from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, RunRecord
 from pytest_distbench.store.run_record import SCHEMA
 from support.cases import ON_TWO
 
@@ -17,9 +17,9 @@ STORED = ReferenceRecord(kind="stored", path="baselines/x.json", software={"torc
 PAIRED = ReferenceRecord(kind="paired", name="main (123)", software={"torch": "2.13.0"})
 
 
-def verdict(code: str = "within-threshold", *, ratio: float | None = None, **changes: Any) -> Verdict:
+def verdict(code: str = "within-threshold", *, ratio: float | None = None, **changes: Any) -> Finding:
     """A verdict on a timing; ``ratio`` gives the number of this run."""
-    made = Verdict(
+    made = Finding(
         metric="step",
         code=code,
         unit="s",
@@ -33,12 +33,12 @@ def verdict(code: str = "within-threshold", *, ratio: float | None = None, **cha
     return made if ratio is None or made.baseline is None else replace(made, current=ratio * made.baseline)
 
 
-def point(size: int, code: str = "within-threshold", **changes: Any) -> Verdict:
+def point(size: int, code: str = "within-threshold", **changes: Any) -> Finding:
     at = {"message_bytes": size}
     return verdict(code, metric=metric_key("latency", at), at=at, facts={"busbw_factor": 1.5}, **changes)
 
 
-def result(*verdicts: Verdict, reference: ReferenceRecord = STORED, **changes: Any) -> CaseResult:
+def result(*verdicts: Finding, reference: ReferenceRecord = STORED, **changes: Any) -> CaseResult:
     made = CaseResult(
         nodeid="suites/test_a.py::test_a[ws2]",
         case=Case(

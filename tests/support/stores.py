@@ -12,7 +12,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord, Verdict
+from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, RunRecord
 from pytest_distbench.store.run_record import SCHEMA, write_run_record
 from support.cases import ON_TWO
 
@@ -73,7 +73,7 @@ def result(
         case=case,
         environment=environment(PLATFORM),
         launches=launches(*values),
-        verdicts=[Verdict(metric="step", code=code, unit="s", better="lower")],
+        verdicts=[Finding(metric="step", code=code, unit="s", better="lower")],
         reference=ReferenceRecord(kind="stored", path="b"),
     )
     return replace(made, **changes)

@@ -31,7 +31,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.reasons import VERDICTS, Severity, severity_order
 from pytest_distbench.records.record import Record, replace
-from pytest_distbench.records.run import CaseResult, History, RunRecord, Verdict
+from pytest_distbench.records.run import CaseResult, Finding, History, RunRecord
 from pytest_distbench.report.page import Chart, short
 from pytest_distbench.report.page.charts import Trends, charts_above, charts_of, trends_of
 from pytest_distbench.report.tables import TABLES
@@ -320,7 +320,7 @@ def _rows(result: CaseResult) -> Iterator[Row]:
         yield from _measured(result.launches, values)
 
 
-def _row(verdict: Verdict, values: list[float], others: dict[str, list[float]]) -> Row:
+def _row(verdict: Finding, values: list[float], others: dict[str, list[float]]) -> Row:
     is_blind = verdict.kind == "unchanged" and bool(verdict.row.fails_under)
     kind = f"{verdict.kind}, {verdict.code.replace('-', ' ')}" if is_blind else verdict.kind
     return Row(
@@ -356,7 +356,7 @@ def _with_communication(row: Row, result: CaseResult) -> Row:
 def _measured(launches: Sequence[LaunchRecord], values: Mapping[str, list[float]]) -> Iterator[Row]:
     known = {m.key: m for launch in launches for m in launch.measurements if m.value is not None}
     for key, m in known.items():
-        shown = Verdict(
+        shown = Finding(
             metric=key, code="not-judged", unit=m.unit, better=m.better, at=m.at, current=median(values[key])
         )
         yield replace(_row(shown, values[key], {}), kind=MEASURED, is_told=True)
@@ -384,7 +384,7 @@ def _values(result: CaseResult, launches: Sequence[LaunchRecord]) -> dict[str, l
     return found
 
 
-def _compared_with(result: CaseResult, verdict: Verdict, *, is_confirmed: bool) -> dict[str, list[float]]:
+def _compared_with(result: CaseResult, verdict: Finding, *, is_confirmed: bool) -> dict[str, list[float]]:
     """Values of the launches that a number was compared with, by whose they are: what is stored, or what ran beside."""
     beside = {"baseline": result.reference.launches}
     if is_confirmed and result.confirmation is not None and result.confirmation.references:

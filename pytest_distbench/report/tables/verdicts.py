@@ -13,7 +13,7 @@ from pytest_distbench.judging.stats import LEAST_RUNS, ChangePoint, fewest_runs
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import tightest
 from pytest_distbench.records.reasons import severity_order
-from pytest_distbench.records.run import CaseResult, Control, Point, Trend, Verdict, is_found
+from pytest_distbench.records.run import CaseResult, Control, Finding, Point, Trend, is_found
 from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds, section_of_rows
 from pytest_distbench.report.texts import change, current, mde, metric_text, reference, test_name, threshold
 from pytest_distbench.report.texts.remarks import planted_ratio
@@ -161,7 +161,7 @@ _POINT_COLUMNS: list[Column[_OfTrend]] = [
 class ControlRow(NamedTuple):
     result: CaseResult
     control: Control
-    verdict: Verdict
+    verdict: Finding
 
 
 def _change(ratio: float | None) -> Cell:
@@ -187,7 +187,7 @@ CONTROL: TableKind[ControlRow] = TableKind(
 
 class VerdictRow(NamedTuple):
     result: CaseResult
-    verdict: Verdict
+    verdict: Finding
 
 
 def _texts(row: VerdictRow) -> tuple[str, str]:

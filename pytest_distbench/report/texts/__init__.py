@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar, Side, metric_key, tightest
 from pytest_distbench.records.reasons import Severity
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import format_bytes, format_change, format_quantity, format_share
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -130,7 +130,7 @@ def point_text(name: str, at: Mapping[str, Scalar]) -> str:
     return " ".join([metric_key(name, rest), *known])
 
 
-def metric_text(verdict: Verdict) -> str:
+def metric_text(verdict: Finding) -> str:
     return point_text(verdict.name, verdict.at) if verdict.at else verdict.metric
 
 
@@ -148,18 +148,18 @@ def quantity(value: float | None, unit: str) -> str:
     return "-" if value is None else format_quantity(value, unit)
 
 
-def current(verdict: Verdict) -> str:
+def current(verdict: Finding) -> str:
     return quantity(verdict.current, verdict.unit)
 
 
-def reference(verdict: Verdict) -> str:
+def reference(verdict: Finding) -> str:
     return quantity(verdict.baseline, verdict.unit) if verdict.is_judged else ""
 
 
 _AT = ("differs_most_at_step", "differs_most_at_value")
 
 
-def change(verdict: Verdict) -> str:
+def change(verdict: Finding) -> str:
     """This run over the baseline, less 1. Losses have no better direction, so theirs has no sign."""
     if verdict.code == "communication":
         return "changed"
@@ -173,7 +173,7 @@ def change(verdict: Verdict) -> str:
     return format_change(verdict.ratio)
 
 
-def threshold(verdict: Verdict) -> str:
+def threshold(verdict: Finding) -> str:
     """The largest accepted change towards worse, and the bounds: ``+10%, <= 200 us``."""
     sides: tuple[tuple[str, Side], ...] = ((">=", "least"), ("<=", "most"))
     found = [(sign, tightest(verdict.bounds, side)) for sign, side in sides]
@@ -185,7 +185,7 @@ _LARGEST_SHARE = 2.0
 """Of little memory a larger one is accepted, since some mebibytes always are: then their number says more."""
 
 
-def _largest_change(verdict: Verdict) -> str:
+def _largest_change(verdict: Finding) -> str:
     if verdict.threshold is None or not METRIC_KINDS[verdict.better].is_judged:
         return ""
     kind = METRIC_KINDS[verdict.better]
@@ -194,16 +194,16 @@ def _largest_change(verdict: Verdict) -> str:
     return "exact" if kind.repeats_exactly and verdict.threshold == 0.0 else kind.limit_text(verdict.threshold)
 
 
-def mde(verdict: Verdict) -> str:
+def mde(verdict: Finding) -> str:
     found = verdict.mde
     return "" if found is None else f"+{found:.1%}" if found <= 1 else "> +100%"
 
 
-def _launches(verdict: Verdict) -> str:
+def _launches(verdict: Finding) -> str:
     return str(verdict.launches) if verdict.launches else ""
 
 
-Columns = Mapping[str, Callable[[Verdict], str]]
+Columns = Mapping[str, Callable[[Finding], str]]
 """Heading -> the text below it."""
 
 _MEASURED: Columns = {"": lambda verdict: verdict.row.mark, "metric": metric_text}
@@ -256,5 +256,5 @@ def words_for(result: CaseResult) -> ReferenceWords:
     return REFERENCE_WORDS[result.reference.kind]
 
 
-def cells(verdict: Verdict, columns: Columns) -> tuple[str, ...]:
+def cells(verdict: Finding, columns: Columns) -> tuple[str, ...]:
     return tuple(text(verdict) for text in columns.values())

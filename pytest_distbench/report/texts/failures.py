@@ -23,7 +23,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.texts import change, escape, metric_text, quantity, threshold
 from pytest_distbench.report.texts.remarks import not_found_headline, not_found_text
 from pytest_distbench.report.texts.verdicts import case_table
@@ -138,13 +138,13 @@ def regression_text(result: CaseResult, *, command: str, recorded_at: str = "") 
     return _text(result, regression_headline(result), failed, command=command, causes=True, recorded_at=recorded_at)
 
 
-def unaccepted_text(result: CaseResult, unaccepted: Sequence[Verdict], *, command: str, recorded_at: str = "") -> str:
+def unaccepted_text(result: CaseResult, unaccepted: Sequence[Finding], *, command: str, recorded_at: str = "") -> str:
     headline = unaccepted_headline(unaccepted)
     return _text(result, headline, unaccepted, command=command, causes=False, recorded_at=recorded_at)
 
 
 def _text(
-    result: CaseResult, headline: str, verdicts: Sequence[Verdict], *, command: str, causes: bool, recorded_at: str
+    result: CaseResult, headline: str, verdicts: Sequence[Finding], *, command: str, causes: bool, recorded_at: str
 ) -> str:
     reasons = [escape(f"{metric_text(v)}: {v.reason}") for v in verdicts if v.reason]
     reasons = [reason for reason in reasons if reason != escape(headline)]
@@ -259,7 +259,7 @@ def nothing_judged_headline(result: CaseResult) -> str:
     )
 
 
-def unaccepted_headline(unaccepted: Sequence[Verdict]) -> str:
+def unaccepted_headline(unaccepted: Sequence[Finding]) -> str:
     """One line: the first metric, its verdict, why, how many, and the option that makes it fail."""
     first = unaccepted[0]
     option = f"--{first.row.fails_under}"
@@ -277,7 +277,7 @@ def regression_headline(result: CaseResult) -> str:
     return _movement(result, failed, against) + ("; communication changed" if changed else "")
 
 
-def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> str:
+def _movement(result: CaseResult, failed: Sequence[Finding], against: str) -> str:
     first = worst(failed)
     of = _how_many(result, first, failed)
     name, kind = metric_text(first), METRIC_KINDS[first.better]
@@ -297,7 +297,7 @@ def _movement(result: CaseResult, failed: Sequence[Verdict], against: str) -> st
     return f"{name} {change(first) or first.reason}{against}{allowed}{of}"
 
 
-def _how_many(result: CaseResult, first: Verdict, failed: Sequence[Verdict]) -> str:
+def _how_many(result: CaseResult, first: Finding, failed: Sequence[Finding]) -> str:
     """How far it goes: over the sizes of its sweep, or over the metrics."""
     if "message_bytes" in first.at:
         same = [v for v in result.verdicts if v.name == first.name]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pytest_distbench.judging.sensitivity import common_movement, is_learned, out_of_reach
 from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.run import CaseResult, Control, Verdict, is_found
+from pytest_distbench.records.run import CaseResult, Control, Finding, is_found
 from pytest_distbench.report.texts import Line, escape, layout, metric_text
 from pytest_distbench.units import format_change
 
@@ -71,16 +71,16 @@ def _row(result: CaseResult, control: Control) -> tuple[str, ...]:
     )
 
 
-def telling(control: Control) -> Verdict:
+def telling(control: Control) -> Finding:
     """The clock that speaks for all: in which the slowdown was found, and of those the one that moved most."""
     return max(control.verdicts, key=lambda v: (is_found(v), _worse_by(v)))
 
 
-def _worse_by(verdict: Verdict) -> float:
+def _worse_by(verdict: Finding) -> float:
     return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
 
 
-def planted_ratio(control: Control, verdict: Verdict) -> float:
+def planted_ratio(control: Control, verdict: Finding) -> float:
     """What the number was to be of its value without the delay: of a rate it is less."""
     return (1 + control.share) ** METRIC_KINDS[verdict.better].sign
 

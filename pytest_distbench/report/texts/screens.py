@@ -19,7 +19,7 @@ from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import worst
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.reasons import VERDICTS
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.texts import Line, cells, change, layout, metric_text, quantity, words_for
 from pytest_distbench.report.texts.verdicts import telling_verdicts, with_statistic
 from pytest_distbench.units import is_duration, is_rate, is_size
@@ -98,7 +98,7 @@ def rows(results: Sequence[CaseResult]) -> list[Line]:
     return [Line(head), *told, *map(Line, [*note, *more])]
 
 
-def _is_row(result: CaseResult, verdict: Verdict) -> bool:
+def _is_row(result: CaseResult, verdict: Finding) -> bool:
     is_asked = result.outcome == "failed" and not any(v.is_failure for v in result.verdicts)
     fails = verdict.is_failure or (is_asked and bool(verdict.row.fails_under))
     return verdict.is_judged and (fails or (verdict.kind == "inconclusive" and verdict.row.is_comparable))
@@ -275,7 +275,7 @@ def sensitivity(results: Sequence[CaseResult]) -> list[Line]:
     return [Line(text, "doubt" if low else "plain")]
 
 
-def _is_timing(verdict: Verdict) -> bool:
+def _is_timing(verdict: Finding) -> bool:
     return is_clock(verdict, verdict.unit) and (is_duration(verdict.unit) or is_rate(verdict.unit))
 
 
@@ -291,7 +291,7 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %" if share < 10 else "more than 1000 %"
 
 
-def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Verdict]]:
+def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Finding]]:
     """The first case that noise leaves undecided, with its numbers and what to do; and all verdicts that this is of."""
     open_ones = [
         (r, v)
@@ -332,7 +332,7 @@ _NOISE = ("noise", "launches-used-up", "machine-busy", "not-confirmed")
 """Reasons that more time, a quieter machine or a longer loop mend."""
 
 
-def _stopped(result: CaseResult, verdict: Verdict) -> str:
+def _stopped(result: CaseResult, verdict: Finding) -> str:
     if "--distbench-confirm" in f"{verdict.reason}{result.unconfirmed}":
         return "the time for confirmation was used up"
     if verdict.code == "machine-busy":
@@ -395,7 +395,7 @@ def lacks_baseline(result: CaseResult) -> bool:
     return bool(storable) and all(v.baseline is None and _needs_none(v) for v in storable)
 
 
-def _needs_none(verdict: Verdict) -> bool:
+def _needs_none(verdict: Finding) -> bool:
     """Whether a verdict may be given where nothing is stored."""
     return verdict.kind == "new" or verdict.is_undecided or verdict.code in ("within-bound", "bound")
 

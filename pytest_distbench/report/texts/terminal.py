@@ -23,7 +23,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.iteration import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.reasons import REASONS, ReasonCode
-from pytest_distbench.records.run import CaseResult, RunRecord, Verdict
+from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.releases import __version__
 from pytest_distbench.report.texts import Line, layout, metric_text, quantity, test_name, words_for
@@ -343,9 +343,9 @@ def _were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
-def _told(results: Sequence[CaseResult], is_asked: Callable[[Verdict], bool], *, by_text: bool) -> list[Line]:
+def _told(results: Sequence[CaseResult], is_asked: Callable[[Finding], bool], *, by_text: bool) -> list[Line]:
     """What was not judged and why: a line per reason, or per text of it, numbers aside, however many cases it is of."""
-    groups: dict[tuple[ReasonCode, str], list[tuple[CaseResult, Verdict]]] = {}
+    groups: dict[tuple[ReasonCode, str], list[tuple[CaseResult, Finding]]] = {}
     for result in results:
         for verdict in result.verdicts:
             is_without = verdict.kind == "new" and result.reference.kind == "paired"
@@ -381,7 +381,7 @@ def _flaky(results: Sequence[CaseResult]) -> list[str]:
     return lines[:_SHOWN_NAMES] + ([f"{more} more tests are flaky"] if more > 0 else [])
 
 
-def _is_fine(verdict: Verdict) -> bool:
+def _is_fine(verdict: Finding) -> bool:
     """Whether the number is seen to be no worse; other digits of a training are not seen to be harmless."""
     return verdict.kind in ("unchanged", "improved") and verdict.row.is_answer and not verdict.row.is_told
 
@@ -446,7 +446,7 @@ def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
     return [*lines, Line(f"review with: distbench baseline diff --baselines {folder}")]
 
 
-def _written(result: CaseResult) -> list[Verdict]:
+def _written(result: CaseResult) -> list[Finding]:
     return [v for v in result.verdicts if result.update != "completed" or v.metric in result.previous]
 
 

@@ -10,7 +10,7 @@ from pytest_distbench.judging.links import link_at
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.reasons import REASONS, ReasonCode
-from pytest_distbench.records.run import STATISTICS, CaseResult, Verdict
+from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report.texts import (
     Columns,
     Line,
@@ -65,7 +65,7 @@ def verdict_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     return lines + ([Line(f"  {hidden} more {words.unchanged} (-v shows all)")] if hidden else [])
 
 
-def with_statistic(columns: Columns, shown: Iterable[Verdict]) -> tuple[Columns, list[str]]:
+def with_statistic(columns: Columns, shown: Iterable[Finding]) -> tuple[Columns, list[str]]:
     """The columns, with one that names what is judged where that differs between rows; else a line that says it."""
     judged = [v for v in shown if v.is_judged and v.ratio is not None]
     found = sorted({v.statistic for v in judged if METRIC_KINDS[v.better].rule != "exact"})
@@ -75,7 +75,7 @@ def with_statistic(columns: Columns, shown: Iterable[Verdict]) -> tuple[Columns,
     return columns, [f"  {names[0]}, baseline: {STATISTICS[name]}" for name in found]
 
 
-def _median(result: CaseResult, verdict: Verdict) -> str:
+def _median(result: CaseResult, verdict: Finding) -> str:
     """Of a timing the median over launches of their median iteration."""
     found = [m.summary for x in result.launches_of(verdict) for m in x.measurements if m.key == verdict.metric]
     values = [summary.median for summary in found if summary is not None]
@@ -90,7 +90,7 @@ def _layout(header: Sequence[str], rows: Sequence[tuple[ReasonCode, Sequence[str
     return [Line(head), *(Line(text, severity) for text, severity in zip(texts, severities, strict=True))]
 
 
-def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
+def telling_verdicts(result: CaseResult) -> Iterable[Finding]:
     """Of a sweep its ends and the one that moved most, of links the slowest, of many pairs the ends and what moved.
 
     What accompanies every measurement, memory, is told where it moved.
@@ -113,7 +113,7 @@ def telling_verdicts(result: CaseResult) -> Iterable[Verdict]:
     return [v for v in judged if v.metric in chosen or v.code in ("communication", "bound") or v.name == PEAK_MEMORY]
 
 
-def _is_quiet_company(verdict: Verdict) -> bool:
+def _is_quiet_company(verdict: Finding) -> bool:
     return verdict.name == PEAK_MEMORY and verdict.row.is_quiet
 
 

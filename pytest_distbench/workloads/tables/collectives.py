@@ -13,7 +13,7 @@ from typing import Literal
 from pytest_distbench.records.metric import LINK_PEAK, Scalar
 from pytest_distbench.records.network import NETWORK
 from pytest_distbench.records.reasons import REASONS, VERDICTS, ReasonCode, severity_order
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, microseconds, number
 from pytest_distbench.units import GIGABYTE, format_bytes
 
@@ -29,7 +29,7 @@ class SweepPoint:
     """
 
     message_bytes: int
-    time: Verdict
+    time: Finding
     gravest: ReasonCode
     time_s: float
     algbw: float
@@ -49,7 +49,7 @@ def is_sweep(result: CaseResult) -> bool:
 
 def sweep_points(result: CaseResult) -> Iterator[SweepPoint]:
     """The points that have a time, the smallest size first; of several dtypes one after the other."""
-    series: dict[tuple[Scalar, ...], dict[int, dict[str, Verdict]]] = {}
+    series: dict[tuple[Scalar, ...], dict[int, dict[str, Finding]]] = {}
     for verdict in result.verdicts:
         if _AXIS in verdict.at:
             others = tuple(value for axis, value in verdict.at.items() if axis != _AXIS)
@@ -62,12 +62,12 @@ def sweep_points(result: CaseResult) -> Iterator[SweepPoint]:
                 yield _point(size, time, time.current, found)
 
 
-def refusals(result: CaseResult) -> list[Verdict]:
+def refusals(result: CaseResult) -> list[Finding]:
     """What the backend was asked for and has not: the verdicts on it, whose facts give its reason."""
     return [v for v in result.verdicts if v.name == "supported" and v.current == 0 and "reason" in v.facts]
 
 
-def _point(size: int, time: Verdict, time_s: float, found: dict[str, Verdict]) -> SweepPoint:
+def _point(size: int, time: Finding, time_s: float, found: dict[str, Finding]) -> SweepPoint:
     factor = float(time.facts.get("busbw_factor", 0.0))
     peak = float(time.facts.get(LINK_PEAK, 0.0))
     algbw = size / time_s / GIGABYTE if time_s else 0.0
@@ -175,7 +175,7 @@ def _rows_of(result: CaseResult) -> Iterator[CollectiveRow]:
         )
 
 
-def _refused(result: CaseResult, verdict: Verdict) -> CollectiveRow:
+def _refused(result: CaseResult, verdict: Finding) -> CollectiveRow:
     reason = f"{result.case.conditions.backend}: {verdict.facts['reason']}"
     had_it = verdict.baseline == 1 or any(
         v.name == "latency" and v.current is None and v.baseline is not None for v in result.verdicts

@@ -11,7 +11,7 @@ from pytest_distbench.judging.fingerprint_rule import UNITS, differences, struct
 from pytest_distbench.judging.links import Link, by_link, find_slow, outliers, times_of, typical_time
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.reasons import REASONS, ReasonCode, severity_order
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, num_bytes, number
 from pytest_distbench.report.texts import quantity
 from pytest_distbench.units import GIGABYTE
@@ -23,7 +23,7 @@ class BucketRow(NamedTuple):
     """One number of tensors, sent in one way, and how long the fewest tensors take that are sent in the same way."""
 
     result: CaseResult
-    verdict: Verdict
+    verdict: Finding
     time_s: float
     fewest_s: float
 
@@ -35,7 +35,7 @@ class BucketRow(NamedTuple):
 def _rows(results: Sequence[CaseResult]) -> Iterator[BucketRow]:
     """By the way they are sent, the fewest tensors first."""
     for result in results:
-        ways: dict[str, list[tuple[Verdict, float]]] = {}
+        ways: dict[str, list[tuple[Finding, float]]] = {}
         for verdict in result.verdicts:
             if verdict.name == "latency" and verdict.at.keys() == _AXES and verdict.current:
                 ways.setdefault(str(verdict.at["calls"]), []).append((verdict, verdict.current))
@@ -114,7 +114,7 @@ def link_points(result: CaseResult) -> Iterator[LinkPoint]:
         )
 
 
-def slowest_links(result: CaseResult) -> list[Verdict]:
+def slowest_links(result: CaseResult) -> list[Finding]:
     """Of each metric of links the one that is slowest; empty where the case measured none."""
     chosen = []
     for verdicts in by_link(result.verdicts).values():

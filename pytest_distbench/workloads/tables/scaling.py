@@ -23,7 +23,7 @@ from pytest_distbench.records.iteration import (
 )
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.network import NETWORK
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 
 NEGATIVE = "negative scaling"
@@ -73,7 +73,7 @@ class ScalingRow:
     local: _Sized | None
     apart: _Sized | None
     fewer: _Sized | None
-    verdict: Verdict | None
+    verdict: Finding | None
 
     @property
     def speedup(self) -> float | None:
@@ -149,14 +149,14 @@ def _place(case: Case, workers: Scalar) -> _Place:
     return case.test, case.id, case.conditions.backend, _name_of(case), *_chosen(case), workers
 
 
-def _efficiencies(results: Sequence[CaseResult]) -> Iterator[tuple[_Place, Verdict]]:
+def _efficiencies(results: Sequence[CaseResult]) -> Iterator[tuple[_Place, Finding]]:
     for result in results:
         for verdict in result.verdicts:
             if verdict.name.split()[-1] == EFFICIENCY and "workers" in verdict.at:
                 yield _place(result.case, verdict.at["workers"]), verdict
 
 
-def _rows_of(found: Sequence[_Sized], verdicts: Mapping[_Place, Verdict]) -> Iterator[ScalingRow]:
+def _rows_of(found: Sequence[_Sized], verdicts: Mapping[_Place, Finding]) -> Iterator[ScalingRow]:
     on = {sized.workers: sized for sized in found if sized.communicates}
     off = {sized.workers: sized for sized in found if not sized.communicates}
     local = off.get(1)

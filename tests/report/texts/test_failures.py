@@ -10,7 +10,7 @@ from support.results import PAIRED, STORED, point, result, verdict
 from pytest_distbench.judging.terms import Strictness, conclude
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import STATISTICS, CaseResult, ReferenceRecord, Verdict
+from pytest_distbench.records.run import STATISTICS, CaseResult, Finding, ReferenceRecord
 from pytest_distbench.report.texts.failures import (
     explanation,
     headline,
@@ -133,7 +133,7 @@ def test_a_debugger_is_offered_where_there_is_a_terminal(launcher: str, is_told:
     assert ("--distbench-attach 0" in lines) == is_told
 
 
-CHANGED = Verdict(metric="fingerprint", code="communication", unit="", better="exact", reason="2 became 3")
+CHANGED = Finding(metric="fingerprint", code="communication", unit="", better="exact", reason="2 became 3")
 EXACT = verdict("beyond-threshold", metric="steps", unit="", better="exact", current=3, baseline=2, threshold=0.0)
 
 
@@ -180,7 +180,7 @@ EXACT = verdict("beyond-threshold", metric="steps", unit="", better="exact", cur
     ],
 )
 def test_the_headline_says_what_moved_by_how_much_against_what(
-    verdicts: list[Verdict], reference: ReferenceRecord, line: str
+    verdicts: list[Finding], reference: ReferenceRecord, line: str
 ) -> None:
     assert regression_headline(result(*verdicts, reference=reference)) == line
 

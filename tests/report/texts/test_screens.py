@@ -9,7 +9,7 @@ from support.results import PAIRED, point, result, verdict
 from support.stores import launches
 
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Confirmation, Verdict
+from pytest_distbench.records.run import CaseResult, Confirmation, Finding
 from pytest_distbench.report.texts.screens import (
     LONGEST,
     MOST_LINES,
@@ -28,7 +28,7 @@ from pytest_distbench.report.texts.terminal import summary_lines
 CHANGED = verdict("communication", metric="fingerprint", better="exact", current=None, baseline=None, unit="")
 
 
-def failed(*verdicts: Verdict) -> CaseResult:
+def failed(*verdicts: Finding) -> CaseResult:
     return result(*verdicts, outcome="failed", headline="why")
 
 

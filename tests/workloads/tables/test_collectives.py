@@ -10,7 +10,7 @@ from support.results import point, result, verdict
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.workloads.tables.collectives import (
     BACKENDS,
     COLLECTIVES,
@@ -52,17 +52,17 @@ def test_a_sweep_has_its_sizes_in_order_with_rates_and_verdicts() -> None:
 FACTS = {"collective": "all_reduce", "dtype": "float32", "redop": "sum", "count": 16, "mode": "per-iteration"}
 
 
-def swept(backend: str, *verdicts: Verdict, world_size: int = 2) -> CaseResult:
+def swept(backend: str, *verdicts: Finding, world_size: int = 2) -> CaseResult:
     made = result(*verdicts)
     conditions = replace(made.case.conditions, backend=backend, world_size=world_size)
     return replace(made, case=replace(made.case, id=f"ws{world_size}-{backend}", conditions=conditions))
 
 
-def told(size: int, seconds: float, *, in_place: bool = True) -> Verdict:
+def told(size: int, seconds: float, *, in_place: bool = True) -> Finding:
     return replace(point(size, current=seconds), facts={**FACTS, "in_place": in_place})
 
 
-def refused(size: int) -> Verdict:
+def refused(size: int) -> Finding:
     made = verdict("no-baseline", metric="supported", better="exact", unit="", current=0.0, baseline=None)
     return replace(made, facts={**FACTS, "reason": "Invalid scalar type", "message_bytes": size})
 
@@ -89,7 +89,7 @@ def test_backends_stand_beside_each_other_where_all_else_is_equal() -> None:
     assert not BACKENDS.section([swept("gloo", told(64, 1e-6)), sent_by("ring", 64, 1e-6)]).rows
 
 
-def over(network: str, *verdicts: Verdict) -> CaseResult:
+def over(network: str, *verdicts: Finding) -> CaseResult:
     made = swept("gloo", *verdicts)
     around = {"network": network} if network else {}
     return replace(made, case=replace(made.case, conditions=replace(made.case.conditions, around=around)))
@@ -128,11 +128,11 @@ COLLECTIVES_FACTS = {
 }  # fmt: skip
 
 
-def told_of_collectives(size: int, *, in_place: bool = False, current: float = 1e-3, **facts: Any) -> Verdict:
+def told_of_collectives(size: int, *, in_place: bool = False, current: float = 1e-3, **facts: Any) -> Finding:
     return replace(point(size, current=current), facts={**COLLECTIVES_FACTS, "in_place": in_place, **facts})
 
 
-def refused_of_collectives(**changes: Any) -> Verdict:
+def refused_of_collectives(**changes: Any) -> Finding:
     made = verdict("no-baseline", metric="supported", better="exact", unit="", current=0.0, baseline=None)
     return replace(made, facts={**COLLECTIVES_FACTS, "reason": "Invalid scalar type", "message_bytes": 64}, **changes)
 

@@ -12,7 +12,7 @@ from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.workloads.tables.communication import (
     BUCKETS,
     GROWTH,
@@ -23,7 +23,7 @@ from pytest_distbench.workloads.tables.communication import (
 )
 
 
-def bucket(calls: str, tensors: int, seconds: float | None) -> Verdict:
+def bucket(calls: str, tensors: int, seconds: float | None) -> Finding:
     at = {"calls": calls, "tensors": tensors}
     return verdict(metric=metric_key("latency", at), at=at, facts={"message_bytes": 10**6}, current=seconds)
 
@@ -39,7 +39,7 @@ def test_each_way_is_told_beside_its_own_fewest_tensors_and_other_cases_not() ->
     assert BUCKETS.section([result(point(8), bucket("each", 1, None))]).rows == []
 
 
-def latency(link: Link, seconds: float) -> Verdict:
+def latency(link: Link, seconds: float) -> Finding:
     return verdict(metric=metric_key("latency", link.at), at=link.at, current=seconds)
 
 

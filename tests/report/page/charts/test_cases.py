@@ -17,7 +17,7 @@ from pytest_distbench.records.iteration import Breakdown, Fingerprint, PartShare
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Verdict
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.page import Bars, Grid, Heat, Lines, Point, Spans
 from pytest_distbench.report.page.case_charts import (
     MOST_POINTS,
@@ -268,7 +268,7 @@ def test_the_phases_of_a_step_add_up_rank_by_rank() -> None:
 
 def test_links_are_a_matrix_with_holes_where_none_was_measured() -> None:
     at = {"from": 0, "to": 1}
-    link = Verdict(
+    link = Finding(
         metric=metric_key("latency", at), code="within-threshold", unit="s", better="lower", current=1e-4, at=at
     )
     [chart] = links(result(link))
