@@ -25,9 +25,9 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import is_installed_here
+from pytest_distbench.run.directory import FOLDER, Revision, check_out, copy_beside, find_revision
 from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.request import AgainstSettings
-from pytest_distbench.run.worktree import FOLDER, Revision, check_out, copy_beside, find_revision
 
 OPTION = "distbench_against_link"
 _QUOTED = re.compile(r"""['"]([^'"\n]{1,400})['"]""")

@@ -35,10 +35,10 @@ from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation, Finding
 from pytest_distbench.run.against import Variant, find_links
+from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.evaluation import Evaluation, differing
 from pytest_distbench.run.request import CaseRequest, ConfirmSettings
 from pytest_distbench.run.samples import Samples
-from pytest_distbench.run.worktree import Revision
 from pytest_distbench.store.baselines import NotRecorded, Recording, recordings
 
 ARMS = 3

@@ -20,7 +20,7 @@ from pathlib import Path
 from pytest_distbench import git
 from pytest_distbench.judging.confirmation import Evaluated
 from pytest_distbench.releases import is_installed_here
-from pytest_distbench.run.worktree import Revision
+from pytest_distbench.run.directory import Revision
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 

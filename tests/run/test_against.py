@@ -20,8 +20,8 @@ from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.plan import Job, LaunchPlan
 from pytest_distbench.run.against import Variant, find_links, hint, link, outside
+from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.kinds import LAUNCH_KINDS
-from pytest_distbench.run.worktree import Revision
 
 
 @pytest.fixture

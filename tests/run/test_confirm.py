@@ -22,9 +22,9 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.run import confirm
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Allowance, Confirmed, Doubt, Recorder, Recorders, in_time
+from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, ConfirmSettings
 from pytest_distbench.run.samples import Samples
-from pytest_distbench.run.worktree import Revision
 from pytest_distbench.store.baselines import BaselineStore, NotRecorded
 
 ROOT = Path(__file__).parent

@@ -18,6 +18,7 @@ from pytest_distbench.records.launch import ErrorReport, LaunchRecord, Outcome, 
 from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import Variant
+from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.samples import (
     DerivedNumbers,
     GivenNumbers,
@@ -29,7 +30,6 @@ from pytest_distbench.run.samples import (
     Values,
     take_turns,
 )
-from pytest_distbench.run.worktree import Revision
 
 
 class Made(Samples):
