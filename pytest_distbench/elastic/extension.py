@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 ROWS = {
+    "fixtures": {"elastic": "plugin:elastic", "elastic_pool": "plugin:elastic_pool"},
     "tables": {
         "elastic": "tables:JOBS",
         "epochs": "epochs:EPOCHS",

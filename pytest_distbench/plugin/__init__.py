@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import time
 from collections.abc import Generator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_distbench import extensions
 from pytest_distbench.plugin import carry, fixtures
 from pytest_distbench.plugin.collect import ResultsPlugin
 from pytest_distbench.plugin.fixtures import (
@@ -77,6 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.pluginmanager.register(state.results, "distbench-results")
     config.pluginmanager.register(fixtures, "distbench-fixtures")
+    for module in {place.partition(":")[0] for _, place in extensions.places("fixtures")}:
+        config.pluginmanager.register(importlib.import_module(module), module)
     if any(config.getoption(name, None) for name in _BENCHMARK_OPTIONS):
         from pytest_distbench.plugin.pytest_benchmark import PytestBenchmarkPlugin
 

@@ -15,7 +15,6 @@ from pytest_distbench.plugin import carry
 from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS
 
 if TYPE_CHECKING:
-    from pytest_distbench.elastic.fixtures import Elastic, ElasticPool
     from pytest_distbench.plugin.collect import ResultsPlugin
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.progress import Interrupts, Progress
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from pytest_distbench.run.confirm import Again, Recorders
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.request import Settings
-    from pytest_distbench.workloads.communication import Communication
-    from pytest_distbench.workloads.fixtures import CollectiveSweep, TimeToAccuracy
-    from pytest_distbench.workloads.scaling import Scaling
 
 
 class State:
@@ -271,51 +267,3 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     yield made
     progress.end()
     session.launching.outputs.forget()
-
-
-@pytest.fixture
-def collective_sweep(request: pytest.FixtureRequest, distbench: Distbench) -> CollectiveSweep:
-    """Measure one collective over message sizes: ``collective_sweep("all_reduce", dtype="float32")``."""
-    from pytest_distbench.workloads.fixtures import CollectiveSweep
-
-    return CollectiveSweep(distbench, settings_of(request.config).max_message_bytes)
-
-
-@pytest.fixture
-def time_to_accuracy(distbench: Distbench) -> TimeToAccuracy:
-    """Train to a goal: ``time_to_accuracy(train, goal=0.97)``."""
-    from pytest_distbench.workloads.fixtures import TimeToAccuracy
-
-    return TimeToAccuracy(distbench)
-
-
-@pytest.fixture
-def scaling(distbench: Distbench) -> Scaling:
-    """Train on one worker, two, four, ...: ``scaling("train.py::train", mode="weak", params={"batch": 8})``."""
-    from pytest_distbench.workloads.scaling import Scaling
-
-    return Scaling(distbench)
-
-
-@pytest.fixture
-def elastic(request: pytest.FixtureRequest, distbench: Distbench) -> Elastic:
-    """Train on nodes that come and go: ``elastic(train, nodes=(1, 2), plan=cycle(period_s=8))``."""
-    from pytest_distbench.elastic.fixtures import Elastic
-
-    return Elastic(distbench, settings_for(request.node))
-
-
-@pytest.fixture
-def elastic_pool(request: pytest.FixtureRequest, distbench: Distbench) -> ElasticPool:
-    """Let jobs share slots: ``elastic_pool([job("A", train, nodes=(1, 2)), ...], slots=2, policy="elastic")``."""
-    from pytest_distbench.elastic.fixtures import ElasticPool
-
-    return ElasticPool(distbench, settings_for(request.node))
-
-
-@pytest.fixture
-def communication(request: pytest.FixtureRequest, distbench: Distbench) -> Communication:
-    """Measure a shape of real communication: ``communication.links()``, ``buckets``, ``overlap``, ``compression``."""
-    from pytest_distbench.workloads.communication import Communication
-
-    return Communication(distbench, settings_of(request.config).max_message_bytes)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 ROWS = {
+    "fixtures": {
+        "collective_sweep": "plugin:collective_sweep",
+        "time_to_accuracy": "plugin:time_to_accuracy",
+        "scaling": "plugin:scaling",
+        "communication": "plugin:communication",
+    },
     "tables": {
         "collectives": "tables.collectives:COLLECTIVES",
         "backends": "tables.collectives:BACKENDS",

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_distbench.extensions import EXTENSIONS
+
 HEAVY = {"torch", "numpy", "pandas", "scipy", "msgspec", "psutil", "filelock", "pynvml", "subprocess"}
 OURS = [
     "pytest_distbench",
+    *(f"pytest_distbench.{name}" for name in EXTENSIONS),
+    *(f"pytest_distbench.{name}.{module}" for name in EXTENSIONS for module in ("extension", "plugin")),
     "pytest_distbench.errors",
+    "pytest_distbench.extensions",
     "pytest_distbench.plugin",
     "pytest_distbench.plugin.carry",
     "pytest_distbench.plugin.collect",
