@@ -123,7 +123,7 @@ class CmdLauncher:
     def open(self, plan: LaunchPlan) -> RelayedSite:
         ranks = layout(plan.processes, self.engine.ranks_per_node)
         by_torchrun = "{torchrun}" in self.engine.template
-        module = f"pytest_distbench.{'launch.starters.torchrun' if by_torchrun else 'hosts.relay'}"
+        module = f"pytest_distbench.hosts.{'torchrun' if by_torchrun else 'relay'}"
         callers = start(len(ranks), self.engine, module, log=plan.files.launcher_log, session=self.session)
         relays = take_relays(callers)
         return make_site(plan, ranks, [(each, callers) for each in (as_torchrun(relays) if by_torchrun else relays)])

@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
-ROWS: dict[str, dict[str, str]] = {}
+ROWS = {
+    "launchers": {
+        "slurm": "launchers:SLURM",
+        "cmd": "launchers:CMD",
+    },
+}

@@ -279,19 +279,17 @@ def read_settings(config: pytest.Config) -> Settings:
 
 def _launcher(given: Given) -> tuple[str, Engine | None]:
     """The launcher by its name, or by the command that starts processes on other hosts."""
-    from pytest_distbench.launch.starters import CMD, DEFAULT_LAUNCHER, LAUNCHERS, shown
+    from pytest_distbench.launch.starters import DEFAULT_LAUNCHER, LAUNCHERS, shown
 
     text = given.text("launcher") or DEFAULT_LAUNCHER
-    if "{" not in text:
-        if text not in LAUNCHERS or text == CMD:
-            raise given.refuse(
-                "launcher",
-                f"{text!r}; wanted one of {shown(LAUNCHERS)}, such as 'mpirun -np {{nodes}} {{command}}'",
-            )
+    if text in LAUNCHERS and LAUNCHERS[text].engine is None:
         return text, None
-    from pytest_distbench.hosts.cmd import engine_of  # late: a plain pytest run must not pay for it
-
-    return CMD, engine_of(text)
+    readers = {name: kind.engine for name, kind in LAUNCHERS.items() if kind.engine is not None}
+    if "{" in text and readers:
+        [(name, read)] = readers.items()
+        return name, read(text)
+    example = ", such as 'mpirun -np {nodes} {command}'" if readers else ""
+    raise given.refuse("launcher", f"{text!r}; wanted one of {shown(LAUNCHERS)}{example}")
 
 
 def _numa_binding(given: Given) -> str:

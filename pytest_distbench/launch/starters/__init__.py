@@ -1,7 +1,7 @@
 """The launchers: what each can do, how it is made, and what one is. The rest of the code asks here, never for a name.
 
 A conftest or a plugin adds a launcher by one row: ``LAUNCHERS["mine"] = LauncherKind(...)``. This module is read in
-every pytest run, so it imports nothing: a row's ``make`` does.
+every pytest run, so it imports nothing: a row's ``make`` does. Launchers of other hosts are rows of ``hosts``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from pytest_distbench.extensions import Table
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from pytest_distbench.records.plan import LaunchPlan
 
 DEFAULT_LAUNCHER = "warm"
-CMD = "cmd"
-"""The launcher that a command with placeholders as ``--distbench-launcher`` is."""
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
 """For ranks of one host: their sockets are not for others to see, and one reverse look-up of 127.0.0.1 (where
@@ -40,7 +40,7 @@ class Engine:
     """What starts processes on other hosts for us.
 
     Attributes:
-        template: a command of the user's, with placeholders (``cmd.py``).
+        template: a command of the user's, with placeholders.
         ranks_per_node: that a host is filled with.
     """
 
@@ -149,6 +149,8 @@ class LauncherKind(Hosting):
         describe: what its hosts are, before the first launch; None: as this one.
         layout: how many of so many ranks live on each of its hosts, with GPUs or without, and by which engine, where
             one was named; None: all on one.
+        engine: reads the command that ``--distbench-launcher`` gives in place of this launcher's name; None: it is
+            given by its name.
     """
 
     help: str
@@ -159,6 +161,7 @@ class LauncherKind(Hosting):
     variables: Mapping[str, str] = field(default_factory=dict)
     describe: Callable[[HostsWanted], HostsFound] | None = None
     layout: Callable[..., Sequence[int]] | None = None
+    engine: Callable[[str], Engine] | None = None
 
 
 def by_name(place: str) -> Callable[..., Any]:
@@ -173,42 +176,24 @@ def by_name(place: str) -> Callable[..., Any]:
 
 _HERE = "pytest_distbench.launch.starters"
 
-LAUNCHERS: dict[str, LauncherKind] = {
-    "warm": LauncherKind(
-        help="start ranks from a process that has torch loaded",
-        make=by_name(f"{_HERE}.warm:WarmLauncher"),
-        holds_two=True,
-        sets_threads=True,
-        variables=LOOPBACK,
-    ),
-    "torchrun": LauncherKind(
-        help="the command-line tool", make=by_name(f"{_HERE}.torchrun:TorchrunLauncher"), variables=LOOPBACK
-    ),
-    "slurm": LauncherKind(
-        help="on the nodes of a Slurm allocation, from processes that have torch loaded",
-        make=by_name("pytest_distbench.hosts.slurm:SlurmLauncher"),
-        hosts="many",
-        holds_two=True,
-        is_spaced=False,
-        sets_threads=True,
-        describe=by_name("pytest_distbench.hosts.slurm:describe"),
-        layout=by_name("pytest_distbench.hosts.slurm:ranks_of_nodes"),
-    ),
-    CMD: LauncherKind(
-        help="a command of your own that reaches other hosts",
-        make=by_name("pytest_distbench.hosts.cmd:CmdLauncher"),
-        hosts="many",
-        holds_two=True,
-        settles_doubts=False,
-        takes_python=False,
-        is_spaced=False,
-        describe=by_name("pytest_distbench.hosts.cmd:describe"),
-        layout=by_name("pytest_distbench.hosts.cmd:ranks_of_nodes"),
-    ),
-}
-"""By the name that baselines are stored under, and all but one by what ``--distbench-launcher`` takes."""
+LAUNCHERS: Table[str, LauncherKind] = Table(
+    "launchers",
+    {
+        "warm": LauncherKind(
+            help="start ranks from a process that has torch loaded",
+            make=by_name(f"{_HERE}.warm:WarmLauncher"),
+            holds_two=True,
+            sets_threads=True,
+            variables=LOOPBACK,
+        ),
+        "torchrun": LauncherKind(
+            help="the command-line tool", make=by_name(f"{_HERE}.torchrun:TorchrunLauncher"), variables=LOOPBACK
+        ),
+    },
+)
+"""By the name that baselines are stored under."""
 
 
-def shown(names: Iterable[str]) -> str:
+def shown(launchers: Iterable[str]) -> str:
     """Launchers, as ``--distbench-launcher`` takes them, for an error."""
-    return ", ".join("a command with {nodes} and {command}" if name == CMD else name for name in names)
+    return ", ".join("a command with {nodes} and {command}" if LAUNCHERS[name].engine else name for name in launchers)

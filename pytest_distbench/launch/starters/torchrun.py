@@ -1,7 +1,4 @@
-"""The torchrun command line tool as a launcher, and on each of several hosts: slower, and exactly what users run.
-
-``python -m pytest_distbench.launch.starters.torchrun PORT ADDRESS...`` is the relay of a host whose ranks it starts.
-"""
+"""The torchrun command line tool as a launcher: slower, and exactly what users run."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,50 +159,6 @@ def torchrun_on_loopback(processes: int, *, logs: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, logs: Path) -> list[str]:
-    """The command line of the torchrun of one of several hosts, up to what its ranks run.
-
-    They meet at a rendezvous that the first host keeps, and are numbered in the order of their addresses, as texts.
-
-    Args:
-        place: of one of them (``records/launch_files.py``); the store that it names is that of the rendezvous.
-        address: of this host, at which the others reach it.
-    """
-    return [
-        *TORCHRUN,
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={place['MASTER_ADDR']}:{place['MASTER_PORT']}",
-        f"--rdzv-id={place['TORCHELASTIC_RUN_ID']}",
-        f"--rdzv-conf=is_host={place['GROUP_RANK'] == '0'}",
-        f"--nnodes={place['GROUP_WORLD_SIZE']}",
-        f"--nproc-per-node={processes}",
-        f"--log-dir={logs}",
-        f"--local-addr={address}",
-    ]
-
-
-class NodeAgent:
-    """Starts the agent of one node, whose ranks get their places from it.
-
-    Args:
-        places: rank -> its place, as the controller expects it.
-        address: of this host, at which the others reach it.
-    """
-
-    def __init__(self, places: Mapping[int, Mapping[str, str]], address: str) -> None:
-        self._places = places
-        self._address = address
-
-    def start(self, plan: LaunchPlan) -> RunningLaunch:
-        place = next(iter(self._places.values()))
-        command = torchrun_of_node(len(self._places), place=place, address=self._address, logs=plan.files.torchrun_logs)
-        return start_torchrun(command, plan, self.leftovers)
-
-    def leftovers(self) -> list[psutil.Process]:
-        """Orphans are adopted by this process."""
-        return psutil.Process().children(recursive=True)
-
-
 def _torchrun_knowing_loopback() -> list[str]:
     """Where torch reads no entry points, our rendezvous is made known to it first."""
     if release_of(hardware.installed_version("torch")) >= PARTS["handlers"].since:
@@ -234,17 +187,3 @@ def rendezvous_handler() -> Callable[[object], object]:
 def exit_codes(log: str) -> dict[int, int]:
     """Rank -> exit code, from torchrun's closing table."""
     return {int(rank): int(code) for rank, code in _EXIT_CODES.findall(log)}
-
-
-def main() -> None:
-    """Be a relay (``hosts/relay.py``) whose ranks a torchrun of its host starts."""
-    from pytest_distbench.hosts import relay  # late: torch loads this module in every rank
-
-    port, *addresses = sys.argv[1:]
-    with relay.call(addresses, int(port), os.environ.pop(relay.SECRET_VARIABLE)) as line:
-        address = line.getsockname()[0]
-        relay.serve(line, lambda order: NodeAgent(order.places, address))
-
-
-if __name__ == "__main__":
-    main()

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_distbench.hosts.torchrun import torchrun_of_node
 from pytest_distbench.launch.starters import DEFAULT_LAUNCHER, LAUNCHERS, LauncherSetup
-from pytest_distbench.launch.starters.torchrun import exit_codes, torchrun_of_node
+from pytest_distbench.launch.starters.torchrun import exit_codes
 from pytest_distbench.records.options import OPTIONS
 
 
@@ -39,7 +40,8 @@ print(sorted(name for name in sys.modules if name.startswith("pytest_distbench")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     package = "pytest_distbench"
-    assert done.stdout.strip() == str([package, f"{package}.launch", f"{package}.launch.starters"])
+    names = ["extensions", "launch", "launch.starters"]
+    assert done.stdout.strip() == str([package, *(f"{package}.{name}" for name in names)])
 
 
 @pytest.mark.spawn
