@@ -76,9 +76,8 @@ def main() -> None:
     """Measure, and print the tables."""
     from measuring import launched
 
-    from pytest_distbench.hosts.allocation import read_allocation
     from pytest_distbench.hosts.cmd import CmdLauncher
-    from pytest_distbench.hosts.slurm import SlurmLauncher
+    from pytest_distbench.hosts.slurm import SlurmLauncher, read_allocation
     from pytest_distbench.launch.starters import Engine, LauncherSetup
 
     parser = argparse.ArgumentParser()

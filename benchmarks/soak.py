@@ -44,7 +44,7 @@ import msgspec
 import psutil
 
 from pytest_distbench.errors import StoredFileError
-from pytest_distbench.hosts.allocation import read_allocation
+from pytest_distbench.hosts.slurm import read_allocation
 from pytest_distbench.launch.site import processes
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.texts import layout

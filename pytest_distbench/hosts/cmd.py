@@ -16,7 +16,7 @@ import psutil
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.hosts.calls import Callers, Connection, addresses, make_site, take_relays
 from pytest_distbench.hosts.descriptions import describe_hosts
-from pytest_distbench.hosts.relay import Hello
+from pytest_distbench.hosts.relay import BY_TORCHRUN, Hello
 from pytest_distbench.hosts.relayed import RelayedSite
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import Engine, HostsFound, HostsWanted, LauncherSetup
@@ -123,8 +123,8 @@ class CmdLauncher:
     def open(self, plan: LaunchPlan) -> RelayedSite:
         ranks = layout(plan.processes, self.engine.ranks_per_node)
         by_torchrun = "{torchrun}" in self.engine.template
-        module = f"pytest_distbench.hosts.{'torchrun' if by_torchrun else 'relay'}"
-        callers = start(len(ranks), self.engine, module, log=plan.files.launcher_log, session=self.session)
+        words = ["pytest_distbench.hosts.relay", *[BY_TORCHRUN] * by_torchrun]
+        callers = start(len(ranks), self.engine, *words, log=plan.files.launcher_log, session=self.session)
         relays = take_relays(callers)
         return make_site(plan, ranks, [(each, callers) for each in (as_torchrun(relays) if by_torchrun else relays)])
 

@@ -1,8 +1,9 @@
 """A host's end of a launch whose controller is on another host: the local site of the ranks that live here.
 
-``python -m pytest_distbench.hosts.relay PORT ADDRESS...`` runs on each host, by one ``srun`` for instance. It
-tries the addresses one after the other, says who it is in a line of JSON, and is then the relay of its host. The secret
-in :data:`SECRET_VARIABLE` tells the controller that it is one of those that it asked for.
+``python -m pytest_distbench.hosts.relay PORT ADDRESS... [--torchrun]`` runs on each host, by one ``srun`` for instance.
+It tries the addresses one after the other, says who it is in a line of JSON, and is then the relay of its host. The
+secret in :data:`SECRET_VARIABLE` tells the controller that it is one of those that it asked for. With ``--torchrun``
+the command line tool starts the ranks.
 
 A relay lives for one launch and host. It takes orders on its connection, answers there (``stream.py``), and starts
 the ranks. When the connection breaks it ends them and all they have started: their lifeline has two hops.
@@ -21,7 +22,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ import psutil
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.guardian import adopt_orphans
-from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, start_interpreter
+from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, RunningLaunch, start_interpreter
 from pytest_distbench.launch.site.stream import (
     EVERYTHING,
     OUTPUT,
@@ -56,6 +57,7 @@ from pytest_distbench.launch.site.stream import (
     Wrote,
     place_of,
 )
+from pytest_distbench.launch.starters.torchrun import TORCHRUN, start_torchrun
 from pytest_distbench.records.launch_files import INTERFACE, of_ranks, open_left
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import Record, replace
@@ -64,6 +66,7 @@ from pytest_distbench.records.wire import variables_from_wire
 SECRET_VARIABLE = "DISTBENCH_RELAY_SECRET"
 NAME_VARIABLES = ("DISTBENCH_HOST", "SLURMD_NODENAME")
 """Which name a host has where it was asked for; else its host name."""
+BY_TORCHRUN = "--torchrun"
 _CONNECT_S = 10.0
 _TRIES = 3
 _LOST_S = 20
@@ -386,11 +389,56 @@ def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: st
     return moved
 
 
+def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, logs: Path) -> list[str]:
+    """The command line of the torchrun of one of several hosts, up to what its ranks run.
+
+    They meet at a rendezvous that the first host keeps, and are numbered in the order of their addresses, as texts.
+
+    Args:
+        place: of one of them (``records/launch_files.py``); the store that it names is that of the rendezvous.
+        address: of this host, at which the others reach it.
+    """
+    return [
+        *TORCHRUN,
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={place['MASTER_ADDR']}:{place['MASTER_PORT']}",
+        f"--rdzv-id={place['TORCHELASTIC_RUN_ID']}",
+        f"--rdzv-conf=is_host={place['GROUP_RANK'] == '0'}",
+        f"--nnodes={place['GROUP_WORLD_SIZE']}",
+        f"--nproc-per-node={processes}",
+        f"--log-dir={logs}",
+        f"--local-addr={address}",
+    ]
+
+
+class NodeAgent:
+    """Starts the agent of one node, whose ranks get their places from it.
+
+    Args:
+        places: rank -> its place, as the controller expects it.
+        address: of this host, at which the others reach it.
+    """
+
+    def __init__(self, places: Mapping[int, Mapping[str, str]], address: str) -> None:
+        self._places = places
+        self._address = address
+
+    def start(self, plan: LaunchPlan) -> RunningLaunch:
+        place = next(iter(self._places.values()))
+        command = torchrun_of_node(len(self._places), place=place, address=self._address, logs=plan.files.torchrun_logs)
+        return start_torchrun(command, plan, self.leftovers)
+
+    def leftovers(self) -> list[psutil.Process]:
+        """Orphans are adopted by this process."""
+        return psutil.Process().children(recursive=True)
+
+
 def main() -> None:
-    port, *addresses = sys.argv[1:]
+    port, *addresses = (word for word in sys.argv[1:] if word != BY_TORCHRUN)
     secret = os.environ.pop(SECRET_VARIABLE)  # ranks have no use for it
     with call(addresses, int(port), secret) as line:
-        serve(line)
+        address = line.getsockname()[0]
+        serve(line, (lambda order: NodeAgent(order.places, address)) if BY_TORCHRUN in sys.argv else start_interpreters)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ from support.processes import has_ended, wait_for
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.hosts import calls, slurm
-from pytest_distbench.hosts.allocation import Allocation, read_allocation
 from pytest_distbench.hosts.relay import Hello
-from pytest_distbench.hosts.slurm import SlurmLauncher, start_step
+from pytest_distbench.hosts.slurm import Allocation, SlurmLauncher, read_allocation, start_step
 from pytest_distbench.launch.starters import HostsWanted, LauncherSetup
 from pytest_distbench.machine import hardware
 

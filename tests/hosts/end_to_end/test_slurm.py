@@ -158,7 +158,7 @@ def test_ranks_of_four_hosts_measure_and_their_numbers_and_output_come_back(
 STEP = """
 import json, os, sys
 from pathlib import Path
-from pytest_distbench.hosts.allocation import read_allocation
+from pytest_distbench.hosts.slurm import read_allocation
 from pytest_distbench.hosts.slurm import start_step
 
 found = read_allocation(os.environ)
