@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,12 +20,10 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import Circumstances, judge
 from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, are_enough, judge_screened
 from pytest_distbench.judging.stored_rule import DRIFT
-from pytest_distbench.judging.stored_rule import whole as whole_of
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.case import BaselineMetric, Case, Conditions
+from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Summary
-from pytest_distbench.records.record import replace
+from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.summaries import distribution, nearest_rank
 
 COMPARISONS = 50
@@ -43,10 +42,11 @@ class Launch:
     keeps_all: bool = True
 
     @functools.cached_property
-    def summary(self) -> Summary:
+    def spread(self) -> Spread:
         t = self.iterations
         p25, median, p99 = np.quantile(t, (0.25, 0.5, 0.99))
-        return Summary(
+        times = distribution(t.tolist()) if self.keeps_all else []
+        return Spread(
             n=len(t),
             minimum=float(t.min()),
             p25=float(p25),
@@ -55,14 +55,13 @@ class Launch:
             p99=float(p99),
             mean=float(t.mean()),
             stdev=float(t.std()),
+            geometric_mean=statistics.geometric_mean(times) if times else None,
         )
 
     @functools.cached_property
     def measurement(self) -> Sample:
         """As the plugin would have recorded it."""
-        times = distribution(self.iterations.tolist()) if self.keeps_all else []
-        found = Sample(name="t", unit="s", better="lower", value=self.summary.p25, summary=self.summary)
-        return replace(found, distribution=times)
+        return Sample(name="t", unit="s", better="lower", value=self.spread.p25, spread=self.spread)
 
     @functools.cache  # noqa: B019 # launches live as long as the program
     def slowed(self, factor: float) -> Launch:
@@ -123,15 +122,7 @@ def distbench(
         needed: the baseline is made of as many as it needs.
     """
     stored = as_needed(stored, tolerance) if needed else stored
-    summaries = [launch.summary for launch in stored]
-    baseline = BaselineMetric(
-        better="lower",
-        unit="s",
-        launches=[s.p25 for s in summaries],
-        minimum=[s.minimum for s in summaries],
-        p95=[s.p95 for s in summaries],
-        whole=[w for launch in stored if (w := whole_of(launch.measurement)) is not None],
-    )
+    baseline = [launch.measurement for launch in stored]
     rule = Circumstances(tolerance=tolerance, comparisons=COMPARISONS, max_launches=len(new), drift=drift)
     measurements = [launch.measurement for launch in new]
     count = 1
@@ -194,7 +185,7 @@ def pytest_benchmark(statistic: str) -> Callable[[Launches, Launches], Answer]:
     """``--benchmark-compare-fail=min:5%``: one run against the last stored one (pytest_benchmark/utils.py)."""
 
     def rule(stored: Launches, new: Launches) -> Answer:
-        then, now = (getattr(side.summary, statistic) for side in (stored[-1], new[0]))
+        then, now = (getattr(side.spread, statistic) for side in (stored[-1], new[0]))
         return Answer(now / then - 1)
 
     return rule
@@ -209,7 +200,7 @@ def asv(stored: Launches, new: Launches) -> Answer:
 
 def benchstat(stored: Launches, new: Launches) -> Answer:
     """``benchstat``: medians over runs, each run its mean, and Mann-Whitney p < 0.05 (golang.org/x/perf/benchmath)."""
-    then, now = (np.array([launch.summary.mean for launch in side]) for side in (stored, new))
+    then, now = (np.array([launch.spread.mean for launch in side]) for side in (stored, new))
     change = np.median(now) / np.median(then) - 1
     return Answer(float(change) if _mann_whitney(then, now) < 0.05 else -math.inf, len(new))
 
@@ -240,7 +231,7 @@ def megatron(stored: Launches, new: Launches) -> Answer:
 
 def github_action_benchmark(stored: Launches, new: Launches) -> Answer:
     """github-action-benchmark: more than ``alert-threshold`` 200 % of the previous value, here the mean."""
-    return Answer(new[0].summary.mean / stored[-1].summary.mean - 1)
+    return Answer(new[0].spread.mean / stored[-1].spread.mean - 1)
 
 
 RULES: dict[str, DecisionRule] = {

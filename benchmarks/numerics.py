@@ -29,7 +29,7 @@ from pathlib import Path
 
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.case import judge_trainings
-from pytest_distbench.judging.entry import stored_metric
+from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import REASONS, severity_order
@@ -78,7 +78,7 @@ def train() -> dict[str, dict[str, Training]]:
             for result in read_run_record(folder / "run.json").results:
                 made = {m.name: m for m in result.launches[0].measurements if m.name in KINDS}
                 found.setdefault(str(result.case.params["recipe"]), {})[str(result.case.params["change"])] = {
-                    name: [golden_curve.round_digits(v) for v in m.series or [m.value or 0.0]]
+                    name: [golden_curve.round_digits(v) for v in m.values or [m.value or 0.0]]
                     for name, m in made.items()
                 }
     return found
@@ -90,14 +90,14 @@ def measured(training: Training, steps: int) -> dict[str, list[Sample]]:
     for name, better in KINDS.items():
         values = training[name][:steps]
         series = values if better == "curve" else []
-        found[name] = [Sample(name=name, unit="", better=better, value=values[-1], series=series)]
+        found[name] = [Sample(name=name, unit="", better=better, value=values[-1], values=series)]
     return found
 
 
 def judged(then: Training, now: Training, *, same_software: bool = True) -> dict[str, str]:
     """The verdicts of today's rule, by metric."""
     steps = golden_curve.steps_to_move(then["loss_curve"])
-    stored = {name: stored_metric(m, tolerance=None) for name, m in measured(then, steps).items()}
+    stored = {name: stored_samples(m) for name, m in measured(then, steps).items()}
     terms = Terms(default_tolerance=0.1, max_launches=1, cores=2)
     found = judge_trainings(terms, measured(now, steps), stored, same_software=same_software)
     return {verdict.name: verdict.code for verdict in found}

@@ -138,7 +138,7 @@ def row_of(fault: str, result: CaseResult, entry: BaselineEntry) -> Row:
     """Compare the curves of every seed, beside the verdicts of the run itself."""
     [launch] = result.launches
     departures = [
-        golden_curve.compare(entry.metrics[m.key].curve, m.series, rtol=None, rounding=0.0)
+        golden_curve.compare(entry.metrics[m.key][0].values, m.values, rtol=None, rounding=0.0)
         for m in launch.measurements
         if m.better == "curve"
     ]

@@ -306,7 +306,7 @@ def is_whole(path: Path) -> bool:
     except StoredFileError as error:
         print(f"  {error}")
         return False
-    return set(entry.metrics["answer"].launches) == {42}
+    return {m.value for m in entry.metrics["answer"]} == {42}
 
 
 def start(folder: Path, launcher: str, *options: str) -> subprocess.Popen[bytes]:

@@ -438,7 +438,7 @@ def measure(progress: Callable[[str], None]) -> tuple[Launches, dict[float, Laun
 
 def _launch(launcher: WarmLauncher, folder: Path, factor: float) -> Launch:
     record = launched(launcher, folder, "slowed_all_reduce", params={"factor": factor})
-    [series] = [m.series for m in record.measurements if m.name == "iterations"]
+    [series] = [m.values for m in record.measurements if m.name == "iterations"]
     return Launch(np.array(series))
 
 

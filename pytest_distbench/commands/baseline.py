@@ -80,7 +80,7 @@ def _list(options: argparse.Namespace) -> list[str]:
         (
             file.platform,
             str(file.name),
-            str(max((len(m.launches) for m in file.entry.metrics.values()), default=0)),
+            str(max(map(len, file.entry.metrics.values()), default=0)),
             str(len(file.entry.metrics)),
             str(len(file.entry.bounds) or ""),
         )
@@ -115,16 +115,16 @@ def _describe(file: BaselineFile) -> Iterator[str]:
             yield f"  {field}: {msgspec.json.encode(value, order='sorted').decode()}"
     rows = []
     for metric, stored in entry.metrics.items():
-        values = [v for v in stored.launches if v is not None]
+        values = [m.value for m in stored if m.value is not None]
         ends = median(values), min(values, default=None), max(values, default=None)
-        numbers = [quantity(value, stored.unit) for value in ends]
-        tolerance = "" if stored.tolerance is None else f"{stored.tolerance:.0%}"
+        numbers = [quantity(value, stored[0].unit) for value in ends]
+        tolerance = f"{entry.tolerances[metric]:.0%}" if metric in entry.tolerances else ""
         rows.append((f"  {metric}", *numbers, str(len(values)), tolerance))
     yield from layout(("  metric", "median", "min", "max", "launches", "tolerance"), rows)
     yield ""
 
 
-_SHOWN_APART = frozenset({"metrics", "workload", "world_size", "backend", "launcher"})
+_SHOWN_APART = frozenset({"metrics", "tolerances", "workload", "world_size", "backend", "launcher"})
 
 
 def _update(options: argparse.Namespace) -> Iterator[str]:

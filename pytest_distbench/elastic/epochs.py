@@ -208,7 +208,7 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
         told = ((launch, m) for launch in result.launches for m in launch.measurements if m.name == LEARNING_RATE)
         for launch, measured in itertools.islice(told, 1):
             before = None
-            for step, rate in enumerate(measured.series, 1):
+            for step, rate in enumerate(measured.values, 1):
                 if rate != before:
                     change = RateChange(step=step, epoch=None, nodes=result.case.world_size, lr=rate)
                     yield EpochRow(result, launch, _of_rate(change))

@@ -30,7 +30,7 @@ from pytest_distbench.judging.training_rule import (
     judge_family,
     may_not_repeat,
 )
-from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
+from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
@@ -48,7 +48,7 @@ def judge_launches(
     comparisons: int,
 ) -> list[Judgement]:
     stale = staleness(entry, case) if entry is not None else None
-    stored = _stored_metrics(entry, case) if entry is not None and not stale else {}
+    stored = entry.metrics if entry is not None and not stale else {}
     changed = ", ".join(version_changes(entry.software, launches[0].software)) if entry is not None else ""
     same = entry is not None and not changed
     found = by_metric(launches)
@@ -66,9 +66,11 @@ def judge_launches(
         cores=terms.cores,
         disturbance=disturbance(entry.gpu_norm if entry is not None else None, launches),
     )
-    tolerances = {key: terms.tolerance_of(m[0], _by_hand(entry, stored.get(key))) for key, m in found.items()}
+    tolerances = {
+        key: terms.tolerance_of(m[0], entry.by_hand(key) if entry is not None else ()) for key, m in found.items()
+    }
     judgements = [
-        Judgement(add_witnesses(judgement.verdict, stored.get(key), found[key]), judgement.is_open)
+        Judgement(add_witnesses(judgement.verdict, stored.get(key, ()), found[key]), judgement.is_open)
         for key, judgement in _judge_noise(under, tolerances, launches, found, stored).items()
     ]
     trainings = judge_trainings(terms, found, stored, same_software=same, can_repeat=can_repeat(launches), entry=entry)
@@ -95,15 +97,17 @@ def judge_launches(
 
 
 def accepted_changes(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry | None) -> dict[str, float]:
-    stored = entry.metrics if entry is not None else {}
-    return {key: terms.tolerance_of(m[0], _by_hand(entry, stored.get(key))) for key, m in by_metric(launches).items()}
+    return {
+        key: terms.tolerance_of(m[0], entry.by_hand(key) if entry is not None else ())
+        for key, m in by_metric(launches).items()
+    }
 
 
 def judge_missing(
     terms: Terms,
     launches: Sequence[LaunchRecord],
     found: Mapping[str, Sequence[Sample]],
-    stored: Mapping[str, BaselineMetric],
+    stored: Mapping[str, Sequence[Sample]],
 ) -> list[Judgement]:
     asked = [key for key in stored if metric_name(key) != PEAK_MEMORY]
     unseen = [key for key in asked if key not in found and terms.wants(metric_name(key))]
@@ -116,7 +120,7 @@ def judge_missing(
 
 
 def lost_parts(
-    terms: Terms, found: Mapping[str, Sequence[Sample]], stored: Mapping[str, BaselineMetric]
+    terms: Terms, found: Mapping[str, Sequence[Sample]], stored: Mapping[str, Sequence[Sample]]
 ) -> dict[str, str]:
     both = [key for key in found if key in stored and terms.wants(metric_name(key))]
     return {key: why for key in both if (why := lost_part(stored[key], found[key]))}
@@ -126,12 +130,14 @@ def as_lost(
     judgements: Sequence[Judgement],
     lost: Mapping[str, str],
     found: Mapping[str, Sequence[Sample]],
-    stored: Mapping[str, BaselineMetric],
+    stored: Mapping[str, Sequence[Sample]],
 ) -> list[Judgement]:
     """The judgements, but for the metrics of which something is lost; those of a training are told over its seeds."""
     of_verdict = {verdict: key for key in lost for verdict in (key, found[key][0].key_over_seeds)}
     return [
-        Judgement(replace(j.verdict, code="not-measured", reason=lost[key], better=stored[key].better), is_open=False)
+        Judgement(
+            replace(j.verdict, code="not-measured", reason=lost[key], better=stored[key][0].better), is_open=False
+        )
         if (key := of_verdict.get(j.verdict.metric, ""))
         else j
         for j in judgements
@@ -143,7 +149,7 @@ def _judge_noise(
     tolerances: Mapping[str, float],
     launches: Sequence[LaunchRecord],
     found: Mapping[str, Sequence[Sample]],
-    stored: Mapping[str, BaselineMetric],
+    stored: Mapping[str, Sequence[Sample]],
 ) -> dict[str, Judgement]:
     """Judge each metric that is not of a training, and the neighbours of a sweep together."""
     runs = find_runs(found[key][0] for key in stored if key in found)
@@ -151,7 +157,7 @@ def _judge_noise(
     alone = {
         key: judge(
             measurements,
-            stored.get(key),
+            stored.get(key, ()),
             dataclasses.replace(
                 under,
                 tolerance=tolerances[key],
@@ -167,7 +173,7 @@ def _judge_noise(
         for run, measurement in runs_of_launch(launch, runs):
             together.setdefault(run, []).append(measurement)
     known = {run: stored_together([stored[key] for key in run.keys]) for run in runs if run in together}
-    noise = typical_noise({run.key: metric for run, metric in known.items() if metric is not None})
+    noise = typical_noise({run.key: metric for run, metric in known.items() if metric})
     of_runs = {
         run: judge(
             together[run],
@@ -197,11 +203,11 @@ def judge_fingerprint(
     return Judgement(verdict, is_open=is_doubtful and len(launches) < most)
 
 
-def add_witnesses(verdict: Finding, stored: BaselineMetric | None, measurements: Sequence[Sample]) -> Finding:
+def add_witnesses(verdict: Finding, stored: Sequence[Sample], measurements: Sequence[Sample]) -> Finding:
     """With the quieter witnesses of the clock beside it, before and now."""
     names = measurements[0].companions if measurements else {}
     now = {name: statistics.median(m.companions.get(name, 0.0) for m in measurements) for name in names}
-    then = dict(stored.companions) if stored is not None else {}
+    then = stored[0].companions if stored else {}
     both = {name: (then[name], value) for name, value in now.items() if name in then}
     return replace(verdict, companions=both) if both else verdict
 
@@ -209,7 +215,7 @@ def add_witnesses(verdict: Finding, stored: BaselineMetric | None, measurements:
 def judge_trainings(
     terms: Terms,
     found: Mapping[str, list[Sample]],
-    stored: Mapping[str, BaselineMetric],
+    stored: Mapping[str, Sequence[Sample]],
     *,
     same_software: bool,
     can_repeat: bool = True,
@@ -227,7 +233,7 @@ def judge_trainings(
     without_seed: set[str] = set()
     for (_, training, name), current in sorted(families.items(), key=lambda item: item[0][0]):
         known = {key: stored[key] for key in current if key in stored}
-        by_hand = [m.tolerance for m in known.values()]
+        by_hand = [entry.tolerances.get(key) for key in known] if entry is not None else []
         family = Family(
             current=current,
             stored=known,
@@ -261,20 +267,6 @@ def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
     for key, measurements in found.items():
         found[key] = measurements + [replace(measurements[0], value=None)] * (full - len(measurements))
     return found
-
-
-def _stored_metrics(entry: BaselineEntry, case: Case) -> Mapping[str, BaselineMetric]:
-    """What is stored, by key; of entries from before peak memory was a metric, what they note of it on GPUs."""
-    if PEAK_MEMORY in entry.metrics or case.device != "cuda" or not entry.peak_memory_bytes:
-        return entry.metrics
-    return {
-        **entry.metrics,
-        PEAK_MEMORY: BaselineMetric(better="memory", unit="B", launches=[entry.peak_memory_bytes]),
-    }
-
-
-def _by_hand(entry: BaselineEntry | None, metric: BaselineMetric | None) -> tuple[float | None, ...]:
-    return metric.tolerance if metric is not None else None, entry.tolerance if entry is not None else None
 
 
 def busier_cores(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) -> float:

@@ -238,9 +238,9 @@ def _stragglers(result: CaseResult) -> Iterator[str]:
     total = 0
     for launch in result.launches:
         for m in launch.measurements:
-            if m.key in names and m.summary is not None and m.summary.slowest_rank is not None:
+            if m.key in names and m.spread is not None and m.spread.slowest_rank is not None:
                 total += 1
-                votes[m.summary.slowest_rank] += m.summary.slowest_share > _SLOWEST_ITERATIONS
+                votes[m.spread.slowest_rank] += m.spread.slowest_share > _SLOWEST_ITERATIONS
     for rank, times in votes.most_common(1):
         if times > _SLOWEST_LAUNCHES * total:
             yield f"{_rank(rank, _hosts(result))} was the slowest in over 90 % of the iterations"

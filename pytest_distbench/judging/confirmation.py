@@ -39,7 +39,7 @@ from pytest_distbench.judging.neighbours import worse_by
 from pytest_distbench.judging.pairs import FEWEST_PAIRS, LAST_LOOK, judge_paired, looks
 from pytest_distbench.judging.references import are_asked_about, confirm_digits
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.stored_rule import CAUTION, LEAST_OF_ALL, are_timed, by_whole, fast_value, stored_side
+from pytest_distbench.judging.stored_rule import CAUTION, LEAST_OF_ALL, Side, are_timed, by_whole, fast_value
 from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -114,12 +114,12 @@ class Known:
 
     def _accepted(self, key: str) -> float:
         """By how much the stored numbers are worse than those of the revision, as a logarithm."""
-        now, then = (e.metrics.get(key) if e is not None else None for e in (self.entry, self.before))
-        if now is None or then is None or not all(v is not None and v > 0 for v in [*now.launches, *then.launches]):
+        now, then = (e.metrics.get(key, []) if e is not None else [] for e in (self.entry, self.before))
+        if not now or not then or not all(m.value is not None and m.value > 0 for m in [*now, *then]):
             return 0.0
-        timed = bool(now.minimum and then.minimum)
-        means = [statistics.fmean(stored_side(metric, timed=timed).fast) for metric in (now, then)]
-        return max(0.0, METRIC_KINDS[now.better].sign * (means[0] - means[1]))
+        timed = are_timed(now) and are_timed(then)
+        means = [statistics.fmean(Side.of_samples(metric, timed=timed).fast) for metric in (now, then)]
+        return max(0.0, METRIC_KINDS[now[0].better].sign * (means[0] - means[1]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.fingerprint_rule import agree
 from pytest_distbench.judging.losses import norm_of, series_length
 from pytest_distbench.judging.metric import most_of_ranks, why_nothing_was_timed
-from pytest_distbench.judging.stored_rule import whole
 from pytest_distbench.judging.terms import version_changes
-from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
+from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
@@ -24,9 +23,9 @@ from pytest_distbench.records.metric import (
     PHASE,
     UNTIL_MOVED,
     Sample,
-    Scalar,
+    Spread,
 )
-from pytest_distbench.records.record import Number, replace
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import why_impossible
 
@@ -38,15 +37,12 @@ def make_entry(
     case: Case, launches: Sequence[LaunchRecord], software: dict[str, str], *, before: BaselineEntry | None = None
 ) -> BaselineEntry:
     """The entry that stores what ``launches`` measured, without info metrics; what ``before`` has by hand is kept."""
-    kept = before.metrics if before is not None else {}
-    metrics: dict[str, BaselineMetric] = {}
     measured: dict[str, list[Sample]] = {}
     for launch in launches:
         for measurement in launch.measurements:
             measured.setdefault(measurement.key, []).append(measurement)
-    for key, found in measured.items():
-        if found[0].is_judged:
-            metrics[key] = stored_metric(found, tolerance=kept[key].tolerance if key in kept else None)
+    metrics = {key: stored_samples(found) for key, found in measured.items() if found[0].is_judged}
+    tolerances = before.tolerances if before is not None else {}
     return BaselineEntry(
         workload=case.workload,
         conditions=case.conditions,
@@ -54,6 +50,11 @@ def make_entry(
         params=case.params,
         software=software,
         metrics=metrics,
+        tolerances={
+            key: value
+            for key, value in tolerances.items()
+            if key in metrics and METRIC_KINDS[metrics[key][0].better].rule != "exact"
+        },
         foreign_cores=_of_median(launch.foreign_cores for launch in launches),
         foreign_wanted=_of_median(launch.foreign_wanted for launch in launches),
         crowding=_of_median(launch.crowding for launch in launches),
@@ -70,7 +71,11 @@ def make_entry(
 def completed_entry(entry: BaselineEntry, case: Case, lacking: Sequence[LaunchRecord]) -> BaselineEntry:
     """The entry with what it lacked, and nothing of what it has replaced."""
     more = make_entry(case, lacking, entry.software, before=entry)
-    return replace(entry, metrics=entry.metrics | more.metrics, fingerprints=entry.fingerprints | more.fingerprints)
+    return replace(
+        entry,
+        metrics=entry.metrics | more.metrics,
+        fingerprints=entry.fingerprints | more.fingerprints,
+    )
 
 
 def _of_median(values: Iterable[float | None]) -> float | None:
@@ -97,59 +102,57 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def stored_metric(found: Sequence[Sample], *, tolerance: float | None) -> BaselineMetric:
-    kind = METRIC_KINDS[found[0].better]
-    summaries = [
-        m.summary  # whose ends can be stored beside the value: a run record of others may say anything
-        for m in found
-        if m.summary is not None and m.value is not None and 0 < m.summary.minimum <= m.value <= m.summary.p95
-    ]
-    is_timed = kind.has_fast_side and len(summaries) == len(found)
-    wholes = [whole(m) for m in found]
+def stored_samples(found: Sequence[Sample]) -> list[Sample]:
+    """What a baseline keeps of a metric, a sample of each launch."""
+    first = found[0]
+    kind = METRIC_KINDS[first.better]
+    spreads = [m.spread or Spread() for m in found]
     values = [m.value for m in found]
-    if kind.repeats_exactly:  # whole, and an integer where it is one; of others four significant digits are kept
+    kept = first.values if kind.repeats_exactly else list(most_of_ranks(found)) if kind.rule == "memory" else []
+    series = [kept] * len(found)
+    if kind.rule == "curve":
+        steps = min(len(m.values) for m in found)
+        if UNTIL_MOVED in first.facts:
+            steps = golden_curve.steps_to_move(first.values[:steps])
+        series = [list(map(golden_curve.round_digits, m.values[:steps])) for m in found]
+        values = [m[-1] for m in series]
+    elif kind.repeats_exactly:  # whole, and an integer where it is one; of others four significant digits are kept
         values = [v if v is None or not float(v).is_integer() else int(v) for v in values]
-    made = BaselineMetric(
-        better=found[0].better,
-        unit=found[0].unit,
-        launches=values if kind.repeats_exactly else [None if v is None else _round(v) for v in values],
-        minimum=[_round(s.minimum) for s in summaries] if is_timed else [],
-        p95=[_round(s.p95) for s in summaries] if is_timed else [],
-        whole=[_round(w) for w in wholes if w is not None] if None not in wholes else [],
-        tolerance=None if kind.rule == "exact" else tolerance,
-        identity=found[0].identity,
-        companions=_companions(found),
-        series=_series(found, kind.rule),
-        values=min(map(series_length, found)) if kind.rule not in ("curve", "exact") else 0,
-        scatter=[float(f"{v:.7g}") for v in found[0].scatter] if kind.is_of_training else [],
-        ranks=min(m.ranks for m in found),
-        reduce=found[0].reduce,
-    )
-    return _with_curve(made, [m.series for m in found], found[0].facts) if kind.rule == "curve" else made
-
-
-def _series(found: Sequence[Sample], rule: str) -> list[Number]:
-    """What is kept of all values, to tell where another launch left them."""
-    match rule:
-        case "exact":
-            return found[0].series
-        case "memory":
-            return list(most_of_ranks(found))
-        case _:
-            return found[0].taken_from
-
-
-def _with_curve(made: BaselineMetric, series: Sequence[Sequence[float]], facts: Mapping[str, Scalar]) -> BaselineMetric:
-    """The curve of the first launch, and how far the others leave it; of a training that is not seeded, no curve."""
-    steps = min(map(len, series))
-    if UNTIL_MOVED in facts:
-        steps = golden_curve.steps_to_move(series[0][:steps])
-    made = replace(made, scatter=made.scatter[:steps])
-    golden = [golden_curve.round_digits(v) for v in series[0][:steps]]
-    spread = max(max(golden_curve.deviations(golden, values[:steps])) for values in series)
-    made = replace(made, launches=[golden_curve.round_digits(values[-1]) for values in series], spread=spread)
-    unseeded = golden_curve.disagreement([values[:steps] for values in series])
-    return replace(made, curve=golden) if unseeded is None else replace(made, unseeded_at=unseeded.starts_at)
+    else:
+        values = [None if v is None else _round(v) for v in values]
+    over_ranks = [float(f"{v:.7g}") for v in spreads[0].over_ranks] if kind.is_of_training else []
+    is_timed = kind.has_fast_side and all(
+        m.value is not None and 0 < s.minimum <= m.value <= s.p95 for m, s in zip(found, spreads, strict=True)
+    )  # a run record of others may say anything
+    wholes = [s.geometric_mean for s in spreads]
+    number = min(map(series_length, found)) if kind.rule not in ("curve", "exact") else 0
+    stored = [
+        Spread(
+            n=number,
+            minimum=_round(s.minimum) if is_timed else 0.0,
+            p95=_round(s.p95) if is_timed else 0.0,
+            geometric_mean=_round(s.geometric_mean) if s.geometric_mean is not None and None not in wholes else None,
+            over_ranks=over_ranks[: len(of_launch)] if kind.rule == "curve" else over_ranks,
+        )
+        for s, of_launch in zip(spreads, series, strict=True)
+    ]
+    companions, ranks = _companions(found), min(m.ranks for m in found)
+    return [
+        Sample(
+            name=first.name,
+            unit=first.unit,
+            better=first.better,
+            at=first.at,
+            identity=first.identity,
+            value=value,
+            values=of_launch,
+            companions=companions,
+            spread=None if spread == Spread() else spread,
+            reduce=first.reduce,
+            ranks=ranks,
+        )
+        for value, of_launch, spread in zip(values, series, stored, strict=True)
+    ]
 
 
 def _companions(measurements: Sequence[Sample]) -> dict[str, float]:
@@ -191,7 +194,7 @@ def what_it_lacks(entry: BaselineEntry, case: Case, launches: Sequence[LaunchRec
     """
     if entry.workload != case.workload or version_changes(entry.software, launches[0].software):
         return []
-    there = {key for key, metric in entry.metrics.items() if len(metric.launches) > 1 or not metric.is_noisy}
+    there = {key for key, metric in entry.metrics.items() if len(metric) > 1 or not metric[0].is_noisy}
     rest = [
         replace(
             launch,
@@ -270,10 +273,10 @@ def impossible_value(launches: Sequence[LaunchRecord]) -> str:
     return ""
 
 
-def few_launches(metrics: Mapping[str, BaselineMetric]) -> dict[str, int]:
+def few_launches(metrics: Mapping[str, Sequence[Sample]]) -> dict[str, int]:
     """The metrics that may scatter and have fewer than :data:`FEWEST_LAUNCHES` values, and how many they have."""
     return {
-        key: len(metric.launches)
+        key: len(metric)
         for key, metric in metrics.items()
-        if METRIC_KINDS[metric.better].rule not in ("exact", "memory") and len(metric.launches) < FEWEST_LAUNCHES
+        if METRIC_KINDS[metric[0].better].rule not in ("exact", "memory") and len(metric) < FEWEST_LAUNCHES
     }

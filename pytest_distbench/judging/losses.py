@@ -15,8 +15,8 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.environment import GpuNorm, GpuWitness
 from pytest_distbench.records.kinds import METRIC_KINDS, Reduce
 from pytest_distbench.records.launch import LaunchRecord
@@ -38,12 +38,12 @@ def message_bytes(key: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def lost_part(stored: BaselineMetric, current: Sequence[Sample]) -> str:
+def lost_part(baseline: Sequence[Sample], current: Sequence[Sample]) -> str:
     """What is measured no more of a metric that is there: ``recorded by 1 rank, by 2 before``; empty: nothing.
 
     What a baseline from before these were noted does not hold is not known to be lost.
     """
-    first = current[0]
+    first, stored = current[0], baseline[0]
     if first.name == PEAK_MEMORY:
         return ""  # nobody asked for it
     if stored.is_judged and not first.is_judged:
@@ -56,22 +56,23 @@ def lost_part(stored: BaselineMetric, current: Sequence[Sample]) -> str:
         return f"recorded by {_number(ranks, 'rank')}, by {stored.ranks} in the baseline"
     if stored.ranks and ranks and (was := reduction(stored)) != (now := reduction(first)):
         return f"reduced over the ranks by {now!r}, by {was!r} in the baseline: another number under the same name"
-    whole = stored.curve or ([] if METRIC_KINDS[stored.better].is_of_training else stored.series)
-    if (steps := min(len(m.series) for m in current)) < len(whole):
+    kind = METRIC_KINDS[stored.better]
+    whole = (
+        stored.values if kind.keeps_series and golden_curve.disagreement([m.values for m in baseline]) is None else []
+    )
+    if (steps := min(len(m.values) for m in current)) < len(whole):
         return f"{_number(steps, 'value')} of the series; the baseline has {len(whole)}"
-    values = min(map(series_length, current))
-    if values < FEWEST_VALUES * stored.values:
-        return f"{_number(values, 'value')} in a launch; the baseline has {stored.values}"
+    values, before = min(map(series_length, current)), series_length(stored)
+    if values < FEWEST_VALUES * before:
+        return f"{_number(values, 'value')} in a launch; the baseline has {before}"
     return ""
 
 
-def more_than_stored(stored: BaselineMetric, current: Sequence[Sample]) -> str:
+def more_than_stored(baseline: Sequence[Sample], current: Sequence[Sample]) -> str:
     """Why an improvement may be another number: so many values more in the series; empty: there are not."""
-    values = min(map(series_length, current))
-    if stored.values and values > stored.values / FEWEST_VALUES:
-        return (
-            f"better, but made of {values} values in a launch; the baseline has {stored.values}: is it the same number?"
-        )
+    values, before = min(map(series_length, current)), series_length(baseline[0])
+    if before and values > before / FEWEST_VALUES:
+        return f"better, but made of {values} values in a launch; the baseline has {before}: is it the same number?"
     return ""
 
 
@@ -81,29 +82,29 @@ def series_length(measurement: Sample) -> int:
     A training that reaches its goal earlier has fewer steps, and a sweep fewer iterations on a busy machine.
     """
     is_of_clock = bool(measurement.companions) or measurement.is_phase
-    return 0 if measurement.summary is None or is_of_clock else measurement.summary.n
+    return 0 if measurement.spread is None or is_of_clock else measurement.spread.n
 
 
-def reduction(metric: BaselineMetric | Sample) -> Reduce:
+def reduction(metric: Sample) -> Reduce:
     return metric.reduce or METRIC_KINDS[metric.better].reduce
 
 
 def missing_verdict(
-    key: str, stored: BaselineMetric, *, found: Found, launches: Sequence[LaunchRecord], left_out: str = ""
+    key: str, stored: Sequence[Sample], *, found: Found, launches: Sequence[LaunchRecord], left_out: str = ""
 ) -> Finding:
     why = left_out
     steps = key.replace("time_to_", "steps_to_", 1)
     if not why and metric_name(key).startswith("time_to_") and any(m.value is None for m in found.get(steps, ())):
         why = "the goal was missed, so there is no time to it"
-    elif not why and stored.is_noisy and "[" in key and any(launch.has_jobs for launch in launches):
+    elif not why and stored[0].is_noisy and "[" in key and any(launch.has_jobs for launch in launches):
         why = "what it times did not happen in this run"
     return Finding(
         metric=key,
         code="unavailable" if why else "not-measured",
-        unit=stored.unit,
-        better=stored.better,
-        baseline=median(stored.launches),
-        baseline_launches=len(stored.launches),
+        unit=stored[0].unit,
+        better=stored[0].better,
+        baseline=median(m.value for m in stored),
+        baseline_launches=len(stored),
         reason=why or "the baseline has it, and this run did not measure it",
     )
 

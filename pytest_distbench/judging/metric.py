@@ -37,7 +37,6 @@ from dataclasses import dataclass
 from pytest_distbench.judging.stats import LARGEST_EXPONENT, baseline_error_rate, noise_limit, pooled_stdev
 from pytest_distbench.judging.stored_rule import DRIFT, OBVIOUS_LAUNCHES, Answer, Comparison, Wholes, draft_of
 from pytest_distbench.judging.terms import Draft, Judgement, difference
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY, Sample
 from pytest_distbench.records.record import replace
@@ -49,8 +48,8 @@ LEAST_BYTES = 16 * 2**20
 AGREEING_LAUNCHES = 3
 
 
-def judge_by_size(draft: Draft, current: Sequence[Sample], baseline: BaselineMetric, tolerance: float) -> Judgement:
-    now, then = ([v for v in values if v is not None] for values in (draft.current, baseline.launches))
+def judge_by_size(draft: Draft, current: Sequence[Sample], baseline: Sequence[Sample], tolerance: float) -> Judgement:
+    now, then = ([v for v in values if v is not None] for values in (draft.current, draft.reference))
     highest = max(then) + _margin(max(then), tolerance)
     middle = statistics.median(then)
     limit = highest / middle - 1 if middle > 0 else None
@@ -60,7 +59,7 @@ def judge_by_size(draft: Draft, current: Sequence[Sample], baseline: BaselineMet
         rank = draft.metric.facts.get("rank")
         whose = "" if rank is None else f"rank {rank} needs the most memory"
         return draft.settle("beyond-threshold", whose, threshold=limit, is_open=not is_enough)
-    if (found := _hungrier(current, baseline.series, tolerance)) is not None:
+    if (found := _hungrier(current, most_of_ranks(baseline), tolerance)) is not None:
         least, before, reason = found
         limit = _margin(before, tolerance) / before if before else None
         of_rank = Draft(draft.metric, [least] * len(now), [before] * len(then), "one rank")
@@ -75,7 +74,7 @@ def judge_by_size(draft: Draft, current: Sequence[Sample], baseline: BaselineMet
 
 def most_of_ranks(launches: Sequence[Sample]) -> list[float]:
     """What the ranks needed at most in any of the launches, the hungriest first; empty where they do not say it."""
-    ordered = [sorted(m.series, reverse=True) for m in launches]
+    ordered = [sorted(m.values, reverse=True) for m in launches]
     return [max(place) for place in zip(*ordered, strict=True)] if len({len(o) for o in ordered}) == 1 else []
 
 
@@ -84,9 +83,9 @@ def _hungrier(current: Sequence[Sample], stored: Sequence[float], tolerance: flo
 
     None: no place does, or the number of ranks is another one.
     """
-    if not stored or any(len(m.series) != len(stored) for m in current):
+    if not stored or any(len(m.values) != len(stored) for m in current):
         return None
-    ordered = [sorted(m.series, reverse=True) for m in current]
+    ordered = [sorted(m.values, reverse=True) for m in current]
     for place, before in enumerate(stored):
         if all(launch[place] > before + _margin(before, tolerance) for launch in ordered):
             least = min(launch[place] for launch in ordered)
@@ -233,23 +232,23 @@ class Circumstances:
         return f"other processes used {self.busier_cores:.1f} cores more than when the baseline was recorded"
 
 
-def judge(current: Sequence[Sample], baseline: BaselineMetric | None, under: Circumstances) -> Judgement:
+def judge(current: Sequence[Sample], baseline: Sequence[Sample], under: Circumstances) -> Judgement:
     first = current[0]
     values = [m.value for m in current]
     known = [v for v in values if v is not None]
     draft = draft_of(current, baseline)
     if not first.is_judged:
         return draft.settle("not-judged", "recorded, not judged")
-    if len(known) < len(values) and (baseline is None or None not in baseline.launches):
+    if len(known) < len(values) and all(m.value is not None for m in baseline):
         missed = len(values) - len(known)
         return draft.settle("no-value", f"no value in {missed} of {len(values)} launches")
-    if baseline is None and first.name == PEAK_MEMORY:
+    if not baseline and first.name == PEAK_MEMORY:
         return unasked(draft)
-    if baseline is None:
+    if not baseline:
         return draft.settle("no-baseline", "no baseline for this metric")
-    if why_not := difference(baseline, first):
+    if why_not := difference(baseline[0], first):
         return draft.settle("other-definition", why_not)
-    stored = [v for v in baseline.launches if v is not None]
+    stored = [m.value for m in baseline if m.value is not None]
     if not stored or not known:
         return draft.settle("unusable-baseline", "the baseline has no value")
     judgement = RULES[METRIC_KINDS[first.better].rule](draft, current, baseline, under)
@@ -266,28 +265,28 @@ def as_info(measurement: Sample) -> Sample:
     return replace(measurement, better="info")
 
 
-def judge_exact(draft: Draft, current: Sequence[Sample], baseline: BaselineMetric, under: Circumstances) -> Judgement:
-    values = [m.value for m in current]
+def judge_exact(draft: Draft, current: Sequence[Sample], baseline: Sequence[Sample], under: Circumstances) -> Judgement:
+    values, stored = ([m.value for m in side] for side in (current, baseline))
     if len(set(values)) > 1:
-        if len(set(baseline.launches)) > 1:
+        if len(set(stored)) > 1:
             return draft.settle(
                 "unusable-baseline", "differs between launches, now and in the baseline, so it is not exact"
             )
         now = format_values(values, draft.metric.unit)
         return draft.settle("unstable-number", f"differs between launches of this run: {now}")
-    where = first_difference(baseline.series, current)
-    if set(values) == set(baseline.launches) and not where:
+    where = first_difference(baseline[0].values, current)
+    if set(values) == set(stored) and not where:
         return draft.settle("equal", threshold=0.0)
     if not under.same_software:
         return draft.settle("other-software", "the number changed, and so did the software versions", threshold=0.0)
-    then = format_values(baseline.launches, draft.metric.unit)
+    then = format_values(stored, draft.metric.unit)
     what = where or f"{then} -> {format_values(values, draft.metric.unit)}"
     return draft.settle("exact-number", f"exact: {what}", threshold=0.0)
 
 
 def first_difference(stored: Sequence[float], current: Sequence[Sample]) -> str:
     """Where a series leaves the stored one; empty where none is stored, or none does. One that is longer does."""
-    for series in (m.series for m in current if stored):
+    for series in (m.values for m in current if stored):
         at = next((i for i, (then, now) in enumerate(zip(stored, series, strict=False)) if then != now), len(stored))
         if at < len(stored):
             return f"value {at + 1} of {len(stored)} was {stored[at]:g} and is {series[at]:g}"
@@ -296,10 +295,10 @@ def first_difference(stored: Sequence[float], current: Sequence[Sample]) -> str:
     return ""
 
 
-def judge_noisy(draft: Draft, current: Sequence[Sample], baseline: BaselineMetric, under: Circumstances) -> Judgement:
+def judge_noisy(draft: Draft, current: Sequence[Sample], baseline: Sequence[Sample], under: Circumstances) -> Judgement:
     """Launches are samples: ``stored_rule``, and where there are no ratios, by order."""
     known = [m.value for m in current if m.value is not None]
-    stored = [v for v in baseline.launches if v is not None]
+    stored = [m.value for m in baseline if m.value is not None]
     if why_not := next(filter(None, map(why_nothing_was_timed, current)), ""):
         return draft.settle("nothing-timed" if any(stored) else "invalid-value", why_not)
     if len(stored) < 2:
@@ -339,7 +338,7 @@ def judge_noisy(draft: Draft, current: Sequence[Sample], baseline: BaselineMetri
     )
 
 
-DecisionRule = Callable[[Draft, Sequence[Sample], BaselineMetric, Circumstances], Judgement]
+DecisionRule = Callable[[Draft, Sequence[Sample], Sequence[Sample], Circumstances], Judgement]
 """Settles a draft, from the metric in each launch of this run, what is stored of it, and tolerance, error rate and
 circumstances. Both sides have values. A judgement that is open asks for another launch, while there may be one."""
 

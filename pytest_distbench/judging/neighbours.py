@@ -17,10 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.judging.terms import Judgement
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Summary, metric_key, without
+from pytest_distbench.records.metric import Sample, Spread, metric_key, without
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import format_bytes, format_change
@@ -80,19 +79,11 @@ def runs_of_launch(launch: LaunchRecord, runs: Iterable[Run]) -> Iterator[tuple[
             yield run, _together(metrics)
 
 
-def stored_together(metrics: Sequence[BaselineMetric]) -> BaselineMetric | None:
-    """What a baseline holds of a run, as one metric; None where not every launch measured all of it."""
-    rows = [[v for v in m.launches if v is not None and v > 0] for m in metrics]
-    if len({len(row) for row in rows} | {len(m.launches) for m in metrics}) > 1:
-        return None
-    is_timed = all(m.minimum for m in metrics)
-    return BaselineMetric(
-        better=metrics[0].better,
-        unit=metrics[0].unit,
-        launches=list(_means(rows)),
-        minimum=_means([m.minimum for m in metrics]) if is_timed else [],
-        p95=_means([m.p95 for m in metrics]) if is_timed else [],
-    )
+def stored_together(metrics: Sequence[Sequence[Sample]]) -> list[Sample]:
+    """What a baseline holds of a run, as one metric; empty where not every launch measured all of it."""
+    if len(set(map(len, metrics))) > 1 or any(m.value is None or m.value <= 0 for metric in metrics for m in metric):
+        return []
+    return [_together(launch) for launch in zip(*metrics, strict=True)]
 
 
 def support(
@@ -155,11 +146,11 @@ def _runs_of(row: Sequence[tuple[float, Sample]]) -> Iterator[Run]:
 
 
 def _together(metrics: Sequence[Sample]) -> Sample:
-    summaries = [m.summary for m in metrics if m.summary is not None]
+    spreads = [m.spread for m in metrics if m.spread is not None]
     return replace(
         metrics[0],
         value=_mean([m.value for m in metrics if m.value is not None]),
-        summary=_spread(summaries) if len(summaries) == len(metrics) else None,
+        spread=_spread(spreads) if len(spreads) == len(metrics) else None,
         identity={},
         facts={},
         companions={},
@@ -167,10 +158,10 @@ def _together(metrics: Sequence[Sample]) -> Sample:
     )
 
 
-def _spread(summaries: Sequence[Summary]) -> Summary:
+def _spread(spreads: Sequence[Spread]) -> Spread:
     names = ("minimum", "p25", "median", "p95", "p99", "mean", "stdev")
-    means = {name: _mean([getattr(s, name) for s in summaries]) for name in names}
-    return replace(summaries[0], n=min(s.n for s in summaries), slowest_rank=None, slowest_share=0.0, **means)
+    means = {name: _mean([getattr(s, name) for s in spreads]) for name in names}
+    return replace(Spread(n=min(s.n for s in spreads)), **means)
 
 
 def worse_by(verdict: Finding) -> float:
@@ -181,7 +172,3 @@ def worse_by(verdict: Finding) -> float:
 def _mean(values: Sequence[float]) -> float:
     """The geometric mean; in this form no value overflows, and the order of two rows is kept."""
     return float(math.prod(value ** (1 / len(values)) for value in values))
-
-
-def _means(rows: Sequence[Sequence[float]]) -> list[float]:
-    return [_mean(column) for column in zip(*rows, strict=True)]

@@ -32,7 +32,7 @@ from pytest_distbench.judging.case import (
     judge_trainings,
     lost_parts,
 )
-from pytest_distbench.judging.entry import make_entry, stored_metric
+from pytest_distbench.judging.entry import make_entry, stored_samples
 from pytest_distbench.judging.metric import (
     RULES,
     Circumstances,
@@ -143,7 +143,7 @@ def judge_pairs(
         return draft.settle("no-value", f"no value in {new.count(None)} of {len(new)} launches")
     name = kind.rule
     if name == "exact":
-        return _judge_exact(draft, old, new, under, where=first_difference(reference[0].series, current))
+        return _judge_exact(draft, old, new, under, where=first_difference(reference[0].values, current))
     values = [
         (a.value, b.value)
         for a, b in pairs
@@ -152,7 +152,7 @@ def judge_pairs(
     if len(values) < len(pairs):
         return draft.settle("unusable-baseline", f"no value in {len(pairs) - len(values)} of {len(pairs)} pairs")
     if name != "noisy":
-        stored = stored_metric(reference, tolerance=None)  # the rule knows no pairs
+        stored = stored_samples(reference)  # the rule knows no pairs
         tolerance = under.tolerance if kind.tolerance is None else kind.tolerance
         circumstances = Circumstances(
             tolerance=tolerance,
@@ -340,7 +340,7 @@ def judge_paired(
     }
     can_ask = len(launches) < looks[-1]
     for key, judgement in support(alone, of_runs, tolerances=tolerances, can_ask=can_ask).items():
-        verdict = add_witnesses(judgement.verdict, stored.metrics.get(key), here[key])
+        verdict = add_witnesses(judgement.verdict, stored.metrics.get(key, ()), here[key])
         judgements.append(judgement._replace(verdict=verdict))
     judgements = as_lost(judgements, lost_parts(terms, trainings, stored.metrics), trainings, stored.metrics)
     fingerprint = judge_fingerprint(terms, launches, stored.fingerprints, changed=changed, most=looks[-1])

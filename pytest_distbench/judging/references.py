@@ -20,9 +20,10 @@ from pytest_distbench.judging.bounds import carry_over
 from pytest_distbench.judging.case import by_metric, judge_launches, judge_trainings
 from pytest_distbench.judging.entry import few_launches, make_entry
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case, EntryName
+from pytest_distbench.records.case import BaselineEntry, Case, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 
@@ -53,7 +54,7 @@ def confirm_digits(
         revision: that commit, as texts name it.
     """
     there = make_entry(case, references, references[0].software, before=entry)
-    if any(_differs(there.metrics.get(key)) and not _differs(known) for key, known in entry.metrics.items()):
+    if any(_differs(there.metrics.get(key, ())) and not _differs(known) for key, known in entry.metrics.items()):
         return list(stored)  # a commit that does not repeat itself any more clears nobody
     beside = _trainings(terms, launches, there)
     itself = _trainings(terms, references, entry)
@@ -88,11 +89,12 @@ def _attribute(stored: Finding, beside: Finding | None, itself: Finding | None, 
     return replace(stored, code=code, reason=f"{stored.reason}; {told}; {who}")
 
 
-def _differs(metric: BaselineMetric | None) -> bool:
+def _differs(metric: Sequence[Sample]) -> bool:
     """Whether a number of a training differs between launches of the same code."""
-    if metric is None or not METRIC_KINDS[metric.better].is_of_training:
+    if not metric or not METRIC_KINDS[metric[0].better].is_of_training:
         return False
-    return metric.spread > 0.0 or metric.unseeded_at is not None or len(set(metric.launches)) > 1
+    is_curve = METRIC_KINDS[metric[0].better].rule == "curve"
+    return any(m.value != metric[0].value or (is_curve and m.values != metric[0].values) for m in metric)
 
 
 def _is_equal(verdict: Finding) -> bool:
@@ -131,7 +133,7 @@ def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComp
     found.failed.extend(name for name in found.added if not _has_passed(after[name]))
     found.added[:] = [name for name in found.added if name not in found.failed]
     both = [name for name in after if name in before]
-    comparisons = sum(m.is_noisy for name in both for m in entries[name].metrics.values())
+    comparisons = sum(m.is_noisy for name in both for m, *_ in entries[name].metrics.values())
     for name in both:
         result = after[name]
         if not _has_passed(result):

@@ -44,12 +44,11 @@ from pytest_distbench.judging.stored_rule import (
     Side,
     Wholes,
     are_timed,
-    stored_side,
     typical_noise,
     typical_of_siblings,
 )
 from pytest_distbench.judging.terms import Judgement, Terms, staleness
-from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
+from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, Sample, metric_name
@@ -225,7 +224,7 @@ def judge_screened(
 def screen(
     launches: Sequence[LaunchRecord],
     found: Mapping[str, Sequence[Sample]],
-    stored: Mapping[str, BaselineMetric],
+    stored: Mapping[str, Sequence[Sample]],
     *,
     tolerances: Mapping[str, float],
     comparisons: int,
@@ -276,35 +275,35 @@ def screen(
     for key, measurements in clocks.items():
         old, new = _fast_sides(measurements, stored[key])
         sigma = max(_spread(old), noise.get(metric_name(key), 0.0))
-        add((key,), new, old, sigma, METRIC_KINDS[stored[key].better].sign)
+        add((key,), new, old, sigma, METRIC_KINDS[stored[key][0].better].sign)
         if (wholes := Wholes.of(measurements, stored[key])) is not None:
             floor = max(tolerances[key], LEAST_OF_ALL)
             add((key,), wholes.new, wholes.old, _spread(wholes.old), wholes.sign, least=floor, is_clock=False)
-        then, sigma = (stored[key].companions.get(name, 0.0) for name in (CPU_S, CPU_SPREAD))
+        then, sigma = (stored[key][0].companions.get(name, 0.0) for name in (CPU_S, CPU_SPREAD))
         now = [m.companions.get(CPU_S, 0.0) for m in measurements]
         if sigma > 0 and min(then, *now) > 0:
-            old, new = [math.log(then)] * len(stored[key].launches), [math.log(seconds) for seconds in now]
+            old, new = [math.log(then)] * len(stored[key]), [math.log(seconds) for seconds in now]
             add((key,), new, old, sigma, 1.0, is_clock=False)
     for run in names:
         known = stored_together([stored[key] for key in run.keys])
         together = [m for launch in launches for _, m in runs_of_launch(launch, [run])]
-        if known is not None and together:
+        if known and together:
             old, new = _fast_sides(together, known)
-            add(run.keys, new, old, _spread(old), METRIC_KINDS[known.better].sign)
+            add(run.keys, new, old, _spread(old), METRIC_KINDS[known[0].better].sign)
     return Screening(evidence)
 
 
-def _is_comparable(measurements: Sequence[Sample], stored: BaselineMetric) -> bool:
+def _is_comparable(measurements: Sequence[Sample], stored: Sequence[Sample]) -> bool:
     """Whether it is a clock, judged, with logarithms on both sides."""
     if not is_clock(measurements[0], measurements[0].unit) or not measurements[0].is_judged:
         return False
-    values = [*(m.value for m in measurements), *stored.launches]
-    return stored.better == measurements[0].better and all(v is not None and v > 0 for v in values)
+    values = [m.value for m in [*measurements, *stored]]
+    return stored[0].better == measurements[0].better and all(v is not None and v > 0 for v in values)
 
 
-def _fast_sides(measurements: Sequence[Sample], stored: BaselineMetric) -> tuple[list[float], list[float]]:
-    timed = bool(stored.minimum) and are_timed(measurements)
-    return stored_side(stored, timed=timed).fast, Side.of_measurements(measurements, timed=timed).fast
+def _fast_sides(measurements: Sequence[Sample], stored: Sequence[Sample]) -> tuple[list[float], list[float]]:
+    timed = are_timed(stored) and are_timed(measurements)
+    return Side.of_samples(stored, timed=timed).fast, Side.of_samples(measurements, timed=timed).fast
 
 
 def _spread(launches: Sequence[float]) -> float:
@@ -336,8 +335,8 @@ def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEn
             continue
         values = [m.value for m in found if m.value is not None]
         if not kind.is_of_training and len(values) == len(found) > 1 and min(values) > 0:
-            noise[key] = statistics.stdev(Side.of_measurements(found, timed=are_timed(found)).fast)
-        elif any(m.value != found[0].value or m.series != found[0].series for m in found):
+            noise[key] = statistics.stdev(Side.of_samples(found, timed=are_timed(found)).fast)
+        elif any(m.value != found[0].value or m.values != found[0].values for m in found):
             return False  # chance has a part in it, and nothing but launches can tell how large that is
     typical, accepted = typical_of_siblings(noise), accepted_changes(terms, launches, entry)
     return all(

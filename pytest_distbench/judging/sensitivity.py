@@ -19,12 +19,11 @@ from pytest_distbench.judging.confirmation import LOOKS, SPENDING
 from pytest_distbench.judging.pairs import ONE_AGAINST_TWO, PairCircumstances, smallest_slowdown
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, BLIND_LIMIT, detectable_slowdown
-from pytest_distbench.judging.stored_rule import DRIFT, stored_side, typical_noise
+from pytest_distbench.judging.stored_rule import DRIFT, Side, are_timed, typical_noise
 from pytest_distbench.judging.terms import Terms, version_changes
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import metric_name
+from pytest_distbench.records.metric import Sample, metric_name
 from pytest_distbench.records.run import CaseResult, Finding, Sensitivity
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import format_change, is_duration, is_rate, is_size
@@ -36,7 +35,7 @@ POOR = 0.05
 """With more noise than this there is advice: it hides slowdowns of the usual tolerance."""
 
 
-def sensitivity_of(metrics: Mapping[str, BaselineMetric], tolerances: Mapping[str, float]) -> Sensitivity | None:
+def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[str, float]) -> Sensitivity | None:
     """Of the timing of a case whose slowdowns are the hardest to detect.
 
     Args:
@@ -49,12 +48,12 @@ def sensitivity_of(metrics: Mapping[str, BaselineMetric], tolerances: Mapping[st
     found: list[tuple[float, str, float]] = []
     for key, tolerance in tolerances.items():
         metric = metrics.get(key)
-        if metric is None or not is_clock(metric, metric.unit):
+        if not metric or not is_clock(metric[0], metric[0].unit):
             continue
-        known = [value for value in metric.launches if value is not None]
+        known = [m.value for m in metric if m.value is not None]
         if len(known) < 2 or min(known) <= 0:
             continue
-        noise = statistics.stdev(stored_side(metric, timed=bool(metric.minimum)).fast)
+        noise = statistics.stdev(Side.of_samples(metric, timed=are_timed(metric)).fast)
         noise = max(noise, typical.get(metric_name(key), 0.0))
         mde = detectable_slowdown(
             noise, len(known), RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT, tolerance=tolerance

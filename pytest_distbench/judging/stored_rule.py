@@ -51,7 +51,6 @@ from pytest_distbench.judging.stats import (
     worse_pairs,
 )
 from pytest_distbench.judging.terms import Draft
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, metric_name
@@ -119,13 +118,13 @@ class Side:
         )
 
     @classmethod
-    def of_measurements(cls, launches: Iterable[Sample], *, timed: bool) -> Side:
+    def of_samples(cls, launches: Iterable[Sample], *, timed: bool) -> Side:
         """Of the launches that have a value.
 
         Args:
             timed: by their iterations, which all of them have, see :func:`are_timed`; else by their values.
         """
-        rows = [(m.value, m.summary if timed else None) for m in launches if m.value is not None]
+        rows = [(m.value, m.spread if timed else None) for m in launches if m.value is not None]
         return cls.of((value, s.minimum, s.p95) if s is not None else (value, value, value) for value, s in rows)
 
 
@@ -155,7 +154,7 @@ class Comparison:
     def of(
         cls,
         current: Sequence[Sample],
-        baseline: BaselineMetric,
+        baseline: Sequence[Sample],
         *,
         tolerance: float,
         alpha: float,
@@ -164,14 +163,14 @@ class Comparison:
         drift: float = DRIFT,
     ) -> Comparison:
         """From records whose values are positive, at least two of them stored; launches without one do not count."""
-        timed = bool(baseline.minimum) and are_timed(current)
-        old, new = stored_side(baseline, timed=timed), Side.of_measurements(current, timed=timed)
+        timed = are_timed(baseline) and are_timed(current)
+        old, new = (Side.of_samples(side, timed=timed) for side in (baseline, current))
         sigma = max(pooled_stdev(old.fast, new.fast), noise_floor)
         stored, most = len(old.fast), max(most, len(new.fast))
         return cls(
             old=old,
             new=new,
-            sign=METRIC_KINDS[baseline.better].sign,
+            sign=METRIC_KINDS[baseline[0].better].sign,
             most=most,
             sigma=sigma,
             wanted=max(math.log1p(tolerance), LAST_DIGIT),
@@ -231,42 +230,30 @@ class Comparison:
         return Answer("noise", f"too noisy; minimum detectable slowdown {size}")
 
 
-def draft_of(current: Sequence[Sample], baseline: BaselineMetric | None) -> Draft:
+def draft_of(current: Sequence[Sample], baseline: Sequence[Sample]) -> Draft:
     """What is judged of a noisy metric, by its iterations where both sides have them; its values where one is 0."""
-    stored = baseline.launches if baseline is not None else []
+    stored = [m.value for m in baseline]
     draft = Draft(current[0], [m.value for m in current], stored)
     known = [m for m in current if m.value is not None]
     values = [v for v in (*draft.current, *stored) if v is not None]
     if not current[0].is_noisy or min(values, default=0) <= 0:
         return draft
-    if not are_timed(known) or (baseline is not None and not baseline.minimum):
+    if not are_timed(known) or not are_timed(baseline):
         return dataclasses.replace(draft, statistic="geometric mean")
-    then = [] if baseline is None else list(map(_fast, stored, baseline.minimum))
-    return Draft(current[0], list(map(fast_value, current)), then, "sqrt(min x p25)")
+    now, then = (list(map(fast_value, side)) for side in (current, baseline))
+    return Draft(current[0], now, then, "sqrt(min x p25)")
 
 
 def fast_value(launch: Sample) -> float | None:
     """What is judged of a launch: sqrt(minimum x p25) of the iterations of a timing, the value of anything else."""
-    if launch.value is None or launch.summary is None or launch.value <= 0 or not are_timed([launch]):
+    if launch.value is None or launch.spread is None or launch.value <= 0 or not are_timed([launch]):
         return launch.value
-    return _fast(launch.value, launch.summary.minimum)
-
-
-def stored_values(baseline: BaselineMetric) -> list[float]:
-    """The same of stored launches, those that have a value."""
-    found = list(map(_fast, baseline.launches, baseline.minimum)) if baseline.minimum else baseline.launches
-    return [value for value in found if value is not None]
-
-
-def _fast(value: float | None, minimum: float) -> float | None:
-    return None if value is None else math.sqrt(value) * math.sqrt(minimum)
+    return math.sqrt(launch.value) * math.sqrt(launch.spread.minimum)
 
 
 def are_timed(launches: Sequence[Sample]) -> bool:
     """Whether all of them have a fast side, and say how their iterations were spread."""
-    return all(
-        METRIC_KINDS[m.better].has_fast_side and m.summary is not None and m.summary.minimum > 0 for m in launches
-    )
+    return all(METRIC_KINDS[m.better].has_fast_side and m.spread is not None and m.spread.minimum > 0 for m in launches)
 
 
 def variance_of_iterations(measurement: Sample) -> float | None:
@@ -276,14 +263,14 @@ def variance_of_iterations(measurement: Sample) -> float | None:
     of the iterations between it and the median. Iterations depend on each other, so the true one is rather larger.
     None where no series was timed.
     """
-    summary = measurement.summary
-    if summary is None or not METRIC_KINDS[measurement.better].has_fast_side or summary.p25 <= 0 or summary.n < 2:
+    spread = measurement.spread
+    if spread is None or not METRIC_KINDS[measurement.better].has_fast_side or spread.p25 <= 0 or spread.n < 2:
         return None
-    density = 0.25 / max(summary.median - summary.p25, 1e-12 * summary.p25)
-    return float(0.25 * 0.75 / (summary.n * density**2 * summary.p25**2))
+    density = 0.25 / max(spread.median - spread.p25, 1e-12 * spread.p25)
+    return float(0.25 * 0.75 / (spread.n * density**2 * spread.p25**2))
 
 
-def typical_noise(metrics: Mapping[str, BaselineMetric]) -> dict[str, float]:
+def typical_noise(metrics: Mapping[str, Sequence[Sample]]) -> dict[str, float]:
     """The median noise of sibling metrics, by their common name: ``latency`` of a sweep over sizes.
 
     The standard deviation of ten launches is itself uncertain by a quarter, and launches taken in one stretch agree
@@ -292,9 +279,9 @@ def typical_noise(metrics: Mapping[str, BaselineMetric]) -> dict[str, float]:
     """
     noise = {}
     for key, metric in metrics.items():
-        known = [v for v in metric.launches if v is not None]
-        if metric.is_noisy and len(known) >= 2 and min(known) > 0:
-            noise[key] = statistics.stdev(stored_side(metric, timed=bool(metric.minimum)).fast)
+        known = [m.value for m in metric if m.value is not None]
+        if metric[0].is_noisy and len(known) >= 2 and min(known) > 0:
+            noise[key] = statistics.stdev(Side.of_samples(metric, timed=are_timed(metric)).fast)
     return typical_of_siblings(noise)
 
 
@@ -306,14 +293,6 @@ def typical_of_siblings(noise: Mapping[str, float]) -> dict[str, float]:
     return {name: statistics.median(known) for name, known in found.items() if len(known) >= FEWEST_SIBLINGS}
 
 
-def stored_side(baseline: BaselineMetric, *, timed: bool) -> Side:
-    """Of the launches that have a value; see :meth:`Side.of_measurements`."""
-    if not timed:
-        return Side.of((v, v, v) for v in baseline.launches if v is not None)
-    rows = zip(baseline.launches, baseline.minimum, baseline.p95, strict=True)
-    return Side.of((value, low, high) for value, low, high in rows if value is not None)
-
-
 LEAST_OF_ALL = 0.25
 """The smallest change of all iterations that counts."""
 
@@ -323,19 +302,13 @@ BEYOND_DOUBT = 1.0
 CAUTION = 5
 """In turns it has so small a part of the error rate of the fast side: it is asked where that one says no."""
 
-FEWEST_OF_SERIES = 4
-"""Of a series: with fewer the fast side is as much of it."""
-
 FEWEST_STORED = 5
 """Launches: of fewer nobody knows how much all of their iterations differ."""
 
 
 def whole(measurement: Sample) -> float | None:
     """The geometric mean of a launch's series; None where there is none, or no series of times or rates."""
-    values = measurement.distribution
-    if METRIC_KINDS[measurement.better].rule != "noisy" or len(values) < FEWEST_OF_SERIES or min(values) <= 0:
-        return None
-    return statistics.geometric_mean(values)
+    return measurement.spread.geometric_mean if measurement.spread is not None else None
 
 
 class Wholes(NamedTuple):
@@ -346,12 +319,12 @@ class Wholes(NamedTuple):
     sign: float
 
     @classmethod
-    def of(cls, current: Sequence[Sample], stored: BaselineMetric) -> Wholes | None:
+    def of(cls, current: Sequence[Sample], stored: Sequence[Sample]) -> Wholes | None:
         """Of one metric; None where one side does not know it."""
-        now = [w for w in map(whole, current) if w is not None]
-        if len(stored.whole) < FEWEST_STORED or not now or len(now) < len(current):
+        then, now = ([w for w in map(whole, side) if w is not None] for side in (stored, current))
+        if len(then) < max(FEWEST_STORED, len(stored)) or not now or len(now) < len(current):
             return None
-        return cls([math.log(w) for w in stored.whole], [math.log(w) for w in now], METRIC_KINDS[stored.better].sign)
+        return cls([math.log(w) for w in then], [math.log(w) for w in now], METRIC_KINDS[stored[0].better].sign)
 
     @property
     def worse_by(self) -> float:
@@ -386,4 +359,4 @@ class Wholes(NamedTuple):
 def by_whole(launch: LaunchRecord) -> LaunchRecord:
     """A launch with nothing but what has iterations, whose values are of all of them."""
     found = [(m, whole(m)) for m in launch.measurements]
-    return replace(launch, measurements=[replace(m, value=w, summary=None) for m, w in found if w is not None])
+    return replace(launch, measurements=[replace(m, value=w, spread=None) for m, w in found if w is not None])

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from pytest_distbench.records.case import OVERSUBSCRIBED, BaselineEntry, BaselineMetric, Case, Conditions
+from pytest_distbench.records.case import OVERSUBSCRIBED, BaselineEntry, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import AskedBound, Sample
@@ -83,7 +83,7 @@ class Terms:
         return {name: found[0] for name, found in near.items() if found}
 
 
-def difference(stored: BaselineMetric | Sample, current: Sample) -> str:
+def difference(stored: Sample, current: Sample) -> str:
     """Why a number cannot be compared with a stored one: ``mode was per-iteration, now loop``; empty where it can.
 
     What only one of them notes is not known to differ: entries from before it was noted stay comparable.

@@ -36,7 +36,6 @@ from typing import Literal
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
 from pytest_distbench.judging.terms import difference
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Sample, Scalar, metric_key, without
 from pytest_distbench.records.reasons import ReasonCode
@@ -63,7 +62,7 @@ class Family:
     """
 
     current: Mapping[str, Sequence[Sample]]
-    stored: Mapping[str, BaselineMetric]
+    stored: Mapping[str, Sequence[Sample]]
     same_software: bool
     curve: CurveSays = "nothing"
     can_repeat: bool = True
@@ -78,7 +77,7 @@ class Family:
     @property
     def is_by_launch(self) -> bool:
         """Whether launches are the samples: there is one seed, and with it the baseline's launches differ."""
-        return len(self.current) == 1 and any(len(set(metric.launches)) > 1 for metric in self.stored.values())
+        return len(self.current) == 1 and any(len({m.value for m in metric}) > 1 for metric in self.stored.values())
 
     @property
     def samples(self) -> str:
@@ -95,8 +94,8 @@ class Family:
     def old(self) -> list[float | None]:
         """The same of the baseline, in the same order."""
         if self.is_by_launch:
-            return [value for metric in self.stored.values() for value in metric.launches]
-        return [_mean(self.stored[key].launches) for key in self.current if key in self.stored]
+            return [m.value for metric in self.stored.values() for m in metric]
+        return [_mean([m.value for m in self.stored[key]]) for key in self.current if key in self.stored]
 
     def tolerance_or(self, default: float) -> float:
         return default if self.tolerance is None else self.tolerance
@@ -157,7 +156,7 @@ def _apart(family: Family, verdict: Finding) -> str:
 
     Where launches of the baseline differ, or no curve says that it is the same training, chance has its part in that.
     """
-    if not family.stored or not _repeats(family) or any(stored.spread for stored in family.stored.values()):
+    if not family.stored or not _repeats(family) or any(_spread_of(stored) for stored in family.stored.values()):
         return ""
     is_curve = METRIC_KINDS[family.first.better].rule == "curve"
     says = curve_says(verdict) if is_curve else family.curve
@@ -167,13 +166,15 @@ def _apart(family: Family, verdict: Finding) -> str:
     known = golden_curve.RTOL if is_curve else ONE_SEED["same"]
     limit = golden_curve.ROUNDING if is_exact else family.tolerance_or(known) * RANKS_SHARE
     for key, launches in family.current.items():
-        stored = family.stored[key]
+        stored = family.stored[key][0]
         for m in launches:
-            if not stored.scatter or not m.scatter or stored.ranks != m.ranks:
+            if stored.spread is None or m.spread is None or stored.ranks != m.ranks:
                 continue
-            values = stored.curve or [m.value or 0.0]
+            if not stored.spread.over_ranks or not m.spread.over_ranks:
+                continue
+            values = stored.values if is_curve else [m.value or 0.0]
             for at, value in enumerate(values, 1):
-                then, now = (side[min(at, len(side)) - 1] for side in (stored.scatter, m.scatter))
+                then, now = (side[min(at, len(side)) - 1] for side in (stored.spread.over_ranks, m.spread.over_ranks))
                 if abs(now - then) > limit * (abs(value) + then):
                     where = f" at value {at}" if len(values) > 1 else ""
                     return (
@@ -225,20 +226,27 @@ def _difference(family: Family) -> str:
     if lacking:
         return f"the baseline has no {lacking[0]}: this run uses other seeds"
     for key, stored in family.stored.items():
-        if why_not := difference(stored, family.current[key][0]):
+        if why_not := difference(stored[0], family.current[key][0]):
             return why_not
     return ""
 
 
 def _repeats(family: Family) -> bool:
-    return all(len(set(stored.launches)) == 1 for stored in family.stored.values())
+    return all(len({m.value for m in stored}) == 1 for stored in family.stored.values())
+
+
+def _spread_of(stored: Sequence[Sample]) -> float:
+    """Largest relative deviation of the curves of the other launches from that of the first; 0: they repeat it."""
+    if METRIC_KINDS[stored[0].better].rule != "curve" or not stored[0].values:
+        return 0.0
+    return max(max(golden_curve.deviations(stored[0].values, m.values)) for m in stored)
 
 
 def _judge_exact(family: Family) -> Finding:
     changes = []
     largest = 0.0
     for key, launches in family.current.items():
-        then, now = family.stored[key].launches[0], list(dict.fromkeys(m.value for m in launches))
+        then, now = family.stored[key][0].value, list(dict.fromkeys(m.value for m in launches))
         if now != [then]:
             changes.append(f"{_quantity(then)} -> {', '.join(map(_quantity, now))}{_seed_of(launches[0])}")
             known = [v for v in now if v is not None and then]
@@ -258,7 +266,7 @@ def _where(family: Family) -> str:
     """Where the values that a number was taken from leave the baseline's, and what it is not by the curve."""
     told = ""
     for key, [m, *_] in family.current.items():
-        then, now = family.stored[key].series, m.taken_from
+        then, now = family.stored[key][0].values, m.values
         at = next((i for i, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), None)
         if at is not None:
             agree = "the first value agrees" if at == 1 else f"the first {at} values agree"
@@ -278,34 +286,34 @@ def _where(family: Family) -> str:
 
 def _judge_curve(family: Family) -> Finding:
     rtol = family.tolerance_or(golden_curve.RTOL)
-    worst: tuple[golden_curve.Departure, Sample, BaselineMetric, bool] | None = None
+    worst: tuple[golden_curve.Departure, Sample, list[float], bool] | None = None
     own = _disagreement(family)
     coarse = ""
     for key, launches in family.current.items():
-        stored = family.stored[key]
-        if stored.unseeded_at is not None or stored.spread > rtol:
-            return _judge_unseeded(family, stored, own)
-        steps = min(len(m.series) for m in launches)
-        if steps < len(stored.curve) or not stored.curve:
-            reason = f"the baseline's curve has {len(stored.curve)} steps, this run's has {steps}"
+        curve, spread = family.stored[key][0].values, _spread_of(family.stored[key])
+        if spread > rtol or golden_curve.disagreement([m.values for m in family.stored[key]]) is not None:
+            return _judge_unseeded(family, family.stored[key], own)
+        steps = min(len(m.values) for m in launches)
+        if steps < len(curve) or not curve:
+            reason = f"the baseline's curve has {len(curve)} steps, this run's has {steps}"
             return _settle(family, "unusable-baseline", reason)
-        coarse = coarse or golden_curve.hides(stored.curve)
-        repeats = family.same_software and stored.spread == 0.0
-        rounding = 0.0 if repeats else max(golden_curve.ROUNDING, stored.spread)
+        coarse = coarse or golden_curve.hides(curve)
+        repeats = family.same_software and spread == 0.0
+        rounding = 0.0 if repeats else max(golden_curve.ROUNDING, spread)
         for launch in launches:
             departure = golden_curve.compare(
-                stored.curve, launch.series, rtol=family.tolerance, rounding=rounding, spread=stored.spread
+                curve, launch.values, rtol=family.tolerance, rounding=rounding, spread=spread
             )
             if worst is None or departure.severity > worst[0].severity:
-                worst = departure, launch, stored, repeats
+                worst = departure, launch, curve, repeats
     assert worst is not None
-    departure, launch, stored, repeats = worst
+    departure, launch, curve, repeats = worst
     unit = "value" if launch.beside else "step"
     facts: dict[str, Scalar] = {"deviation": departure.largest, f"differs_most_at_{unit}": departure.largest_at}
     if departure.starts_at is not None:
         facts[f"diverges_at_{unit}"] = departure.starts_at
     at = departure.largest_at - 1
-    shown: Shown | None = ("step that differs most", launch.series[at], stored.curve[at])
+    shown: Shown | None = ("step that differs most", launch.values[at], curve[at])
     say = functools.partial(
         _settle, family, threshold=rtol, facts=facts, shown=None if departure.is_identical else shown
     )
@@ -335,15 +343,16 @@ def _judge_curve(family: Family) -> Finding:
     return say("within-threshold", f"differs by up to {departure.largest:.1e}")
 
 
-def _judge_unseeded(family: Family, stored: BaselineMetric, own: golden_curve.Disagreement | None) -> Finding:
+def _judge_unseeded(family: Family, stored: Sequence[Sample], own: golden_curve.Disagreement | None) -> Finding:
     """Where the baseline's launches left one another, there is nothing that this run could follow."""
-    facts: dict[str, Scalar] = {"deviation": stored.spread}
+    spread = _spread_of(stored)
+    facts: dict[str, Scalar] = {"deviation": spread}
     if not own and _launches(family) > 1:
         reason = (
             f"the baseline's launches were not seeded, this run's {_launches(family)} agree: record the baseline again"
         )
         return _settle(family, "unusable-baseline", reason, facts=facts)
-    then = golden_curve.Disagreement(stored.unseeded_at or 1, stored.spread)
+    then = golden_curve.disagreement([m.values for m in stored]) or golden_curve.Disagreement(1, spread)
     return _not_repeated(family, own or then, "its" if own else "the baseline's", facts=facts)
 
 
@@ -362,7 +371,7 @@ def _disagreement(family: Family, *, rtol: float | None = None) -> golden_curve.
     """How this run's launches leave one another; None where they do not, by no more than rounding or ``rtol``."""
     rtol = family.tolerance_or(golden_curve.RTOL) if rtol is None else rtol
     for launches in family.current.values():
-        found = golden_curve.disagreement([m.series for m in launches], rtol=rtol)
+        found = golden_curve.disagreement([m.values for m in launches], rtol=rtol)
         if found is not None:
             return found
     return None
@@ -371,7 +380,7 @@ def _disagreement(family: Family, *, rtol: float | None = None) -> golden_curve.
 def _stands_still(family: Family) -> str:
     """Why the training of a seed shows no learning, in a clause; empty where all curves move."""
     for launches in family.current.values():
-        if still := golden_curve.stands_still(launches[0].series):
+        if still := golden_curve.stands_still(launches[0].values):
             return f"{still}{_seed_of(launches[0])}"
     return ""
 
@@ -531,7 +540,7 @@ def _settle(
         statistic=statistic,
         threshold=threshold,
         launches=len(next(iter(family.current.values()))),
-        baseline_launches=max((len(m.launches) for m in family.stored.values()), default=0),
+        baseline_launches=max(map(len, family.stored.values()), default=0),
         reason=reason,
         at=at,
         facts={**first.identity, **first.facts, **seeds, **(facts or {})},

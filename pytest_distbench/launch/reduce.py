@@ -25,11 +25,11 @@ from pytest_distbench.records.metric import (
     Observation,
     Sample,
     Scalar,
-    Summary,
+    Spread,
     metric_key,
 )
-from pytest_distbench.records.record import Number, replace
-from pytest_distbench.records.summaries import distribution, nearest_rank, quantile
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.summaries import FEWEST_OF_SERIES, distribution, nearest_rank, quantile
 
 _Part = TypeVar("_Part")
 
@@ -76,7 +76,7 @@ def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Sample]:
     rank = max(known, key=known.__getitem__)
     if len(known) == 1:
         return [_memory(known[rank], {})]
-    return [replace(_memory(known[rank], {"rank": rank}), series=[known[rank] for rank in sorted(known)])]
+    return [replace(_memory(known[rank], {"rank": rank}), values=[known[rank] for rank in sorted(known)])]
 
 
 def of_largest_process(num_bytes: int) -> list[Sample]:
@@ -317,7 +317,10 @@ def _sum_companions(group: Sequence[Partial]) -> dict[str, list[float]]:
 
 def _measure(part: Partial) -> Sample:
     values = [value / len(part.ranks) for value in part.values] if part.reduce == "mean" else part.values
-    is_kept = METRIC_KINDS[part.better].keeps_series
+    kind = METRIC_KINDS[part.better]
+    kept = part.taken_from
+    if part.is_series:
+        kept = values if kind.keeps_series else distribution(values)
     return Sample(
         name=part.name,
         unit=part.unit,
@@ -326,23 +329,14 @@ def _measure(part: Partial) -> Sample:
         at=part.at,
         identity=part.identity,
         facts=part.facts,
-        series=values if part.is_series and is_kept else [],
+        values=kept,
         beside=part.beside,
-        summary=_summarise(values, part) if part.is_series else None,
-        distribution=distribution(values) if part.is_series and not is_kept else [],
+        spread=_spread(values, kept, part) if part.is_series or part.squares else None,
         companions=_companions(part),
-        scatter=_scatter(part),
         ranks=len(part.ranks),
-        reduce=None if part.reduce == METRIC_KINDS[part.better].reduce else part.reduce,
+        reduce=None if part.reduce == kind.reduce else part.reduce,
         bounds=part.bounds,
-        taken_from=part.taken_from,
     )
-
-
-def _scatter(part: Partial) -> list[Number]:
-    """The standard deviation of the ranks' values at each value; one stands for all where they are equal."""
-    found = [math.sqrt(squares / len(part.ranks)) for squares in part.squares]
-    return found if any(found) else found[:1]
 
 
 def _companions(part: Partial) -> dict[str, float]:
@@ -375,13 +369,18 @@ def _launch_value(values: list[float], observation: Observation) -> float | None
     return METRIC_KINDS[observation.better].launch_value(values)
 
 
-def _summarise(values: list[float], part: Partial) -> Summary:
+def _spread(values: list[float], kept: Sequence[float], part: Partial) -> Spread:
+    over_ranks = [math.sqrt(squares / len(part.ranks)) for squares in part.squares]
+    over_ranks = over_ranks if any(over_ranks) else over_ranks[:1]
+    if not part.is_series:
+        return Spread(over_ranks=over_ranks)
     slowest: int | None = None
     share = 0.0
     if len(part.ranks) > 1 and part.slowest:
         slowest, times = Counter(part.slowest).most_common(1)[0]
         share = times / len(values)
-    return Summary(
+    is_noisy = METRIC_KINDS[part.better].rule == "noisy"
+    return Spread(
         n=len(values),
         minimum=min(values),
         p25=quantile(values, 0.25),
@@ -390,8 +389,12 @@ def _summarise(values: list[float], part: Partial) -> Summary:
         p99=nearest_rank(values, 0.99),
         mean=statistics.fmean(values),
         stdev=statistics.stdev(values) if len(values) > 1 else 0.0,
+        geometric_mean=statistics.geometric_mean(kept)
+        if is_noisy and len(values) >= FEWEST_OF_SERIES and min(kept) > 0
+        else None,
         slowest_rank=slowest,
         slowest_share=share,
+        over_ranks=over_ranks,
     )
 
 

@@ -223,7 +223,7 @@ def _bandwidths(verdict: Finding, median_s: float) -> dict[str, float]:
 
 
 def _inside(measured: Sequence[Sample]) -> dict[str, list[float]]:
-    summaries = [m.summary for m in measured if m.summary is not None]
+    summaries = [m.spread for m in measured if m.spread is not None and m.spread.n]
     if len(summaries) < len(measured):
         return {}
     return {

@@ -12,9 +12,8 @@ import msgspec
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.environment import GpuNorm
 from pytest_distbench.records.iteration import Fingerprint
-from pytest_distbench.records.kinds import METRIC_KINDS, OfKind, Reduce
-from pytest_distbench.records.metric import BoundValue, Scalar, terms_of
-from pytest_distbench.records.record import Number, Record, Tolerance
+from pytest_distbench.records.metric import BoundValue, Sample, terms_of
+from pytest_distbench.records.record import Record, Tolerance
 
 RANKS = "ranks"
 """The kind of launch whose processes a launcher of ranks starts."""
@@ -143,55 +142,6 @@ class EntryName(Record, frozen=True, kw_only=True, order=True):
         return f"{self.test}[{self.key}]"
 
 
-class BaselineMetric(OfKind, frozen=True, kw_only=True, omit_defaults=True):
-    """Stored values of one metric, one per launch."""
-
-    unit: str
-    launches: Annotated[list[Number | None], msgspec.Meta(min_length=1)]
-    tolerance: Tolerance | None = None
-    """Set by hand in the file, as a fraction; goes before the entry's. An update keeps it."""
-    minimum: list[Annotated[float, msgspec.Meta(gt=0)]] = []
-    """Fastest iteration of each launch; empty where launches have no iterations."""
-    p95: list[Annotated[float, msgspec.Meta(gt=0)]] = []
-    """95th percentile of each launch; empty where launches have no iterations."""
-    whole: list[Annotated[float, msgspec.Meta(gt=0)]] = []
-    """Geometric mean of all iterations of each launch; empty where there are none, and in older files."""
-    series: list[Number] = []
-    """Of an exact series all of its values, in the first launch; of a number of a training what it was taken from. Of
-    peak memory what the ranks needed at most in any launch, the hungriest first."""
-    curve: list[float] = []
-    """A golden curve, nine significant digits: that of the first launch."""
-    spread: float = 0.0
-    """Largest relative deviation of the other launches from that curve; 0: they repeat it bit for bit."""
-    scatter: list[float] = []
-    """Standard deviation over the ranks at each value of the curve, or of the number, in the first launch; one stands
-    for all where ranks are equal. Empty: nobody knows."""
-    unseeded_at: int | None = None
-    """The first value, from 1, at which launches left one another: the training is not seeded, and has no curve."""
-    identity: dict[str, Scalar] = msgspec.field(default_factory=dict, name="facts")
-    """What defines the number, such as a clock's mode or a goal's target; the first files of clocks do not note it."""
-    values: int = 0
-    """In the series of each launch, the fewest; 0: it is no series, or one as long as the clock's loop."""
-    ranks: int = 0
-    """That recorded it, in the launch with the fewest; 0: nobody knows, or it is no number of ranks."""
-    reduce: Reduce | None = None
-    """Over these ranks, where that is not what its kind says."""
-    companions: dict[str, float] = {}
-    """Medians over launches; they explain a regression and are not judged."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if METRIC_KINDS[self.better].rule == "exact" and self.tolerance is not None:
-            raise ValueError("an exact metric has no tolerance: take it out, or record the number as lower or higher")
-        if self.minimum or self.p95:
-            lengths = (len(self.launches), len(self.minimum), len(self.p95))
-            if len(set(lengths)) > 1 or None in self.launches:
-                raise ValueError(f"launches, minimum and p95 must have one number per launch, found {lengths}")
-            for low, value, high in zip(self.minimum, self.launches, self.p95, strict=True):
-                if not low <= value <= high:  # type: ignore[operator] # none is None
-                    raise ValueError(f"a launch of {value} cannot have minimum {low} and p95 {high}")
-
-
 class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The stored numbers of a case, and what was set by hand beside them."""
 
@@ -201,7 +151,10 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     test_id: str | None = None
     """Of the test that measured it; None: nobody has noted it, as of numbers of other tools."""
     software: dict[str, str]
-    metrics: dict[str, BaselineMetric]
+    metrics: dict[str, list[Sample]]
+    """By key, a sample of each launch."""
+    tolerances: dict[str, Tolerance] = {}
+    """Set by hand in the file, by a metric's key, as a fraction; goes before the entry's. An update keeps them."""
     params: dict[str, Any] = {}
     foreign_cores: float | None = None
     """Cores that other processes used in the median launch; None where the body was too short to tell."""
@@ -220,8 +173,6 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     fingerprints: dict[str, Fingerprint] = {}
     phases: dict[str, float] = {}
     """Seconds in each phase the body named, of the median launch; they explain, and are not judged."""
-    peak_memory_bytes: int | None = None
-    """Of the median launch, where peak memory was no metric yet. On the CPU it was the size of the whole process."""
     launch_s: float | None = None
     """How long the median launch took, start and end included: it tells how long a run will take."""
 
@@ -240,6 +191,10 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
             return self.test_id in test_ids
         whole = {key_text(test_id, self.conditions.backend, self.conditions.launcher) for test_id in test_ids}
         return key in whole or key.startswith(tuple(f"{test_id}:" for test_id in test_ids))
+
+    def by_hand(self, key: str) -> tuple[float | None, float | None]:
+        """The tolerances of a metric and of the entry that were set in the file."""
+        return self.tolerances.get(key), self.tolerance
 
     def __post_init__(self) -> None:
         for metric, value in self.bounds.items():

@@ -189,27 +189,17 @@ def tightest(bounds: Sequence[Bound], side: Side) -> float | None:
     return (min(values) if side == "most" else max(values)) if values else None
 
 
-class _Recorded(OfKind, frozen=True, kw_only=True):
-    """What a number keeps on its way from a rank to a launch."""
+class Observation(OfKind, frozen=True, kw_only=True):
+    """What one rank recorded under one name: a value or a series, before reduction over ranks."""
 
     name: str
     unit: str
     at: dict[str, Scalar] = {}
     identity: dict[str, Scalar] = {}
-    """What defines the number besides its name and point: it is not compared with one of another."""
     facts: dict[str, Scalar] = {}
-    """What describes it."""
     beside: list[str] = []
-    """Of a curve that was read: what the script wrote beside each value, its own number of the step perhaps."""
     bounds: list[Bound] = []
-    """That were given with the number."""
     taken_from: list[Number] = []
-    """Of a number of a training that was read: the values it was taken from, the last for example."""
-
-
-class Observation(_Recorded, frozen=True, kw_only=True):
-    """What one rank recorded under one name: a value or a series, before reduction over ranks."""
-
     reduce: Reduce
     values: list[Number]
     is_series: bool
@@ -219,43 +209,60 @@ class Observation(_Recorded, frozen=True, kw_only=True):
     """Of a phase in a loop, or in a script."""
 
 
-class Summary(Record, frozen=True, kw_only=True):
-    """Spread of a series inside one launch, after reduction over ranks."""
+class Spread(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How far the values of one launch are apart: those of its series, and those of its ranks.
 
-    n: int
-    minimum: float
-    p25: float
-    median: float
-    p95: float
-    p99: float
-    mean: float
-    stdev: float
+    A baseline keeps ``minimum``, ``p95`` and ``geometric_mean`` of a timing, ``n`` of another series, ``over_ranks``.
+    """
+
+    n: int = 0
+    minimum: float = 0.0
+    p25: float = 0.0
+    median: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+    mean: float = 0.0
+    stdev: float = 0.0
+    geometric_mean: float | None = None
+    """Of a series of times or rates; None where it has too few values, or one is 0."""
     slowest_rank: int | None = None
     """The rank that was slowest most often; None where ranks were not compared."""
     slowest_share: float = 0.0
     """Share of the iterations in which that rank was the slowest, 0 to 1."""
-
-
-class Sample(_Recorded, frozen=True, kw_only=True):
-    """One metric of one launch, reduced over ranks: the sample a verdict is made of."""
-
-    value: Number | None
-    """The launch's value; None says it has none (a goal never reached)."""
-    series: list[Number] = []
-    """Kept for exact, info and curve series only; of peak memory it is that of each rank."""
-    summary: Summary | None = None
-    distribution: list[float] = []
-    """Of a series that is not kept, in place of it: at most 41 of its values, ascending, at even steps of its quantiles
-    from the least to the largest, with four digits; see :func:`~pytest_distbench.records.summaries.distribution`."""
-    companions: dict[str, float] = {}
-    """Of one iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``: mean)."""
-    scatter: list[Number] = []
+    over_ranks: list[Number] = []
     """Of a mean over ranks in a training: the standard deviation of their values, for each value of the series; one
     stands for all where they are equal."""
+
+
+class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
+    """One number of one launch, reduced over its ranks: of this run, of another side, or of a baseline."""
+
+    name: str
+    unit: str
+    at: dict[str, Scalar] = {}
+    """Its point: the size of a message, a seed."""
+    identity: dict[str, Scalar] = {}
+    """What defines the number besides its name and point: it is not compared with one of another."""
+    facts: dict[str, Scalar] = {}
+    """What describes it."""
+    bounds: list[Bound] = []
+    """That were given with the number."""
+    value: Number | None
+    """The launch's value; None says it has none (a goal never reached)."""
+    values: list[Number] = []
+    """The series of an exact, info or curve metric; of any other at most 41 of its values, see
+    :func:`~pytest_distbench.records.summaries.distribution`. Of a number of a training what it was taken from; of
+    memory what each rank needed."""
+    beside: list[str] = []
+    """Of a curve that was read: what the script wrote beside each value, its own number of the step perhaps."""
+    companions: dict[str, float] = {}
+    """Of one iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``: mean)."""
+    spread: Spread | None = None
+    """Of a series, and of a mean over ranks."""
+    reduce: Reduce | None = None
+    """Over its ranks, where that is not what its kind says."""
     ranks: int = 0
     """That recorded it; 0: it is no number of ranks."""
-    reduce: Reduce | None = None
-    """Over these ranks, where that is not what its kind says."""
 
     @property
     def key(self) -> str:

@@ -10,12 +10,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from pytest_distbench.records.case import BaselineMetric, Case, EntryName
+from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.environment import Environment, Experiment, GpuNorm
 from pytest_distbench.records.iteration import CaseTrace, Fingerprint
 from pytest_distbench.records.kinds import Better, OfKind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Bound, Scalar, metric_name
+from pytest_distbench.records.metric import Bound, Sample, Scalar, metric_name
 from pytest_distbench.records.reasons import REASONS, Reason, ReasonCode, VerdictName, reason
 from pytest_distbench.records.record import Number, Record, replace
 
@@ -237,7 +237,7 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     gone: list[EntryName] = []
     """Stored entries of tests that are gone, which this case may take the place of: one it was compared with; of
     several that fit equally none."""
-    metrics: dict[str, BaselineMetric] = {}
+    metrics: dict[str, list[Sample]] = {}
     """Of the stored baseline, as it was then."""
     fingerprints: dict[str, Fingerprint] = {}
     """Of the same."""

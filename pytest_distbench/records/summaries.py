@@ -38,6 +38,10 @@ MOST_KEPT = 41
 """Values of a distribution: one for each 2.5 %."""
 
 
+FEWEST_OF_SERIES = 4
+"""Of a series: with fewer the fast side is as much of it."""
+
+
 def distribution(values: Sequence[float]) -> list[float]:
     """Observed values, ascending, at even steps from the least to the largest; of few values all. Four digits each."""
     ordered = sorted(values)

@@ -119,7 +119,7 @@ class Session:
             for key, entry in self.store.entries(test, test_ids={case_id for case_id, _ in wanted}).items():
                 ids = {case_id for case_id, backend in wanted if backend == entry.conditions.backend}
                 if self._may_measure(entry.conditions) and entry.is_of(ids, key):
-                    count += sum(metric.is_noisy for metric in entry.metrics.values())
+                    count += sum(metric[0].is_noisy for metric in entry.metrics.values())
             return count
 
         self.comparisons = max(1, sum(read_each(count_of, of_test)))

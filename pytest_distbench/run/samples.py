@@ -57,7 +57,7 @@ class Pacer:
 
 def is_restless(launch: LaunchRecord) -> bool:
     """Whether something in it was noisy; a time or throughput without iterations may be."""
-    noisy = [m.summary for m in launch.measurements if m.is_noisy]
+    noisy = [m.spread for m in launch.measurements if m.is_noisy]
     return any(s is None or s.p25 <= 0 or math.log(s.p95 / s.p25) > RESTLESS for s in noisy)
 
 

@@ -25,10 +25,10 @@ from pytest_distbench.judging.entry import (
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.judging.screening import FEWEST_EXACT
 from pytest_distbench.judging.terms import Judgement
-from pytest_distbench.records.case import BaselineEntry, BaselineMetric, EntryName
+from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
-from pytest_distbench.records.metric import AskedBound
+from pytest_distbench.records.metric import AskedBound, Sample
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.records.summaries import median
@@ -81,39 +81,31 @@ def entry_change(name: EntryName, old: BaselineEntry | None, new: BaselineEntry 
         name=name,
         kind="new" if old is None else "removed" if new is None else "changed",
         metrics=[
-            _metric_change(key, before.get(key), after.get(key))
+            _metric_change(key, before.get(key, []), after.get(key, []))
             for key in sorted({*before, *after})
-            if _values(before.get(key)) != _values(after.get(key))
+            if _what_counts(before.get(key, [])) != _what_counts(after.get(key, []))
         ],
         notes=list(_notes(old, new)) if old is not None and new is not None else [],
     )
 
 
-def _metric_change(key: str, old: BaselineMetric | None, new: BaselineMetric | None) -> MetricChange:
-    described = new or old
-    assert described is not None
+def _metric_change(key: str, old: Sequence[Sample], new: Sequence[Sample]) -> MetricChange:
+    described = (new or old)[0]
     return MetricChange(
         metric=key,
         unit=described.unit,
         better=described.better,
-        old=median(_launches(old)),
-        new=median(_launches(new)),
-        old_launches=len(_launches(old)),
-        new_launches=len(_launches(new)),
+        old=median(m.value for m in old),
+        new=median(m.value for m in new),
+        old_launches=len(old),
+        new_launches=len(new),
     )
 
 
-def _launches(metric: BaselineMetric | None) -> list[float | None]:
-    return metric.launches if metric is not None else []
-
-
-def _values(metric: BaselineMetric | None) -> object:
+def _what_counts(metric: Sequence[Sample]) -> object:
     """What must be equal: of exact numbers it does not matter how often they were seen."""
-    return (
-        set(_launches(metric))
-        if metric is not None and METRIC_KINDS[metric.better].rule == "exact"
-        else _launches(metric)
-    )
+    values = [m.value for m in metric]
+    return set(values) if metric and METRIC_KINDS[metric[0].better].rule == "exact" else values
 
 
 def _notes(old: BaselineEntry, new: BaselineEntry) -> Iterator[str]:
@@ -121,10 +113,10 @@ def _notes(old: BaselineEntry, new: BaselineEntry) -> Iterator[str]:
         if field != "metrics":
             yield from _difference(field, getattr(old, field), getattr(new, field))
     for key in sorted({*old.metrics} & {*new.metrics}):
-        for field in BaselineMetric.__struct_fields__:
-            if field != "launches":
-                before, after = getattr(old.metrics[key], field), getattr(new.metrics[key], field)
-                yield from _difference(f"{key}.{field}", before, after)
+        for field in Sample.__struct_fields__:
+            if field != "value":
+                before, after = ([getattr(m, field) for m in side.metrics[key]] for side in (old, new))
+                yield from _difference(f"{key}.{field}", *(_shared(values) for values in (before, after)))
 
 
 def _difference(field: str, old: Any, new: Any) -> Iterator[str]:
@@ -137,6 +129,11 @@ def _difference(field: str, old: Any, new: Any) -> Iterator[str]:
         yield from (f"{field}: {line}" for line in told)
     else:
         yield f"{field} {_short(old)} -> {_short(new)}"
+
+
+def _shared(values: Sequence[Any]) -> Any:
+    """What the launches share; else what each has."""
+    return values[0] if all(value == values[0] for value in values) else list(values)
 
 
 def _short(value: Any) -> str:
@@ -305,12 +302,12 @@ def propose_entry(
         if few and (f.missing or _is_course_known(f, made.fingerprints.get(key)))
     }
     checked = _checked(result, made, kept, known.metrics)
-    if any(metric.is_noisy for metric in kept.values()):  # what explains their noise stays with them
+    if any(metric[0].is_noisy for metric in kept.values()):  # what explains their noise stays with them
         checked = replace(checked, **{name: getattr(known, name) for name in _OF_CLOCKS})
     return replace(checked, fingerprints=made.fingerprints | unsure)
 
 
-def _is_kept(verdict: Finding | None, known: BaselineMetric, made: BaselineMetric, *, few: bool) -> bool:
+def _is_kept(verdict: Finding | None, known: Sequence[Sample], made: Sequence[Sample], *, few: bool) -> bool:
     """Whether what is stored of a metric stays: it has not changed, or nobody could tell.
 
     A number of a training that is not what is stored was not judged for itself where the training's losses changed: it
@@ -319,7 +316,11 @@ def _is_kept(verdict: Finding | None, known: BaselineMetric, made: BaselineMetri
     if not few or (verdict is not None and _moved_or_new(verdict)):
         return False
     is_told = verdict is not None and verdict.kind == "unchanged" and verdict.row.is_answer
-    return is_told or not METRIC_KINDS[made.better].is_of_training or set(made.launches) <= set(known.launches)
+    return (
+        is_told
+        or not METRIC_KINDS[made[0].better].is_of_training
+        or ({m.value for m in made} <= {m.value for m in known})
+    )
 
 
 _OF_CLOCKS = ("foreign_cores", "foreign_wanted", "crowding", "phases", "gpu_norm", "launch_s")
@@ -328,13 +329,13 @@ _OF_CLOCKS = ("foreign_cores", "foreign_wanted", "crowding", "phases", "gpu_norm
 def _checked(
     result: CaseResult,
     made: BaselineEntry,
-    kept: Mapping[str, BaselineMetric],
-    known: Mapping[str, BaselineMetric],
+    kept: Mapping[str, list[Sample]],
+    known: Mapping[str, list[Sample]],
 ) -> BaselineEntry:
     few = {
         key: fewest
         for key, metric in made.metrics.items()
-        if key not in kept and len(metric.launches) < (fewest := _fewest(metric, known.get(key)))
+        if key not in kept and len(metric) < (fewest := _fewest(metric, known.get(key, [])))
     }
     if few:
         key, fewest = max(few.items(), key=lambda item: item[1])
@@ -347,22 +348,22 @@ def _checked(
     return replace(made, metrics={key: kept.get(key, metric) for key, metric in made.metrics.items()})
 
 
-def _fewest(made: BaselineMetric, known: BaselineMetric | None) -> int:
+def _fewest(made: Sequence[Sample], known: Sequence[Sample]) -> int:
     """The launches that it takes to know a metric.
 
     A number of a seeded training repeats: one is enough where the stored ones have shown that it does, else two that
     agree.
     """
-    if METRIC_KINDS[made.better].rule in ("exact", "memory"):
+    if METRIC_KINDS[made[0].better].rule in ("exact", "memory"):
         return 1
-    if made.is_noisy or not _repeats(made):
+    if made[0].is_noisy or not _repeats(made):
         return FEWEST_LAUNCHES
-    return 1 if known is not None and _repeats(known) else FEWEST_EXACT
+    return 1 if known and _repeats(known) else FEWEST_EXACT
 
 
-def _repeats(metric: BaselineMetric) -> bool:
+def _repeats(metric: Sequence[Sample]) -> bool:
     """Whether a number of a training is the same in every launch."""
-    return not metric.is_noisy and len(set(metric.launches)) == 1 and not metric.spread and metric.unseeded_at is None
+    return not metric[0].is_noisy and all((m.value, m.values) == (metric[0].value, metric[0].values) for m in metric)
 
 
 def _is_course_known(stored: Fingerprint, made: Fingerprint | None) -> bool:

@@ -13,21 +13,22 @@ import itertools
 import os
 import re
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from pytest_distbench import git
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.case import BaselineEntry, BaselineMetric, EntryName, beginnings
+from pytest_distbench.records.case import BaselineEntry, EntryName, beginnings
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import metric_key, metric_name
 from pytest_distbench.records.record import Record
 from pytest_distbench.store.files import FileKind, lay_out, read_each
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the file format."""
 
 MAX_FILE_BYTES = 16 * 2**20
@@ -168,7 +169,81 @@ def read_file(path: Path) -> BaselineFile:
 
 def render(content: BaselineFile) -> bytes:
     """The file's text: sorted keys, two spaces, lists of numbers and texts on one line, a final newline."""
-    return _LIST_OF_ONE.sub(rb"[\1]", lay_out(msgspec.json.encode(content, order="sorted"), indent=2)) + b"\n"
+    return _LIST_OF_ONE.sub(rb"[\1]", lay_out(encode(content), indent=2)) + b"\n"
+
+
+def encode(content: BaselineFile) -> bytes:
+    """The same on one line."""
+    document = msgspec.to_builtins(content)
+    metrics, tolerances = document["entry"]["metrics"], document["entry"].pop("tolerances", {})
+    for key, samples in metrics.items():
+        metrics[key] = _columns(samples) | ({"tolerance": tolerances[key]} if key in tolerances else {})
+    return msgspec.json.encode(document, order="sorted")
+
+
+def _columns(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """The samples of a metric as a file holds them: what they share is told once, what differs in a list, one a launch.
+
+    Their name is that of the metric's key.
+    """
+    made = {
+        field: first if all(sample.get(field) == first for sample in samples) else [sample[field] for sample in samples]
+        for field, first in samples[0].items()
+        if field not in ("name", "value", "spread")
+    }
+    made["launches"] = [sample["value"] for sample in samples]
+    if spread := samples[0].get("spread"):
+        made["spread"] = {
+            field: first if field in _SHARED else [sample["spread"][field] for sample in samples]
+            for field, first in spread.items()
+        }
+    return made
+
+
+_SHARED = ("n", "over_ranks")
+"""Of a stored spread, what is the same in all launches."""
+
+
+def _with_samples(document: Any) -> Any:
+    """The content of a file with a sample of each launch in place of columns."""
+    entry = document.get("entry") if isinstance(document, dict) else None
+    metrics = entry.get("metrics") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(metrics, dict):
+        return document
+    for key, columns in metrics.items():
+        where = f"`$.entry.metrics[{key}]`"
+        if not isinstance(columns, dict) or not isinstance(columns.get("launches"), list) or not columns["launches"]:
+            raise msgspec.ValidationError(f"Expected `launches`, a number of each launch - at {where}")
+        if "tolerance" in columns:
+            entry.setdefault("tolerances", {})[key] = columns.pop("tolerance")
+        metrics[key] = _samples(key, columns, where)
+    return document
+
+
+def _samples(key: str, columns: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    values, spread = columns.pop("launches"), columns.pop("spread", None)
+    name = metric_name(key) if columns.get("at") else key
+    if metric_key(name, columns.get("at") or {}) != key:
+        raise msgspec.ValidationError(f"Expected `at`, the point in the metric's key - at {where}")
+
+    def of_launch(column: Any, launch: int, *, is_list: bool) -> Any:
+        """What a launch has of a column, which stands for all of them or is a list of one each."""
+        if not isinstance(column, list) or (is_list and not (column and isinstance(column[0], list))):
+            return column
+        if len(column) != len(values):
+            raise msgspec.ValidationError(
+                f"Expected one for each of {len(values)} launches, got {len(column)} - at {where}"
+            )
+        return column[launch]
+
+    found = []
+    for launch, value in enumerate(values):
+        sample = {field: of_launch(column, launch, is_list=field == "values") for field, column in columns.items()}
+        if isinstance(spread, dict):
+            inside = {f: of_launch(column, launch, is_list=f == "over_ranks") for f, column in spread.items()}
+            sample["spread"] = inside
+        found.append(sample | {"name": name, "value": value})
+    return found
 
 
 @functools.lru_cache(maxsize=1024)
@@ -214,8 +289,17 @@ def _why_edited_wrongly(file: BaselineFile) -> str:
     if entry.workload and not entry.metrics:
         return "`$.entry.metrics` is empty: a recorded baseline has at least one metric"
     for key, metric in entry.metrics.items():
-        if METRIC_KINDS[metric.better].rule != "steps" and all(value is None for value in metric.launches):
+        rule, where = METRIC_KINDS[metric[0].better].rule, f"`$.entry.metrics[{key}]`"
+        if rule != "steps" and all(m.value is None for m in metric):
             return f"`$.entry.metrics[{key}].launches` has no value: each launch of a baseline has one"
+        if rule == "exact" and key in entry.tolerances:
+            return (
+                f"an exact metric has no tolerance: take it out, or record the number as lower or higher - at {where}"
+            )
+        for m in metric:
+            low, high = (m.spread.minimum, m.spread.p95) if m.spread is not None else (0.0, 0.0)
+            if (low or high) and not (m.value is not None and 0 < low <= m.value <= high):
+                return f"{where}: a launch of {m.value} cannot have minimum {low} and p95 {high}"
     return ""
 
 
@@ -232,6 +316,7 @@ BASELINE_FILES = FileKind(
     smaller="Record fewer metrics, or shorter parameters",
     render=render,
     is_edited=True,
+    load=_with_samples,
     check=_why_edited_wrongly,
 )
 
@@ -248,7 +333,10 @@ class Recording(NamedTuple):
     """A commit whose tree is what was measured for a baseline, and what it recorded."""
 
     commit: str
-    entry: BaselineEntry
+    numbers: dict[str, list[float | None]]
+    """By metric, of each launch."""
+    entry: BaselineEntry | None
+    """None: it was written in another schema, whose numbers alone are known."""
 
 
 def recordings(path: Path, root: Path) -> Iterator[Recording]:
@@ -272,7 +360,7 @@ def recordings(path: Path, root: Path) -> Iterator[Recording]:
     ends = _ends_of_clone(root)
     found: Recording | None = None
     for older in _versions(root, name):
-        if found is not None and _are_measured_anew(found.entry, older.entry):
+        if found is not None and _are_measured_anew(found.numbers, older.numbers):
             yield _known(found, ends)
         found = older
     if found is None:
@@ -294,21 +382,28 @@ def _versions(root: Path, name: str) -> Iterator[Recording]:
     """What commits have made of a file, the last one first, through its renames; without what nobody can read."""
     at = "HEAD"
     while commits := _git(root, "log", f"--max-count={_MOST_COMMITS}", "--format=%H", at, "--", name).split():
-        readable = [(commit, entry) for commit in commits if (entry := _entry(root, commit, name)) is not None]
-        yield from itertools.starmap(Recording, readable)
-        at, name = f"{commits[-1]}^", _name_before(root, commits[-1], name, readable[-1][1] if readable else None)
+        readable = [found for commit in commits if (found := _version(root, commit, name)) is not None]
+        yield from readable
+        at, name = f"{commits[-1]}^", _name_before(root, commits[-1], name, readable[-1] if readable else None)
         if not name:
             return
 
 
-def _entry(root: Path, commit: str, name: str) -> BaselineEntry | None:
+def _version(root: Path, commit: str, name: str) -> Recording | None:
+    data = _git(root, "show", f"{commit}:{name}").encode()
     try:
-        return BASELINE_FILES.parse(_git(root, "show", f"{commit}:{name}").encode(), root / name).entry
-    except StoredFileError:
+        metrics = msgspec.json.decode(data)["entry"]["metrics"]
+        numbers = {key: metric["launches"] for key, metric in metrics.items()}  # as in every schema
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
         return None
+    try:
+        entry = BASELINE_FILES.parse(data, root / name).entry
+    except StoredFileError:
+        entry = None
+    return Recording(commit, numbers, entry)
 
 
-def _name_before(root: Path, commit: str, name: str, entry: BaselineEntry | None) -> str:
+def _name_before(root: Path, commit: str, name: str, now: Recording | None) -> str:
     """What a file was called before a commit that renamed it; empty where none did.
 
     Git knows it by its lines; a file whose lines were laid out anew is known by its numbers.
@@ -320,24 +415,22 @@ def _name_before(root: Path, commit: str, name: str, entry: BaselineEntry | None
     by_numbers = (
         old
         for old in deleted
-        if entry is not None
+        if now is not None
         and old.endswith(".json")
-        and (before := _entry(root, f"{commit}^", old)) is not None
-        and entry.metrics.keys() == before.metrics.keys()
-        and not _are_measured_anew(entry, before)
+        and (before := _version(root, f"{commit}^", old)) is not None
+        and now.numbers.keys() == before.numbers.keys()
+        and not _are_measured_anew(now.numbers, before.numbers)
     )
     return next(itertools.chain(by_lines, by_numbers), "")
 
 
-def _are_measured_anew(new: BaselineEntry, old: BaselineEntry) -> bool:
-    """Whether numbers are of other launches: one digit that was edited makes no others of them."""
-    return any(key not in old.metrics or _differ(m, old.metrics[key]) for key, m in new.metrics.items())
-
-
-def _differ(new: BaselineMetric, old: BaselineMetric) -> bool:
-    """Whether more than a third of the numbers of a metric are others: on a quiet machine many repeat."""
-    now, then = ([*m.launches, *m.minimum, *m.p95] for m in (new, old))
-    return len(now) != len(then) or 3 * sum(a != b for a, b in zip(now, then, strict=True)) > len(now)
+def _are_measured_anew(new: Mapping[str, Sequence[object]], old: Mapping[str, Sequence[object]]) -> bool:
+    """Whether numbers are of other launches: more than a third of a metric's differ. Few that were edited do not."""
+    for key, now in new.items():
+        then = old.get(key, ())
+        if len(now) != len(then) or 3 * sum(a != b for a, b in zip(now, then, strict=True)) > len(now):
+            return True
+    return False
 
 
 def _ends_of_clone(root: Path) -> set[str]:

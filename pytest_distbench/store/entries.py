@@ -108,7 +108,7 @@ def closest(files: Sequence[BaselineFile], case: Case, launch: LaunchRecord) -> 
 
     def is_measured(file: BaselineFile) -> bool:
         metrics = file.entry.metrics.items()
-        return all(measured.get(key) == (m.better, m.unit) for key, m in metrics if key != PEAK_MEMORY)
+        return all(measured.get(key) == (m.better, m.unit) for key, [m, *_] in metrics if key != PEAK_MEMORY)
 
     def closeness(file: BaselineFile) -> tuple[bool, ...]:
         (path, _, function), (new_path, _, new) = file.test.partition("::"), case.test.partition("::")

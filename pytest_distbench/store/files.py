@@ -97,6 +97,7 @@ class FileKind(Generic[_Content]):
         where: for whoever gave a place that cannot be written.
         smaller: for whoever has more to write than that.
         is_edited: people edit it by hand, so that a key may stand in it twice.
+        load: makes the record's form of what a file holds; None: that is its form.
         check: why a content that could be read is none, and was edited by hand; empty where it is one.
     """
 
@@ -108,6 +109,7 @@ class FileKind(Generic[_Content]):
     where: str
     smaller: str = "Measure fewer tests at once"
     is_edited: bool = False
+    load: Callable[[Any], Any] | None = None
     check: Callable[[Any], str] = lambda content: ""
     render: Callable[[_Content], bytes] = lambda content: lay_out(msgspec.json.encode(content), indent=1)
 
@@ -136,7 +138,10 @@ class FileKind(Generic[_Content]):
             if schema != self.schema:
                 what_to_do = "Upgrade pytest-distbench" if schema > self.schema else self.next_step
                 raise StoredFileError(path, f"written in schema {schema}, this version reads {self.schema}", what_to_do)
-            content = msgspec.json.decode(data, type=self.record)
+            if self.load is None:
+                content = msgspec.json.decode(data, type=self.record)
+            else:
+                content = msgspec.convert(self.load(msgspec.json.decode(data)), self.record)
             _expect(self.check(content))
             return content
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -151,7 +156,8 @@ class FileKind(Generic[_Content]):
 
     def _with_keys(self, problem: str, data: bytes) -> str:
         try:
-            return name_keys(problem, msgspec.json.decode(data), self.record)
+            document = msgspec.json.decode(data)
+            return name_keys(problem, document if self.load is None else self.load(document), self.record)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return problem
 

@@ -11,13 +11,12 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-import msgspec
-
 from pytest_distbench.errors import DistbenchError, StoredFileError
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, tightest
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore
+from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore, encode
 from pytest_distbench.store.files import open_regular
 
 _WANTED = (
@@ -27,7 +26,7 @@ _WANTED = (
 
 
 def write_json(files: Iterable[BaselineFile], out: BinaryIO) -> None:
-    out.writelines(msgspec.json.encode(file, order="sorted") + b"\n" for file in files)
+    out.writelines(encode(file) + b"\n" for file in files)
 
 
 def entries_of(source: Path) -> Iterator[tuple[str, BaselineFile]]:
@@ -93,11 +92,12 @@ def distribution_rows(record: RunRecord) -> Table:
     """The iterations of its launches as a table, as far as they are kept, with the same columns for axes."""
     axes = _axes_of(record)
     rows = [
-        (*_of_launch(result, launch, m), place / max(1, len(m.distribution) - 1), value, *_points(m, axes))
+        (*_of_launch(result, launch, m), place / max(1, len(m.values) - 1), value, *_points(m, axes))
         for result in record.results
         for launch in result.launches
         for m in launch.measurements
-        for place, value in enumerate(m.distribution)
+        if m.spread is not None and m.spread.n and not METRIC_KINDS[m.better].keeps_series
+        for place, value in enumerate(m.values)
     ]
     return Table({**_OF_LAUNCH, "quantile": float, "value": float, **axes}, rows)
 
@@ -130,8 +130,8 @@ def _rows_of_entry(file: BaselineFile) -> Iterator[tuple[object, ...]]:
     under = entry.conditions
     case = (file.platform, file.test, file.key, under.world_size, under.backend, under.launcher, entry.workload)
     for key, metric in entry.metrics.items():
-        for launch, value in enumerate(metric.launches):
-            yield (*case, key, metric.unit, metric.better, launch, value)
+        for launch, m in enumerate(metric):
+            yield (*case, key, m.unit, m.better, launch, m.value)
 
 
 def _rows_of_result(result: CaseResult, axes: Mapping[str, ColumnType]) -> Iterator[tuple[object, ...]]:

@@ -12,7 +12,7 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, History, Point, RunRecord, Trend
 from pytest_distbench.store.files import FileKind
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of the file format."""
 
 RUN_RECORDS = FileKind(

@@ -400,7 +400,7 @@ def baselines(folder: Path, variables: Mapping[str, str]) -> Iterator[Finding]:
         found = []
         try:
             for file in BaselineStore(folder, platform_name).read_all():
-                by_hand = {key: (m.tolerance, file.entry.tolerance) for key, m in file.entry.metrics.items()}
+                by_hand = {key: file.entry.by_hand(key) for key in file.entry.metrics}
                 tolerances = {
                     key: next((t for t in given if t is not None), DEFAULT_TOLERANCE) for key, given in by_hand.items()
                 }

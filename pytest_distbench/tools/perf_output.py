@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError, show
-from pytest_distbench.records.case import BaselineMetric
-from pytest_distbench.records.metric import BoundValue, Scalar, metric_key
+from pytest_distbench.records.metric import BoundValue, Sample, Scalar, metric_key
 from pytest_distbench.store.files import read_limited
 from pytest_distbench.units import format_seconds
 
@@ -368,13 +367,21 @@ def bounds_of(runs: Sequence[Sequence[PerfRow]], *, metric: str, margin: float) 
     return {_key(metric, size): f"<= {format_seconds(value * (1 + margin))}" for size, value in times.items() if value}
 
 
-def baselines_of(runs: Sequence[Sequence[PerfRow]], *, in_place: bool) -> dict[str, BaselineMetric]:
+def baselines_of(runs: Sequence[Sequence[PerfRow]], *, in_place: bool) -> dict[str, list[Sample]]:
     redop = _OUR_REDOPS.get(runs[0][0].redop, runs[0][0].redop)
     identity: dict[str, Scalar] = {"in_place": in_place, **({"redop": redop} if redop not in ("", "none") else {})}
     return {
-        _key("latency", size): BaselineMetric(
-            better="lower", unit="s", launches=[float(f"{value:.4g}") for value in times], identity=identity
-        )
+        _key("latency", size): [
+            Sample(
+                name="latency",
+                unit="s",
+                better="lower",
+                at={"message_bytes": size},
+                identity=identity,
+                value=float(f"{value:.4g}"),
+            )
+            for value in times
+        ]
         for size, times in _by_size(runs, lambda row: row.time_s).items()
         if len(times) == len(runs) and all(times)
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.metrics import baseline_of
 from support.repositories import git
 from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, named, record, result
 
@@ -162,8 +163,10 @@ class TestAccept:
         self, run: Run, store: BaselineStore, tmp_path: Path
     ) -> None:
         closed = Sample(name="closed", unit="s", better="lower", value=9.0)
-        old = entry(0.001, 0.002, 0.003).metrics["step"]
-        store.write(TEST, KEY, entry(1.0, metrics={"step": old, "closed": old}))
+        old = baseline_of([0.001, 0.002, 0.003], name="closed")
+        store.write(
+            TEST, KEY, entry(0.001, 0.002, 0.003, metrics={**entry(0.001, 0.002, 0.003).metrics, "closed": old})
+        )
         adaptive = result(*[0.004] * 5)
         first = replace(adaptive.launches[0], measurements=[*adaptive.launches[0].measurements, closed])
         later = [replace(launch, only=["step"]) for launch in adaptive.launches[1:]]
@@ -171,7 +174,7 @@ class TestAccept:
         taken = store.entry(TEST, KEY)
 
         assert taken is not None
-        assert taken.metrics == {"step": replace(old, launches=[0.004] * 5), "closed": old}
+        assert taken.metrics == {"step": entry(*[0.004] * 5).metrics["step"], "closed": old}
 
     @pytest.mark.parametrize(
         "changes",

@@ -196,8 +196,8 @@ def test_a_training_that_records_its_rate_has_the_steps_from_which_on_it_is_anot
     series: list[float], changes: list[tuple[int, float]]
 ) -> None:
     """The first seed of the first launch that has one: a schedule is no matter of chance."""
-    rate = Sample(name="learning_rate", unit="", better="info", value=series[-1], series=series, at={"seed": 0})
-    again = replace(rate, series=[9.0], at={"seed": 1})
+    rate = Sample(name="learning_rate", unit="", better="info", value=series[-1], values=series, at={"seed": 0})
+    again = replace(rate, values=[9.0], at={"seed": 1})
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[rate, again])
     section = EPOCHS.section([result(launches=[launch, launch])])
 

@@ -129,7 +129,7 @@ def plan(folder: Path, function: str, timeout_s: float) -> LaunchPlan:
 
 def series(record: LaunchRecord | None, name: str) -> list[float]:
     assert record is not None
-    return next(m.series for m in record.measurements if m.name == name)
+    return next(m.values for m in record.measurements if m.name == name)
 
 
 def test_blocks_alternate_and_never_overlap_and_waiting_is_not_counted(pair: Pair) -> None:

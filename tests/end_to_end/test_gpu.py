@@ -96,7 +96,7 @@ def launch(launcher: Launcher, request: pytest.FixtureRequest, tmp_path: Path) -
 @on_each
 def test_a_clock_reads_the_devices_time_in_each_mode(launch: Launch) -> None:
     record = launch("times_kernels", world_size=1, **{**SHARED, "devices": [0]})
-    quickest = {m.key: m.summary.minimum for m in record.measurements if m.summary is not None}
+    quickest = {m.key: m.spread.minimum for m in record.measurements if m.spread is not None}
 
     assert record.reason == ""
     assert record.software["nccl"]
@@ -118,7 +118,7 @@ def test_a_sweep_is_checked_and_has_a_fingerprint(launch: Launch) -> None:
 
 
 def curve(record: LaunchRecord) -> list[float]:
-    [found] = [m.series for m in record.measurements if m.better == "curve"]
+    [found] = [m.values for m in record.measurements if m.better == "curve"]
     return [float(value) for value in found]
 
 

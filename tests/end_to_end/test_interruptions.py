@@ -209,7 +209,7 @@ def test_an_update_that_was_interrupted_is_continued(pytester: pytest.Pytester, 
         "test_second[ws2:whole.gloo.warm]",
         "test_third[ws2.gloo.warm]",
     ]
-    assert {len(file.entry.metrics["answer"].launches) for file in stored} == {2}
+    assert {len(file.entry.metrics["answer"]) for file in stored} == {2}
     assert after_first["test_first"] in [path.read_bytes() for path in pytester.path.rglob("baselines/**/*.json")]
 
 

@@ -54,7 +54,7 @@ def commit(project: Path) -> None:
 def measured(launches: list[Any], name: str) -> list[tuple[float, float | None]]:
     """Value and fastest iteration of each launch."""
     found = [m for launch in launches for m in launch["measurements"] if m["name"] == name]
-    return [(m["value"], m["summary"] and m["summary"]["minimum"]) for m in found]
+    return [(m["value"], m.get("spread") and m["spread"]["minimum"]) for m in found]
 
 
 def made_again(verdict: dict[str, Any], case: dict[str, Any], stored: dict[str, Any]) -> tuple[float, float]:
@@ -68,7 +68,9 @@ def made_again(verdict: dict[str, Any], case: dict[str, Any], stored: dict[str, 
         pairs = [measured(turns[side], name) for side in ("references", "controls")]
     else:
         pairs = [measured(case["reference"]["launches"], name)]
-    of_file = list(zip(stored[name]["launches"], stored[name].get("minimum") or [None] * 99, strict=False))
+    of_file = list(
+        zip(stored[name]["launches"], stored[name].get("spread", {}).get("minimum") or [None] * 99, strict=False)
+    )
     is_stored = case["reference"]["kind"] == "stored" and not statistic.startswith("A/B")
     then = of_file if is_stored else [launch for side in pairs for launch in side]
     if statistic == "median":

@@ -168,7 +168,7 @@ def test_an_outlier_is_marked_with_its_value_and_flattens_nothing(tab: Tab, tmp_
     )
 
     spike = [1.0, 0.99, 0.98, 0.97, 900.0, 0.96, 0.95]
-    curve = Sample(name="loss", unit="", better="info", value=0.95, series=spike)
+    curve = Sample(name="loss", unit="", better="info", value=0.95, values=spike)
     tab.open(page(tmp_path, replace(RED, launches=[replace(near, measurements=[curve])])))
     tab.wait("document.querySelector('.charts svg path.dot')")
     texts = tab.run("[...document.querySelectorAll('.charts svg text')].map(t => t.textContent)")

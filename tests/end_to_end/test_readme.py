@@ -58,7 +58,7 @@ def test_a_number_of_several_runs_and_the_phases_of_a_loop_are_as_described(
     assert [metrics for metrics in judged.values() if "efficiency" in metrics] == [{"efficiency"}]
     [step] = [case for case in cases if not case["case"]["run"]]
     measured = {m["name"]: m for m in step["launches"][0]["measurements"]}
-    assert measured["phase/step/forward"]["summary"]["n"] == 30
+    assert measured["phase/step/forward"]["spread"]["n"] == 30
     assert measured["step"]["identity"] == {"layers": 1}
     assert (measured["phase/step/backward"]["better"], measured["phase/step/forward"]["better"]) == ("info", "lower")
 

@@ -14,7 +14,7 @@ from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment, GpuNorm, GpuWitness
 from pytest_distbench.records.iteration import TRAINING_STEP, Course, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Bound, Sample, Summary, metric_key
+from pytest_distbench.records.metric import Bound, Sample, Spread, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 
@@ -168,15 +168,15 @@ def test_the_steps_of_a_script_are_those_of_its_clocks(metric: str, late_s: floa
 
 @pytest.mark.parametrize(("share", "is_named"), [(0.95, True), (0.85, False)])
 def test_the_rank_whose_clock_is_the_slowest_is_named(share: float, *, is_named: bool) -> None:
-    summary = Summary(
+    summary = Spread(
         n=9, minimum=1, p25=1, median=1, p95=1, p99=1, mean=1, stdev=0, slowest_rank=1, slowest_share=share
     )
-    measurement = Sample(name="m", unit="s", better="lower", value=0.03, summary=summary)
+    measurement = Sample(name="m", unit="s", better="lower", value=0.03, spread=summary)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
 
     named = ["rank 1 was the slowest in over 90 % of the iterations", ""]
     assert cause_lines(case(SLOWER, launches=[launch])) == named * is_named
-    other = replace(launch, measurements=[replace(measurement, summary=replace(summary, slowest_share=0.5))])
+    other = replace(launch, measurements=[replace(measurement, spread=replace(summary, slowest_share=0.5))])
     assert cause_lines(case(SLOWER, launches=[launch, other])) == []
 
 

@@ -213,7 +213,7 @@ def test_unchanged_code_is_hardly_ever_red_on_a_moody_machine_and_a_slower_one_n
 @pytest.mark.parametrize("other", [2.05, 1.9, 2.4])
 def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(other: float) -> None:
     def losses(last: float) -> LaunchRecord:
-        curve = Sample(name="loss", unit="", better="curve", value=last, series=[3.0, 2.5, last])
+        curve = Sample(name="loss", unit="", better="curve", value=last, values=[3.0, 2.5, last])
         return LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[curve], software=dict(SOFTWARE))
 
     healthy, [here, once_more] = [losses(2.0)] * 2, [losses(2.2), losses(other)]

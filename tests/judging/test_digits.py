@@ -13,7 +13,7 @@ from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.references import are_asked_about, confirm_digits
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 
@@ -27,7 +27,7 @@ LOSSES = {
 
 def launch(losses: Sequence[float], final: float = 4.0, software: dict[str, str] | None = None) -> LaunchRecord:
     measurements = [
-        Sample(name="loss", unit="", better="curve", value=losses[-1], series=list(losses)),
+        Sample(name="loss", unit="", better="curve", value=losses[-1], values=list(losses)),
         Sample(name="final", unit="", better="same", value=final),
     ]
     return passed(*measurements, software=software or dict(SOFTWARE))
@@ -119,7 +119,7 @@ def test_ranks_further_apart_than_those_of_the_baseline_commit_are_red_though_th
     def of(scatter: float) -> LaunchRecord:
         made = launch(LOSSES["negative"])
         loss, final = made.measurements
-        return replace(made, measurements=[loss, replace(final, scatter=[scatter], ranks=2)])
+        return replace(made, measurements=[loss, replace(final, spread=Spread(over_ranks=[scatter]), ranks=2)])
 
     before, after = confirmed(of(0.1), of(0.9), of(0.1))
 

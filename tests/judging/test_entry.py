@@ -18,7 +18,7 @@ from pytest_distbench.judging.entry import (
 )
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.iteration import Fingerprint
-from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 
 
@@ -27,9 +27,11 @@ def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None
     case = Case(test="t.py::t", id="", conditions=ON_TWO, device="cpu")
     stored = make_entry(case, launches, {}).metrics
 
-    assert (stored["latency"].minimum, stored["latency"].p95) == ([0.9], [1.2])
-    assert (stored["one"].minimum, stored["one"].p95) == ([], [])
-    assert (stored["foreign"].launches, stored["foreign"].minimum) == ([9.0], [])
+    [latency], [one], [foreign] = stored["latency"], stored["one"], stored["foreign"]
+
+    assert latency.spread == Spread(n=50, minimum=0.9, p95=1.2)
+    assert one.spread is None
+    assert (foreign.value, foreign.spread) == (9.0, Spread(n=50))
 
 
 def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() -> None:
@@ -50,9 +52,9 @@ def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() ->
 
     assert entry.fingerprints["m"] == of(BARRIER)
     assert entry.fingerprints["wild"] == Fingerprint(missing="differs between launches of the same code")
-    assert [entry.metrics[key].launches for key in ("m", "count")] == [[0.0001235] * 3, [123456] * 3]
+    assert [[m.value for m in entry.metrics[key]] for key in ("m", "count")] == [[0.0001235] * 3, [123456] * 3]
     assert entry.foreign_cores == 0.12
-    assert entry.metrics["m"].companions == {"cpu_s": 0.1235, "cpu_spread": 0.8747, "waits": 3.0}
+    assert entry.metrics["m"][0].companions == {"cpu_s": 0.1235, "cpu_spread": 0.8747, "waits": 3.0}
 
 
 @pytest.mark.parametrize(

@@ -10,25 +10,25 @@ from support.stores import SOFTWARE, entry, result
 
 from pytest_distbench.elastic.records import ElasticJob, ElasticResult
 from pytest_distbench.judging.case import judge_launches
-from pytest_distbench.judging.entry import stored_metric
+from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.losses import lost_part
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Summary
+from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 
 
 def series(count: int, better: Better = "lower", **changes: Any) -> Sample:
     values = [1.0] * count
-    spread = Summary(n=count, minimum=1.0, p25=1.0, median=1.0, p95=1.0, p99=1.0, mean=1.0, stdev=0.0)
-    made = Sample(name="t", unit="s", better=better, value=1.0, series=values, summary=spread, ranks=2)
+    spread = Spread(n=count, minimum=1.0, p25=1.0, median=1.0, p95=1.0, p99=1.0, mean=1.0, stdev=0.0)
+    made = Sample(name="t", unit="s", better=better, value=1.0, values=values, spread=spread, ranks=2)
     return replace(made, **changes)
 
 
 def lost(then: Sample, now: Sample) -> str:
-    return lost_part(stored_metric([then, then], tolerance=None), [now])
+    return lost_part(stored_samples([then, then]), [now])
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_less_of_a_metric_is_told_in_words(then: Sample, now: Sample, words: str
 
 
 def test_a_metric_that_is_gone_or_only_shown_is_lost_where_the_baseline_has_it() -> None:
-    stored = replace(stored_metric([timed(1.0), timed(1.0)], tolerance=None), values=0)
+    stored = [replace(m, spread=None) for m in stored_samples([timed(1.0), timed(1.0)])]
     assert lost_part(stored, [replace(timed(1.0), ranks=1, reduce="min")]) == ""
 
     verdict = judged([metric(1.0), replace(metric(7.0, "exact"), name="sum")], [metric(1.0)])["sum"]
@@ -85,7 +85,7 @@ def judged(stored: list[Sample], *launches: list[Sample], **terms: Any) -> dict[
     kept = replace(
         entry(1.0),
         workload=result(1.0).case.workload,
-        metrics={m.key: stored_metric([m, m], tolerance=None) for m in stored},
+        metrics={m.key: stored_samples([m, m]) for m in stored},
     )
     given = Terms(**({"default_tolerance": 0.1, "max_launches": 10, "cores": 2} | terms))
     found = judge_launches(given, made, kept, case=result(1.0).case, comparisons=1)
@@ -102,8 +102,8 @@ def of_size(size: int, name: str = "latency") -> Sample:
 
 
 def test_an_improvement_of_a_series_that_became_much_longer_is_none() -> None:
-    fast = Summary(n=43, minimum=0.2, p25=0.2, median=0.2, p95=0.2, p99=0.2, mean=0.2, stdev=0.0)
-    verdict = judged([series(19)], *[[series(19, value=0.2, summary=fast)]] * 3)["t"]
+    fast = Spread(n=43, minimum=0.2, p25=0.2, median=0.2, p95=0.2, p99=0.2, mean=0.2, stdev=0.0)
+    verdict = judged([series(19)], *[[series(19, value=0.2, spread=fast)]] * 3)["t"]
 
     assert (verdict.kind, verdict.reason) == (
         "inconclusive",
@@ -138,7 +138,7 @@ def test_a_clock_of_a_change_that_did_not_come_about_is_not_lost_and_a_count_of_
     kept = replace(
         entry(1.0),
         workload=result(1.0).case.workload,
-        metrics={m.key: stored_metric([m, m], tolerance=None) for m in (stall, skipped)},
+        metrics={m.key: stored_samples([m, m]) for m in (stall, skipped)},
     )
     job = ElasticResult(
         job=ElasticJob(least=1, most=2, start=2, timers={}),

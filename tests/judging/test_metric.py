@@ -8,13 +8,12 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.metrics import STORED, baseline, metric, rule
+from support.metrics import STORED, baseline, baseline_of, metric, rule
 
-from pytest_distbench.judging.entry import stored_metric
+from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.metric import RULES, Circumstances, judge, why_nothing_was_timed
 from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
 from pytest_distbench.judging.terms import Draft, Judgement
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
@@ -29,12 +28,12 @@ def memory(mebibytes: float) -> Sample:
 
 
 def ranks(*mebibytes: float) -> Sample:
-    return replace(memory(max(mebibytes)), series=[v * MIB for v in mebibytes])
+    return replace(memory(max(mebibytes)), values=[v * MIB for v in mebibytes])
 
 
 def kinds(*mebibytes: float, stored: tuple[float, ...] = MEMORY_RULE_STORED, most: int = 10) -> tuple[str, bool]:
     rule = Circumstances(tolerance=0.2, comparisons=1, max_launches=most, busier_cores=2.0, cores=2)
-    baseline = BaselineMetric(better="memory", unit="B", launches=[v * MIB for v in stored])
+    baseline = baseline_of([v * MIB for v in stored], "memory", "B")
     verdict, is_open = judge([memory(v) for v in mebibytes], baseline, rule)
     return verdict.kind, is_open
 
@@ -49,13 +48,13 @@ def test_twice_the_memory_is_red_after_three_launches_and_one_in_three_is_not() 
     assert kinds(400, 400, 200) == ("inconclusive", False)
 
     # No test asks for it: one of bounds alone has no baseline, and older baselines have no memory
-    verdict = judge([memory(400)], None, Circumstances(tolerance=0.2, comparisons=1, max_launches=1)).verdict
+    verdict = judge([memory(400)], (), Circumstances(tolerance=0.2, comparisons=1, max_launches=1)).verdict
     assert (verdict.kind, verdict.is_judged) == ("unchanged", False)
 
 
 def test_the_message_names_the_rank_that_needs_most() -> None:
     rule = Circumstances(tolerance=0.2, comparisons=1, max_launches=1)
-    baseline = BaselineMetric(better="memory", unit="B", launches=[200.0 * MIB])
+    baseline = baseline_of([200.0 * MIB], "memory", "B")
     verdict = judge([memory(400)], baseline, rule).verdict
 
     assert verdict.reason == "rank 1 needs the most memory"
@@ -86,12 +85,12 @@ def test_a_few_mebibytes_are_no_change_whatever_share_they_are(stored: float, no
     ],
 )
 def test_a_rank_that_needs_less_than_another_is_judged_too(now: tuple[float, ...], kind: str) -> None:
-    stored = stored_metric([ranks(150, 20), ranks(19, 149)], tolerance=None)
+    stored = stored_samples([ranks(150, 20), ranks(19, 149)])
     under = Circumstances(tolerance=0.2, comparisons=1, max_launches=3)
     verdict = judge([ranks(*now)] * 3, stored, under).verdict
 
     assert judge([ranks(150, 150), ranks(150), ranks(150)], stored, under).verdict.kind == "unchanged"
-    assert stored.series == [150 * MIB, 20 * MIB]
+    assert stored[0].values == [150 * MIB, 20 * MIB]
     assert verdict.kind == kind
     if kind == "regressed":
         assert verdict.reason == "2 ranks need 150 MiB or more; in the baseline 1 did"
@@ -113,7 +112,7 @@ CLOCK = {"cpu_s": 0.002, "waits": 0.0, "host_s": 0.0012, "exposed": 0.0}
 
 
 def against_stored(stored: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Finding:
-    entry = replace(baseline(stored, better), unit=unit)
+    entry = baseline_of(stored, better, unit)
     return judge([replace(metric(v, better), unit=unit) for v in now], entry, rule(max_launches=len(now))).verdict
 
 
@@ -229,7 +228,7 @@ def test_exact_numbers_must_be_equal_digit_by_digit_under_the_same_software() ->
     assert kind([53], [52] * 10, "exact") == "changed"
     assert kind([47], [52] * 10, "exact") == "changed"
 
-    entry = msgspec.json.decode(msgspec.json.encode(replace(baseline([2**60], "exact"), unit="")), type=BaselineMetric)
+    entry = msgspec.json.decode(msgspec.json.encode(baseline_of([2**60], "exact", "")), type=list[Sample])
     assert judge([replace(metric(2**60, "exact"), unit="")], entry, rule()).verdict.kind == "unchanged"
     verdict = judge([replace(metric(2**60 + 1, "exact"), unit="")], entry, rule()).verdict
     assert verdict.kind == "changed"
@@ -242,11 +241,11 @@ def test_exact_numbers_must_be_equal_digit_by_digit_under_the_same_software() ->
     assert kind([52, 53], [52, 53], "exact") == "inconclusive"
 
     assert judge([metric(None, "exact")], baseline([52.0] * 10, "exact"), rule()).verdict.kind == "regressed"
-    assert judge([metric(None, "exact")], None, rule()).verdict.kind == "regressed"
+    assert judge([metric(None, "exact")], (), rule()).verdict.kind == "regressed"
 
 
 def test_what_cannot_be_compared_is_missing_or_incomparable_and_information_never_judged() -> None:
-    assert judge([metric(1.0)], None, rule()).verdict.kind == "new"
+    assert judge([metric(1.0)], (), rule()).verdict.kind == "new"
 
     assert judge([metric(1.0, "higher")], baseline(STORED, "lower"), rule()).verdict.kind == "inconclusive"
 
@@ -267,8 +266,8 @@ def test_what_cannot_be_compared_is_missing_or_incomparable_and_information_neve
     ],
 )
 def test_of_an_exact_series_every_value_counts(series: list[float], reason: str) -> None:
-    then = replace(metric(3, "exact"), series=[1, 2, 3])
-    verdict = judge([replace(then, series=series)], stored_metric([then, then], tolerance=None), rule()).verdict
+    then = replace(metric(3, "exact"), values=[1, 2, 3])
+    verdict = judge([replace(then, values=series)], stored_samples([then, then]), rule()).verdict
 
     assert (verdict.kind, verdict.reason) == ("changed" if reason else "unchanged", reason)
 
@@ -301,10 +300,10 @@ def test_a_slowdown_that_may_be_the_cards_is_inconclusive_and_an_improvement_is_
     assert kind([1.0] * 5, STORED, disturbance=why) == "unchanged"
 
 
-def doubled(draft: Draft, current: Sequence[Sample], stored: BaselineMetric, rule: Circumstances) -> Judgement:
+def doubled(draft: Draft, current: Sequence[Sample], stored: Sequence[Sample], rule: Circumstances) -> Judgement:
     """A rule from outside."""
     del current, rule
-    is_so = draft.current[0] == 2 * (stored.launches[0] or 0)
+    is_so = draft.current[0] == 2 * (stored[0].value or 0)
     return draft.settle("beyond-threshold", "it doubled") if is_so else draft.settle("within-threshold", is_open=True)
 
 
@@ -321,7 +320,7 @@ def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_
 ) -> None:
     verdict = judge([of_doubling], baseline([1.0, 1.0], "mine"), rule()).verdict
     assert (verdict.kind, verdict.reason, verdict.ratio) == ("regressed", "it doubled", 2.0)
-    assert judge([of_doubling], None, rule()).verdict.kind == "new"
+    assert judge([of_doubling], (), rule()).verdict.kind == "new"
 
     stored = baseline([2.0], "mine")
     assert judge([of_doubling], stored, rule(max_launches=2)).is_open

@@ -117,8 +117,8 @@ def test_launches_that_measured_some_sizes_only_count_for_the_runs_they_have_who
 def test_a_baseline_that_lacks_a_value_has_no_runs_there(stored: float | None) -> None:
     entry = make_entry(CASE, sweeps(10, seed=1), SOFTWARE)
     broken = metric(SIZES[5]).key
-    launches = [stored, *entry.metrics[broken].launches[1:]]
-    entry = replace(entry, metrics={**entry.metrics, broken: replace(entry.metrics[broken], launches=launches)})
+    first, *others = entry.metrics[broken]
+    entry = replace(entry, metrics={**entry.metrics, broken: [replace(first, value=stored), *others]})
     terms = Terms(default_tolerance=0.1, max_launches=10, cores=2)
     found = judge_launches(terms, sweeps(10), entry, case=CASE, comparisons=1)
 

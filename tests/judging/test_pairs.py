@@ -129,7 +129,7 @@ def number(name: str, value: float, better: Better = "lower", **more: object) ->
 
 
 def curve(*losses: float) -> Sample:
-    return number("loss_curve", losses[-1], "curve", series=list(losses), at={"seed": 0})
+    return number("loss_curve", losses[-1], "curve", values=list(losses), at={"seed": 0})
 
 
 def launches(*measurements: Sample, bytes_sent: int = 4096) -> list[LaunchRecord]:

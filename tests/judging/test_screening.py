@@ -26,7 +26,7 @@ from pytest_distbench.judging.screening import (
 from pytest_distbench.judging.terms import Judgement, Terms
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Summary
+from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 
 TERMS = Terms(default_tolerance=0.15, max_launches=SCREENING_LAUNCHES, cores=2)
@@ -34,13 +34,13 @@ STORED = 10
 
 
 def measurement(value: float, cpu_s: float | None = None, size: int | None = None, **more: object) -> Sample:
-    summary = Summary(n=50, minimum=value, p25=value, median=value, p95=value, p99=value, mean=value, stdev=0.0)
+    summary = Spread(n=50, minimum=value, p25=value, median=value, p95=value, p99=value, mean=value, stdev=0.0)
     made = Sample(
         name="step",
         unit="s",
         better="lower",
         value=value,
-        summary=summary,
+        spread=summary,
         companions={} if cpu_s is None else {"cpu_s": cpu_s},
         at={} if size is None else {"message_bytes": size},
     )
@@ -205,7 +205,7 @@ def quiet(count: int, sigma: float = 0.001) -> list[float]:
 
 @pytest.mark.parametrize("better", ["exact", "memory", "curve"])
 def test_what_repeats_needs_two_launches(better: str) -> None:
-    series = {"series": [2.0, 1.0]} if better == "curve" else {}
+    series = {"values": [2.0, 1.0]} if better == "curve" else {}
 
     assert not are_enough(terms(), launches([7.0], better=better, **series))
     assert are_enough(terms(), launches([7.0, 7.0], better=better, **series))

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.metrics import metric, passed, timed
+from support.metrics import baseline_of, metric, passed, timed
 from support.results import PAIRED, result, verdict
 
-from pytest_distbench.judging.entry import stored_metric
+from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.pairs import PairCircumstances, power
 from pytest_distbench.judging.sensitivity import (
     LOOKS,
@@ -29,7 +29,6 @@ from pytest_distbench.judging.sensitivity import (
 from pytest_distbench.judging.stats import BASELINE_ERROR_RATE
 from pytest_distbench.judging.stored_rule import Comparison
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.run import CaseResult, Sensitivity
@@ -39,8 +38,8 @@ NOISY = [1.0, 1.6, 0.8, 1.3, 0.7, 1.9, 1.1, 0.9, 1.5, 1.2]
 STEADY = [1.0, 1.001, 0.999, 1.0, 1.002]
 
 
-def stored(values: list[float], better: str = "lower", unit: str = "s") -> BaselineMetric:
-    return BaselineMetric(better=better, unit=unit, launches=list(values))  # type: ignore[arg-type]
+def stored(values: list[float], better: str = "lower", unit: str = "s") -> list[Sample]:
+    return baseline_of(values, better, unit)
 
 
 @pytest.mark.parametrize("values", [NOISY, [v**0.2 for v in NOISY]])
@@ -74,8 +73,8 @@ def test_the_page_on_noise_says_what_a_noise_hides() -> None:
 def test_the_noise_is_that_of_what_is_judged() -> None:
     """Of a series of iterations: the geometric mean of minimum and 25th percentile."""
     launches = [timed(v, fastest=1 / v**3, slow=9.0) for v in (1.1, 1.2, 1.15, 1.3)]
-    fast = [math.log(m.value * m.summary.minimum) / 2 for m in launches if m.value and m.summary]
-    found = sensitivity_of({"step": stored_metric(launches, tolerance=None)}, {"step": 0.1})
+    fast = [math.log(m.value * m.spread.minimum) / 2 for m in launches if m.value and m.spread]
+    found = sensitivity_of({"step": stored_samples(launches)}, {"step": 0.1})
 
     assert found is not None
     assert found.noise == pytest.approx(statistics.stdev(fast), rel=0.01)

@@ -8,19 +8,18 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import pytest
-from support.metrics import STORED, baseline, metric, passed, rule, timed
+from support.metrics import STORED, baseline, baseline_of, metric, passed, rule, timed
 from support.stores import CASE, SOFTWARE
 
 from pytest_distbench.judging.confirmation import Sides, judge_in_turns
-from pytest_distbench.judging.entry import make_entry, stored_metric
+from pytest_distbench.judging.entry import make_entry, stored_samples
 from pytest_distbench.judging.metric import Circumstances, judge
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, SUSPICIOUS, judge_screened
 from pytest_distbench.judging.stored_rule import by_whole, typical_noise, variance_of_iterations, whole
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Summary
+from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.summaries import distribution, quantile
 
@@ -66,7 +65,7 @@ def test_noise_widens_the_limit_as_that_of_its_siblings_does() -> None:
     assert kind([1.3] * 5, STORED, noise_floor=0.2) == "inconclusive"
     assert kind([1.25] * 5, STORED, noise_floor=0.1) == "inconclusive"
 
-    def noisy(sigma: float) -> BaselineMetric:
+    def noisy(sigma: float) -> list[Sample]:
         return baseline([math.exp(sigma), math.exp(-sigma)])
 
     metrics = {f"latency[message_bytes={i}]": noisy(0.1 * i) for i in range(1, 6)} | {"other": noisy(9.0)}
@@ -92,7 +91,7 @@ def test_a_busier_machine_excuses_clocks_as_far_as_it_explains_them() -> None:
     assert "up to 3.6 times as slow" in verdict.reason
 
     memory = replace(metric(1.5), unit="MiB")
-    verdict = judge([memory] * 5, replace(baseline(STORED), unit="MiB"), rule(busier_cores=0.9, cores=2)).verdict
+    verdict = judge([memory] * 5, baseline_of(STORED, unit="MiB"), rule(busier_cores=0.9, cores=2)).verdict
     assert (verdict.kind, verdict.reason) == ("regressed", "")
     assert verdict.mde is not None
     assert verdict.mde < 0.2
@@ -101,7 +100,7 @@ def test_a_busier_machine_excuses_clocks_as_far_as_it_explains_them() -> None:
 def test_a_kind_whose_value_is_not_of_the_fast_side_is_judged_by_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     worst = MetricKind(summary="the slowest iteration", reduce="max", launch_value=max, rule="noisy", sign=1)
     monkeypatch.setitem(METRIC_KINDS, "worst", worst)
-    stored = stored_metric([replace(timed(v, fastest=0.02), better="worst") for v in STORED], tolerance=None)
+    stored = stored_samples([replace(timed(v, fastest=0.02), better="worst") for v in STORED])
     slower = [replace(timed(1.3 * v, fastest=0.02 / 1.3), better="worst") for v in STORED[:5]]
     verdict = judge(slower, stored, rule()).verdict
 
@@ -125,10 +124,8 @@ def test_unchanged_code_is_rarely_called_a_regression() -> None:
     assert [run() for _ in range(2000)].count("regressed") <= 3
 
 
-TIMED = BaselineMetric(
-    better="lower",
-    unit="s",
-    launches=STORED,
+TIMED = baseline_of(
+    STORED,
     minimum=[0.9 * v for v in STORED],
     p95=[(1.15 if i % 2 else 1.25) * v for i, v in enumerate(STORED)],
 )
@@ -161,8 +158,8 @@ def test_what_iterations_contribute_is_estimated_from_inside_the_launches(betwee
         offset = made.gauss(0, between)
         series = [1e-3 * math.exp(offset + made.gauss(0, 0.1)) for _ in range(50)]
         p25, median = quantile(series, 0.25), quantile(series, 0.5)
-        summary = Summary(n=50, minimum=min(series), p25=p25, median=median, p95=1.0, p99=1.0, mean=1.0, stdev=1.0)
-        inside.append(variance_of_iterations(replace(metric(p25), summary=summary)) or 0.0)
+        summary = Spread(n=50, minimum=min(series), p25=p25, median=median, p95=1.0, p99=1.0, mean=1.0, stdev=1.0)
+        inside.append(variance_of_iterations(replace(metric(p25), spread=summary)) or 0.0)
         values.append(math.log(p25))
 
     assert statistics.median(inside) == pytest.approx(statistics.variance(values) - between**2, rel=0.4)
@@ -198,7 +195,7 @@ def measured(values: Sequence[float], better: Better = "lower") -> Sample:
         unit="s" if better == "lower" else "1/s",
         better=better,
         value=METRIC_KINDS[better].launch_value(values),
-        summary=Summary(
+        spread=Spread(
             n=len(values),
             minimum=min(values),
             p25=quantile(values, 0.25),
@@ -207,8 +204,9 @@ def measured(values: Sequence[float], better: Better = "lower") -> Sample:
             p99=max(values),
             mean=statistics.fmean(values),
             stdev=statistics.stdev(values),
+            geometric_mean=statistics.geometric_mean(distribution(values)),
         ),
-        distribution=distribution(values),
+        values=distribution(values),
         ranks=2,
     )
 
@@ -247,9 +245,7 @@ def in_turns(shape: Shape, better: Better) -> tuple[str, str]:
 
 
 def stored_verdict(shape: Shape, better: Better) -> str:
-    then = stored_metric(
-        [launch.measurements[0] for launch in launches(WHOLE_RULE_STORED, 1, better=better)], tolerance=None
-    )
+    then = stored_samples([launch.measurements[0] for launch in launches(WHOLE_RULE_STORED, 1, better=better)])
     under = Circumstances(tolerance=TOLERANCE, comparisons=20, max_launches=10)
     now = [launch.measurements[0] for launch in launches(10, 6, shape, better)]
     count = 1
@@ -284,9 +280,9 @@ def test_what_has_no_iterations_or_is_no_clock_has_no_such_number() -> None:
     [launch] = launches(1, 1)
     [clock] = launch.measurements
     alone = Sample(name="alone", unit="s", better="lower", value=1.0)
-    zero = Sample(name="zero", unit="s", better="lower", value=1.0, distribution=[0.0, 1.0, 1.0, 1.0])
-    exact = Sample(name="exact", unit="", better="exact", value=1.0, distribution=[1.0] * 4)
+    zero = Sample(name="zero", unit="s", better="lower", value=1.0, spread=Spread(n=4))
+    exact = Sample(name="exact", unit="", better="exact", value=1.0, spread=Spread(n=4))
 
-    assert whole(clock) == pytest.approx(statistics.geometric_mean(clock.distribution))
+    assert whole(clock) == pytest.approx(statistics.geometric_mean(clock.values))
     assert [whole(m) for m in (alone, zero, exact)] == [None, None, None]
     assert [m.name for m in by_whole(launch).measurements] == ["step"]

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from support.cases import ON_TWO
+from support.metrics import baseline_of
 from support.stores import entry, result
 
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.metric import Circumstances, judge
 from pytest_distbench.judging.terms import Terms, difference, software_changes, staleness, version_changes
-from pytest_distbench.records.case import BaselineMetric, Case
+from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
@@ -64,7 +65,7 @@ def test_metrics_that_are_not_listed_and_parameters_that_say_nothing_change_noth
     terms = Terms(metrics=("step",), default_tolerance=0.1, max_launches=1, cores=2)
     assert (terms.wants("step"), terms.wants("loss")) == (True, False)
 
-    assert difference(stored({}), measured({}, better="exact")) == "the kind was 'lower', now it is 'exact'"
+    assert difference(stored({})[0], measured({}, better="exact")) == "the kind was 'lower', now it is 'exact'"
 
     assert compare({"a": 1}, {"a": 1}) == ("", "")
     assert staleness(replace(entry(1.0), workload=""), case(a=1)) is None
@@ -106,8 +107,8 @@ def measured(identity: Mapping[str, Scalar], *, better: str = "lower", unit: str
     return Sample(name="m", unit=unit, better=better, value=1.0, identity=dict(identity))
 
 
-def stored(identity: Mapping[str, Scalar], *, better: str = "lower") -> BaselineMetric:
-    return BaselineMetric(better=better, unit="s", launches=[1.0, 1.0], identity=dict(identity))
+def stored(identity: Mapping[str, Scalar], *, better: str = "lower") -> list[Sample]:
+    return baseline_of([1.0, 1.0], better, identity=identity)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def stored(identity: Mapping[str, Scalar], *, better: str = "lower") -> Baseline
 def test_what_both_note_must_be_equal_and_what_one_notes_is_not_known_to_differ(
     then: Mapping[str, Scalar], now: Mapping[str, Scalar], why_not: str
 ) -> None:
-    assert difference(stored(then), measured(now)) == why_not
+    assert difference(stored(then)[0], measured(now)) == why_not
 
 
 def test_an_entry_stores_the_identity_alone_and_a_verdict_tells_what_describes_too() -> None:
@@ -133,9 +134,9 @@ def test_an_entry_stores_the_identity_alone_and_a_verdict_tells_what_describes_t
     measurement = Sample(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
 
-    verdict = judge([measurement], None, Circumstances(tolerance=0.1, comparisons=1, max_launches=1)).verdict
+    verdict = judge([measurement], (), Circumstances(tolerance=0.1, comparisons=1, max_launches=1)).verdict
 
-    assert make_entry(case, [launch], {}).metrics["m"].identity == LOOP
+    assert make_entry(case, [launch], {}).metrics["m"][0].identity == LOOP
     assert verdict.facts == {**LOOP, "busbw_factor": 1}
 
 

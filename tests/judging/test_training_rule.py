@@ -11,10 +11,10 @@ import numerics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.metrics import baseline, metric
+from support.metrics import baseline, baseline_of, metric
 
 from pytest_distbench.judging import golden_curve
-from pytest_distbench.judging.entry import stored_metric
+from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.stats import noise_limit
 from pytest_distbench.judging.training_rule import (
     STEPS_ALPHA,
@@ -25,7 +25,6 @@ from pytest_distbench.judging.training_rule import (
     olympic,
 )
 from pytest_distbench.launch.reduce import merge, partial
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import UNTIL_MOVED, Observation, Sample, Scalar
 from pytest_distbench.records.record import replace
@@ -74,8 +73,7 @@ def judged(
                 for i, v in enumerate(current)
             },
             stored={
-                f"m[seed={i}]": BaselineMetric(better=better, unit="", launches=[v, v], identity=then)
-                for i, v in enumerate(stored)
+                f"m[seed={i}]": baseline_of([v, v], better, "", name="m", identity=then) for i, v in enumerate(stored)
             },
             **({"same_software": False} | changes),  # type: ignore[arg-type]
         )
@@ -90,11 +88,11 @@ def judged_curve(
     beside: Sequence[str] = (),
     **changes: object,
 ) -> Finding:
-    measured = Sample(name="loss", unit="", better="curve", value=1.0, series=list(current), beside=list(beside))
+    measured = Sample(name="loss", unit="", better="curve", value=1.0, values=list(current), beside=list(beside))
     return judge_family(
         Family(
             current={"loss": [measured]},
-            stored={"loss": BaselineMetric(better="curve", unit="", launches=[1.0], curve=list(stored), spread=spread)},
+            stored={"loss": baseline_of([1.0], "curve", "", values=stored, spread=spread)},
             **({"same_software": True} | changes),  # type: ignore[arg-type]
         )
     )
@@ -147,7 +145,7 @@ def test_under_other_software_or_arithmetic_chance_has_its_part(differs: dict[st
 
 
 def test_a_baseline_whose_launches_differ_is_no_exact_number() -> None:
-    stored = BaselineMetric(better="same", unit="", launches=[1.0, 1.0002])
+    stored = baseline_of([1.0, 1.0002], "same", "")
     now = Sample(name="m", unit="", better="same", value=1.0003)
 
     assert judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True)).kind == "unchanged"
@@ -172,9 +170,9 @@ def test_an_exact_number_that_was_taken_from_a_series_names_its_first_other_valu
     better: Better, then: list[float], now: list[float], told: str
 ) -> None:
     def of(values: list[float]) -> Sample:
-        return Sample(name="m", unit="", better=better, value=values[-1], taken_from=values)
+        return Sample(name="m", unit="", better=better, value=values[-1], values=values)
 
-    stored = {"m": stored_metric([of(then), of(then)], tolerance=None)}
+    stored = {"m": stored_samples([of(then), of(then)])}
     verdict = judge_family(Family(current={"m": [of(now)]}, stored=stored, same_software=True))
 
     assert verdict.kind == "changed"
@@ -279,9 +277,9 @@ def test_another_training_is_red_but_for_what_hardly_is_another(recipe: str, cha
 )
 def test_a_curve_whose_length_nobody_set_is_as_long_as_the_loss_takes_to_move(losses: list[float], steps: int) -> None:
     assert golden_curve.steps_to_move(losses) == steps
-    of = Sample(name="loss", unit="", better="curve", value=1.0, series=losses, facts={UNTIL_MOVED: True})
-    assert len(stored_metric([of, of], tolerance=None).curve) == steps
-    assert len(stored_metric([replace(of, facts={})], tolerance=None).curve) == len(losses)
+    of = Sample(name="loss", unit="", better="curve", value=1.0, values=losses, facts={UNTIL_MOVED: True})
+    assert len(stored_samples([of, of])[0].values) == steps
+    assert len(stored_samples([replace(of, facts={})])[0].values) == len(losses)
     assert judged_curve(losses, losses[:steps]).kind in ("unchanged", "inconclusive")
 
 
@@ -298,9 +296,9 @@ def judged_launches(
     can_repeat: bool = True,
 ) -> Finding:
     def of(series: Sequence[float]) -> Sample:
-        return Sample(name="loss", unit="", better="curve", value=1.0, series=list(series), beside=list(beside))
+        return Sample(name="loss", unit="", better="curve", value=1.0, values=list(series), beside=list(beside))
 
-    stored = {"loss": stored_metric([of(series) for series in baseline], tolerance=None)} if baseline else {}
+    stored = {"loss": stored_samples([of(series) for series in baseline])} if baseline else {}
     current = {"loss": [of(s) for s in launches]}
     return judge_family(Family(current=current, stored=stored, same_software=True, can_repeat=can_repeat))
 
@@ -444,7 +442,7 @@ def by_launch(better: Better, current: Values, stored: Values, **changes: object
     """Launches of one seed that differ from each other."""
     identity: dict[str, Scalar] = {"evaluation_samples": 1000} if better == "floor" else {}
     measured = [Sample(name="m", unit="", better=better, value=v, identity=identity) for v in current]
-    metric = BaselineMetric(better=better, unit="", launches=list(stored), identity=identity)
+    metric = baseline_of(stored, better, "", identity=identity)
     return judge_family(
         Family(current={"m": measured}, stored={"m": metric}, **({"same_software": True} | changes))  # type: ignore[arg-type]
     )
@@ -686,18 +684,14 @@ def test_any_numbers_get_a_verdict_that_survives_a_file(data: st.DataObject) -> 
     values = st.lists(number if better == "curve" else st.none() | number, min_size=1, max_size=6)
     identity: dict[str, Scalar] = {"every": 5, "evaluation_samples": 100}
     series = data.draw(st.lists(number, min_size=2, max_size=2))
-    stored = BaselineMetric(
-        better=better,
-        unit="",
-        launches=data.draw(values),
-        identity=identity,
-        curve=data.draw(st.lists(number, max_size=2)),
+    stored = baseline_of(
+        data.draw(values), better, "", identity=identity, values=data.draw(st.lists(number, max_size=2))
     )
     current = data.draw(values)
     family = Family(
         current={
             str(i): [
-                Sample(name="m", unit="", better=better, value=v, at={"seed": i}, identity=identity, series=series)
+                Sample(name="m", unit="", better=better, value=v, at={"seed": i}, identity=identity, values=series)
             ]
             for i, v in enumerate(current)
         },
@@ -719,11 +713,11 @@ def test_what_is_defined_otherwise_is_incomparable_and_no_value_a_regression() -
     assert "no m[seed=1]" in judged("steps", [50, 50], [50]).reason
 
     now = Sample(name="m", unit="", better="steps", value=50.0)
-    stored = BaselineMetric(better="exact", unit="", launches=[50.0])
+    stored = baseline_of([50.0], "exact", "")
     assert judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True)).kind == "inconclusive"
 
     now = Sample(name="m", unit="epochs", better="steps", value=50.0)
-    stored = BaselineMetric(better="steps", unit="steps", launches=[50.0])
+    stored = baseline_of([50.0], "steps", "steps")
     verdict = judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True))
     assert (verdict.kind, verdict.reason) == ("inconclusive", "the unit was 'steps', now it is 'epochs'")
 
@@ -757,7 +751,7 @@ def judged_ranks(
     kind: str, then: Sequence[Sequence[float]], now: Sequence[Sequence[float]], **changes: object
 ) -> Finding:
     before = of_ranks(kind, then)
-    stored = {"m": stored_metric([before, before], tolerance=None)}
+    stored = {"m": stored_samples([before, before])}
     return judge_family(
         Family(current={"m": [of_ranks(kind, now)]}, stored=stored, **({"same_software": True} | changes))  # type: ignore[arg-type]
     )
@@ -796,7 +790,7 @@ def test_ranks_that_round_otherwise_are_as_far_apart(apart: float, same_software
 
 def test_a_baseline_that_does_not_know_how_far_ranks_are_apart_is_compared_as_before() -> None:
     then, now = of_ranks("same", [[1.0], [1.0]]), of_ranks("same", [[1.5], [0.5]])
-    stored = {"m": replace(stored_metric([then], tolerance=None), scatter=[])}
+    stored = {"m": [replace(m, spread=None) for m in stored_samples([then])]}
 
     assert judge_family(Family(current={"m": [now]}, stored=stored, same_software=True)).kind == "unchanged"
 

@@ -43,7 +43,7 @@ def test_how_far_ranks_are_apart_is_known_however_they_lie_on_hosts(
     """A mean hides errors that cancel."""
     reports = [report(i, v, 1.0, better=better, reduce="mean", series=True) for i, v in enumerate(values)]
     found = [
-        merge([*reduce_partials(recorded(reports[:at])), *reduce_partials(recorded(reports[at:]))])[0].scatter
+        merge([*reduce_partials(recorded(reports[:at])), *reduce_partials(recorded(reports[at:]))])[0].spread.over_ranks
         for at in (len(values), min(cut, len(values)))
     ]
     wanted = statistics.pstdev(values)
@@ -51,16 +51,16 @@ def test_how_far_ranks_are_apart_is_known_however_they_lie_on_hosts(
     for scatter in found:
         assert scatter[0] == pytest.approx(wanted, rel=1e-6, abs=1e-6)
         assert len(scatter) == (2 if any(scatter) else 1)
-    assert merge(recorded([report(i, v, reduce="mean") for i, v in enumerate(values)]))[0].scatter == []
+    assert merge(recorded([report(i, v, reduce="mean") for i, v in enumerate(values)]))[0].spread.over_ranks == []
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
     [measurement] = merge(recorded([report(0, 1.0, 5.0, 1.0, 1.0), report(1, 2.0, 2.0, 2.0, 2.0)]))
 
     assert measurement.value == 2.0
-    assert measurement.summary is not None
-    assert (measurement.summary.n, measurement.summary.minimum, measurement.summary.p99) == (4, 2.0, 5.0)
-    assert (measurement.summary.slowest_rank, measurement.summary.slowest_share) == (1, 0.75)
+    assert measurement.spread is not None
+    assert (measurement.spread.n, measurement.spread.minimum, measurement.spread.p99) == (4, 2.0, 5.0)
+    assert (measurement.spread.slowest_rank, measurement.spread.slowest_share) == (1, 0.75)
 
     [measurement] = merge(recorded([report(0, 1.0, 2.0, 3.0, 4.0, 5.0, better="higher", reduce="min")]))
 
@@ -69,17 +69,17 @@ def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
     hosts = [reduce_partials(recorded([report(rank, *values) for rank, values in there])) for there in SLOW_ON_HOSTS]
     [measurement] = merge([part for there in hosts for part in there])
 
-    assert measurement.summary is not None
-    assert (measurement.summary.slowest_rank, measurement.summary.slowest_share) == (2, 0.75)
+    assert measurement.spread is not None
+    assert (measurement.spread.slowest_rank, measurement.spread.slowest_share) == (2, 0.75)
 
 
 def test_a_series_is_kept_whole_where_its_kind_asks_for_it_and_as_a_distribution_elsewhere() -> None:
-    for better, series, distribution in (("lower", [], [1.0, 2.0, 5.0]), ("info", [2.0, 5.0, 1.0], [])):
+    for better, values in (("lower", [1.0, 2.0, 5.0]), ("info", [2.0, 5.0, 1.0])):
         [measurement] = merge(recorded([report(0, 2.0, 5.0, 1.0, better=better, reduce="max")]))
 
-        assert (measurement.series, measurement.distribution) == (series, distribution)
+        assert measurement.values == values
     [number] = merge(recorded([report(0, 2.0, series=False)]))
-    assert number.distribution == []
+    assert number.values == []
 
 
 @pytest.mark.parametrize(("reduce", "value"), [("max", 3.0), ("min", 1.0), ("mean", 2.0), ("sum", 4.0), ("rank0", 1.0)])

@@ -276,7 +276,7 @@ def test_the_run_record_holds_everything_and_no_foreign_variable(
     text = (made.path / "out" / "run.json").read_text()
     record = json.loads(text)
 
-    assert record["schema"] == 5
+    assert record["schema"] == 6
     assert record["results"][0]["case"]["id"] == "ws2"
     assert record["results"][0]["launches"][0]["measurements"][0]["name"] == "step"
     assert record["results"][0]["verdicts"][0]["kind"] == "new"

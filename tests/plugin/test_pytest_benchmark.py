@@ -11,7 +11,7 @@ from support.results import point, result
 
 from pytest_distbench.plugin.pytest_benchmark import ViewersPlugin, benchmarks
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Summary
+from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 
@@ -66,10 +66,10 @@ def entries(text: str) -> dict[str, dict[str, Any]]:
 
 def result_of(values: list[float | None], *, unit: str = "s", better: str = "lower") -> CaseResult:
     """A case of a sweep with one point, one launch per value."""
-    summary = Summary(n=50, minimum=1.0, p25=1.0, median=1.5, p95=2.0, p99=3.0, mean=1.5, stdev=0.1)
+    summary = Spread(n=50, minimum=1.0, p25=1.0, median=1.5, p95=2.0, p99=3.0, mean=1.5, stdev=0.1)
     judged = replace(point(4000), unit=unit, better=better)
     measured = Sample(
-        name="latency", unit=unit, better=better, value=None, at=judged.at, facts=judged.facts, summary=summary
+        name="latency", unit=unit, better=better, value=None, at=judged.at, facts=judged.facts, spread=summary
     )
     launches = [
         LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=[replace(measured, value=value)])

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from pytest_distbench.judging.training_rule import judge_family
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind, metric_kind
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import REASONS, reason
@@ -59,7 +58,6 @@ def test_marks_are_one_character_and_only_a_failure_has_the_exclamation_mark() -
     ("kind", "text"),
     [
         (Sample, b'{"name": "m", "unit": "", "better": "lwoer", "value": 1.0}'),
-        (BaselineMetric, b'{"unit": "", "better": "lwoer", "launches": [1.0]}'),
         (Finding, b'{"metric": "m", "code": "equal", "unit": "", "better": "lwoer"}'),
         (Finding, b'{"metric": "m", "code": "worse", "unit": "", "better": "lower"}'),
     ],

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Summary
+from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.run.samples import Pacer
 
 
 def launch(*, p95: float | None, better: str = "lower") -> LaunchRecord:
     summary = None
     if p95 is not None:
-        summary = Summary(n=9, minimum=1.0, p25=1.0, median=1.0, p95=p95, p99=p95, mean=1.0, stdev=0.1)
-    measurement = Sample(name="m", unit="s", better=better, value=1.0, summary=summary)
+        summary = Spread(n=9, minimum=1.0, p25=1.0, median=1.0, p95=p95, p99=p95, mean=1.0, stdev=0.1)
+    measurement = Sample(name="m", unit="s", better=better, value=1.0, spread=summary)
     return LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
 
 

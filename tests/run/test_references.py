@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from support.fingerprints import BARRIER, of
+from support.metrics import baseline_of
 from support.stores import CASE, KEY, PLATFORM, entry, result
 
 from pytest_distbench.judging.terms import Terms
@@ -71,7 +72,7 @@ def test_an_update_writes_what_moved_and_has_noise_within_bounds() -> None:
     concluded = reference.conclude(result(*QUIET, code="no-baseline"))
     [made] = reference.pending
     assert (concluded.update, concluded.previous) == ("new", {"step": None})
-    assert (made.case, made.entry.metrics["step"].launches, made.of_gone) == (CASE, list(QUIET), None)
+    assert (made.case, [m.value for m in made.entry.metrics["step"]], made.of_gone) == (CASE, list(QUIET), None)
 
     reference = stored(entry(*QUIET), update="changed")
     assert reference.conclude(result(*QUIET, code="within-threshold")).update == "kept"
@@ -158,7 +159,7 @@ def test_an_update_of_what_is_new_adds_the_metric_that_an_entry_lacks_and_leaves
 
     assert (was_short, reference.wants_more(samples)) == (True, False), "an exact number takes two launches"
     assert (concluded.update, concluded.previous) == ("completed", {"samples": None})
-    assert made.metrics["samples"].launches == [7, 7]
+    assert [m.value for m in made.metrics["samples"]] == [7, 7]
     assert made.fingerprints == {"step": of(BARRIER)}
     assert replace(made, metrics={"step": made.metrics["step"]}, fingerprints={}) == known
 
@@ -167,9 +168,9 @@ def test_an_update_of_what_is_new_leaves_a_number_of_one_launch_and_what_is_of_o
     None
 ):
     whole = entry(*QUIET)
-    samples = replace(whole.metrics["step"], better="exact")
+    samples = baseline_of(QUIET, "exact", name="samples")
     whole = replace(whole, metrics=whole.metrics | {"samples": samples}, fingerprints={"step": of(BARRIER)})
-    one = replace(whole, metrics=whole.metrics | {"samples": replace(whole.metrics["samples"], launches=[7])})
+    one = replace(whole, metrics=whole.metrics | {"samples": baseline_of([7], "exact", name="samples")})
     for known in (one, entry(*QUIET, software={"torch": "2.5.0"}), entry(*QUIET, workload="another")):
         reference = stored(known, update="new")
 
@@ -179,13 +180,13 @@ def test_an_update_of_what_is_new_leaves_a_number_of_one_launch_and_what_is_of_o
 
 def test_a_clock_of_one_launch_cannot_be_compared_and_is_measured_anew_with_the_tolerance_that_was_set() -> None:
     known = entry(1.0)
-    known = replace(known, metrics={"step": replace(known.metrics["step"], tolerance=0.3)})
+    known = replace(known, tolerances={"step": 0.3})
     reference = stored(known, update="new", update_launches=5)
     concluded = reference.conclude(result(*QUIET, code="other-workload", launches=with_number(*QUIET).launches))
     [made] = (pending.entry for pending in reference.pending)
 
     assert (concluded.update, set(made.metrics)) == ("completed", {"step", "samples"})
-    assert (made.metrics["step"].launches, made.metrics["step"].tolerance) == (list(QUIET), 0.3)
+    assert ([m.value for m in made.metrics["step"]], made.tolerances) == (list(QUIET), {"step": 0.3})
 
 
 def test_an_update_wants_launches_until_they_are_a_baseline_and_no_more_than_there_may_be() -> None:

@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.documents import documents
+from support.metrics import baseline_of
 from support.repositories import git
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.case import BaselineEntry, BaselineMetric
+from pytest_distbench.records.case import BaselineEntry
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.store.baselines import BaselineStore, NotRecorded, read_file, recordings
 
@@ -59,17 +61,35 @@ def test_it_is_the_last_one_that_changed_numbers(store: BaselineStore, repositor
     assert recording_commit(store.path(TEST, KEY), repository) == second
 
 
+def test_a_commit_that_rewrote_the_form_of_a_file_is_no_recording(store: BaselineStore, repository: Path) -> None:
+    path = store.write(TEST, KEY, made := entry(1.0, 1.1))
+    now = path.read_text()
+    older = now.replace('"schema": 3', '"schema": 2').replace('"unit": "s"', '"facts": {"mode": "loop"}, "unit": "s"')
+    path.write_text(older)
+    first = commit(repository, "measured, in an older schema")
+    path.write_text(now)
+    commit(repository, "the form of the file")
+    found = list(recordings(path, repository))
+
+    assert [(recording.commit, recording.entry) for recording in found] == [(first, None)]
+    assert store.entry(TEST, KEY) == made
+
+    path.write_text(now.replace("1.1", "1.2").replace("1.0", "3.0"))
+    last = commit(repository, "measured again")
+    assert [recording.commit for recording in recordings(path, repository)] == [last, first]
+
+
 @pytest.mark.parametrize(
     "edited",
     [
-        lambda e: {"step": replace(e.metrics["step"], launches=[1.0, 1.1, 1.2001])},
-        lambda e: {"step": replace(e.metrics["step"], launches=[1.0, 1.1, 9.0])},
-        lambda e: {"step": replace(e.metrics["step"], companions={"cpu_s": 2.0})},
+        lambda e: {"step": baseline_of([1.0, 1.1, 1.2001], name="step")},
+        lambda e: {"step": baseline_of([1.0, 1.1, 9.0], name="step")},
+        lambda e: {"step": [replace(m, companions={"cpu_s": 2.0}) for m in e.metrics["step"]]},
     ],
     ids=["one digit", "one launch", "no launch"],
 )
 def test_single_numbers_that_were_edited_are_no_recording(
-    store: BaselineStore, repository: Path, edited: Callable[[BaselineEntry], dict[str, BaselineMetric]]
+    store: BaselineStore, repository: Path, edited: Callable[[BaselineEntry], dict[str, list[Sample]]]
 ) -> None:
     store.write(TEST, KEY, measured := entry(1.0, 1.1, 1.2))
     first = commit(repository, "one")
@@ -183,12 +203,13 @@ def test_a_case_of_any_name_has_a_file_of_its_own(store: BaselineStore, key: str
 
 @pytest.mark.parametrize("text", ["[\n  1,\n  2\n]", '"], {"a": [1.0]', "\\u0041\x00\u2028é", " ", ""])
 def test_what_is_written_is_read_whatever_its_texts_and_numbers(store: BaselineStore, text: str) -> None:
-    metric = BaselineMetric(
-        better="same",
-        unit=text,
-        launches=[1.7976931348623157e308, None, 5e-324, -0.1],
-        curve=[1e16],
-        spread=1e-300,
+    metric = baseline_of(
+        [1.7976931348623157e308, None, 5e-324, -0.1],
+        "same",
+        text,
+        name=text,
+        values=[1e16],
+        over_ranks=[1e-300],
         identity={text: True, "least": -(2**63), "share": 0.1, "text": text},
     )
     made = entry(workload=text, test_id=text, software={text: text}, metrics={text: metric}, xfail_perf=text)
@@ -244,8 +265,15 @@ def test_two_tests_with_one_place_do_not_share_a_baseline(store: BaselineStore) 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"launches": [1.0, 2.0]', '"launches": ["a"]', r"\$\.entry\.metrics\[step\]\.launches"),
-        ('"launches": [1.0, 2.0]', '"launches": [1.0], "minimum": [2.0], "p95": [3.0]', r"metrics\[step\]"),
+        ('"launches": [1.0, 2.0]', '"launches": ["a"]', r"\$\.entry\.metrics\[step\]\[0\]\.value"),
+        ('"launches": [1.0, 2.0]', '"launches": []', r"a number of each launch - at `\$\.entry\.metrics\[step\]"),
+        ('"launches": [1.0, 2.0]', '"launches": [1.0, 2.0], "ranks": [1]', "each of 2 launches, got 1"),
+        (
+            '"launches": [1.0, 2.0]',
+            '"launches": [1.0, 2.0], "spread": {"minimum": [1, 2.5], "p95": [1, 3]}',
+            r"metrics\[step\]`: a launch of 2\.0 cannot have minimum 2\.5 and p95 3\.0",
+        ),
+        ('"better": "lower"', '"at": {"size": 1}, "better": "lower"', "`at`, the point in the metric's key"),
         ('"better": "lower"', '"better": "exact", "tolerance": 0.5', "an exact metric has no tolerance"),
         ('"launches": [1.0, 2.0]', '"launches": [null, null]', r"metrics\[step\]\.launches` has no value"),
         ('"better": "lower"', '"better": "lower", "better": "info"', "the key 'better' stands twice in one object"),

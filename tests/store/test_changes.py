@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from support.fingerprints import of, reduce
+from support.metrics import baseline_of
 from support.repositories import git
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.case import BaselineEntry, BaselineMetric, EntryName
+from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.records.record import replace
 from pytest_distbench.store.accept import (
     EntryChange,
     FolderVersion,
@@ -101,7 +101,7 @@ def change(old: BaselineEntry | None, new: BaselineEntry | None) -> EntryChange:
 
 
 def exact(*values: float) -> BaselineEntry:
-    return entry(1.0, metrics={"count": BaselineMetric(better="exact", unit="", launches=list(values))})
+    return entry(1.0, metrics={"count": baseline_of(values, "exact", "", name="count")})
 
 
 def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> None:
@@ -132,8 +132,7 @@ def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> 
     [note] = change(entry(1.0), entry(1.0, xfail_perf="x" * 61)).notes
     assert note == f"xfail_perf none -> {'x' * 60}..."
 
-    by_hand = replace(entry(1.0).metrics["step"], tolerance=0.3)
-    assert change(entry(1.0), entry(1.0, metrics={"step": by_hand})).notes == ["step.tolerance none -> 0.3"]
+    assert change(entry(1.0), entry(1.0, tolerances={"step": 0.3})).notes == ["tolerances.step none -> 0.3"]
 
     moved = change(entry(1.0, bounds={"a": 1.0}), entry(1.0, bounds={"a": 2.0, "b": "<= 3 s"}))
     assert moved.notes == ["bounds.a 1.0 -> 2.0", "bounds.b none -> <= 3 s"]

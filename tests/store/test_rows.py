@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.metrics import baseline_of
 from support.results import result, run
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
@@ -47,8 +47,8 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 def test_an_entry_has_a_row_per_metric_and_launch() -> None:
     metrics = {
-        "latency[message_bytes=8]": BaselineMetric(better="lower", unit="s", launches=[0.1, 0.2]),
-        "steps": BaselineMetric(better="steps", unit="", launches=[None]),
+        "latency[message_bytes=8]": baseline_of([0.1, 0.2], at={"message_bytes": 8}),
+        "steps": baseline_of([None], "steps", "", name="steps"),
     }
     table = entry_rows([replace(FILE, entry=entry(1.0, metrics=metrics))])
 

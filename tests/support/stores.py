@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_distbench.records.case import BaselineEntry, BaselineMetric, Case
+from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
@@ -15,6 +15,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, RunRecord
 from pytest_distbench.store.run_record import SCHEMA, write_run_record
 from support.cases import ON_TWO
+from support.metrics import baseline_of
 
 TEST = "suites/test_a.py::test_a"
 
@@ -40,12 +41,11 @@ def environment(platform: str, *, shares_gpu: bool = False) -> Environment:
 
 
 def entry(*values: float, **changes: object) -> BaselineEntry:
-    metric = BaselineMetric(better="lower", unit="s", launches=list(values))
     made = BaselineEntry(
         workload=CASE.workload,
         conditions=ON_TWO,
         software=SOFTWARE,
-        metrics={"step": metric},
+        metrics={"step": baseline_of(values, name="step")},
     )
     return replace(made, **changes)
 

@@ -63,8 +63,8 @@ def test_a_list_has_a_value_for_each_launch_and_begins_anew(launch: Callable[...
 def test_a_list_in_a_list_is_a_series(launch: Callable[..., LaunchRecord]) -> None:
     [measurement] = launch({"step": [[1.0, 2.0, 3.0]]}).measurements
 
-    assert measurement.summary is not None
-    assert measurement.summary.n == 3
+    assert measurement.spread is not None
+    assert measurement.spread.n == 3
 
 
 def test_the_environment_describes_what_no_params_do(

@@ -200,7 +200,7 @@ def test_a_launchs_value_is_the_fast_side_of_the_iterations_that_entered_it() ->
     [measurement] = merge(recorded([report]))
 
     assert measurement.value == 2.5
-    assert measurement.series == [0.0, 4.0, 0.0, 2.0]
+    assert measurement.values == [0.0, 4.0, 0.0, 2.0]
 
 
 def test_a_captured_loop_has_no_phases(rank: RankContext) -> None:

@@ -138,7 +138,7 @@ def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Sa
             unit="",
             better="curve",
             value=losses[-1],
-            series=list(losses),
+            values=list(losses),
             beside=[f"epoch {epoch.epoch}" for epoch in done],
             identity={"begins with": weights} if weights else {},  # without a seed each run is another training
         )

@@ -135,13 +135,13 @@ def curves_of(launches: Sequence[LaunchRecord]) -> Curves:
     evaluated = {m.name for launch in launches for m in launch.measurements if m.name.startswith(EVALUATED)}
     for launch in launches:
         for measured in launch.measurements:
-            is_curve = measured.better in ("info", "curve") and len(measured.series) > 1
+            is_curve = measured.better in ("info", "curve") and len(measured.values) > 1
             is_beside = measured.name in (PEAK_MEMORY, EVALUATION_ENDS) or measured.name.startswith(PHASE)
             is_beside |= EVALUATED + measured.name in evaluated
             if is_curve and not is_beside:
                 seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
                 every = int(measured.facts.get(EVERY, 1))
-                found.setdefault(_name_over_seeds(measured), []).append((seed, _thin_out(measured.series, every)))
+                found.setdefault(_name_over_seeds(measured), []).append((seed, _thin_out(measured.values, every)))
     return found
 
 
@@ -175,7 +175,7 @@ def _ends(measured: Sequence[Sample]) -> list[Point]:
     """When each evaluation ended: by medians of the times from one to the next, so that none ended before another."""
     lasted: dict[int, list[float]] = {}
     for m in measured:
-        for i, (began, ended) in enumerate(pairwise([0.0, *m.series]), 1):
+        for i, (began, ended) in enumerate(pairwise([0.0, *m.values]), 1):
             lasted.setdefault(i * int(m.facts.get(EVERY, 1)), []).append(ended - began)
     medians = [median(lasted[step]) for step in sorted(lasted)]
     return [*zip(map(float, sorted(lasted)), accumulate(medians), strict=True)]
@@ -289,8 +289,8 @@ def _stored_curves(result: CaseResult) -> Curves:
     found: Curves = {}
     measured = {m.key: m for m in _measurements([result])}
     for key, stored in result.reference.metrics.items():
-        if stored.curve and key in measured:
-            found.setdefault(_name_over_seeds(measured[key]), []).append(("baseline", _thin_out(stored.curve, 1)))
+        if stored[0].better == "curve" and key in measured:
+            found.setdefault(_name_over_seeds(measured[key]), []).append(("baseline", _thin_out(stored[0].values, 1)))
     return found
 
 

@@ -23,7 +23,7 @@ import msgspec
 from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.stats import median_interval
-from pytest_distbench.judging.stored_rule import fast_value, stored_values
+from pytest_distbench.judging.stored_rule import fast_value
 from pytest_distbench.judging.terms import Strictness, conclude
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
@@ -391,8 +391,8 @@ def _compared_with(result: CaseResult, verdict: Finding, *, is_confirmed: bool) 
         beside = {"A/B baseline commit": result.confirmation.references}
     found = {whose: _values(result, launches).get(verdict.metric, []) for whose, launches in beside.items()}
     stored = result.reference.metrics.get(verdict.metric)
-    if stored is not None and "baseline" in beside:
-        found = {"baseline": [short(value) for value in stored_values(stored)]}
+    if stored and "baseline" in beside:
+        found = {"baseline": [short(value) for m in stored if (value := fast_value(m)) is not None]}
     return {whose: values for whose, values in found.items() if values}
 
 

@@ -117,7 +117,7 @@ def _launches_s(stores: Iterable[BaselineStore], test: Awaited, launcher: str) -
             if entry.conditions.backend == test.backend and entry.conditions.launcher == launcher
         ]
         if launch_s := sum(entry.launch_s or 0.0 for entry in entries):
-            stored = max((len(metric.launches) for entry in entries for metric in entry.metrics.values()), default=1)
+            stored = max((len(metric) for entry in entries for metric in entry.metrics.values()), default=1)
             return launch_s * (stored if test.launches is None else test.launches)
     return None
 

@@ -77,8 +77,8 @@ def with_statistic(columns: Columns, shown: Iterable[Finding]) -> tuple[Columns,
 
 def _median(result: CaseResult, verdict: Finding) -> str:
     """Of a timing the median over launches of their median iteration."""
-    found = [m.summary for x in result.launches_of(verdict) for m in x.measurements if m.key == verdict.metric]
-    values = [summary.median for summary in found if summary is not None]
+    found = [m.spread for x in result.launches_of(verdict) for m in x.measurements if m.key == verdict.metric]
+    values = [spread.median for spread in found if spread is not None]
     return quantity(median(values), verdict.unit) if values and verdict.unit == "s" else ""
 
 

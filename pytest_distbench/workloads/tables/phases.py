@@ -80,7 +80,7 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[PhaseRow]:
             for key, breakdown in launch.breakdowns.items():
                 found.setdefault(over_seeds.get(key, key), []).append(breakdown)
         for loop, breakdowns in found.items():
-            timed = {m.summary.n for m in measured if m.key_over_seeds == loop and m.summary}
+            timed = {m.spread.n for m in measured if m.key_over_seeds == loop and m.spread}
             steps = timed.pop() if len(timed) == 1 else None  # a script has none, and launches may have unequally many
             yield from (row._replace(steps=steps) for row in _rows_of_loop(result, loop, breakdowns))
 

@@ -141,7 +141,7 @@ def test_the_losses_of_a_fixed_runs_epochs_are_a_curve_that_is_known_by_the_weig
         ["epoch 0", "epoch 1"],
         {"begins with": "model 0a1b2c3d"},
     )
-    assert curve.series == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 4 + 1 / 5 + 1 / 6) / 3])
+    assert curve.values == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 4 + 1 / 5 + 1 / 6) / 3])
 
 
 @pytest.mark.parametrize(

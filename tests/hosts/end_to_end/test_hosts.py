@@ -119,8 +119,8 @@ def test_ranks_of_two_hosts_measure_and_their_numbers_and_output_come_back(launc
 
     assert (record.outcome, record.reason) == ("passed", "")
     assert (found["host"].value, found["node"].value, found["sum"].value) == (1.0, 1.0, 256 * 2.0**6)
-    assert found["latency"].summary is not None
-    assert found["latency"].summary.n == 5
+    assert found["latency"].spread is not None
+    assert found["latency"].spread.n == 5
     logs = [(Path(record.logs) / f"rank{rank}.log").read_text() for rank in (0, 1)]
     assert [log.splitlines()[-1] for log in logs] == ["said by 0", "said by 1"]  # torch misses a name server
     assert 0 < record.wall_s < min(AHEAD_S)

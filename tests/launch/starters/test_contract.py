@@ -120,10 +120,10 @@ def test_measurements_come_back_reduced(launch: Launch) -> None:
 
     phases = {"phase/outer", "phase/outer/inner", "phase/latency/fill[message_bytes=1024]"}
     assert set(found) == {"latency[message_bytes=1024]", "sum", "peak_memory", *phases}
-    assert len(found["phase/latency/fill[message_bytes=1024]"].series) == 5
+    assert len(found["phase/latency/fill[message_bytes=1024]"].values) == 5
     assert found["sum"].value == 512.0
-    assert found["latency[message_bytes=1024]"].summary is not None
-    assert found["latency[message_bytes=1024]"].summary.n == 5
+    assert found["latency[message_bytes=1024]"].spread is not None
+    assert found["latency[message_bytes=1024]"].spread.n == 5
     assert record.software["torch"]
 
 

@@ -73,12 +73,12 @@ def everything() -> RunRecord:
         Sample(name="steps_to_accuracy", unit="steps", better="steps", value=10, at=at),
         Sample(name="time_to_accuracy", unit="s", better="lower", value=7.0, at=at),
         Sample(
-            name="evaluated_accuracy", unit="", better="info", value=0.5, series=[0.5, 0.9], at=at, facts={"every": 5}
+            name="evaluated_accuracy", unit="", better="info", value=0.5, values=[0.5, 0.9], at=at, facts={"every": 5}
         ),
     ]
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.5, measurements=training)
     sweep = Sample(
-        name="latency", unit="s", better="lower", value=0.5, at={"message_bytes": 8}, series=[0.5],
+        name="latency", unit="s", better="lower", value=0.5, at={"message_bytes": 8}, values=[0.5],
         facts={"busbw_factor": 1.5, "parts": 4, "operation": "all_reduce", "dtype": "float32"},
     )  # fmt: skip
     return run(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from support.cases import ON_TWO
 from support.fingerprints import MIB, of, reduce
+from support.metrics import baseline_of
 from support.results import PAIRED, STORED, point, result, run, verdict
 from support.stores import HUNG
 from support.trends import steps, trend
 
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
@@ -83,7 +83,7 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     assert (row.values, row.base, row.allowed) == ([0.03, 0.031, 0.029, 0.03, 0.032], 0.02, 0.1)
     assert (row.interval, row.noise, row.mde) == ("29 ms to 32 ms", "3.8%", "+25.0%")
 
-    stored = BaselineMetric(better="lower", unit="s", launches=[0.04, 0.09], minimum=[0.01, 0.04], p95=[0.04, 0.09])
+    stored = baseline_of([0.04, 0.09], minimum=[0.01, 0.04], p95=[0.04, 0.09])
     before = replace(STORED, metrics={"step": stored})
     [row] = only_case(result(verdict(), launches=launches(0.03), reference=before)).rows
     assert (row.values, row.others) == ([0.03], {"baseline": [0.02, 0.06]})

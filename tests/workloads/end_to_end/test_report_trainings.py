@@ -212,7 +212,7 @@ def test_the_same_seed_repeats_a_training_bit_for_bit(
             params = {{"preset": "small", "goal": {task.goal}, "metric": "{task.metric}", "epochs": 2, "data": None}}
             run = distbench.measure("{SUITE / task.name}.py::train", params=params, launches=2)
             first, second = (
-                {{m.name: m.series or m.value for m in one.measurements if not any(c in m.name for c in OF_CLOCKS)}}
+                {{m.name: m.values or m.value for m in one.measurements if not any(c in m.name for c in OF_CLOCKS)}}
                 for one in run.launches
             )
             assert first == second

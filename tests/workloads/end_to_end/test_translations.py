@@ -37,7 +37,7 @@ def trained(launcher: Launcher, folder: Path, task: str, *, world_size: int = 2,
 
 
 def values(record: LaunchRecord) -> dict[str, Any]:
-    return {m.name: m.series or m.value for m in record.measurements}
+    return {m.name: m.values or m.value for m in record.measurements}
 
 
 # The networks

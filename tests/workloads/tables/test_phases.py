@@ -7,7 +7,7 @@ from support.results import result, verdict
 
 from pytest_distbench.records.iteration import CANDIDATE, Breakdown, BusyCommunication, CaseTrace, PartShare, TracedSide
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import WALL_TIME, Sample, Summary
+from pytest_distbench.records.metric import WALL_TIME, Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.workloads.tables.phases import PHASES
@@ -110,11 +110,11 @@ def test_machines_read_the_parent_and_base_units() -> None:
 def test_a_task_is_all_the_steps_that_a_launch_timed(steps: list[int], totals: list[str] | None) -> None:
     """Where its launches timed equally many."""
     made = on(*[STEP] * max(1, len(steps)))
-    spread = Summary(n=0, minimum=0, p25=0, median=0, p95=0, p99=0, mean=0, stdev=0)
+    spread = Spread(n=0, minimum=0, p25=0, median=0, p95=0, p99=0, mean=0, stdev=0)
     launches = [
         replace(
             launch,
-            measurements=[Sample(name="step", unit="s", better="lower", value=20 * MS, summary=replace(spread, n=n))],
+            measurements=[Sample(name="step", unit="s", better="lower", value=20 * MS, spread=replace(spread, n=n))],
         )
         for launch, n in zip(made.launches, steps, strict=False)
     ]

@@ -10,7 +10,7 @@ from support.results import result
 
 from pytest_distbench.records.iteration import CANDIDATE, BusyCommunication, CaseTrace, TracedSide
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Summary
+from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.workloads.tables.scaling import NEGATIVE, SCALING, scaling_rows
@@ -98,8 +98,8 @@ def test_communication_below_the_noise_is_told_as_what_it_is_at_most() -> None:
 
     def iterated(given: CaseResult) -> CaseResult:
         [launch] = given.launches
-        summary = Summary(n=48, minimum=0.9, p25=1.0, median=1.04, p95=1.2, p99=1.2, mean=1.1, stdev=0.1)
-        measured = [replace(m, summary=summary) if m.name == "step" else m for m in launch.measurements]
+        summary = Spread(n=48, minimum=0.9, p25=1.0, median=1.04, p95=1.2, p99=1.2, mean=1.1, stdev=0.1)
+        measured = [replace(m, spread=summary) if m.name == "step" else m for m in launch.measurements]
         return replace(given, launches=[replace(launch, measurements=measured)])
 
     [row] = scaling_rows([iterated(sized(2, 1.0, communication="off")), iterated(sized(2, 1.0))])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from support.fingerprints import BARRIER, MIB, reduce
 from support.fingerprints import of as of_collectives
+from support.metrics import baseline_of
 from support.pools import POOL, SERVED, launch_of
 from support.results import PAIRED, STORED, point, result
 from support.timelines import JOB, killed
 
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.records import SERVING
-from pytest_distbench.records.case import BaselineMetric
 from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.iteration import Breakdown, Fingerprint, PartShare
 from pytest_distbench.records.launch import LaunchRecord
@@ -83,7 +83,7 @@ def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None
 def series(name: str, *values: float, every: int = 1, seed: int = 0, unit: str = "") -> Sample:
     facts = {"every": every} if every > 1 else {}
     at = {"seed": seed}
-    return Sample(name=name, unit=unit, better="info", value=values[-1], series=list(values), at=at, facts=facts)
+    return Sample(name=name, unit=unit, better="info", value=values[-1], values=list(values), at=at, facts=facts)
 
 
 def of(*measured: Sample) -> CaseResult:
@@ -149,7 +149,7 @@ def launch(*measured: Sample, **changes: object) -> LaunchRecord:
 
 
 def curve(name: str, *values: float, seed: int = 0, better: str = "info") -> Sample:
-    return Sample(name=name, unit="", better=better, value=values[-1], series=list(values), at={"seed": seed})
+    return Sample(name=name, unit="", better=better, value=values[-1], values=list(values), at={"seed": seed})
 
 
 def test_a_sweep_is_drawn_beside_its_baseline() -> None:
@@ -201,7 +201,7 @@ def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
     measured = [curve("loss", 3.0, 2.0, 1.0), curve("loss_curve", 3.0, 2.0, better="curve")]
     assert [chart.title for chart in curves(result(launches=[launch(*measured)]))] == ["loss by step"]
     [judged] = [m for m in measured if m.better == "curve"]
-    golden = BaselineMetric(better="curve", unit="", launches=[1.5], curve=[3.0, 1.5])
+    golden = baseline_of([1.5], "curve", "", values=[3.0, 1.5])
     before = replace(STORED, metrics={judged.key: golden})
     for chart, title in zip(
         curves(result(launches=[launch(*measured)], reference=before)),

@@ -109,7 +109,7 @@ def to_accuracy(ranks: int, steps: int, step_s: float, *, ends: bool = True) -> 
 
 
 def series(name: str, *values: float, **changes: object) -> Sample:
-    made = Sample(name=name, unit="", better="info", value=values[-1], series=list(values))
+    made = Sample(name=name, unit="", better="info", value=values[-1], values=list(values))
     return replace(made, **changes)
 
 
