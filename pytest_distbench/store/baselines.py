@@ -250,7 +250,9 @@ def _samples(key: str, columns: dict[str, Any], where: str) -> list[dict[str, An
 def _below_platform(test: str) -> str:
     """The folder of a test's cases, below the platform's; empty if it would be elsewhere."""
     file, _, function = test.partition("::")
-    above, below = _above_root(file)
+    above, below = 0, file
+    while below.startswith("../"):
+        above, below = above + 1, below[3:]
     path = PurePosixPath(below)
     is_place = bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in file
     if not is_place or not re.fullmatch(r"[\w:-][\w.:-]*", function):
@@ -259,14 +261,6 @@ def _below_platform(test: str) -> str:
     names = [name.encode(errors="replace") for name in place.parts]
     fits = max(map(len, names)) <= _LONGEST_NAME and sum(map(len, names)) <= _LONGEST_PATH
     return str(place) if fits else ""
-
-
-def _above_root(file: str) -> tuple[int, str]:
-    """How many folders above the root directory a test's file lies, and its path from there."""
-    above = 0
-    while file.startswith("../"):
-        above, file = above + 1, file[3:]
-    return above, file
 
 
 def _file_name(key: str) -> str:

@@ -142,7 +142,8 @@ class FileKind(Generic[_Content]):
                 content = msgspec.json.decode(data, type=self.record)
             else:
                 content = msgspec.convert(self.load(msgspec.json.decode(data)), self.record)
-            _expect(self.check(content))
+            if why_not := self.check(content):
+                raise msgspec.ValidationError(why_not)
             return content
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if data.lstrip().startswith(b"<<<<<<<") or b"\n<<<<<<< " in data:
@@ -190,11 +191,6 @@ def _complaint(document: Any, kind: Any) -> str:
     except (msgspec.ValidationError, RecursionError) as error:
         return str(error)
     return ""
-
-
-def _expect(why_not: str) -> None:
-    if why_not:
-        raise msgspec.ValidationError(why_not)
 
 
 def _refuse_repeated_keys(data: bytes) -> None:
