@@ -1,20 +1,37 @@
-"""What ``distbench`` can do; here what commands share: how they say no, and the options that choose stored entries.
-
-A command yields the lines it prints.
-"""
+"""Commands of ``distbench``, and what they share: a row of their tables, a negative answer, a choice of entries."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.entries import selection
 
-Adder = Callable[..., argparse.ArgumentParser]
-"""``add_parser`` of a group of commands."""
+
+class Command(NamedTuple):
+    """A command, or a group of commands.
+
+    Attributes:
+        add_options: to its parser; of a group it adds the commands.
+        run: yields the lines to print; None: it is a group.
+    """
+
+    help: str
+    add_options: Callable[[argparse.ArgumentParser], object]
+    run: Callable[[argparse.Namespace], Iterable[str]] | None = None
+
+
+def add_commands(parser: argparse.ArgumentParser, rows: Mapping[str, Command]) -> None:
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, row in rows.items():
+        made = commands.add_parser(name, help=row.help)
+        row.add_options(made)
+        if row.run is not None:
+            made.set_defaults(command=row.run)
 
 
 class NegativeError(Exception):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
-import itertools
 import os
 import sys
 from collections.abc import Sequence
 
-from pytest_distbench.commands import NegativeError, baseline, runs
+from pytest_distbench.commands import Command, NegativeError, add_commands, baseline, runs
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
+from pytest_distbench.extensions import Table
 from pytest_distbench.releases import __version__
 from pytest_distbench.report.texts import escape
-from pytest_distbench.tools import doctor, prepare
 
-_COMMANDS = frozenset({"doctor", "verdict", "baseline", "compare", "report", "history", "init", "explain", "data"})
+COMMANDS: Table[str, Command] = Table(
+    "commands", {"baseline": baseline.BASELINE, "compare": runs.COMPARE, "report": runs.REPORT, "verdict": runs.VERDICT}
+)
+"""By their names. A module that ``-p`` imports may add some."""
+
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -29,12 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2 for a bad commit.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    is_verdict = next((word for word in given if word in _COMMANDS), "") == "verdict"
+    modules, command = _begin_of(given)
+    is_verdict = command == "verdict"
     error_code = runs.SKIP if is_verdict else EXIT_ERROR
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # where it is ASCII, names of others are spelled out
     try:
-        _import_modules(given)
+        _import_modules(modules)
     except DistbenchError as error:
         _complain(error)
         return error_code
@@ -69,12 +73,18 @@ def _complain(error: DistbenchError) -> None:
     print("\n  ".join(map(escape, f"distbench: {error}".split("\n  "))), file=sys.stderr)
 
 
-def _import_modules(arguments: Sequence[str]) -> None:
-    """Import what ``-p MODULE`` before the command names, before the commands look at the tables it adds to."""
+def _begin_of(arguments: Sequence[str]) -> tuple[list[str], str]:
+    """The modules that ``-p MODULE`` names, and the command, or "" if there is none."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("-p", dest="modules", action="append", default=[])
-    known, _ = first.parse_known_args(list(itertools.takewhile(lambda a: a not in _COMMANDS, arguments)))
-    for name in known.modules:
+    first.add_argument("words", nargs=argparse.REMAINDER)
+    known, _ = first.parse_known_args(arguments)
+    return known.modules, next(iter(known.words), "")
+
+
+def _import_modules(names: Sequence[str]) -> None:
+    """Import modules before the commands look at the tables that these add to."""
+    for name in names:
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         try:
@@ -94,20 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="import a module first, from this folder: it may add kinds of metrics, reasons of verdicts, or formats",
     )
-    groups = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    prepare.add_init(groups.add_parser)
-    doctor.add(groups.add_parser)
-    store = groups.add_parser("baseline", help="list, compare and change stored baselines")
-    commands = store.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    baseline.add_entries(commands.add_parser)
-    baseline.add_review(commands.add_parser)
-    baseline.add_transfer(commands.add_parser)
-    sets = groups.add_parser("data", help="data sets of trainings: list, prepare, verify")
-    prepare.add_data(sets.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser)
-    runs.add_report(groups.add_parser)
-    runs.add_verdict(groups.add_parser)
-    runs.add_history(groups.add_parser)
-    runs.add_explain(groups.add_parser)
+    add_commands(parser, COMMANDS)
     return parser
 
 

@@ -1,13 +1,12 @@
-"""Commands about runs: what one measured, what its words mean, what it says of a commit, how metrics went over many.
+"""Commands about a run: what it measured, how it compares with another one, and what it says of a commit.
 
-``distbench compare``, ``report`` and ``history`` read run records, without a store; ``verdict`` runs pytest, and has
-the exit code that ``git bisect run`` wants.
+``distbench compare`` and ``report`` read run records, without a store; ``verdict`` runs pytest, and has the exit code
+that ``git bisect run`` wants.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import subprocess
 import sys
 import tempfile
@@ -16,22 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from pytest_distbench.commands import Adder, NegativeError, choose_names
-from pytest_distbench.errors import ConfigurationError, DistbenchError, TableError, show
+from pytest_distbench.commands import Command, NegativeError
+from pytest_distbench.errors import ConfigurationError, DistbenchError, TableError
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.references import compare_runs
-from pytest_distbench.judging.stats import change_points
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.run import USUAL_LAST, Finding, History, RunRecord, Trend
+from pytest_distbench.records.run import USUAL_LAST, Finding, RunRecord
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, FRACTION
-from pytest_distbench.report.formats import BINARY, FORMATS, TABLE_FORMATS, write_as
+from pytest_distbench.report.formats import FORMATS, write_as
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of, write_page
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
-from pytest_distbench.report.tables.verdicts import TrendRow, points_section, trends_section, why_unknown
-from pytest_distbench.report.texts import REFERENCE_WORDS, cells, escape_markdown, layout, row_line, table_head
-from pytest_distbench.report.texts.glossary import Entry, entries, explain
+from pytest_distbench.report.texts import REFERENCE_WORDS, cells, layout
 from pytest_distbench.report.texts.screens import Commands, sentence
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
 from pytest_distbench.report.texts.verdicts import with_statistic
@@ -40,54 +36,53 @@ from pytest_distbench.store.run_record import read_history, read_run_record
 from pytest_distbench.store.stated import read_prices
 
 
-def add_report(add_parser: Adder) -> None:
-    compare = add_parser("compare", help="judge one run record against another, as if it were the baseline")
-    compare.add_argument("old", metavar="A.json", type=Path, help="the baseline, written by pytest --distbench-json")
-    compare.add_argument("new", metavar="B.json", type=Path, help="the run to judge")
-    compare.add_argument(
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("old", metavar="A.json", type=Path, help="the baseline, written by pytest --distbench-json")
+    parser.add_argument("new", metavar="B.json", type=Path, help="the run to judge")
+    parser.add_argument(
         "--fail",
         action="store_true",
         help="exit code 1 if anything failed, or nothing was judged",
     )
-    compare.add_argument(
+    parser.add_argument(
         "--tolerance",
         metavar="X",
         default=DEFAULT_TOLERANCE,
         help=f"accepted change towards worse (default: {DEFAULT_TOLERANCE})",
     )
-    compare.set_defaults(command=_compare)
-    report = add_parser("report", help="show what a run measured and reported")
-    report.add_argument("run", metavar="RUN.json", type=Path, help="written by pytest --distbench-json")
-    report.add_argument(
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN.json", type=Path, help="written by pytest --distbench-json")
+    parser.add_argument(
         "--table",
         metavar="NAME",
         default="",
         help="name of a table; without it those of the run are listed",
     )
     of_table, of_run = (", ".join(n for n, row in FORMATS.items() if row.is_whole is whole) for whole in (False, True))
-    report.add_argument(
+    parser.add_argument(
         "--format",
         metavar="NAME",
         choices=[*FORMATS],
         default="text",
         help=f"of the table: {of_table} (default: text); of the whole run: {of_run}",
     )
-    report.add_argument(
+    parser.add_argument(
         "--prices",
         metavar="FILE.toml",
         type=Path,
         help="prices per hour, for --table cost and --html (distbench explain prices: the format)",
     )
-    report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
-    report.add_argument("--html", metavar="FILE", type=Path, help="write the HTML report, as --format html -o FILE")
-    report.add_argument("--against", metavar="RUN2.json", type=Path, help="with --html: another run to compare with")
-    report.add_argument(
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the HTML report, as --format html -o FILE")
+    parser.add_argument("--against", metavar="RUN2.json", type=Path, help="with --html: another run to compare with")
+    parser.add_argument(
         "--history",
         metavar="DIR",
         type=Path,
         help="with --html: run records for the history of changed metrics",
     )
-    report.set_defaults(command=_report)
 
 
 def _compare(options: argparse.Namespace) -> Iterator[str]:
@@ -221,46 +216,6 @@ def _tell(record: RunRecord) -> Iterator[str]:
                 yield f"{result.nodeid}: launch {launch.index + 1} failed: {launch.reason}"
 
 
-def add_explain(add_parser: Adder) -> None:
-    parser = add_parser("explain", help="what a verdict, a reason, a word, a metric or a failure means, and what to do")
-    parser.add_argument(
-        "words", metavar="WORDS", nargs="*", help="a name, or a line that a run printed; none: list all names"
-    )
-    parser.set_defaults(command=_explain)
-
-
-def _explain(options: argparse.Namespace) -> Iterator[str]:
-    if not options.words:
-        yield from _list()
-        return
-    text = " ".join(options.words)
-    found = explain(text)
-    if not found:
-        names = [entry.name for entry in entries()]
-        close = difflib.get_close_matches(text, names, n=3)
-        did_you_mean = f"; did you mean {', '.join(map(repr, close))}?" if close else ""
-        raise DistbenchError(
-            f"{show(text)} is unknown{did_you_mean}. 'distbench explain' without words lists all names; a metric "
-            "that is not listed is recorded by the test"
-        )
-    for i, entry in enumerate(found):
-        yield from [""] * (i > 0)
-        yield f"{entry.name} ({entry.kind})"
-        yield f"  {entry.means}"
-        if entry.next_step:
-            yield f"  next: {entry.next_step}"
-        yield f"  more: {entry.page.replace('.md', '.html')} of the documentation"
-
-
-def _list() -> Iterator[str]:
-    known: dict[str, list[Entry]] = {}
-    for entry in entries():
-        known.setdefault(entry.kind, []).append(entry)
-    for kind, of_kind in known.items():
-        yield f"{kind}s"
-        yield from (f"  {entry.name}" for entry in of_kind)
-
-
 GOOD, BAD = 0, 1
 SKIP = 125
 """git tries a commit nearby."""
@@ -271,14 +226,10 @@ _PYTEST_FAILED, _PYTEST_INTERRUPTED = 1, 2
 _ONE_LAUNCH = ("--distbench-launches=1:1", "--distbench-confirm=off")
 
 
-def add_verdict(add_parser: Adder) -> None:
+def _add_verdict(parser: argparse.ArgumentParser) -> None:
     """What its parser does not know is for pytest."""
-    parser = add_parser(
-        "verdict",
-        help="run a test for git bisect run; exit code 0: as good as its baseline, 1: worse, 125: unknown",
-        usage="%(prog)s [--metric NAME] [--exact] TEST [PYTEST OPTION ...]",
-        allow_abbrev=False,
-    )
+    parser.usage = "%(prog)s [--metric NAME] [--exact] TEST [PYTEST OPTION ...]"
+    parser.allow_abbrev = False
     parser.add_argument(
         "--metric",
         metavar="NAME",
@@ -290,7 +241,7 @@ def add_verdict(add_parser: Adder) -> None:
         action="store_true",
         help="only exact metrics decide: one launch is enough",
     )
-    parser.set_defaults(command=_verdict, pytest_arguments=[])
+    parser.set_defaults(pytest_arguments=[])
 
 
 def _verdict(options: argparse.Namespace) -> Iterator[str]:
@@ -352,103 +303,10 @@ def _repeats_exactly(verdict: Finding) -> bool:
     return verdict.metric == FINGERPRINT or verdict.kind == "missing" or METRIC_KINDS[verdict.better].repeats_exactly
 
 
-MOST_LAST = 10_000
-MOST_COMMANDS = 5
-"""That find the commits: the largest changes for the worse come first."""
-
-
-def add_history(add_parser: Adder) -> None:
-    parser = add_parser("history", help="show metrics over many runs, and where their level changed")
-    parser.add_argument(
-        "folder",
-        metavar="DIR",
-        type=Path,
-        help="folder of run records, written by pytest --distbench-json",
-    )
-    choose_names(parser, "only tests and metrics with this in their name; several select those that match any")
-    parser.add_argument(
-        "--last",
-        metavar="N",
-        type=_number,
-        default=USUAL_LAST,
-        help=f"the last runs (default: {USUAL_LAST}, at most {MOST_LAST})",
-    )
-    parser.add_argument("--all", action="store_true", help="also unchanged and unjudged metrics")
-    parser.add_argument("--points", action="store_true", help="a row for each metric in each run")
-    parser.add_argument("--format", choices=[*TABLE_FORMATS], default="text", help="of the table (default: text)")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
-    parser.set_defaults(command=_history)
-
-
-def _history(options: argparse.Namespace) -> Iterator[str]:
-    history = read_history(options.folder, last=options.last)
-    if not history.records:
-        raise DistbenchError("; ".join([f"{options.folder} contains no run record", *history.problems[:1]]))
-    chosen = [trend for trend in history.trends if _is_chosen(trend, options)]
-    if options.parts and not chosen:
-        shown = ", ".join(sorted({trend.title for trend in history.trends})[:5])
-        raise DistbenchError(f"history -k {' -k '.join(options.parts)} matches nothing; there are {shown}, ...")
-    if options.output is None and options.format in BINARY:
-        raise ConfigurationError(f"history --format {options.format} is no text: give -o FILE")
-    rows = [] if options.points else [row for trend in chosen for row in _rows(trend, options)]
-    section = points_section(chosen) if options.points else trends_section(rows)
-    write = TABLE_FORMATS[options.format]
-    if options.output is not None:
-        with replace_file(options.output, next_step="Give -o a writable place") as out:
-            write(section, out)
-        yield f"{len(section.rows)} row{'s' * (len(section.rows) != 1)} written to {options.output}"
-    elif options.points or options.format not in ("text", "markdown"):
-        write(section, sys.stdout.buffer)
-    elif options.format == "markdown":
-        yield from map(escape_markdown, _head(history, chosen, rows))
-        if rows:
-            yield from ["", *table_head(section.header, left=3), *map(row_line, section.texts)]
-    else:
-        yield from _head(history, chosen, rows)
-        yield from _told(rows)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_LAST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MOST_LAST}")
-    return int(text)
-
-
-def _is_chosen(trend: Trend, options: argparse.Namespace) -> bool:
-    names = (trend.nodeid, trend.test, trend.case, trend.title, trend.metric)
-    parts = [part.casefold() for part in options.parts]
-    is_named = not parts or any(part in name.casefold() for part in parts for name in names)
-    return is_named and (options.all or METRIC_KINDS[trend.better].is_judged)
-
-
-def _rows(trend: Trend, options: argparse.Namespace) -> list[TrendRow]:
-    changes = change_points([point.value for point in trend.points])
-    if not changes and options.all:
-        return [TrendRow(trend=trend, change=None)]
-    return [TrendRow(trend=trend, change=change) for change in changes]
-
-
-def _head(history: History, chosen: list[Trend], rows: list[TrendRow]) -> Iterator[str]:
-    span = f"{history.first[:10]} to {history.last[:10]}"
-    changed = len({id(row.trend) for row in rows if row.change is not None})
-    unknown = Counter(why for trend in chosen if (why := why_unknown(trend)))
-    told = [f"{changed} changed"] if unknown.total() < len(chosen) else []
-    told += [f"{'' if number == len(chosen) else f'{number} '}{why}" for why, number in unknown.most_common(2)]
-    counted = ", ".join([f"{len(chosen)} metric{'s' * (len(chosen) != 1)}", *told])
-    yield f"{history.records} run{'s' * (history.records != 1)}, {span}: {counted}"
-    if history.problems:
-        number = len(history.problems)
-        yield f"{number} file{'s' * (number != 1)} not read, such as {history.problems[0]}"
-
-
-def _told(rows: list[TrendRow]) -> Iterator[str]:
-    if rows:
-        section = trends_section(rows)
-        yield ""
-        yield from layout(section.header, section.texts, left=2)
-    worst = sorted((row for row in rows if row.bisect), key=lambda row: (not row.is_worse, -row.moved))
-    if worst:
-        between = {row.commits: row for row in reversed(worst)}  # of metrics that changed together the worst one's
-        yield ""
-        yield "find the commit:"
-        yield from (f"  {row.bisect}" for row in [*reversed(between.values())][:MOST_COMMANDS])
+COMPARE = Command("judge one run record against another, as if it were the baseline", _add_compare, _compare)
+REPORT = Command("show what a run measured and reported", _add_report, _report)
+VERDICT = Command(
+    "run a test for git bisect run; exit code 0: as good as its baseline, 1: worse, 125: unknown",
+    _add_verdict,
+    _verdict,
+)

@@ -1,4 +1,4 @@
-"""Records and the store as flat rows: JSON lines of whole entries, which can be read back, and tables of values."""
+"""Run records as flat rows, and tables of values as CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -8,51 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from pytest_distbench.errors import DistbenchError, StoredFileError
+from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, tightest
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore, encode
-from pytest_distbench.store.files import open_regular
-
-_WANTED = (
-    "Give the output of 'distbench baseline export --format json', or a baseline directory; with --as bounds or "
-    "--as baseline the output of nccl-tests or rccl-tests"
-)
-
-
-def write_json(files: Iterable[BaselineFile], out: BinaryIO) -> None:
-    out.writelines(encode(file) + b"\n" for file in files)
-
-
-def entries_of(source: Path) -> Iterator[tuple[str, BaselineFile]]:
-    """The entries of an exported JSON file, or of another store's folder, one at a time, and where each stands."""
-    if source.is_dir():
-        for platform in BaselineStore(source, "").platforms():
-            yield from ((f"{source}, {platform}", file) for file in BaselineStore(source, platform).read_all())
-        return
-    try:
-        with open_regular(source, next_step=_WANTED) as lines:
-            number = 0
-            while line := lines.readline(MAX_FILE_BYTES + 1):
-                number += 1
-                place = f"{source}:{number}"
-                yield place, BASELINE_FILES.parse(line, Path(place), next_step=_WANTED)
-    except OSError as error:
-        raise StoredFileError(source, f"cannot read: {error.strerror or error}", _WANTED) from error
-
 
 ColumnType = type[str] | type[int] | type[float] | type[bool]
-
-ENTRY_COLUMNS: Mapping[str, ColumnType] = {
-    "platform": str, "test": str, "key": str, "world_size": int, "backend": str, "launcher": str, "workload": str,
-    "metric": str, "unit": str, "better": str, "launch": int, "value": float,
-}  # fmt: skip
-"""Of stored entries; ``metric`` is the metric's name and point."""
 
 _OF_LAUNCH: Mapping[str, ColumnType] = {
     "test": str, "case": str, "world_size": int, "backend": str, "launcher": str, "platform": str, "launch": int,
@@ -76,10 +40,6 @@ class Table:
 
     columns: Mapping[str, ColumnType]
     rows: Iterable[Sequence[object]]
-
-
-def entry_rows(files: Iterable[BaselineFile]) -> Table:
-    return Table(ENTRY_COLUMNS, (row for file in files for row in _rows_of_entry(file)))
 
 
 def run_rows(record: RunRecord) -> Table:
@@ -123,15 +83,6 @@ def _points(m: Sample, axes: Mapping[str, ColumnType]) -> list[object]:
         None if (point := m.at.get(axis)) is None else kind(point) if kind is str else point
         for axis, kind in axes.items()
     ]
-
-
-def _rows_of_entry(file: BaselineFile) -> Iterator[tuple[object, ...]]:
-    entry = file.entry
-    under = entry.conditions
-    case = (file.platform, file.test, file.key, under.world_size, under.backend, under.launcher, entry.workload)
-    for key, metric in entry.metrics.items():
-        for launch, m in enumerate(metric):
-            yield (*case, key, m.unit, m.better, launch, m.value)
 
 
 def _rows_of_result(result: CaseResult, axes: Mapping[str, ColumnType]) -> Iterator[tuple[object, ...]]:

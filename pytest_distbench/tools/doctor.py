@@ -25,7 +25,7 @@ from typing import Literal
 
 import psutil
 
-from pytest_distbench.commands import Adder, NegativeError
+from pytest_distbench.commands import Command, NegativeError
 from pytest_distbench.errors import ConfigurationError, StoredFileError
 from pytest_distbench.judging.sensitivity import sensitivity_lines, sensitivity_of
 from pytest_distbench.launch.site import processes
@@ -437,16 +437,14 @@ def examine(
         yield from check()
 
 
-def add(add_parser: Adder) -> None:
-    doctor = add_parser("doctor", help="is this machine fit to measure? findings with next steps")
-    doctor.add_argument(
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--baselines",
         metavar="DIR",
         type=Path,
         default=Path("baselines"),
         help="show how small a slowdown its baselines detect",
     )
-    doctor.set_defaults(command=_doctor)
 
 
 def _doctor(options: argparse.Namespace) -> Iterator[str]:
@@ -461,3 +459,6 @@ def _doctor(options: argparse.Namespace) -> Iterator[str]:
     yield from report(watch())
     if failed:
         raise NegativeError
+
+
+DOCTOR = Command("is this machine fit to measure? findings with next steps", _add_options, _doctor)

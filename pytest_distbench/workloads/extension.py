@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 ROWS = {
+    "commands": {"data": "data.commands:DATA"},
     "fixtures": {
         "collective_sweep": "plugin:collective_sweep",
         "time_to_accuracy": "plugin:time_to_accuracy",

@@ -17,7 +17,8 @@ from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore
-from pytest_distbench.store.rows import Table, entries_of, entry_rows, run_rows, write_csv, write_json, write_parquet
+from pytest_distbench.store.rows import Table, run_rows, write_csv, write_parquet
+from pytest_distbench.tools.transfer import entries_of, entry_rows, write_json
 
 FILE = BaselineFile(schema=SCHEMA, test=TEST, platform=PLATFORM, key=KEY, entry=entry(1.0, 2.0, tolerance=0.5))
 

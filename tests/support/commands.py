@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 
-from pytest_distbench.tools.prepare import Repository
+from pytest_distbench.tools.init import Repository
 
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"

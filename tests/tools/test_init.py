@@ -19,7 +19,7 @@ from support.repositories import git
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.machine.gpus import Gpus
-from pytest_distbench.tools import prepare
+from pytest_distbench.tools import init as init_module
 
 BIN = Path(sys.executable).parent
 WORKFLOWS = [".github/workflows/distbench.yml", ".github/workflows/distbench-baselines.yml"]
@@ -37,7 +37,7 @@ def init(capsys: pytest.CaptureFixture[str], folder: Path, *options: str, code: 
 
 def give_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     visible = [None] * number
-    monkeypatch.setattr(prepare.gpus, "read_gpus", lambda _: Gpus(visible=visible))  # type: ignore[arg-type]
+    monkeypatch.setattr(init_module.gpus, "read_gpus", lambda _: Gpus(visible=visible))  # type: ignore[arg-type]
 
 
 def install_from(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
@@ -48,7 +48,7 @@ def install_from(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
             return None if origin is None else json.dumps(origin)
 
     stand_in = SimpleNamespace(distribution=lambda _: Installed(), PackageNotFoundError=metadata.PackageNotFoundError)
-    monkeypatch.setattr(prepare, "metadata", stand_in)
+    monkeypatch.setattr(init_module, "metadata", stand_in)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_what_the_repository_needs_is_installed_too(repository: Path, files: Seq
     for name in files:
         (repository / name).touch()
 
-    assert f'"$TORCH" "$DISTBENCH"{install}\n' in prepare.find_out(repository).fill("install.yml.txt")
+    assert f'"$TORCH" "$DISTBENCH"{install}\n' in init_module.find_out(repository).fill("install.yml.txt")
 
 
 def test_where_this_package_came_from_is_where_runners_get_it(
@@ -101,9 +101,9 @@ def test_where_this_package_came_from_is_where_runners_get_it(
 ) -> None:
     wanted = "pytest-distbench[history] @ "
     install_from(monkeypatch, {"url": "https://git.example/d", "vcs_info": {"vcs": "git", "commit_id": "abc"}})
-    assert prepare.find_out(repository).requirement == f"{wanted}git+https://git.example/d@abc"
+    assert init_module.find_out(repository).requirement == f"{wanted}git+https://git.example/d@abc"
     install_from(monkeypatch, {"url": "https://a.example/d-1-py3-none-any.whl", "archive_info": {}})
-    assert prepare.find_out(repository).requirement == f"{wanted}https://a.example/d-1-py3-none-any.whl"
+    assert init_module.find_out(repository).requirement == f"{wanted}https://a.example/d-1-py3-none-any.whl"
     install_from(monkeypatch, {"url": "file:///home/me/distbench", "dir_info": {"editable": True}})
     lines = init(capsys, repository)
     told = "pytest-distbench[history]==0.1.0 was not installed from an index. Unless runners find it on one,"
@@ -253,7 +253,7 @@ def test_the_branch_is_that_of_pull_requests(repository: Path) -> None:
     git(repository, "update-ref", "refs/remotes/origin/develop", "HEAD")
     git(repository, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/develop")
 
-    assert prepare.find_out(repository).branch == "develop"
+    assert init_module.find_out(repository).branch == "develop"
 
 
 def test_a_branch_of_a_feature_is_not_that_of_pull_requests(
@@ -264,6 +264,6 @@ def test_a_branch_of_a_feature_is_not_that_of_pull_requests(
     assert YAML(typ="safe").load(repository / WORKFLOWS[0])["on"]["push"]["branches"] == ["#3-x"]
     git(repository, "commit", "-q", "--allow-empty", "-m", "first")
     git(repository, "branch", "master")
-    assert prepare.find_out(repository).branch == "master"
+    assert init_module.find_out(repository).branch == "master"
     git(repository, "branch", "main")
-    assert prepare.find_out(repository).branch == "main"
+    assert init_module.find_out(repository).branch == "main"

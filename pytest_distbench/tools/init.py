@@ -1,8 +1,4 @@
-"""``distbench init`` and ``distbench data``: what tests need before they can run.
-
-A suite, a workflow and a store for a repository that has none, where nothing is overwritten; and the data sets that
-trainings read, made ready and checked, which imports torch.
-"""
+"""``distbench init``: a suite, workflows and a baseline directory for a repository; nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -20,8 +16,8 @@ from importlib import metadata
 from pathlib import Path
 
 from pytest_distbench import git
-from pytest_distbench.commands import Adder, NegativeError
-from pytest_distbench.errors import DataError, DistbenchError, look_up
+from pytest_distbench.commands import Command
+from pytest_distbench.errors import DistbenchError
 from pytest_distbench.machine import gpus, hardware
 from pytest_distbench.releases import __version__
 
@@ -81,10 +77,7 @@ class Repository:
         return re.sub("<([A-Z_]+)>", lambda found: values[found[1]], text)
 
 
-def add_init(add_parser: Adder) -> None:
-    parser = add_parser(
-        "init", help="write a first suite, workflows and a baseline directory into a repository; overwrites nothing"
-    )
+def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder",
         metavar="DIR",
@@ -104,7 +97,6 @@ def add_init(add_parser: Adder) -> None:
         type=int,
         help=f"ranks of a run (default: one for each GPU here, else {_USUAL_RANKS})",
     )
-    parser.set_defaults(command=_init)
 
 
 def _init(options: argparse.Namespace) -> Iterator[str]:
@@ -258,108 +250,6 @@ def _refused(path: Path) -> Iterator[None]:
         raise DistbenchError(told) from error
 
 
-def add_data(add_parser: Adder) -> None:
-    listing = add_parser("list", help="list the sets: contents, source, and whether they are there")
-    listing.set_defaults(command=_list)
-    prepare = add_parser("prepare", help="unpack the archives of a folder, and make the caches that trainings read")
-    prepare.add_argument(
-        "--generated",
-        action="store_true",
-        help="make a small synthetic set in the same format instead",
-    )
-    prepare.set_defaults(command=_prepare)
-    verify = add_parser("verify", help="read a whole set, and name what is damaged with its file and place")
-    verify.set_defaults(command=_verify)
-    for parser in (listing, prepare, verify):
-        parser.add_argument("names", metavar="NAME", nargs="*", help="name of a set (default: all)")
-        parser.add_argument(
-            "--data", metavar="DIR", type=_folder, default=Path(), help="as for --distbench-data (default: here)"
-        )
-
-
-def _folder(text: str) -> Path:
-    if "://" in text:
-        raise argparse.ArgumentTypeError(f"wanted a folder on a disk or a mount, found the URL {text!r}")
-    return Path(text)
-
-
-@contextlib.contextmanager
-def _disk_told() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(str(error)) from None
-
-
-def _list(options: argparse.Namespace) -> Iterator[str]:
-    from pytest_distbench.workloads.data.sets import SETS, folder_in
-
-    for name in _chosen(options):
-        row = SETS[name]
-        with _disk_told():
-            place = folder_in(options.data, name)
-        archives = f" ({' or '.join(row.archives)})" if row.archives else ""
-        yield f"{name}: {row.title}"
-        yield f"  {f'in {place}' if place else f'not in {options.data}'}; from {row.source}{archives}"
-
-
-def _prepare(options: argparse.Namespace) -> Iterator[str]:
-    from pytest_distbench.workloads.data.sets import SETS, find, folder_in, generate_into, unpack_into
-
-    done = False
-    for name in _chosen(options):
-        row = SETS[name]
-        made = ""
-        with _disk_told():
-            folder = folder_in(options.data, name)
-            if folder is None:
-                folder = options.data / name
-                archive = next((path for path in map(options.data.joinpath, row.archives) if path.is_file()), None)
-                if options.generated:
-                    generate_into(folder, row)
-                    made = "generated"
-                elif archive is not None:
-                    unpack_into(folder, row, archive)
-                    made = f"unpacked {archive}"
-                elif options.names:
-                    find(options.data, name)  # says what is not there
-                else:
-                    continue
-            if row.make_cache is not None:
-                row.make_cache(folder)
-        done = True
-        yield f"{name}: {made or 'ready'}, in {folder}"
-    if not done:
-        raise DataError(f"{options.data}: it contains no set and no archive of one; see distbench data list")
-
-
-def _verify(options: argparse.Namespace) -> Iterator[str]:
-    from pytest_distbench.workloads.data.sets import GENERATED, SETS, find, folder_in, verify
-
-    with _disk_told():
-        chosen = [name for name in _chosen(options) if options.names or folder_in(options.data, name)]
-    if not chosen:
-        raise DataError(f"{options.data}: it contains no set; see distbench data list")
-    failed = False
-    for name in chosen:
-        try:
-            with _disk_told():
-                folder = find(options.data, name)
-                counts = verify(folder, SETS[name])
-        except DataError as error:
-            failed = True
-            yield f"{name}: {error}"
-            continue
-        kind = "generated" if (folder / GENERATED).exists() else "whole"
-        yield f"{name}: {kind}, {', '.join(f'{number} {what}' for what, number in counts.items())}, in {folder}"
-    if failed:
-        raise NegativeError
-
-
-def _chosen(options: argparse.Namespace) -> list[str]:
-    """The names that were given, all where none was. Raises :class:`ConfigurationError` where there is no such set."""
-    from pytest_distbench.workloads.data.sets import SETS
-
-    for name in options.names:
-        look_up(SETS, name, "data set")
-    return options.names or list(SETS)
+INIT = Command(
+    "write a first suite, workflows and a baseline directory into a repository; overwrites nothing", _add_init, _init
+)

@@ -1,11 +1,15 @@
-"""What the words of a run mean: verdicts, their reasons, terms, metrics that the plugin names, and failures."""
+"""``distbench explain``: what the words of a run mean: verdicts, reasons, terms, metrics and failures."""
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_distbench.commands import Command
+from pytest_distbench.errors import DistbenchError, show
 from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS
 from pytest_distbench.records.reasons import REASONS, VERDICTS
@@ -568,3 +572,46 @@ def explain(text: str) -> list[Entry]:
     found = [entry for _, entry in sorted(places, key=lambda place: place[0])]
     particular = sorted((e for e in found if e.kind in _ORDER), key=lambda e: _ORDER.index(e.kind))
     return particular or found
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words", metavar="WORDS", nargs="*", help="a name, or a line that a run printed; none: list all names"
+    )
+
+
+def _explain(options: argparse.Namespace) -> Iterator[str]:
+    if not options.words:
+        yield from _list()
+        return
+    text = " ".join(options.words)
+    found = explain(text)
+    if not found:
+        names = [entry.name for entry in entries()]
+        close = difflib.get_close_matches(text, names, n=3)
+        did_you_mean = f"; did you mean {', '.join(map(repr, close))}?" if close else ""
+        raise DistbenchError(
+            f"{show(text)} is unknown{did_you_mean}. 'distbench explain' without words lists all names; a metric "
+            "that is not listed is recorded by the test"
+        )
+    for i, entry in enumerate(found):
+        yield from [""] * (i > 0)
+        yield f"{entry.name} ({entry.kind})"
+        yield f"  {entry.means}"
+        if entry.next_step:
+            yield f"  next: {entry.next_step}"
+        yield f"  more: {entry.page.replace('.md', '.html')} of the documentation"
+
+
+def _list() -> Iterator[str]:
+    known: dict[str, list[Entry]] = {}
+    for entry in entries():
+        known.setdefault(entry.kind, []).append(entry)
+    for kind, of_kind in known.items():
+        yield f"{kind}s"
+        yield from (f"  {entry.name}" for entry in of_kind)
+
+
+EXPLAIN = Command(
+    "what a verdict, a reason, a word, a metric or a failure means, and what to do", _add_explain, _explain
+)

@@ -16,12 +16,12 @@ from pytest_distbench import judging
 from pytest_distbench.judging.terms import Judgement, close
 from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.reasons import REASONS, VERDICTS, because
-from pytest_distbench.report.texts.glossary import WORDS, entries, explain
 from pytest_distbench.report.texts.screens import Commands
 from pytest_distbench.report.texts.terminal import summary_lines
 from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.tools.explain import WORDS, entries, explain
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def names(text: str) -> list[str]:
