@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pytest_distbench.errors import DistbenchError, TableError, tell
+from pytest_distbench.extensions import Table
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
 from pytest_distbench.report.tables.table import Section, section_of_rows
@@ -33,7 +34,6 @@ from pytest_distbench.report.texts.failures import accept_command
 from pytest_distbench.report.texts.screens import headline
 from pytest_distbench.report.texts.terminal import flaky_lines, flaky_tests
 from pytest_distbench.store.rows import as_text, write_csv, write_parquet
-from pytest_distbench.tools.exports import write_github_action_benchmark, write_pytorch_benchmark, write_trace
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """GitHub drops a step's whole summary above 1024 KiB."""
@@ -229,7 +229,7 @@ def _of_table(
     return write_tables
 
 
-def _of_run(write: Callable[[RunRecord, BinaryIO], None]) -> Format:
+def of_run(write: Callable[[RunRecord, BinaryIO], None]) -> Format:
     return Format(write=lambda record, _sections, out: write(record, out), is_whole=True)
 
 
@@ -257,23 +257,18 @@ TABLE_FORMATS: dict[str, Callable[[Section, BinaryIO], None]] = {
 BINARY = ("parquet",)
 """Those of them that are no text."""
 
-FORMATS: dict[str, Format] = {
-    **{name: Format(write=_of_table(write), is_text=name not in BINARY) for name, write in TABLE_FORMATS.items()},
-    "github-action-benchmark-smaller": _of_run(write_github_action_benchmark("smaller")),
-    "github-action-benchmark-bigger": _of_run(write_github_action_benchmark("bigger")),
-    "pytorch-benchmark": _of_run(write_pytorch_benchmark),
-    "github-comment": _of_run(write_comment),
-    "trace": Format(
-        write=lambda record, _sections, out: write_trace(record, out),
-        is_whole=True,
-        opens_in="chrome://tracing or ui.perfetto.dev",
-    ),
-    "html": Format(
-        write=lambda record, sections, out: write_page(page_of(record, sections), out),
-        is_whole=True,
-        opens_in="a browser",
-    ),
-}
+FORMATS: Table[str, Format] = Table(
+    "formats",
+    {
+        **{name: Format(write=_of_table(write), is_text=name not in BINARY) for name, write in TABLE_FORMATS.items()},
+        "github-comment": of_run(write_comment),
+        "html": Format(
+            write=lambda record, sections, out: write_page(page_of(record, sections), out),
+            is_whole=True,
+            opens_in="a browser",
+        ),
+    },
+)
 """By the name that ``--format`` takes."""
 
 

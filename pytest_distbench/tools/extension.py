@@ -9,5 +9,10 @@ ROWS = {
         "history": "history:HISTORY",
         "explain": "explain:EXPLAIN",
     },
+    "formats": {
+        "github-action-benchmark-smaller": "exports:SMALLER",
+        "github-action-benchmark-bigger": "exports:BIGGER",
+        "pytorch-benchmark": "exports:PYTORCH",
+    },
     "baseline commands": {"export": "transfer:EXPORT", "import": "transfer:IMPORT"},
 }

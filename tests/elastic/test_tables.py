@@ -13,11 +13,11 @@ from support.timelines import JOB, Timeline, killed
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.records import MembershipPlan
 from pytest_distbench.elastic.tables import EVENTS, JOBS, POOLS, SERVINGS, picture
+from pytest_distbench.elastic.trace import write_trace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import Section
-from pytest_distbench.tools.exports import write_trace
 
 
 def case(timeline: Timeline, name: str, plan: str) -> CaseResult:
